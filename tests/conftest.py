@@ -1,0 +1,32 @@
+"""Every test runs strictly: promotion, ranks, warnings, on eight virtual devices."""
+
+import os
+from pathlib import Path
+
+
+_CACHE = Path(__file__).parents[1] / ".cache" / "jax"
+
+# All of this must be in place before JAX starts its backend.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import jax  # noqa: E402  (the environment above must come first)
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    """Mixed dtypes and mixed ranks are errors, in our code as in the tests."""
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@pytest.fixture
+def x64():
+    """Sixty-four bit numbers, for one test."""
+    with jax.enable_x64(True):
+        yield
