@@ -1,0 +1,1 @@
+"""Gradient processing and optimization for JAX, with Optax's interface."""

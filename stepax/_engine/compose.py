@@ -1,0 +1,130 @@
+"""Composition: a nest of transformations, run as a flat list of passes.
+
+Every composite says which members it has, how its state holds theirs, and which leaves
+they see.  `run` walks the nest in order; neighbours that are rules share a pass, also
+across nested chains, masks and partitions.  What is no rule stands between passes.
+"""
+
+import itertools as it
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .flow import Flow, Scope
+from .kernel import Pass
+from .protocol import Transformation, takes_extra_args, transformation
+from .rule import Rule
+
+
+class Composite:
+    """A transformation that is made of others; subclasses say how."""
+
+    members: Sequence[Any]
+
+    def init(self, params: Any) -> Any:
+        raise NotImplementedError
+
+    def unpack(self, state: Any) -> Sequence[Any]:
+        """The states of the members."""
+        raise NotImplementedError
+
+    def pack(self, states: list) -> Any:
+        """The state, from those of the members."""
+        raise NotImplementedError
+
+    def scopes(self, flow: Flow, scope: Scope) -> Sequence[Scope]:
+        """The leaves that each member sees, of those in `scope`."""
+        return [scope] * len(self.members)
+
+
+class Opaque:
+    """A step that runs a transformation nobody looks into."""
+
+    size = 1
+
+    def __init__(self, tx: Any):
+        self.update = tx.update
+        self.takes_extra = takes_extra_args(tx)
+
+    def __call__(
+        self, flow: Flow, states: list, scopes: Sequence[Scope], extra: dict
+    ) -> list:
+        (state,), (scope,) = states, scopes
+        extra = extra if self.takes_extra else {}
+        params = flow.cut_params(scope)
+        updates, state = self.update(flow.cut(scope), state, params, **extra)
+        flow.merge(updates, scope)
+        return [state]
+
+
+def _part(tx: Any) -> Any:
+    """The rule or composite that a transformation runs; itself if it is opaque."""
+    return tx.node if type(tx) is Transformation and tx.node else tx
+
+
+def parts(part: Any) -> Iterator[Any]:
+    """What a nest comes down to, in order: rules and opaque transformations."""
+    if not isinstance(part, Composite):
+        yield part
+        return
+    for member in part.members:
+        yield from parts(_part(member))
+
+
+def _steps(node: Any) -> list:
+    """The nest as passes and opaque steps."""
+    steps, rules = [], []
+
+    def close():
+        if rules:
+            steps.append(Pass(rules))
+            rules.clear()
+
+    for part in parts(node):
+        if not isinstance(part, Rule):
+            close()
+            steps.append(Opaque(part))
+            continue
+        if part.total and any(rule.leaf for rule in rules):
+            close()  # it reads all leaves of what came before it
+        rules.append(part)
+    close()
+    return steps
+
+
+def _open(part: Any, state: Any, flow: Flow, scope: Scope) -> Iterator[tuple]:
+    """The state of each part in order, and the leaves that it sees.
+
+    Masks are resolved when their turn comes, on what the updates are then.
+    """
+    if not isinstance(part, Composite):
+        yield state, scope
+        return
+    states = part.unpack(state)
+    scopes = part.scopes(flow, scope)
+    for member, s, reached in zip(part.members, states, scopes, strict=True):
+        yield from _open(_part(member), s, flow, reached)
+
+
+def _close(part: Any, states: Iterator) -> Any:
+    if not isinstance(part, Composite):
+        return next(states)
+    return part.pack([_close(_part(member), states) for member in part.members])
+
+
+def build(node: Rule | Composite) -> Transformation:
+    """The transformation that runs a rule or a composite."""
+    # The closure holds nodes, no transformations: libraries that walk the cells of a
+    # closure would never end if `update` were found among its own.
+    steps: list[Callable] = _steps(node)
+
+    def update(updates, state, params=None, **extra_args):
+        flow = Flow(updates, params)
+        found = _open(node, state, flow, None)
+        new = []
+        for step in steps:
+            states, scopes = zip(*it.islice(found, step.size), strict=True)
+            new += step(flow, list(states), scopes, extra_args)
+        next(found, None)  # an empty chain is checked, too
+        return flow.treedef.unflatten(flow.leaves), _close(node, iter(new))
+
+    return transformation(node.init, update, node)

@@ -1,0 +1,55 @@
+"""Messages that name the leaf.  Paths are computed only when something is wrong."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from .protocol import is_none
+
+
+def paths(tree: Any) -> list[str]:
+    """The path of each leaf, `None` included, in flattening order."""
+    return [keystr(path) or "the root" for path, _ in _with_path(tree)]
+
+
+def _with_path(tree: Any) -> list:
+    return tree_flatten_with_path(tree, is_leaf=is_none)[0]
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """The first few names, and how many more there are."""
+    listed = [str(x) for x in names]
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
+def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
+    """The structure of `found` differs from that of `wanted`; says where."""
+    have, want = paths(found), paths(wanted)
+    lines = [f"`{name}` and {reference} differ in structure"]
+    only = [p for p in have if p not in set(want)]
+    missing = [p for p in want if p not in set(have)]
+    if only:
+        lines.append(f"only in `{name}`: {some(only)}")
+    if missing:
+        lines.append(f"only in {reference}: {some(missing)}")
+    if not only and not missing:
+        lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
+    return ValueError("; ".join(lines))
+
+
+def _kind(tree: Any) -> str:
+    text = str(jax.tree.structure(tree, is_leaf=is_none))
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+def describe(x: Any) -> str:
+    """A short name for a value that should not be there."""
+    fields = getattr(x, "_fields", None)
+    if fields is not None:
+        return f"a `{type(x).__name__}` of fields ({', '.join(fields)})"
+    if isinstance(x, tuple | list | dict):
+        return f"a {type(x).__name__} of {len(x)}"
+    return f"a `{type(x).__name__}`"

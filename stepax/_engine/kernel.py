@@ -1,0 +1,206 @@
+"""Runs neighbouring rules over all leaves: one call for each, one trace for each shape.
+
+The leaf function is jitted inside the caller's program.  Leaves of equal shape share
+one trace and one function of the lowered program; XLA inlines the calls, so what is
+compiled is the same as for a plain loop over the leaves.
+"""
+
+import functools as ft
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import precision
+from .flow import Flow, Scope, align, is_float0
+from .rule import Rule
+
+
+class Pass:
+    """Consecutive rules, run together."""
+
+    def __init__(self, rules: Sequence[Rule]):
+        self.rules = tuple(rules)
+        self.size = len(self.rules)
+        sources = tuple(_source(r) for r in self.rules)
+        is_shared = not any(isinstance(x, Rule) for x in sources)
+        make = _shared_kernels if is_shared else _kernels
+        self.one, self.total = make(sources)
+        self.arrays = [
+            {} if isinstance(x, Rule) else r.recipe.arrays
+            for x, r in zip(sources, self.rules, strict=True)
+        ]
+
+    def __call__(
+        self, flow: Flow, states: list, scopes: Sequence[Scope], extra: dict
+    ) -> list:
+        active = self._active(flow, scopes)
+        columns = []  # columns[n][m]: slot m of rule n, a list over leaves
+        for rule, state in zip(self.rules, states, strict=True):
+            rule.check(state)
+            columns.append([align(flow, getattr(state, k), k) for k in rule.slots])
+        rows = self._rows(flow, columns, active)
+        ps = self._params(flow, active)
+        cs, shared = self._once(flow, states, ps, rows, active, extra)
+        for i, on in enumerate(active):
+            if on:
+                self._leaf(i, on, flow, ps[i], cs, rows, columns)
+        return [
+            rule.State(
+                **s,
+                **dict(
+                    zip(rule.slots, map(flow.treedef.unflatten, column), strict=True)
+                ),
+            )
+            for rule, s, column in zip(self.rules, shared, columns, strict=True)
+        ]
+
+    def _active(self, flow, scopes):
+        """For each leaf, the numbers of the rules that change it."""
+        at_work = [n for n, rule in enumerate(self.rules) if rule.leaf is not None]
+        if all(scopes[n] is None for n in at_work):
+            whole = tuple(at_work)
+            return [() if _is_still(g) else whole for g in flow.leaves]
+        each = enumerate(flow.leaves)
+        return [() if _is_still(g) else _on(at_work, scopes, i) for i, g in each]
+
+    def _rows(self, flow, columns, active):
+        """For each leaf, the slots of each rule that is active on it."""
+        rows = []
+        for i, on in enumerate(active):
+            row = tuple(tuple(column[i] for column in columns[n]) for n in on)
+            for n, slots in zip(on, row, strict=True):
+                self._check_slots(flow, i, self.rules[n], slots)
+            rows.append(row)
+        return rows
+
+    def _check_slots(self, flow, i, rule, slots):
+        for (name, slot), x in zip(rule.slots.items(), slots, strict=True):
+            if not jax.tree.leaves(x):
+                raise ValueError(
+                    f"`{rule.name}` has nothing in `{name}` for the gradient at "
+                    f"{flow.path(i)}: there was no parameter when `init` was called, "
+                    "or a mask left it out then"
+                )
+            if slot.alike and hasattr(x, "shape"):
+                flow.check_shape(i, x.shape, f"`{name}` in its state")
+
+    def _params(self, flow, active):
+        readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
+        if not readers:
+            return [None] * len(active)
+        pairs = zip(flow.params, active, strict=True)
+        return [p if readers.intersection(on) else None for p, on in pairs]
+
+    def _once(self, flow, states, ps, rows, active, extra):
+        """What all leaves share, computed once a step."""
+        cs, shared = [], []
+        for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
+            old = tuple(getattr(state, k) for k in rule.shared)
+            for name in rule.reads:
+                if name not in extra:
+                    raise TypeError(
+                        f"`{rule.name}` reads the keyword `{name}`: "
+                        f"call `update(updates, state, params, {name}=...)`"
+                    )
+            total = None
+            if rule.total is not None:
+                touched = [
+                    (flow.leaves[i], ps[i], rows[i][on.index(n)])
+                    for i, on in enumerate(active)
+                    if n in on
+                ]
+                total = _sum(self.total[n], touched, old, self.arrays[n])
+            c, new = rule.once(old, total, extra)
+            cs.append(c)
+            kept = zip(rule.shared, new, old, strict=True)
+            shared.append({k: _keep(x, was) for k, x, was in kept})
+        return cs, shared
+
+    def _leaf(self, i, on, flow, p, cs, rows, columns):
+        c = tuple(cs[n] for n in on)
+        arrays = tuple(self.arrays[n] for n in on)
+        u, out = self.one(on, flow.leaves[i], p, c, rows[i], arrays)
+        flow.leaves[i] = u
+        for n, slots in zip(on, out, strict=True):
+            for column, x in zip(columns[n], slots, strict=True):
+                column[i] = x
+
+
+def _is_still(g: Any) -> bool:
+    """Whether there is nothing to do for a leaf."""
+    return g is None or is_float0(g)
+
+
+def _on(rules: list[int], scopes: Sequence[Scope], i: int) -> tuple[int, ...]:
+    reached = []
+    for n in rules:
+        scope = scopes[n]
+        if scope is None or scope[i]:
+            reached.append(n)
+    return tuple(reached)
+
+
+def _keep(new: Any, old: Any) -> Any:
+    """`new` in the dtype of `old`: a state never changes its type."""
+    return jax.tree.map(
+        lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype), new, old
+    )
+
+
+def _sum(total: Callable, touched: list, shared: tuple, arrays: dict) -> Any:
+    """The sum over leaves, added in their order."""
+    parts = [total(g, p, shared, slots, arrays) for g, p, slots in touched]
+    return _add_up(parts) if parts else 0.0
+
+
+@jax.jit
+def _add_up(parts):
+    return jax.tree.map(lambda *x: ft.reduce(jnp.add, x), *parts)
+
+
+def _source(rule: Rule) -> Any:
+    """Where a kernel gets the rule from: a mould that equal rules share, or itself."""
+    mould = rule.recipe.mould if rule.recipe else None
+    return mould or rule
+
+
+def _kernels(sources: tuple) -> tuple[Callable, list[Callable]]:
+    """The jitted leaf function, and the statistic of each rule."""
+    one = ft.partial(_one, sources)
+    ft.update_wrapper(one, _one)
+    totals = [jax.jit(ft.partial(_total, source)) for source in sources]
+    return jax.jit(one, static_argnums=0), totals
+
+
+# Equal rules share compiled kernels, so that making an optimizer anew, as
+# `inject_hyperparams` does each step, compiles nothing.
+_shared_kernels = ft.lru_cache(maxsize=1024)(_kernels)
+
+
+def _one(sources, on, g, p, c, row, arrays):
+    """The active rules on one leaf.  Widens at the start, rounds once, at the end."""
+    wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
+    narrow = g.dtype if precision.is_inexact(g) else wide
+    u = g.astype(wide)
+    p, c, arrays = precision.widen((p, c, arrays), wide)
+    out = []
+    for n, c_n, stored, numbers in zip(on, c, row, arrays, strict=True):
+        rule = sources[n].pour(numbers)
+        slots = rule.slots.values()
+        was = [s.decode(x) for s, x in zip(slots, stored, strict=True)]
+        u, *now = rule.leaf(u, p, c_n, *precision.widen(was, wide))
+        u = u.astype(wide)
+        now = [x.astype(y.dtype) for x, y in zip(now, was, strict=True)]
+        now = [s.encode(x) for s, x in zip(slots, now, strict=True)]
+        out.append(tuple(_keep(now, list(stored))))
+    return u.astype(narrow), tuple(out)
+
+
+def _total(source, g, p, shared, slots, arrays):
+    wide = precision.compute_dtype(g, *jax.tree.leaves((p, slots)))
+    rule = source.pour(precision.widen(arrays, wide))
+    was = [s.decode(x) for s, x in zip(rule.slots.values(), slots, strict=True)]
+    g, p, shared, was = precision.widen((g, p, shared, was), wide)
+    return rule.total(g, p, shared, *was)

@@ -1,0 +1,259 @@
+"""Transforming some leaves only, and different leaves differently."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from . import errors, select
+from .compose import Composite, build
+from .flow import Flow, Scope, cut
+from .protocol import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    MaskOrFn,
+    is_array,
+    is_none,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .registry import public
+from .rule import Rule
+from .twin import twin
+
+
+@twin
+class MaskedState(NamedTuple):
+    """inner_state: of the transformation, with `MaskedNode` for leaves left out."""
+
+    inner_state: Any
+
+
+@twin
+class PartitionState(NamedTuple):
+    """inner_states: from each label to a `MaskedState`."""
+
+    inner_states: Mapping[Hashable, Any]
+
+
+MultiTransformState = PartitionState
+
+
+def _within(flow: Flow, scope: Scope, labels: Sequence) -> list:
+    """Labels of the leaves in scope, spread over all leaves; others get `None`."""
+    if scope is None:
+        return list(labels)
+    found = iter(labels)
+    return [next(found) if on else None for on in scope]
+
+
+def _masked_state(state: Any, of: str) -> Any:
+    if not hasattr(state, "inner_state"):
+        raise ValueError(
+            f"{of} has a state `MaskedState`, but was given {errors.describe(state)}; "
+            "was this state made by another optimizer?"
+        )
+    return state.inner_state
+
+
+class Masked(Composite):
+    """One member, which sees the leaves where the mask is true."""
+
+    def __init__(self, inner: Any, mask: Any):
+        self.members = (inner,)
+        self.mask = mask
+
+    def init(self, params):
+        scope = select.resolve_mask(self.mask, params)
+        return MaskedState(self.members[0].init(_cut_params(params, scope)))
+
+    def unpack(self, state):
+        return [_masked_state(state, "`masked`")]
+
+    def pack(self, states):
+        return MaskedState(*states)
+
+    def scopes(self, flow, scope):
+        keep = select.resolve_mask(self.mask, flow.cut(scope))
+        return [[bool(x) for x in _within(flow, scope, keep)]]
+
+
+def _cut_params(params: Any, scope: list[bool]) -> Any:
+    """`params` for `init`; the placeholder of `map_params` has no leaves to cut."""
+    return cut(params, scope) if scope else params
+
+
+class Partition(Composite):
+    """A member for each label, which sees the leaves so labelled."""
+
+    def __init__(self, transforms: Mapping[Hashable, Any], labels: Any):
+        self.names = tuple(transforms)
+        self.members = tuple(transforms.values())
+        self.labels = labels
+
+    def _resolve(self, tree: Any) -> list:
+        found = select.resolve(self.labels, tree, "param_labels")
+        leaves = jax.tree.leaves(tree, is_leaf=is_none)
+        if not all(isinstance(x, Hashable) and x in self.names for x in found):
+            pairs = enumerate(zip(found, leaves, strict=True))
+            unknown = [i for i, (x, p) in pairs if is_array(p) and x not in self.names]
+            if unknown:
+                raise self._unknown(found, unknown, errors.paths(tree))
+        return found
+
+    def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
+        listed = errors.some(f"{found[i]!r} at {paths[i]}" for i in unknown)
+        return ValueError(
+            f"labels have no transformation: {listed}; known are {list(self.names)}"
+        )
+
+    def init(self, params):
+        found = self._resolve(params)
+        members = zip(self.names, self.members, strict=True)
+        scopes = {name: [x == name for x in found] for name in self.names}
+        return PartitionState(
+            {
+                k: MaskedState(tx.init(_cut_params(params, scopes[k])))
+                for k, tx in members
+            }
+        )
+
+    def unpack(self, state):
+        states = getattr(state, "inner_states", None)
+        if not isinstance(states, Mapping) or set(states) != set(self.names):
+            found = errors.describe(state) if states is None else list(states)
+            raise ValueError(
+                f"`partition` has states for {list(self.names)}, but got {found}; "
+                "was this state made by another optimizer?"
+            )
+        return [_masked_state(states[k], f"`partition` at {k!r}") for k in self.names]
+
+    def pack(self, states):
+        states = map(MaskedState, states)
+        return PartitionState(dict(zip(self.names, states, strict=True)))
+
+    def scopes(self, flow, scope):
+        found = _within(flow, scope, self._resolve(flow.cut(scope)))
+        return [[x == name for x in found] for name in self.names]
+
+
+def _cutting(inner: Any) -> GradientTransformationExtraArgs:
+    """`inner`, with keywords that are trees like the gradients masked like them."""
+    inner = with_extra_args_support(inner)
+
+    def is_end(x):
+        return x is None or isinstance(x, MaskedNode)
+
+    def cut_like(updates, x):
+        pick = lambda u, y: u if isinstance(u, MaskedNode) else y
+        try:
+            return jax.tree.map(pick, updates, x, is_leaf=is_end)
+        except (ValueError, TypeError):
+            return x  # no tree like the gradients: it is passed as it is
+
+    def update(updates, state, params=None, **extra_args):
+        extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
+        return inner.update(updates, state, params, **extra)
+
+    return transformation(inner.init, update)
+
+
+@public("wrapper")
+def masked(
+    inner: GradientTransformation,
+    mask: MaskOrFn,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Apply a transformation where the mask is true.
+
+        u = inner(g) where the mask is true,   u = g elsewhere
+
+    The other leaves own no state.  They pass through unchanged: to keep parameters
+    fixed use `freeze` or `selective_transform`.
+
+    inner: the transformation.
+    mask: a tree of booleans like the parameters or a prefix of it, a mapping from names
+        or path patterns to booleans, or a function from the parameters to one of these.
+    mask_compatible_extra_args: whether keywords of `update` that are trees like the
+        gradients are masked, too.
+
+    Raises a `ValueError` for a mask that does not fit, a `TypeError` for a value in it
+    that is no boolean; both name the path.
+    """
+    require(inner, "`inner` of `masked`")
+    return build(Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask))
+
+
+@public("wrapper")
+def partition(
+    transforms: Mapping[Hashable, GradientTransformation],
+    param_labels: Any,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Give each leaf to the transformation of its label.
+
+    transforms: from labels to transformations.
+    param_labels: a tree of labels like the parameters or a prefix of it, a mapping from
+        names or path patterns to labels, as in `{"policy/**": "adam", "**": "freeze"}`,
+        or a function from the parameters to one of these.
+    mask_compatible_extra_args: whether keywords of `update` that are trees like the
+        gradients are masked, too.
+
+    Raises a `ValueError` for a label without transformation, for labels that do not fit
+    and for a pattern that matches nothing; they name the path.
+    """
+    for label, tx in transforms.items():
+        require(tx, f"the transformation for label {label!r}")
+    if mask_compatible_extra_args:
+        transforms = {label: _cutting(tx) for label, tx in transforms.items()}
+    return build(Partition(dict(transforms), param_labels))
+
+
+multi_transform = partition
+
+
+@public()
+def identity() -> GradientTransformation:
+    """Leave the updates as they are: u = g."""
+    return build(Rule(None))
+
+
+@public()
+def set_to_zero() -> GradientTransformation:
+    """Replace the updates by zeros, whatever they are: u = 0."""
+    return build(Rule(lambda g, p, c: (jnp.zeros_like(g),), EmptyState))
+
+
+@public()
+def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
+    """Set the updates to zero where the mask is true; others pass through.
+
+    mask: true for the parameters to keep fixed; see `masked`.
+    """
+    return masked(set_to_zero(), mask)
+
+
+@public("wrapper")
+def selective_transform(
+    optimizer: GradientTransformation, *, freeze_mask: MaskOrFn
+) -> GradientTransformationExtraArgs:
+    """Apply an optimizer where the mask is false, and keep the rest fixed.
+
+    Frozen parameters get zero updates and own no state.
+
+    optimizer: for the parameters that are trained.
+    freeze_mask: true for the parameters to keep fixed; see `masked`.
+    """
+
+    def labels(params):
+        frozen = select.resolve_mask(freeze_mask, params, "freeze_mask")
+        treedef = jax.tree.structure(params, is_leaf=is_none)
+        return treedef.unflatten("freeze" if x else "train" for x in frozen)
+
+    return partition({"train": optimizer, "freeze": set_to_zero()}, labels)

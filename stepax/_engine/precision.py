@@ -1,0 +1,39 @@
+"""Which dtype a rule computes in: at least float32, and never less than its inputs.
+
+The arithmetic of a pass is done in this dtype and rounded once, at its end.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def compute_dtype(*arrays: Any) -> Any:
+    """The narrowest dtype that holds float32 and all inexact `arrays`."""
+    wide = jnp.dtype(jnp.float32)
+    for x in arrays:
+        if is_inexact(x):
+            wide = jnp.promote_types(wide, x.dtype)
+    return wide
+
+
+def is_inexact(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def real_dtype(dtype: Any) -> Any:
+    """The dtype of the real part."""
+    return jnp.finfo(dtype).dtype
+
+
+def widen(x: Any, wide: Any) -> Any:
+    """Floating-point arrays in `x` in the precision of `wide`; the rest as it is."""
+
+    def one(x):
+        if not hasattr(x, "dtype") or not is_inexact(x):
+            return x
+        is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
+        return x.astype(wide if is_complex else real_dtype(wide))
+
+    return jax.tree.map(one, x)

@@ -1,0 +1,188 @@
+"""What a gradient transformation is.  The rest of the library builds these."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from .twin import _Meta, twin
+
+Params: TypeAlias = Any
+Updates: TypeAlias = Any
+OptState: TypeAlias = Any
+Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
+ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
+MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+
+
+class TransformInitFn(Protocol):
+    """Makes the first state from the parameters; looks at shapes and dtypes alone."""
+
+    def __call__(self, params: Params) -> OptState: ...
+
+
+class TransformUpdateFn(Protocol):
+    """Turns gradients into updates, and the state into the next one."""
+
+    def __call__(
+        self, updates: Updates, state: OptState, params: Params | None = None
+    ) -> tuple[Updates, OptState]: ...
+
+
+class TransformUpdateExtraArgsFn(Protocol):
+    """An update that takes further keywords, such as the value of the loss."""
+
+    def __call__(
+        self,
+        updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        **extra_args: Any,
+    ) -> tuple[Updates, OptState]: ...
+
+
+@twin
+class GradientTransformation(NamedTuple):
+    """A pair of pure functions.
+
+    init:   params -> state
+    update: (updates, state, params=None) -> (updates, state)
+    """
+
+    init: TransformInitFn
+    update: Callable[..., tuple[Updates, OptState]]
+
+
+class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
+    """A transformation whose `update` also takes keywords, such as the loss value.
+
+    init:   params -> state
+    update: (updates, state, params=None, **extra_args) -> (updates, state)
+    """
+
+
+def takes_extra_args(tx: Any) -> bool:
+    """Whether `tx.update` may be called with keywords beyond `params`.
+
+    Our classes and Optax's say so by their type.  Any other object is asked for its
+    signature, because libraries bring classes of their own.
+    """
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return True
+    if isinstance(tx, GradientTransformation):
+        return False
+    kinds = (p.kind for p in inspect.signature(tx.update).parameters.values())
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def require(tx: Any, where: str) -> None:
+    """Raise unless `tx` has `init` and `update`; `chain(adam)` lacks a call."""
+    if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
+        return
+    name = getattr(tx, "__name__", repr(tx))
+    hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
+    raise TypeError(
+        f"{where} must be a gradient transformation, with `init` and `update`, "
+        f"but is `{name}` of type `{type(tx).__name__}`{hint}"
+    )
+
+
+def with_extra_args_support(
+    tx: GradientTransformation,
+) -> GradientTransformationExtraArgs:
+    """Wrap a transformation, so that its `update` accepts any keyword.
+
+    Keywords that a plain transformation cannot take are dropped; one that takes
+    keywords is returned as it is.
+
+    tx: the transformation.
+    """
+    require(tx, "the argument of `with_extra_args_support`")
+    if isinstance(tx, GradientTransformationExtraArgs):
+        return tx
+    if takes_extra_args(tx):
+        return GradientTransformationExtraArgs(tx.init, tx.update)
+
+    def update(updates, state, params=None, **extra_args):
+        return tx.update(updates, state, params)
+
+    return GradientTransformationExtraArgs(tx.init, update)
+
+
+@twin
+class EmptyState(NamedTuple):
+    """State of a transformation that remembers nothing."""
+
+
+@twin
+class MaskedNode(NamedTuple):
+    """Stands where a parameter is left out; has no leaves, so tree maps skip it."""
+
+
+def init_empty_state(params: Params) -> EmptyState:
+    """The state of a transformation that remembers nothing.
+
+    params: not looked at.
+    """
+    return EmptyState()
+
+
+def is_none(x: Any) -> bool:
+    return x is None
+
+
+_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array or stands for one; functions and strings are not."""
+    return isinstance(x, (*_NUMBERS, jax.ShapeDtypeStruct))
+
+
+class Transformation(GradientTransformationExtraArgs):
+    """What our own factories return: it also knows what it is made of.
+
+    node:   the `Rule` it runs, or how it composes other transformations; `None` if
+            it is a closure that nobody looks into.
+    recipe: the factory and the arguments it was made with.
+
+    Equal recipes make equal transformations, so that a transformation can be a static
+    argument of `jax.jit`.  It is printed as the call that made it, and pickled so.
+    """
+
+    node: Any = None
+    recipe: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        key = self.recipe and self.recipe.key
+        theirs = getattr(other, "recipe", None)
+        return bool(key and theirs and key == theirs.key)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        key = self.recipe and self.recipe.key
+        return hash(key) if key else hash((self.init, self.update))
+
+    def __repr__(self) -> str:
+        return repr(self.recipe) if self.recipe else super().__repr__()
+
+    def __reduce_ex__(self, protocol):
+        if self.recipe is None:
+            return super().__reduce_ex__(protocol)
+        return self.recipe.again(), ()
+
+
+def transformation(
+    init: Callable, update: Callable, node: Any = None
+) -> Transformation:
+    """A transformation from its two functions, and what it is made of."""
+    tx = Transformation(init, update)
+    tx.node = node
+    return tx

@@ -1,0 +1,131 @@
+"""Remembers how a transformation was made, so that it can be printed and compared."""
+
+import functools as ft
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+
+from .protocol import Transformation, transformation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _frozen(x: Any) -> Any:
+    """A hashable stand-in, equal only for values that act alike: 1 and 1.0 differ."""
+    if isinstance(x, dict):
+        return dict, tuple((k, _frozen(v)) for k, v in x.items())
+    if isinstance(x, tuple | list):
+        return type(x), tuple(map(_frozen, x))
+    if isinstance(x, np.ndarray):
+        return np.ndarray, x.shape, x.dtype, x.tobytes()
+    hash(x)
+    return type(x), x
+
+
+# What a compiled function may keep.  Anything else could hold on to a tracer.
+_CONSTANTS = (bool, int, float, complex, str, type(None), type, np.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A factory and what it was called with.
+
+    factory: the public function, under whose name a recipe is pickled.
+    build: the function it decorates.
+    bound: all its arguments, defaults included.
+    """
+
+    factory: Callable
+    build: Callable
+    bound: inspect.BoundArguments
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, x in self.bound.arguments.items():
+            parameter = self.bound.signature.parameters[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                shown += map(repr, x)
+            elif not _is_default(x, parameter.default):
+                shown.append(f"{name}={x!r}")
+        return f"{self.build.__name__}({', '.join(shown)})"
+
+    @ft.cached_property
+    def key(self) -> Any:
+        """Equal for equal recipes; `None` if an argument cannot be compared."""
+        try:
+            return self.build, _frozen(self.bound.arguments)
+        except TypeError:
+            return None
+
+    @ft.cached_property
+    def arrays(self) -> dict[str, jax.Array]:
+        """The arguments that may change from call to call without a new compilation."""
+        arguments = self.bound.arguments
+        return {k: x for k, x in arguments.items() if isinstance(x, jax.Array)}
+
+    @ft.cached_property
+    def mould(self) -> "Mould | None":
+        """The recipe without its arrays, if what is left are constants."""
+        rest = {k: x for k, x in self.bound.arguments.items() if k not in self.arrays}
+        if not all(isinstance(x, _CONSTANTS) for x in rest.values()):
+            return None
+        return Mould(self.build, rest, tuple(self.arrays))
+
+    def again(self) -> Callable:
+        """A function of nothing that calls the factory again."""
+        return ft.partial(self.factory, *self.bound.args, **self.bound.kwargs)
+
+
+class Mould:
+    """A factory with its constants, equal by value; the arrays are poured in later."""
+
+    def __init__(self, build: Callable, constants: dict[str, Any], names: tuple):
+        self.build = build
+        self.constants = constants
+        self.key = build, _frozen(constants), names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mould) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def pour(self, arrays: dict[str, jax.Array]) -> Any:
+        """What the factory makes a transformation of, for these arrays."""
+        return self.build(**self.constants, **arrays).node
+
+
+def _is_default(x: Any, default: Any) -> bool:
+    return x is default or (type(x) is type(default) and bool(np.all(x == default)))
+
+
+def _plain(x: Any) -> Any:
+    """NumPy's numbers as Python's, which take the dtype of the arrays they meet."""
+    return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
+
+
+def recipe(factory: Callable[P, R]) -> Callable[P, R]:
+    """Let what `factory` makes be printed, compared, hashed and pickled."""
+    signature = inspect.signature(factory)
+
+    @ft.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, x in bound.arguments.items():
+            bound.arguments[name] = _plain(x)
+        tx: Any = factory(*bound.args, **bound.kwargs)
+        if not isinstance(tx, Transformation):
+            return tx
+        named: Any = transformation(tx.init, tx.update, tx.node)
+        named.recipe = Recipe(make, factory, bound)
+        if getattr(tx.node, "recipe", named) is None:
+            tx.node.recipe = named.recipe  # the innermost factory made the rule
+        return named
+
+    return make

@@ -1,0 +1,145 @@
+"""An optimizer written for one array.
+
+A `Rule` is the mathematics of one optimizer for one array.  What is the same for all
+optimizers is done by `kernel.Pass`, once: flattening, step counts, precision, storage,
+masks, sharding, and errors that name the parameter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.shard_alike import shard_alike
+
+from . import errors
+from .numerics import safe_increment
+from .protocol import EmptyState, is_array, is_none
+
+
+def _same(x):
+    return x
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One array that a rule keeps for each parameter, and how it is stored.
+
+    make: the initial value for a parameter.
+    dtype: the stored dtype; `None` keeps that of `make`, by default the parameter's.
+    alike: whether it has the shape of the parameter, which is then checked.
+    encode, decode: to and from storage, e.g. 8-bit blocks; `encode` may return a tree.
+    """
+
+    make: Callable = jnp.zeros_like
+    dtype: Any = None
+    alike: bool = True
+    encode: Callable = _same
+    decode: Callable = _same
+
+    def new(self, p: Any) -> Any:
+        x = self.make(p)
+        dtype = x.dtype if self.dtype is None else self.dtype
+        x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
+        return self.encode(shard_like(p, x))
+
+
+def zeros_like(p: Any, dtype: Any = None) -> Any:
+    """Zeros for a parameter, strongly typed and sharded alike; `None` for no array."""
+    return Slot(dtype=dtype).new(p) if is_trainable(p) else None
+
+
+def shard_like(p: Any, x: jax.Array) -> jax.Array:
+    """`x` with the sharding of `p`, which a jitted `init` would else forget."""
+    if isinstance(p, jax.core.Tracer) and p.shape == x.shape:
+        _, x = shard_alike(p, x)
+    return x
+
+
+# The mean squared gradient is real, but Optax stores it as the parameter's dtype.
+REAL = Slot(decode=jnp.real)
+
+
+def is_trainable(p: Any) -> bool:
+    """Whether an optimizer keeps anything for `p`: not for functions, keys, `None`."""
+    if not is_array(p):
+        return False
+    return not jnp.issubdtype(getattr(p, "dtype", jnp.float32), jax.dtypes.extended)
+
+
+def _only_count(shared, total, extra):
+    return None, tuple(map(safe_increment, shared))
+
+
+def counted(f: Callable) -> Callable:
+    """`once` for rules that need only the number of this step, which starts at 1."""
+
+    def once(shared, total, extra):
+        t = safe_increment(*shared)
+        return f(t), (t,)
+
+    return once
+
+
+COUNT = {"count": lambda: jnp.zeros([], jnp.int32)}
+
+
+@dataclass(eq=False)
+class Rule:
+    """One optimizer, for one array.
+
+    leaf: (g, p, c, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None` does
+        nothing.
+    State: named tuple whose fields are the names in `shared` and `slots`.
+    slots: what `leaf` keeps for each parameter, in the order `leaf` takes them.
+    shared: what is kept once for all parameters, with a function that makes it.
+    once: (shared, total, extra) -> (c, shared).  Runs once a step; all leaves get `c`.
+    total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
+    needs_params: whether `leaf` or `total` reads `p`.
+    reads: the keywords that `once` takes from `extra`.
+    recipe: the factory that made it and its arguments; set by `recipe`.
+    """
+
+    leaf: Callable | None
+    State: type = EmptyState
+    slots: dict[str, Slot] = field(default_factory=dict)
+    shared: dict[str, Callable] = field(default_factory=dict)
+    once: Callable = _only_count
+    total: Callable | None = None
+    needs_params: bool = False
+    reads: tuple[str, ...] = ()
+    recipe: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.recipe.build.__name__ if self.recipe else self.State.__name__
+
+    def pour(self, arrays: dict) -> "Rule":
+        """The rule itself; a `Mould` makes one for given arrays."""
+        return self
+
+    def init(self, params: Any) -> Any:
+        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+
+        def column(slot):
+            return treedef.unflatten(
+                slot.new(p) if is_trainable(p) else None for p in ps
+            )
+
+        shared = {k: make() for k, make in self.shared.items()}
+        return self.State(**shared, **{k: column(s) for k, s in self.slots.items()})
+
+    def check(self, state: Any) -> None:
+        """Raise unless `state` is one of this rule's, or of Optax's of that name."""
+        wanted = (*self.shared, *self.slots)
+        fields = getattr(state, "_fields", None)
+        if fields is not None and type(state).__name__ == self.State.__name__:
+            return
+        if fields is None and wanted and all(hasattr(state, k) for k in wanted):
+            return
+        raise ValueError(
+            f"`{self.name}` has a state `{self.State.__name__}` of fields "
+            f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "
+            "state made by another optimizer?"
+        )

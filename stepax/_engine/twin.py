@@ -1,0 +1,56 @@
+"""Lets `isinstance` see our classes as Optax's, and Optax's as ours, by name.
+
+Most programs that use JAX have Optax loaded, because their libraries import it, and
+those libraries ask `isinstance(tx, optax.GradientTransformation)`.  Subclassing would
+force Optax to be imported first.  Instead an instance answers `__class__`, which
+`isinstance` consults after `type`, with Optax's class of the same name, if Optax
+happens to be loaded.  JAX's registry of trees looks at `type` alone and never notices.
+"""
+
+import sys
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Where Optax keeps classes that are not at its top level.
+_HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
+
+
+def _namesake(name: str) -> type | None:
+    """Optax's class of this name, if Optax is loaded."""
+    for home in _HOMES:
+        found = getattr(sys.modules.get(home), name, None)
+        if isinstance(found, type):
+            return found
+    return None
+
+
+class _Meta(type):
+    """Counts an instance of Optax's class of the same name as an instance of ours."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type.__instancecheck__(cls, instance) or any(
+            c.__name__ == cls.__name__ and c.__module__.partition(".")[0] == "optax"
+            for c in type(instance).__mro__
+        )
+
+
+def _class(self):
+    return _namesake(type(self).__name__) or type(self)
+
+
+def _reduce(self, protocol):
+    return type(self), tuple(self)  # pickle would else ask `__class__`
+
+
+def twin(cls: type[T]) -> type[T]:
+    """Make a named tuple and Optax's class of the same name pass for each other."""
+    body = {
+        "__slots__": (),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__class__": property(_class),
+        "__reduce_ex__": _reduce,
+    }
+    return _Meta(cls.__name__, (cls,), body)

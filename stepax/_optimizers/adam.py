@@ -1,0 +1,124 @@
+"""Adam, with decoupled weight decay, with Nesterov momentum, and AMSGrad.
+
+Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980),
+Algorithm 1; Loshchilov and Hutter, 2019 (arXiv:1711.05101); Dozat, 2016, Incorporating
+Nesterov Momentum into Adam; Reddi, Kale and Kumar, 2018 (arXiv:1904.09237).
+
+Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByAdamState(NamedTuple):
+    """count: steps taken.  mu, nu: means of g and of |g|², shaped as the parameters."""
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+
+
+@public(paper="arXiv:1412.6980")
+def scale_by_adam(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """Divide the mean gradient by the root of the mean squared gradient.
+
+        mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
+        u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+
+    b1, b2: decay of the means of g and |g|², in [0, 1).
+    eps: added to the root, at least 0.
+    eps_root: added inside the root; above 0 to differentiate through the update.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to look one step ahead with the mean.
+    """
+
+    def corrections(t):
+        c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
+        return c1, c2, bias_correction(b1, t + 1) if nesterov else None
+
+    def leaf(g, p, c, mu, nu):
+        c1, c2, c1_next = c
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square(g), b2)
+        m = b1 * (mu / c1_next) + (1 - b1) * (g / c1) if nesterov else mu / c1
+        return m / (jnp.sqrt(nu / c2 + eps_root) + eps), mu, nu
+
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
+    rule = Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections))
+    return build(rule)
+
+
+@public("optimizer", paper="arXiv:1412.6980")
+def adam(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Adam: p = p - learning_rate u, with u and the other arguments of `scale_by_adam`.
+
+    learning_rate: a number, or a schedule of the step.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper="arXiv:1711.05101")
+def adamw(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn = None,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Adam with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,77 @@
+"""Scaling: by a number, a schedule, a learning rate, or to the sign."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+    Schedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule
+from .._engine.twin import twin
+
+ScaleState = EmptyState
+
+
+@public()
+def scale(step_size: ArrayLike) -> GradientTransformation:
+    """Multiply by a number: u = step_size g.
+
+    step_size: the factor.
+    """
+    return build(Rule(lambda g, p, c: (step_size * g,)))
+
+
+@twin
+class ScaleByScheduleState(NamedTuple):
+    """count: steps taken, a scalar."""
+
+    count: jax.Array
+
+
+@public()
+def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
+    """Multiply by a factor that depends on the step: u = step_size_fn(t) g.
+
+    step_size_fn: from the number of steps taken before this one to the factor.
+    """
+
+    def once(shared, total, extra):
+        (count,) = shared
+        return jnp.asarray(step_size_fn(count)), (safe_increment(count),)
+
+    def leaf(g, p, c):
+        return (c * g,)
+
+    return build(Rule(leaf, ScaleByScheduleState, shared=COUNT, once=once))
+
+
+@public()
+def scale_by_learning_rate(
+    learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
+) -> GradientTransformationExtraArgs:
+    """Multiply by the learning rate, negated so as to descend: u = -learning_rate g.
+
+    learning_rate: a number, or a schedule, see `scale_by_schedule`.
+    flip_sign: whether to negate.
+    """
+    sign = -1 if flip_sign else 1
+    if isinstance(learning_rate, Callable):
+        return scale_by_schedule(lambda count: sign * learning_rate(count))
+    return scale(sign * learning_rate)
+
+
+@public()
+def scale_by_sign() -> GradientTransformation:
+    """Keep the sign: u = sign(g)."""
+    return build(Rule(lambda g, p, c: (jnp.sign(g),)))
