@@ -98,6 +98,8 @@ class Rule:
     total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
     needs_params: whether `leaf` or `total` reads `p`.
     reads: the keywords that `once` takes from `extra`.
+    guard: whether it cleans each gradient by itself and keeps only flags of what it
+        found, so that `MultiSteps` runs it on every micro-batch.
     recipe: the factory that made it and its arguments; set by `recipe`.
     """
 
@@ -109,6 +111,7 @@ class Rule:
     total: Callable | None = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
+    guard: bool = False
     recipe: Any = None
 
     @property
