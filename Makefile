@@ -1,0 +1,72 @@
+# `make demo` and `make test` need only python3 (3.11 or newer), make and a package index.
+# PYTHON=python3.12 make test    uses another interpreter, in an environment of its own.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(PYTHON),python3)
+VENV := .venv
+else
+VENV := .venv-$(VERSION)
+endif
+BIN := $(VENV)/bin
+
+.PHONY: help demo test check format conformance clean
+
+help:
+	@echo 'make demo         train a network on handwritten digits and watch it learn'
+	@echo 'make test         run the tests'
+	@echo 'make check        formatting, lint and types'
+	@echo 'make format       put the code into its form'
+	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
+	@echo 'make clean        remove environments and caches'
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python -m stepax demo $(ARGS)
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+conformance: $(VENV)/test.stamp
+	.ci/conformance $(BIN)/python $(JOBS)
+
+clean:
+	rm -rf .venv .venv-* .cache .pytest_cache .ruff_cache .hypothesis build dist
+
+# The stamp names the version: `.venv` is made anew when python3 becomes another one.
+MADE := $(VENV)/python-$(VERSION).stamp
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "stepax needs Python 3.11 or newer; name one: PYTHON=python3.12 make ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	@echo '*' > $(VENV)/.gitignore
+	@touch $@
+
+# uv installs several times as fast as pip, which does it where uv cannot.
+install = { $(BIN)/pip install --quiet uv && \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[$(1)]'; } || \
+	$(BIN)/pip install --quiet -e '.[$(1)]'
+
+DEMO := demo
+TEST := dev,test
+
+$(VENV)/demo.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the demonstration needs into $(VENV)'
+	@$(call install,$(DEMO))
+	@touch $@
+
+$(VENV)/test.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the tests need into $(VENV), a minute or more'
+	@$(call install,$(TEST))
+	@touch $@
