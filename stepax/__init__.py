@@ -1,1 +1,117 @@
-"""Gradient processing and optimization for JAX, with Optax's interface."""
+"""Gradient processing and optimization for JAX: a drop-in successor of Optax.
+
+Names only; each is defined in the module it is imported from.
+"""
+
+from . import (
+    schedules as schedules,
+    transforms as transforms,
+    tree as tree,
+    tree_utils as tree_utils,
+)
+from ._engine.apply import (
+    apply_updates as apply_updates,
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
+)
+from ._engine.chain import chain as chain, named_chain as named_chain
+from ._engine.hyper import (
+    InjectHyperparamsState as InjectHyperparamsState,
+    InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
+    WrappedSchedule as WrappedSchedule,
+    inject_hyperparams as inject_hyperparams,
+    inject_stateful_hyperparams as inject_stateful_hyperparams,
+)
+from ._engine.moments import ema as ema
+from ._engine.numerics import (
+    safe_increment as safe_increment,
+    safe_int32_increment as safe_int32_increment,
+    safe_norm as safe_norm,
+    safe_root_mean_squares as safe_root_mean_squares,
+)
+from ._engine.partition import (
+    MaskedState as MaskedState,
+    MultiTransformState as MultiTransformState,
+    PartitionState as PartitionState,
+    freeze as freeze,
+    identity as identity,
+    masked as masked,
+    multi_transform as multi_transform,
+    partition as partition,
+    selective_transform as selective_transform,
+    set_to_zero as set_to_zero,
+)
+from ._engine.protocol import (
+    EmptyState as EmptyState,
+    GradientTransformation as GradientTransformation,
+    GradientTransformationExtraArgs as GradientTransformationExtraArgs,
+    MaskedNode as MaskedNode,
+    MaskOrFn as MaskOrFn,
+    OptState as OptState,
+    Params as Params,
+    ScalarOrSchedule as ScalarOrSchedule,
+    Schedule as Schedule,
+    Transformation as Transformation,
+    TransformInitFn as TransformInitFn,
+    TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn,
+    TransformUpdateFn as TransformUpdateFn,
+    Updates as Updates,
+    init_empty_state as init_empty_state,
+    with_extra_args_support as with_extra_args_support,
+)
+from ._optimizers.adam import (
+    ScaleByAdamState as ScaleByAdamState,
+    adam as adam,
+    adamw as adamw,
+    scale_by_adam as scale_by_adam,
+)
+from ._transforms.accumulate import (
+    MultiSteps as MultiSteps,
+    MultiStepsState as MultiStepsState,
+    ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
+)
+from ._transforms.decay import (
+    AddDecayedWeightsState as AddDecayedWeightsState,
+    add_decayed_weights as add_decayed_weights,
+)
+from ._transforms.finite import (
+    ApplyIfFiniteState as ApplyIfFiniteState,
+    apply_if_finite as apply_if_finite,
+)
+from ._transforms.scale import (
+    ScaleByScheduleState as ScaleByScheduleState,
+    ScaleState as ScaleState,
+    scale as scale,
+    scale_by_learning_rate as scale_by_learning_rate,
+    scale_by_schedule as scale_by_schedule,
+    scale_by_sign as scale_by_sign,
+)
+from .schedules import (
+    constant_schedule as constant_schedule,
+    cosine_decay_schedule as cosine_decay_schedule,
+    cosine_onecycle_schedule as cosine_onecycle_schedule,
+    exponential_decay as exponential_decay,
+    join_schedules as join_schedules,
+    linear_onecycle_schedule as linear_onecycle_schedule,
+    linear_schedule as linear_schedule,
+    piecewise_constant_schedule as piecewise_constant_schedule,
+    piecewise_interpolate_schedule as piecewise_interpolate_schedule,
+    polynomial_schedule as polynomial_schedule,
+    sgdr_schedule as sgdr_schedule,
+    warmup_constant_schedule as warmup_constant_schedule,
+    warmup_cosine_decay_schedule as warmup_cosine_decay_schedule,
+    warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
+)
+from .tree import (
+    bias_correction as bias_correction,
+    clip as clip,
+    global_norm as global_norm,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
+
+
+__version__ = "0.1.0"

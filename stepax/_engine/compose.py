@@ -6,7 +6,7 @@ across nested chains, masks and partitions.  What is no rule stands between pass
 """
 
 import itertools as it
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .flow import Flow, Scope
@@ -91,21 +91,29 @@ def _steps(node: Any) -> list:
     return steps
 
 
-def _open(part: Any, state: Any, flow: Flow, scope: Scope) -> Iterator[tuple]:
-    """The state of each part in order, and the leaves that it sees.
+def _states(part: Any, state: Any) -> Iterator[Any]:
+    """The state of each part of a nest, in order."""
+    if not isinstance(part, Composite):
+        yield state
+        return
+    for member, s in zip(part.members, part.unpack(state), strict=True):
+        yield from _states(_part(member), s)
+
+
+def _scopes(part: Any, flow: Flow, scope: Scope) -> Iterator[Scope]:
+    """The leaves that each part sees.
 
     Masks are resolved when their turn comes, on what the updates are then.
     """
     if not isinstance(part, Composite):
-        yield state, scope
+        yield scope
         return
-    states = part.unpack(state)
-    scopes = part.scopes(flow, scope)
-    for member, s, reached in zip(part.members, states, scopes, strict=True):
-        yield from _open(_part(member), s, flow, reached)
+    for member, reached in zip(part.members, part.scopes(flow, scope), strict=True):
+        yield from _scopes(_part(member), flow, reached)
 
 
 def _close(part: Any, states: Iterator) -> Any:
+    """The state of a nest, from those of its parts."""
     if not isinstance(part, Composite):
         return next(states)
     return part.pack([_close(_part(member), states) for member in part.members])
@@ -115,16 +123,47 @@ def build(node: Rule | Composite) -> Transformation:
     """The transformation that runs a rule or a composite."""
     # The closure holds nodes, no transformations: libraries that walk the cells of a
     # closure would never end if `update` were found among its own.
-    steps: list[Callable] = _steps(node)
+    steps = _steps(node)
 
     def update(updates, state, params=None, **extra_args):
         flow = Flow(updates, params)
-        found = _open(node, state, flow, None)
+        states, scopes = list(_states(node, state)), _scopes(node, flow, None)
         new = []
         for step in steps:
-            states, scopes = zip(*it.islice(found, step.size), strict=True)
-            new += step(flow, list(states), scopes, extra_args)
-        next(found, None)  # an empty chain is checked, too
+            old = states[len(new) : len(new) + step.size]
+            new += step(flow, old, list(it.islice(scopes, step.size)), extra_args)
         return flow.treedef.unflatten(flow.leaves), _close(node, iter(new))
 
     return transformation(node.init, update, node)
+
+
+class Guards:
+    """The guards that lead a nest: they clean gradients before anything else does."""
+
+    def __init__(self, tx: Any):
+        self.node = _part(tx)
+        is_guard = lambda part: isinstance(part, Rule) and part.guard
+        rules = list(it.takewhile(is_guard, parts(self.node)))
+        self.step = Pass(rules) if rules else None
+
+    def clean(self, updates: Any, state: Any, params: Any) -> tuple[Any, list]:
+        """The updates without what the guards remove, and the states of these."""
+        if self.step is None:
+            return updates, []
+        flow = Flow(updates, params)
+        states = self.read(state)
+        scopes = list(it.islice(_scopes(self.node, flow, None), self.step.size))
+        found = self.step(flow, states, scopes, {})
+        return flow.treedef.unflatten(flow.leaves), found
+
+    def read(self, state: Any) -> list:
+        """The states of the guards in that of the nest."""
+        size = self.step.size if self.step else 0
+        return list(it.islice(_states(self.node, state), size))
+
+    def write(self, state: Any, found: list) -> Any:
+        """The state of the nest with other states of the guards."""
+        if self.step is None:
+            return state
+        rest = list(_states(self.node, state))[len(found) :]
+        return _close(self.node, iter([*found, *rest]))

@@ -12,6 +12,25 @@ def branch(pred: Any, on_true: Callable[[], Any], on_false: Callable[[], Any]) -
     Outside of `jit` the condition is known and Python decides: `lax.cond` would compile
     both sides anew on every call.  Under `vmap` it becomes a select.
     """
-    if isinstance(pred, jax.core.Tracer):
-        return jax.lax.cond(pred, on_true, on_false)
-    return on_true() if pred else on_false()
+    if not isinstance(pred, jax.core.Tracer):
+        return on_true() if pred else on_false()
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        on_true, on_false = _equally_varying(on_true, on_false)
+    return jax.lax.cond(pred, on_true, on_false)
+
+
+def _equally_varying(*sides: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """The sides, made to vary over the same axes inside `shard_map`, as `cond` asks."""
+    shapes = [jax.eval_shape(side) for side in sides]
+    axes = jax.tree.map(lambda x, y: _varying(x) | _varying(y), *shapes)
+
+    def vary(x, wanted):
+        missing = tuple(wanted - _varying(jax.typeof(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return [lambda side=side: jax.tree.map(vary, side(), axes) for side in sides]
+
+
+def _varying(x: Any) -> frozenset:
+    """The mesh axes along which a value differs inside `shard_map`."""
+    return x.manual_axis_type.varying

@@ -11,6 +11,7 @@ import numpy as np
 
 from .protocol import Transformation, transformation
 
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -38,13 +39,17 @@ class Recipe:
     factory: the public function, under whose name a recipe is pickled.
     build: the function it decorates.
     bound: all its arguments, defaults included.
+    title: how it is printed, if not as a call of `factory`.
     """
 
     factory: Callable
     build: Callable
     bound: inspect.BoundArguments
+    title: str = ""
 
     def __repr__(self) -> str:
+        if self.title:
+            return self.title
         shown = []
         for name, x in self.bound.arguments.items():
             parameter = self.bound.signature.parameters[name]

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.shard_alike import shard_alike
 
 from . import errors
 from .numerics import safe_increment
@@ -51,10 +50,15 @@ def zeros_like(p: Any, dtype: Any = None) -> Any:
 
 
 def shard_like(p: Any, x: jax.Array) -> jax.Array:
-    """`x` with the sharding of `p`, which a jitted `init` would else forget."""
-    if isinstance(p, jax.core.Tracer) and p.shape == x.shape:
-        _, x = shard_alike(p, x)
-    return x
+    """`x` with the sharding of `p`, which a jitted `init` would else forget.
+
+    The selection never takes `p`.  XLA removes it, but only after it has propagated
+    the sharding from the operands to the result.
+    """
+    if not isinstance(p, jax.core.Tracer) or p.shape != x.shape:
+        return x
+    p = p if jnp.iscomplexobj(x) else p.real
+    return jax.lax.select(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
 # The mean squared gradient is real, but Optax stores it as the parameter's dtype.

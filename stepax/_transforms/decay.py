@@ -21,6 +21,7 @@ from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
 
+
 AddDecayedWeightsState = EmptyState
 
 

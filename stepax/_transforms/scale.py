@@ -20,6 +20,7 @@ from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
 
+
 ScaleState = EmptyState
 
 

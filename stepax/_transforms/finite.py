@@ -1,0 +1,78 @@
+"""Leaving out gradients that are not finite."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.control import branch
+from .._engine.leafwise import all_finite, keep_dtypes, zeros_like_updates
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.registry import public
+from .._engine.twin import twin
+
+
+@twin
+class ApplyIfFiniteState(NamedTuple):
+    """State of `apply_if_finite`; all but the last are scalars.
+
+    notfinite_count: gradients in a row, up to now, that were not finite.
+    last_finite: whether the last one was.
+    total_notfinite: how many were not, in all.
+    inner_state: of the inner transformation.
+    """
+
+    notfinite_count: jax.Array
+    last_finite: jax.Array
+    total_notfinite: jax.Array
+    inner_state: OptState
+
+
+@public("wrapper")
+def apply_if_finite(
+    inner: GradientTransformation, max_consecutive_errors: int
+) -> GradientTransformationExtraArgs:
+    """Leave out gradients with a NaN or an infinity, unless they keep coming.
+
+        u = inner(g) if g is finite, else 0 with the inner state as it was
+
+    After `max_consecutive_errors` such gradients in a row the next ones are accepted,
+    and go on being so until one is finite, so that a broken program is noticed.
+
+    inner: the transformation; it does no work for what is left out.
+    max_consecutive_errors: at least 0.
+    """
+    require(inner, "`inner` of `apply_if_finite`")
+    inner = with_extra_args_support(inner)
+
+    def init(params):
+        zero = lambda: jnp.zeros([], jnp.int32)
+        return ApplyIfFiniteState(zero(), jnp.array(True), zero(), inner.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        finite = all_finite(updates)
+        count = safe_increment(state.notfinite_count)
+        count = jnp.where(finite, jnp.zeros_like(count), count)
+        total = safe_increment(state.total_notfinite)
+        total = jnp.where(finite, state.total_notfinite, total)
+
+        def accept():
+            u, new = inner.update(updates, state.inner_state, params, **extra_args)
+            return keep_dtypes(u, updates), keep_dtypes(new, state.inner_state)
+
+        def leave():
+            return zeros_like_updates(updates), state.inner_state
+
+        is_accepted = finite | (count > max_consecutive_errors)
+        u, new = branch(is_accepted, accept, leave)
+        return u, ApplyIfFiniteState(count, finite, total, new)
+
+    return transformation(init, update)
