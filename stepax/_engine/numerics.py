@@ -1,8 +1,133 @@
-"""Counts."""
+"""Arithmetic that must not fail: counts that saturate, norms of one array."""
 
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 
-def safe_increment(count):
-    top = jnp.asarray(jnp.iinfo(count.dtype).max, count.dtype)
+def has_numbers(x: Any) -> bool:
+    """Whether `x` may be computed with; float0 arrays and random keys may not."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is None or not (
+        dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended)
+    )
+
+
+def widen(x: ArrayLike, whole: type = float) -> jax.Array:
+    """`x` in float32 or wider; integers become the default dtype of kind `whole`."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x.astype(jnp.result_type(whole))
+    return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
+
+
+def strong(x: jax.Array) -> jax.Array:
+    """`x` without a weak type, which would make a second trace of the next step."""
+    return x.astype(x.dtype)
+
+
+def root(x: jax.Array) -> jax.Array:
+    """sqrt(x) for x >= 0, with derivative 0 at 0."""
+    is_zero = x == 0
+    return jnp.where(is_zero, jnp.zeros_like(x), jnp.sqrt(jnp.where(is_zero, 1, x)))
+
+
+def abs_sq(x: ArrayLike) -> jax.Array:
+    """|x|², elementwise and real also for complex x."""
+    x = jnp.asarray(x)
+    if jnp.iscomplexobj(x):
+        return jnp.square(x.real) + jnp.square(x.imag)
+    return jnp.square(x)
+
+
+@jax.jit
+def safe_increment(count: ArrayLike) -> jax.Array:
+    """Count one up, and stay at the largest value that the dtype holds.
+
+    count + 1   where count < max(dtype)
+    max(dtype)  otherwise
+
+    count: a real number or an array of them; the dtype is kept.
+
+    Raises ValueError for other dtypes.
+    """
+    count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.integer):
+        top = jnp.iinfo(count.dtype).max
+    elif jnp.issubdtype(count.dtype, jnp.floating):
+        top = jnp.finfo(count.dtype).max
+    else:
+        raise ValueError(
+            f"`count` is of dtype {count.dtype}, expected an integer or a real number"
+        )
+    top = jnp.asarray(top, count.dtype)
     return jnp.where(count < top, count + jnp.ones([], count.dtype), top)
+
+
+def safe_int32_increment(count: ArrayLike) -> jax.Array:
+    """Count one up as `safe_increment` does, which is its name for all dtypes.
+
+    count: a real number or an array of them; the dtype is kept.
+    """
+    return safe_increment(count)
+
+
+def _floored(
+    measure: Callable, x: jax.Array, least: ArrayLike, dropped: Any = None
+) -> jax.Array:
+    """max(measure(x), least), with derivative 0 in x where `least` holds.
+
+    dropped: the axes that the result of `measure` lacks; `None` if it is one number
+        or has the rank of `x`.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        is_small = measure(x) <= least
+        here = is_small if dropped is None else jnp.expand_dims(is_small, dropped)
+        # Measured again where it counts: at 0 the derivative of a norm is NaN, which
+        # the outer `where` alone would multiply by 0 and keep.
+        kept = jnp.where(here, jnp.ones_like(x), x)
+        return strong(jnp.where(is_small, least, measure(kept)))
+
+
+def safe_norm(
+    x: ArrayLike,
+    min_norm: ArrayLike,
+    ord: int | float | str | None = None,
+    axis: None | tuple[int, ...] | int = None,
+    keepdims: bool = False,
+) -> jax.Array:
+    """A norm that is at least `min_norm`, and has a derivative everywhere.
+
+    max(‖x‖, min_norm);  the derivative in x is 0 where ‖x‖ <= min_norm
+
+    x: an array.
+    min_norm: lower bound, > 0 where the result is to be divided by; shaped as the
+        result, or a number.
+    ord, axis, keepdims: as in `numpy.linalg.norm`.
+
+    Computed and returned in float32 or wider: a small bound, and the norm of a long
+    vector, may not exist in a narrow dtype.
+    """
+    norm = ft.partial(jnp.linalg.norm, ord=ord, axis=axis, keepdims=keepdims)
+    return _floored(norm, widen(x), min_norm, None if keepdims else axis)
+
+
+def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
+    """A root mean square that is at least `min_rms`, with a derivative everywhere.
+
+    max(sqrt(mean |x|²), min_rms);  the derivative in x is 0 where `min_rms` holds
+
+    x: an array; for an empty one the result is `min_rms`.
+    min_rms: lower bound, > 0 where the result is to be divided by.
+
+    Computed and returned in float32 or wider.
+    """
+    return _floored(_root_mean_square, widen(x), min_rms)
+
+
+def _root_mean_square(x):
+    return jnp.sqrt(jnp.sum(abs_sq(x)) / max(x.size, 1))

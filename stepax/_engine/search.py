@@ -1,0 +1,240 @@
+"""Finds and replaces values in a state by name, and maps over those like parameters.
+
+A value is named by the field of a named tuple, or the key of a dict, that it stands in,
+and a named tuple also by its class.  Fields and classes of other nodes, such as Equinox
+modules and registered dataclasses, are names too, but only where nothing else has the
+name: Optax does not see them, so what it finds without doubt must be found here.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
+
+from .errors import describe, some
+from .protocol import MaskedNode
+
+
+@dataclass(frozen=True)
+class NamedTupleKey:
+    """One step of a path: a field of a named tuple.
+
+    tuple_name: the name of the tuple's class.
+    name: the name of the field.
+    """
+
+    tuple_name: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.tuple_name}.{self.name}"
+
+
+Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
+Filter: TypeAlias = Callable[[Path, Any], bool]
+
+
+def get_all_with_path(
+    tree: Any, key: Any, filtering: Filter | None = None
+) -> list[tuple[Path, Any]]:
+    """All values of one name, with their paths, outer ones first.
+
+    tree: any tree, such as the state of an optimizer.
+    key: the field of a named tuple, the key of a dict, or the name of a class.
+    filtering: called with a path and a value; those for which it is false are left out.
+        Steps of a path are the keys of `jax.tree_util`, and `NamedTupleKey`.
+    """
+    for is_match in _is_named, _is_attribute:
+        found = [(path, x) for path, x in _walk(tree) if is_match(path, x, key)]
+        if filtering is not None:
+            found = [(path, x) for path, x in found if filtering(path, x)]
+        if found:
+            return found
+    return []
+
+
+def get(
+    tree: Any, key: Any, default: Any = None, filtering: Filter | None = None
+) -> Any:
+    """The value of one name.
+
+    tree: any tree, such as the state of an optimizer.
+    key: the field of a named tuple, the key of a dict, or the name of a class.
+    default: returned if there is no such value.
+    filtering: called with a path and a value; those for which it is false are left out.
+
+    Raises KeyError if there are several, and lists their paths.
+    """
+    found = get_all_with_path(tree, key, filtering)
+    if len(found) > 1:
+        raise KeyError(
+            f"`{key}` names {len(found)} values, at {_show(found)}; "
+            "choose one by `filtering`, a function of path and value"
+        )
+    return found[0][1] if found else default
+
+
+def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
+    """A copy of a tree in which all values of some names are replaced.
+
+    tree: any tree, such as the state of an optimizer.
+    filtering: called with a path and a value; those for which it is false are kept.
+    kwargs: the names and their new values.  Where one value contains another, the outer
+        one is replaced.
+
+    Raises KeyError if a name is not in the tree, and lists similar ones.
+    """
+    new = {}
+    for key, value in kwargs.items():
+        found = get_all_with_path(tree, key, filtering)
+        if not found:
+            raise KeyError(_why_missing(tree, key))
+        for path, _ in found:
+            new.setdefault(path, value)
+    above = {path[:i] for path in new for i in range(len(path))}
+
+    def replace(path, node):
+        if path in new:
+            return new[path]
+        if path not in above:
+            return node
+        children, treedef = _open(node)
+        return treedef.unflatten(replace((*path, key), x) for key, x in children)
+
+    return replace((), tree)
+
+
+def _open(node):
+    """What is one level below a node, with keys, and how to close it again."""
+    below, treedef = tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    children = [(path[0], x) for path, x in below if path]
+    if _is_named_tuple(node):
+        children = [(_of_tuple(node, key), x) for key, x in children]
+    return children, treedef
+
+
+def _of_tuple(node, key):
+    is_field = isinstance(key, GetAttrKey)
+    return NamedTupleKey(type(node).__name__, key.name) if is_field else key
+
+
+def _walk(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    yield path, tree
+    for key, x in _open(tree)[0]:
+        yield from _walk(x, (*path, key))
+
+
+def _is_named_tuple(x):
+    return isinstance(x, tuple) and hasattr(x, "_fields")
+
+
+def _is_named(path, x, key):
+    last: Any = path[-1] if path else None
+    if isinstance(last, NamedTupleKey) and last.name == key:
+        return True
+    if isinstance(last, DictKey) and last.key == key:
+        return True
+    return _is_named_tuple(x) and type(x).__name__ == key
+
+
+def _is_attribute(path, x, key):
+    if path and isinstance(path[-1], GetAttrKey) and path[-1].name == key:
+        return True
+    return dataclasses.is_dataclass(x) and type(x).__name__ == key
+
+
+def _show(found):
+    """Paths as one would write them in Python, and whose field each is."""
+    return some(f"`{_spell(path)}`" for path, _ in found)
+
+
+def _spell(path):
+    steps = [f".{k.name}" if isinstance(k, NamedTupleKey) else str(k) for k in path]
+    owner = path[-1].tuple_name if path and isinstance(path[-1], NamedTupleKey) else ""
+    return "".join(steps) + (f" of {owner}" if owner else "") or "the root"
+
+
+def _why_missing(tree, key):
+    found = get_all_with_path(tree, key)
+    if found:
+        return f"`filtering` leaves out every `{key}`, at {_show(found)}"
+    near = difflib.get_close_matches(key, dict.fromkeys(_names(tree)), cutoff=0)
+    known = f"the nearest names are {some(f'`{x}`' for x in near)}"
+    return f"no value is named `{key}`; {known if near else 'the tree has no names'}"
+
+
+def _names(tree):
+    for path, x in _walk(tree):
+        if path and isinstance(path[-1], NamedTupleKey | GetAttrKey):
+            yield path[-1].name
+        if path and isinstance(path[-1], DictKey):
+            yield str(path[-1].key)
+        if _is_named_tuple(x):
+            yield type(x).__name__
+
+
+@jax.tree_util.register_static
+class _Placeholder:
+    """Given to `init` for parameters: where it comes out again, the state has some."""
+
+
+def map_params(
+    initable: Any,
+    f: Callable,
+    state: Any,
+    /,
+    *rest: Any,
+    transform_non_params: Callable | None = None,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Map a function over those parts of a state that are shaped as the parameters.
+
+    f(value, *leaves of rest)    at each parameter, in each such part
+    transform_non_params(value)  elsewhere
+
+    initable: the transformation that made the state, or its `init`.
+    f: gets a value of the state and the leaves of `rest` of the same parameter.
+    state: the state.
+    rest: trees of the structure of the parameters, such as specs of a sharding.
+    transform_non_params: `None` leaves the rest of the state as it is.
+    is_leaf: as in `jax.tree.map`; where it is true of a `MaskedNode`, `f` sees that,
+        else masked parameters stay masked.
+
+    Raises ValueError if the state was made by another transformation.
+    """
+    init = getattr(initable, "init", initable)
+    if not callable(init):
+        raise TypeError(
+            f"`initable` is {describe(initable)}, expected a gradient "
+            "transformation or an `init` function"
+        )
+    places, treedef = jax.tree.flatten(init(_Placeholder()), is_leaf=_is_place)
+    try:
+        values = treedef.flatten_up_to(state)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            "`state` differs from what `initable` makes; give the transformation "
+            f"that made it ({error})"
+        ) from None
+
+    def stop(x):
+        return isinstance(x, MaskedNode) or (is_leaf is not None and is_leaf(x))
+
+    def leaf(x, *others):
+        is_asked = is_leaf is not None and is_leaf(x)
+        return x if isinstance(x, MaskedNode) and not is_asked else f(x, *others)
+
+    def part(place, value):
+        if _is_place(place):
+            return jax.tree.map(leaf, value, *rest, is_leaf=stop)
+        return value if transform_non_params is None else transform_non_params(value)
+
+    return treedef.unflatten(map(part, places, values))
+
+
+def _is_place(x):
+    return isinstance(x, _Placeholder)

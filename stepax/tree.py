@@ -1,0 +1,413 @@
+"""Arithmetic on trees of arrays, and search in the states of optimizers.
+
+Leaves without numbers, which are float0 arrays and random keys, are passed over.  Three
+things differ from Optax:
+
+1. `norm` and `vdot` are computed and returned in float32 or wider, because the sum of a
+   tree may not exist in a narrow dtype.  They never ravel a leaf, so a sharded one is
+   not gathered.
+2. `norm` has the derivative 0 at 0, and is 0 for an empty tree whatever the order.
+3. Reductions of a whole tree are one call, in a traced program one equation.
+"""
+
+import builtins
+import functools as ft
+import inspect
+import math
+import operator
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from ._engine import numerics
+from ._engine.numerics import has_numbers, strong
+from ._engine.protocol import is_none
+from ._engine.reduce import (
+    max as max,
+    min as min,
+    norm as norm,
+    sum as sum,
+    vdot as vdot,
+)
+from ._engine.search import (
+    get as get,
+    get_all_with_path as get_all_with_path,
+    map_params as map_params,
+    set as set,
+)
+
+
+def _map(f: Callable, tree: Any, *others: Any) -> Any:
+    """`f` of corresponding leaves, or the first where one of them has no numbers."""
+
+    def leaf(*xs):
+        return f(*xs) if all(map(has_numbers, xs)) else xs[0]
+
+    return jax.tree.map(leaf, tree, *others)
+
+
+def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
+    """x + y + ..., leaf by leaf."""
+    return _map(lambda *xs: ft.reduce(operator.add, xs), tree_x, tree_y, *other_trees)
+
+
+def sub(tree_x: Any, tree_y: Any) -> Any:
+    """x - y, leaf by leaf."""
+    return _map(operator.sub, tree_x, tree_y)
+
+
+def mul(tree_x: Any, tree_y: Any) -> Any:
+    """x y, leaf by leaf and element by element."""
+    return _map(operator.mul, tree_x, tree_y)
+
+
+def div(tree_x: Any, tree_y: Any) -> Any:
+    """x / y, leaf by leaf and element by element."""
+    return _map(operator.truediv, tree_x, tree_y)
+
+
+def scale(scalar: ArrayLike, tree: Any) -> Any:
+    """scalar x, for each leaf x.
+
+    scalar: a number; one with a dtype takes part in promotion.
+    """
+    return _map(lambda x: scalar * x, tree)
+
+
+def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
+    """x + scalar y, leaf by leaf; `None` where `tree_x` is.
+
+    scalar: a number; one with a dtype takes part in promotion.
+    """
+    scalar = jnp.asarray(scalar)
+
+    def leaf(x, y):
+        if x is None or not (has_numbers(x) and has_numbers(y)):
+            return x
+        return x + scalar * y
+
+    return jax.tree.map(leaf, tree_x, tree_y, is_leaf=is_none)
+
+
+def conj(tree: Any) -> Any:
+    """The complex conjugate of each leaf."""
+    return _map(jnp.conj, tree)
+
+
+def real(tree: Any) -> Any:
+    """The real part of each leaf."""
+    return _map(jnp.real, tree)
+
+
+def clip(
+    tree: Any, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None
+) -> Any:
+    """min(max(x, min_value), max_value), for each leaf x.
+
+    min_value, max_value: the bounds; `None` for no bound.
+
+    Raises ValueError for complex leaves, which have no order.
+    """
+    return _map(lambda x: jnp.clip(x, min_value, max_value), tree)
+
+
+def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
+    """x where the condition holds, y elsewhere, leaf by leaf.
+
+    condition: a boolean, or an array of them that broadcasts with every leaf.
+    """
+    return _map(lambda x, y: jnp.where(condition, x, y), tree_x, tree_y)
+
+
+def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
+    """Repeat each leaf along new leading axes.
+
+    shape: the lengths of the new axes.
+    """
+    return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
+
+
+def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
+    """A tree of one value, in the shapes of `tree`.
+
+    fill_value: the value.
+    dtype: of the result; `None` keeps that of each leaf.
+    """
+    return _like(ft.partial(jnp.full_like, fill_value=fill_value), tree, dtype)
+
+
+def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
+    """A tree of zeros, in the shapes of `tree`.
+
+    dtype: of the result; `None` keeps that of each leaf.
+    """
+    return _like(jnp.zeros_like, tree, dtype)
+
+
+def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
+    """A tree of ones, in the shapes of `tree`.
+
+    dtype: of the result; `None` keeps that of each leaf.
+    """
+    return _like(jnp.ones_like, tree, dtype)
+
+
+def _like(make, tree, dtype):
+    def leaf(x):
+        return make(x, dtype=dtype if has_numbers(x) else None)
+
+    return jax.tree.map(leaf, tree)
+
+
+def cast(tree: Any, dtype: DTypeLike | None) -> Any:
+    """Each leaf in another dtype.
+
+    dtype: of the result; `None` keeps that of each leaf.
+    """
+    return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
+
+
+def cast_like(tree: Any, other_tree: Any) -> Any:
+    """Each leaf in the dtype of the corresponding leaf of another tree.
+
+    other_tree: a tree of the same structure; where it has no dtype, that is kept.
+    """
+
+    def leaf(x, y):
+        if not hasattr(y, "dtype") or not (has_numbers(x) and has_numbers(y)):
+            return x
+        return _cast(x, y.dtype)
+
+    return jax.tree.map(leaf, tree, other_tree)
+
+
+def _cast(x, dtype):
+    return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
+
+
+def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
+    """The dtype of the leaves; the default one of floats for an empty tree.
+
+    mixed_dtype_handler: what to do with leaves of several dtypes.  `None` raises,
+        "promote" gives the one that JAX promotes all to, "highest" and "lowest" the
+        ones among them to which, and from which, all others can be promoted.
+
+    Raises ValueError for several dtypes that cannot be handled, and names a path.
+    """
+    handlers = {"promote": jnp.promote_types, "highest": _higher, "lowest": _lower}
+    if mixed_dtype_handler not in (None, *handlers):
+        raise ValueError(
+            f"`mixed_dtype_handler` is {mixed_dtype_handler!r}, "
+            f"expected None or one of {', '.join(map(repr, handlers))}"
+        )
+    leaves = [(i, x) for i, x in enumerate(jax.tree.leaves(tree)) if has_numbers(x)]
+    if not leaves:
+        return jnp.dtype(jnp.result_type(float))
+    dtypes = [_dtype(x) for _, x in leaves]
+    if mixed_dtype_handler is not None:
+        with jax.numpy_dtype_promotion("standard"):
+            return ft.reduce(handlers[mixed_dtype_handler], dtypes)
+    for (i, _), found in zip(leaves, dtypes, strict=True):
+        if found != dtypes[0]:
+            path = jax.tree_util.tree_leaves_with_path(tree)[i][0]
+            raise ValueError(
+                f"the leaf at {jax.tree_util.keystr(path)} is of dtype {found}, "
+                f"expected {dtypes[0]}; choose a `mixed_dtype_handler`"
+            )
+    return dtypes[0]
+
+
+def _dtype(x):
+    has_final = isinstance(x, jax.Array | jax.ShapeDtypeStruct)
+    return x.dtype if has_final else jnp.asarray(x).dtype
+
+
+def _higher(a, b):
+    joined = jnp.promote_types(a, b)
+    if joined not in (a, b):
+        raise ValueError(
+            f"neither of the dtypes {a} and {b} can be promoted to the other; "
+            "choose 'promote' as `mixed_dtype_handler`"
+        )
+    return joined
+
+
+def _lower(a, b):
+    return a if _higher(a, b) == b else b
+
+
+def size(tree: Any) -> int:
+    """The number of elements of all leaves together."""
+    leaves = jax.tree.leaves(tree)
+    return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
+
+
+def allclose(
+    a: Any,
+    b: Any,
+    rtol: ArrayLike = 1e-5,
+    atol: ArrayLike = 1e-8,
+    equal_nan: bool = False,
+) -> jax.Array | bool:
+    """Whether |x - y| <= atol + rtol |y| for all elements of all leaves.
+
+    rtol, atol: relative and absolute tolerance, >= 0.
+    equal_nan: whether NaN equals NaN.
+    """
+
+    def leaf(x, y):
+        if not (has_numbers(x) and has_numbers(y)):
+            return True
+        return jnp.allclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+    with jax.numpy_dtype_promotion("standard"):
+        results = jax.tree.leaves(jax.tree.map(leaf, a, b))
+    return ft.reduce(jnp.logical_and, results) if results else True
+
+
+def global_norm(updates: Any) -> jax.Array:
+    """The Euclidean norm of a tree; the former name of `norm`."""
+    message = "`global_norm` is deprecated; use `tree.norm`"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return norm(updates)
+
+
+def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
+    """A tree of independent random keys, one for each leaf.
+
+    rng_key: the key to split.
+    """
+    treedef = jax.tree.structure(target_tree)
+    return treedef.unflatten(jax.random.split(rng_key, treedef.num_leaves))
+
+
+def random_like(
+    rng_key: jax.Array,
+    target_tree: Any,
+    sampler: Callable = jax.random.normal,
+    dtype: DTypeLike | None = None,
+) -> Any:
+    """A tree of random numbers, in the shapes of `target_tree`.
+
+    rng_key: split into one key for each leaf.
+    sampler: called as `sampler(key, shape, dtype)`, and with the keyword `out_sharding`
+        if it has one.
+    dtype: of the result; `None` keeps that of each leaf.
+    """
+    is_placed = "out_sharding" in inspect.signature(sampler).parameters
+
+    def leaf(x, key):
+        if not has_numbers(x):
+            return x
+        place = {"out_sharding": jax.typeof(x).sharding} if is_placed else {}
+        return sampler(
+            key, jnp.shape(x), _dtype(x) if dtype is None else dtype, **place
+        )
+
+    return jax.tree.map(leaf, target_tree, split_key_like(rng_key, target_tree))
+
+
+def unwrap_random_key_data(input_tree: Any) -> Any:
+    """The tree with the data of random keys, as integers, in place of the keys."""
+
+    def leaf(x):
+        kind = getattr(x, "dtype", np.void)
+        is_key = jnp.issubdtype(kind, jax.dtypes.prng_key)
+        return jax.random.key_data(x) if is_key else x
+
+    return jax.tree.map(leaf, input_tree)
+
+
+def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> Any:
+    """The running mean of a power of the gradients.
+
+    (1 - decay) g^order + decay m
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the means m so far.
+    decay: weight of the past, in [0, 1].
+    order: the power, by multiplication also for complex g.
+    """
+    return _update_moment(lambda g: g**order, updates, moments, decay)
+
+
+def update_moment_per_elem_norm(
+    updates: Any, moments: Any, decay: ArrayLike, order: int
+) -> Any:
+    """The running mean of a power of the gradients' absolute values.
+
+    (1 - decay) |g|^order + decay m   for complex g
+    (1 - decay) g^order + decay m     for real g
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the means m so far.
+    decay: weight of the past, in [0, 1].
+    order: the power.
+    """
+    half = order // 2 if order % 2 == 0 else order / 2
+
+    def power(g):
+        return numerics.abs_sq(g) ** half if jnp.iscomplexobj(g) else g**order
+
+    return _update_moment(power, updates, moments, decay)
+
+
+def _update_moment(power, updates, moments, decay):
+    def leaf(g, m):
+        if g is None or not has_numbers(g):
+            return g if g is None else m
+        return (1 - decay) * power(g) + decay * m
+
+    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
+
+
+def update_infinity_moment(
+    updates: Any, moments: Any, decay: ArrayLike, eps: ArrayLike
+) -> Any:
+    """The running maximum of the gradients' absolute values.
+
+    max(|g| + eps, decay m)
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the maxima m so far.
+    decay: how much of the past is kept in each step, in [0, 1].
+    eps: added to what is compared, >= 0.
+    """
+
+    def leaf(g, m):
+        if g is None or not has_numbers(g):
+            return g if g is None else m
+        return jnp.maximum(jnp.abs(g) + eps, decay * m)
+
+    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
+
+
+@jax.jit
+def _weight_so_far(decay, count):
+    with jax.numpy_dtype_promotion("standard"):
+        return 1 - decay**count
+
+
+def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
+    """Make up for the zeros that running means started from.
+
+    m / (1 - decay^count), with the divisor rounded to the dtype of m
+
+    moment: the running means m.
+    decay: weight of the past at each step, in [0, 1).
+    count: how many gradients the means have seen, >= 1.
+    """
+    weight = _weight_so_far(decay, count)
+    return _map(lambda m: _divide(m, weight), moment)
+
+
+@jax.jit
+def _divide(m, weight):
+    with jax.numpy_dtype_promotion("standard"):
+        is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
+        return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))
