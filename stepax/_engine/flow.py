@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from . import errors
 from .protocol import MaskedNode, is_array, is_none
 
+
 # Which leaves something applies to, in flattening order; `None` is all of them.
 Scope = Sequence[bool] | None
 

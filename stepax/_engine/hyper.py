@@ -145,11 +145,7 @@ def _role(name: str, x: Any, hint: list) -> str:
         return "schedule" if is_schedule else "fixed"
     if isinstance(x, int) and hint and not any(h in _NUMBERS for h in hint):
         return "fixed"
-    return "number" if jnp.result_type(x) != bool and _is_plain(x) else "fixed"
-
-
-def _is_plain(x: Any) -> bool:
-    return not jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended)
+    return "number" if jnp.issubdtype(jnp.result_type(x), np.number) else "fixed"
 
 
 def _sort(factory: Callable, static: set[str], arguments: Mapping[str, Any]) -> tuple:

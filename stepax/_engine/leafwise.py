@@ -47,7 +47,7 @@ def keep_dtypes(new: Any, old: Any) -> Any:
 
 
 def all_finite(updates: Any) -> jax.Array:
-    """Whether every number in a tree is finite; nothing is, in an empty one, infinite."""
+    """Whether every number in a tree is finite, as in an empty one."""
     return count_not_finite(updates) == jnp.zeros([], jnp.int32)
 
 

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from .twin import _Meta, twin
 
+
 Params: TypeAlias = Any
 Updates: TypeAlias = Any
 OptState: TypeAlias = Any

@@ -10,6 +10,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from .recipe import recipe
 
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

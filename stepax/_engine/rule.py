@@ -53,12 +53,12 @@ def shard_like(p: Any, x: jax.Array) -> jax.Array:
     """`x` with the sharding of `p`, which a jitted `init` would else forget.
 
     The selection never takes `p`.  XLA removes it, but only after it has propagated
-    the sharding from the operands to the result.
+    the sharding from the operands to the result; `lax.select` would be folded before.
     """
     if not isinstance(p, jax.core.Tracer) or p.shape != x.shape:
         return x
     p = p if jnp.iscomplexobj(x) else p.real
-    return jax.lax.select(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
+    return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
 # The mean squared gradient is real, but Optax stores it as the parameter's dtype.

@@ -10,6 +10,7 @@ happens to be loaded.  JAX's registry of trees looks at `type` alone and never n
 import sys
 from typing import Any, TypeVar
 
+
 T = TypeVar("T")
 
 # Where Optax keeps classes that are not at its top level.
