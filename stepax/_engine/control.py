@@ -33,4 +33,5 @@ def _equally_varying(*sides: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 def _varying(x: Any) -> frozenset:
     """The mesh axes along which a value differs inside `shard_map`."""
-    return x.manual_axis_type.varying
+    kind = x.manual_axis_type  # none in shapes under `pmap`, where nobody checks
+    return kind.varying if kind else frozenset()

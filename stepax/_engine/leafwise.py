@@ -1,5 +1,6 @@
 """Functions over whole trees of gradients, for what is written as a closure."""
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .flow import Flow, align, is_float0
+from .protocol import is_array
 
 
 def _as_it_is(g, *row):
@@ -20,12 +22,30 @@ def map_gradients(
 
     idle: takes the same for leaves without a gradient, which are `None` or float0.
     others: trees like `updates`, under the names that errors give them.
+
+    Raises a `ValueError` where structures or shapes differ; it names the path.
     """
     flow = Flow(updates, None)
-    columns = [align(flow, tree, name) for name, tree in others.items()]
-    rows = zip(flow.leaves, *columns, strict=True)
-    out = [idle(g, *x) if g is None or is_float0(g) else f(g, *x) for g, *x in rows]
+    columns = {name: align(flow, tree, name) for name, tree in others.items()}
+    rows = zip(flow.leaves, *columns.values(), strict=True)
+    out = []
+    for i, (g, *xs) in enumerate(rows):
+        if g is None or is_float0(g):
+            out.append(idle(g, *xs))
+            continue
+        for name, x in zip(columns, xs, strict=True):
+            _check(flow, i, name, x)
+        out.append(f(g, *xs))
     return flow.treedef.unflatten(out)
+
+
+def _check(flow: Flow, i: int, name: str, x: Any) -> None:
+    if not is_array(x):
+        raise ValueError(
+            f"there is a gradient at {flow.path(i)}, but no array in `{name}`: was "
+            "there a parameter when `init` was called?"
+        )
+    flow.check_shape(i, jnp.shape(x), f"`{name}`")
 
 
 def zeros_like_updates(updates: Any) -> Any:
@@ -51,17 +71,24 @@ def all_finite(updates: Any) -> jax.Array:
     return count_not_finite(updates) == jnp.zeros([], jnp.int32)
 
 
+# A loss that is NaN makes all gradients NaN, and models have more numbers than an int32
+# can count: the counts stop at the largest one, where a sum would wrap around to 0.
+_MOST = jnp.iinfo(jnp.int32).max
+
+
 @jax.jit
 def _not_finite(x):
-    return jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
+    number = jnp.sum(~jnp.isfinite(x), dtype=jnp.uint32)
+    return jnp.minimum(number, jnp.uint32(_MOST)).astype(jnp.int32)
 
 
 @jax.jit
 def _total(counts):
-    return sum(counts, jnp.zeros([], jnp.int32))
+    add = lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n)
+    return ft.reduce(add, counts, jnp.zeros([], jnp.int32))
 
 
 def count_not_finite(updates: Any) -> jax.Array:
-    """How many numbers in a tree are NaN or infinite."""
+    """How many numbers in a tree are NaN or infinite, at most 2^31 - 1."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
     return _total([_not_finite(x) for x in leaves])

@@ -105,12 +105,12 @@ def with_extra_args_support(
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     if takes_extra_args(tx):
-        return GradientTransformationExtraArgs(tx.init, tx.update)
+        return transformation(tx.init, tx.update, inner=(tx,))
 
     def update(updates, state, params=None, **extra_args):
         return tx.update(updates, state, params)
 
-    return GradientTransformationExtraArgs(tx.init, update)
+    return transformation(tx.init, update)
 
 
 @twin
@@ -148,6 +148,7 @@ class Transformation(GradientTransformationExtraArgs):
 
     node:   the `Rule` it runs, or how it composes other transformations; `None` if
             it is a closure that nobody looks into.
+    inner:  what a closure hands its keywords to; see `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
@@ -155,6 +156,7 @@ class Transformation(GradientTransformationExtraArgs):
     """
 
     node: Any = None
+    inner: Any = ()
     recipe: Any = None
 
     def __eq__(self, other: object) -> bool:
@@ -181,9 +183,15 @@ class Transformation(GradientTransformationExtraArgs):
 
 
 def transformation(
-    init: Callable, update: Callable, node: Any = None
+    init: Callable, update: Callable, node: Any = None, *, inner: Any = ()
 ) -> Transformation:
-    """A transformation from its two functions, and what it is made of."""
+    """A transformation from its two functions, and what it is made of.
+
+    node: the rule or composite that `update` runs.
+    inner: for a closure, what it hands its keywords to: transformations, a function
+        that returns them, or `None` if all keywords may be read.
+    """
     tx = Transformation(init, update)
     tx.node = node
+    tx.inner = inner
     return tx

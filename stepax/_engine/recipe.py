@@ -20,7 +20,7 @@ def _frozen(x: Any) -> Any:
     """A hashable stand-in, equal only for values that act alike: 1 and 1.0 differ."""
     if isinstance(x, dict):
         return dict, tuple((k, _frozen(v)) for k, v in x.items())
-    if isinstance(x, tuple | list):
+    if isinstance(x, tuple | list) and not isinstance(x, Transformation):
         return type(x), tuple(map(_frozen, x))
     if isinstance(x, np.ndarray):
         return np.ndarray, x.shape, x.dtype, x.tobytes()
@@ -127,7 +127,7 @@ def recipe(factory: Callable[P, R]) -> Callable[P, R]:
         tx: Any = factory(*bound.args, **bound.kwargs)
         if not isinstance(tx, Transformation):
             return tx
-        named: Any = transformation(tx.init, tx.update, tx.node)
+        named: Any = transformation(tx.init, tx.update, tx.node, inner=tx.inner)
         named.recipe = Recipe(make, factory, bound)
         if getattr(tx.node, "recipe", named) is None:
             tx.node.recipe = named.recipe  # the innermost factory made the rule

@@ -37,7 +37,8 @@ class _Meta(type):
 
 
 def _class(self):
-    return _namesake(type(self).__name__) or type(self)
+    found = (_namesake(c.__name__) for c in type(self).__mro__)
+    return next(filter(None, found), type(self))
 
 
 def _reduce(self, protocol):

@@ -1,6 +1,14 @@
-"""Gradient accumulation: several calls, one step."""
+"""Gradient accumulation: several calls, one step.
 
+Differences from Optax: the inner transformation runs only when a step is due; `NaN` in
+one window is not carried into the next one; complex and float64 gradients are
+accumulated as such; `gradient_transformation` takes keywords.
+"""
+
+import inspect
+import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -25,7 +33,8 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.rule import zeros_like
+from .._engine.recipe import Recipe, recipe
+from .._engine.rule import is_trainable, zeros_like
 from .._engine.twin import twin
 from ..tree import norm
 
@@ -87,17 +96,55 @@ class MultiStepsState(NamedTuple):
     skip_state: Any = ()
 
 
-def _accumulator_dtype(p: Any, asked: Any) -> Any:
-    """`asked`, but never so as to lose an imaginary part, or half of a float64."""
-    dtype = getattr(p, "dtype", jnp.dtype(jnp.float32))
-    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
-    if is_complex or asked == jnp.float32:
-        return jnp.promote_types(dtype, asked)
-    return asked
-
-
 def _never(updates, gradient_step, params):
     return False, ()
+
+
+def _zeros(p: Any, asked: Any) -> Any:
+    """Zeros of dtype `asked`; by default never narrower than `p`, or real if it is not.
+
+    A complex parameter keeps its imaginary part whatever is asked.
+    """
+    if not is_trainable(p):
+        return None
+    with jax.numpy_dtype_promotion("standard"):
+        wide = jnp.promote_types(jnp.result_type(p), asked)
+    is_complex = jnp.issubdtype(wide, jnp.complexfloating)
+    return zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
+
+
+def _owned(x: Any) -> jax.Array:
+    """A strongly typed copy, which can be donated along with what `x` was made of."""
+    return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
+
+
+@jax.jit
+def _mean(mean, g, n):
+    times = n.astype(jnp.finfo(mean.dtype).dtype)
+    return mean + (g.astype(mean.dtype) - mean) / times
+
+
+@jax.jit
+def _sum(total, g, n):
+    return total + g.astype(total.dtype)
+
+
+def _check_every_k(every_k: Any) -> None:
+    try:
+        is_enough = callable(every_k) or operator.index(every_k) >= 1
+    except TypeError:
+        raise TypeError(
+            "`every_k_schedule` must be a whole number or a function that returns "
+            f"numbers, but is `{every_k!r}`"
+        ) from None
+    if not is_enough:
+        raise _too_few(f"is {every_k}")
+
+
+def _too_few(found: str) -> ValueError:
+    return ValueError(
+        f"`every_k_schedule` {found}, but a step needs at least 1 gradient"
+    )
 
 
 class MultiSteps:
@@ -108,15 +155,18 @@ class MultiSteps:
     The calls before the k-th return zeros and do none of the work of the inner
     transformation; under `vmap` both are computed and one is selected.  Where
     `zero_nans` leads the inner transformation it cleans every single gradient, so that
-    a NaN costs the one number that it replaces.
+    a NaN costs the one number that it replaces; `found_nan` tells of all since the last
+    step.
 
     opt: the inner transformation.
-    every_k_schedule: k, at least 1, or a function from the number of steps taken to k.
+    every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
+        which is rounded; below 1 it is an error, and under `jit` taken to be 1.
     use_grad_mean: whether to take the mean, else the sum.
     should_skip_update_fn: decides whether a call is left out, as if it had not been.
-    accumulator_dtype: of the sum; float64 and complex gradients keep their precision.
+    accumulator_dtype: of the sum; complex gradients stay complex, and float64 ones keep
+        their precision unless the dtype is another than float32.
 
-    Raises a `ValueError` for a k below 1.
+    Raises a `ValueError` for a k below 1, a `TypeError` for one that is no integer.
     """
 
     def __init__(
@@ -128,40 +178,50 @@ class MultiSteps:
         accumulator_dtype: DTypeLike = jnp.float32,
     ):
         require(opt, "`opt` of `MultiSteps`")
-        if not callable(every_k_schedule) and every_k_schedule < 1:
-            raise ValueError(
-                f"`every_k_schedule` is {every_k_schedule}, but a step needs at least "
-                "1 gradient"
-            )
+        _check_every_k(every_k_schedule)
         self._opt = with_extra_args_support(opt)
         self._every_k = every_k_schedule
-        self._use_grad_mean = use_grad_mean
+        self._add = _mean if use_grad_mean else _sum
         self._should_skip = should_skip_update_fn or _never
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._guards = Guards(opt)
+        bound = inspect.signature(MultiSteps).bind(
+            opt,
+            every_k_schedule,
+            use_grad_mean,
+            should_skip_update_fn,
+            accumulator_dtype,
+        )
+        self.recipe = Recipe(MultiSteps, MultiSteps, bound)
+
+    def __repr__(self) -> str:
+        return repr(self.recipe)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, MultiSteps):
+            return self is other
+        return self.recipe.key is not None and self.recipe.key == other.recipe.key
+
+    def __hash__(self) -> int:
+        return hash(self.recipe.key) if self.recipe.key else id(self)
+
+    def __reduce__(self):
+        return self.recipe.again(), ()
 
     @property
     def inner_opt(self) -> GradientTransformationExtraArgs:
         """The inner transformation."""
         return self._opt
 
-    def __repr__(self) -> str:
-        return f"MultiSteps({self._opt!r}, {self._every_k!r})"
-
-    def _steps(self, gradient_step: jax.Array) -> Any:
-        every_k = self._every_k
-        k = every_k(gradient_step) if callable(every_k) else every_k
-        return jnp.asarray(k, jnp.int32)
-
     def init(self, params: Params) -> MultiStepsState:
         """The first state: no gradient taken in."""
-        zero = lambda p: zeros_like(p, _accumulator_dtype(p, self._dtype))
-        acc = jax.tree.map(zero, params)
-        zeros = jax.tree.map(zeros_like, params)
+        acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
-        _, skip_state = self._should_skip(zeros, step, params)
+        like = jax.tree.map(zeros_like, params)
+        _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
-        return MultiStepsState(jnp.zeros([], jnp.int32), step, inner, acc, skip_state)
+        count = jnp.zeros([], jnp.int32)
+        return MultiStepsState(count, step, inner, acc, jax.tree.map(_owned, seen))
 
     def update(
         self,
@@ -170,65 +230,67 @@ class MultiSteps:
         params: Params | None = None,
         **extra_args: Any,
     ) -> tuple[Updates, MultiStepsState]:
-        """Take in a gradient; the k-th returns updates, the others return zeros."""
+        """Take in a gradient; the k-th returns updates, the others return zeros.
+
+        updates: a gradient, or updates from before in a chain.
+        extra_args: for the inner transformation; it sees those of the k-th call.
+        """
         skip, seen = self._should_skip(updates, state.gradient_step, params)
         state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
-
-        def take():
-            return self._take(updates, state, params, extra_args)
 
         def leave():
             return zeros_like_updates(updates), state
 
-        return take() if skip is False else branch(skip, leave, take)
+        def take():
+            return self._take(updates, state, params, extra_args)
+
+        return branch(skip, leave, take)
 
     def _take(self, updates, state, params, extra):
-        n = state.mini_step
-        clean, flags = self._guards.clean(updates, state.inner_opt_state, params)
-        flags = self._raise_flags(flags, state)
-        state = state._replace(
-            inner_opt_state=self._guards.write(state.inner_opt_state, flags)
-        )
-        acc = map_gradients(
-            lambda g, a: self._add(g, a, n),
-            clean,
-            idle=lambda g, a: a,
-            acc_grads=state.acc_grads,
-        )
+        inner, n = state.inner_opt_state, safe_increment(state.mini_step)
+        clean, found = self._guards.clean(updates, inner, params)
+        goes_on = state.mini_step > 0
+        before = jax.tree.map(lambda was: was & goes_on, self._guards.read(inner))
+        found = jax.tree.map(jnp.logical_or, found, before)
+        add = lambda g, acc: self._add(acc, g, n)
+        keep = lambda g, acc: acc
+        acc = map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
 
         def emit():
-            u, inner = self._step(updates, acc, state, params, extra)
-            inner = self._guards.write(inner, flags)
-            zeros = jax.tree.map(jnp.zeros_like, acc)
-            step = safe_increment(state.gradient_step)
+            u, new = self._step(updates, acc, inner, params, extra)
+            also = jax.tree.map(jnp.logical_or, found, self._guards.read(new))
             return u, MultiStepsState(
-                jnp.zeros_like(n), step, inner, zeros, state.skip_state
+                mini_step=jnp.zeros_like(n),
+                gradient_step=safe_increment(state.gradient_step),
+                inner_opt_state=self._guards.write(new, also),
+                acc_grads=jax.tree.map(jnp.zeros_like, acc),
+                skip_state=state.skip_state,
             )
 
         def wait():
-            waiting = state._replace(mini_step=safe_increment(n), acc_grads=acc)
+            marked = self._guards.write(inner, found)
+            waiting = state._replace(mini_step=n, inner_opt_state=marked, acc_grads=acc)
             return zeros_like_updates(updates), waiting
 
-        return branch(n >= self._steps(state.gradient_step) - 1, emit, wait)
+        return branch(self._is_due(n, state.gradient_step), emit, wait)
 
-    def _raise_flags(self, found, state):
-        """What the guards have found since the last step, this gradient included."""
-        before = self._guards.read(state.inner_opt_state)
-        goes_on = state.mini_step > 0
-        return jax.tree.map(lambda x, was: x | (was & goes_on), found, before)
-
-    def _add(self, g, acc, n):
-        if not self._use_grad_mean:
-            return acc + g.astype(acc.dtype)
-        times = (n + 1).astype(jnp.finfo(acc.dtype).dtype)
-        return acc + (g.astype(acc.dtype) - acc) / times
-
-    def _step(self, updates, acc, state, params, extra):
+    def _step(self, updates, acc, inner, params, extra):
         # A leaf without a gradient in this call has none in the step.
-        mean = map_gradients(lambda g, a: a, updates, acc_grads=acc)
-        u, inner = self._opt.update(mean, state.inner_opt_state, params, **extra)
+        gathered = map_gradients(lambda g, a: a, updates, acc_grads=acc)
+        u, new = self._opt.update(gathered, inner, params, **extra)
         u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
-        return u, keep_dtypes(inner, state.inner_opt_state)
+        return u, keep_dtypes(new, inner)
+
+    def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> Any:
+        k: Any = self._every_k
+        if not callable(k):
+            return k == 1 or n >= k  # with k = 1 there is nothing to decide
+        k = k(gradient_step)
+        if not isinstance(k, jax.core.Tracer) and k < 1:
+            raise _too_few(f"returned {k} for step {gradient_step}")
+        k = jnp.asarray(k)
+        is_float = jnp.issubdtype(k.dtype, jnp.floating)
+        return n >= (jnp.rint(k) if is_float else k).astype(n.dtype)
 
     def has_updated(self, state: MultiStepsState) -> jax.Array:
         """Whether the last call took a step."""
@@ -236,4 +298,12 @@ class MultiSteps:
 
     def gradient_transformation(self) -> GradientTransformationExtraArgs:
         """The same as a plain pair of functions."""
-        return transformation(self.init, self.update)
+        tx: Any = _pair(self)
+        title = f"{self!r}.gradient_transformation()"
+        tx.recipe = replace(tx.recipe, title=title)
+        return tx
+
+
+@recipe
+def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
+    return transformation(multi_steps.init, multi_steps.update, inner=(multi_steps,))

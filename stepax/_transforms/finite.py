@@ -75,4 +75,4 @@ def apply_if_finite(
         u, new = branch(is_accepted, accept, leave)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
-    return transformation(init, update)
+    return transformation(init, update, inner=(inner,))
