@@ -1,79 +1,35 @@
 """Hyperparameters that live in the state, where they can be read, changed, scheduled.
 
-Which arguments of a factory are hyperparameters is decided by `_role` alone.
+Which arguments of a factory are hyperparameters is decided in `arguments`.
 """
 
+import difflib
 import functools as ft
 import inspect
-import typing
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
-from . import select
+from . import errors
+from .arguments import Call
+from .compose import parts
+from .leafwise import keep_dtypes
 from .numerics import safe_increment
 from .precision import compute_dtype, real_dtype
 from .protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    Schedule,
     is_array,
     transformation,
-    with_extra_args_support,
 )
 from .recipe import recipe
+from .rule import Rule
+from .stateful import StatefulSchedule, WrappedSchedule
 from .twin import twin
-
-
-@runtime_checkable
-class StatefulSchedule(Protocol):
-    """A schedule that remembers: it sees the keywords of each update."""
-
-    def init(self) -> Any:
-        """The first state."""
-        ...
-
-    def update(self, state: Any, **extra_args: Any) -> Any:
-        """The state after a step."""
-        ...
-
-    def __call__(self, state: Any, **extra_args: Any) -> ArrayLike:
-        """The value for this step."""
-        ...
-
-
-@twin
-class WrappedScheduleState(NamedTuple):
-    """count: steps taken, a scalar."""
-
-    count: jax.Array
-
-
-class WrappedSchedule:
-    """A schedule of the step count in the form of a `StatefulSchedule`.
-
-    schedule_fn: from the number of steps taken to a value.
-    """
-
-    def __init__(self, schedule_fn: Schedule):
-        self.schedule_fn = schedule_fn
-
-    def init(self) -> WrappedScheduleState:
-        return WrappedScheduleState(jnp.zeros([], jnp.int32))
-
-    def update(
-        self, state: WrappedScheduleState, **extra_args: Any
-    ) -> WrappedScheduleState:
-        return WrappedScheduleState(safe_increment(state.count))
-
-    def __call__(self, state: WrappedScheduleState, **extra_args: Any) -> ArrayLike:
-        return self.schedule_fn(state.count)
 
 
 @twin
@@ -102,125 +58,122 @@ class InjectStatefulHyperparamsState(NamedTuple):
     inner_state: Any
 
 
-def _members(hint: Any) -> list:
-    """The members of a union, and of unions within it."""
-    inner = typing.get_args(hint)
-    if not inner or typing.get_origin(hint) in (Callable, type, dict, list, tuple):
-        return [hint]
-    return [x for part in inner for x in _members(part)]
+def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
+    """A hyperparameter as an array of its own, strongly typed."""
+    is_whole = is_whole and jnp.issubdtype(jnp.result_type(x), jnp.integer)
+    return jnp.array(x, jnp.int32 if is_whole else wide)
 
 
-_NUMBERS = (float, complex, np.number, np.floating, np.ndarray, jax.Array)
+def _hyper_dtype(tree: Any) -> Any:
+    """float32, or float64 where the arrays of `tree` are: never less than float32."""
+    if jax.dtypes.canonicalize_dtype(float) == jnp.float32:
+        return jnp.dtype(jnp.float32)
+    arrays = {x.dtype: x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")}
+    return real_dtype(compute_dtype(*arrays.values()))
 
 
-def _hints(factory: Callable) -> Mapping[str, list]:
-    """What the factory says of its parameters; nothing, if that cannot be read."""
-    try:
-        parameters = inspect.signature(factory, eval_str=True).parameters
-    except (NameError, TypeError, AttributeError):
-        return {}  # names that exist for the type checker alone
-    said = {k: p.annotation for k, p in parameters.items()}
-    return {k: _members(x) for k, x in said.items() if x is not inspect.Parameter.empty}
-
-
-def _takes_numbers(name: str, hint: list) -> bool:
-    """Whether a parameter is for numbers, so that a function there is a schedule."""
-    if not hint or Any in hint:
-        return not any(word in name for word in ("mask", "label", "dtype", "_fn"))
-    return any(x in _NUMBERS for x in hint)
-
-
-def _role(name: str, x: Any, hint: list) -> str:
-    """What an argument is: "number", "schedule", or "fixed"."""
-    if isinstance(x, StatefulSchedule) and not isinstance(x, type):
-        return "schedule"
-    if isinstance(x, bool | np.bool_ | None) or not (is_array(x) or callable(x)):
-        return "fixed"
-    if callable(x):
-        is_schedule = (
-            not isinstance(x, type | np.dtype)
-            and select.is_function(x)
-            and _takes_numbers(name, hint)
-        )
-        return "schedule" if is_schedule else "fixed"
-    if isinstance(x, int) and hint and not any(h in _NUMBERS for h in hint):
-        return "fixed"
-    return "number" if jnp.issubdtype(jnp.result_type(x), np.number) else "fixed"
-
-
-def _sort(factory: Callable, static: set[str], arguments: Mapping[str, Any]) -> tuple:
-    """The arguments that are numbers, and those that are schedules."""
-    hints = _hints(factory)
-    numbers, schedules = {}, {}
-    for name, x in arguments.items():
-        role = "fixed" if name in static else _role(name, x, hints.get(name, []))
-        if role == "number":
-            numbers[name] = x
-        elif role == "schedule":
-            is_stateful = isinstance(x, StatefulSchedule)
-            schedules[name] = x if is_stateful else WrappedSchedule(x)
-    return numbers, schedules
-
-
-def _cast(x: Any, dtype: Any) -> jax.Array:
-    """A hyperparameter as an array of its own, strongly typed; integers stay."""
-    if jnp.issubdtype(jnp.result_type(x), jnp.integer):
-        dtype = jnp.int32 if isinstance(x, int) else x.dtype
-    return jnp.array(x, dtype)
-
-
-def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:
-    names = {static_args} if isinstance(static_args, str) else set(static_args)
-    known = inspect.signature(factory).parameters
-    if names - set(known):
+def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
+    """The hyperparameters in a state; an error says which are not as they should be."""
+    found = getattr(state, "hyperparams", None)
+    if not isinstance(found, Mapping) or not hasattr(state, "hyperparams_states"):
         raise ValueError(
-            f"`static_args` names {sorted(names - set(known))}, but the parameters of "
-            f"`{getattr(factory, '__name__', factory)}` are {list(known)}"
+            "`inject_hyperparams` has a state `InjectStatefulHyperparamsState`, but "
+            f"was given {errors.describe(state)}; was this state made by another "
+            "optimizer?"
         )
-    return names
+    for name in set(found) - set(known):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(
+            f"`{name}` in `state.hyperparams` is none of the hyperparameters "
+            f"{sorted(names)}{hint}"
+        )
+    if missing := sorted(set(names) - set(found)):
+        raise ValueError(
+            f"`state.hyperparams` lacks {missing}, it has {sorted(found)}; was this "
+            "state made by another optimizer?"
+        )
+    return dict(found)
+
+
+def _is_ours(tx: Any) -> bool:
+    """Whether the engine runs all of it, which then minds the dtypes."""
+    node = getattr(tx, "node", None)
+    return node is not None and all(isinstance(x, Rule) for x in parts(node))
+
+
+def _settled(new: Any, old: Any) -> Any:
+    """A state in the dtypes of the last one."""
+    same = jax.tree.structure(new) == jax.tree.structure(old)
+    return keep_dtypes(new, old) if same else new
+
+
+def _narrowed(updates: Any, gradients: Any) -> Any:
+    """Updates as narrow as gradients in half precision, which hyperparameters widen."""
+    if jax.tree.structure(updates) != jax.tree.structure(gradients):
+        return updates
+
+    def one(u, g):
+        half = jnp.issubdtype(jnp.result_type(g), jnp.floating) and g.dtype.itemsize < 4
+        return u.astype(g.dtype) if half and is_array(u) else u
+
+    return jax.tree.map(one, updates, gradients)
+
+
+def _with_state(schedule: Any) -> Any:
+    is_stateful = isinstance(schedule, StatefulSchedule)
+    return schedule if is_stateful else WrappedSchedule(schedule)
 
 
 @recipe
 def _injected(
     inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
 ) -> GradientTransformationExtraArgs:
-    bound = inspect.signature(inner_factory).bind(*args, **kwargs)
-    bound.apply_defaults()
-    numbers, schedules = _sort(inner_factory, set(static), bound.arguments)
+    call = Call(inner_factory, args, kwargs)
+    numbers, functions = call.sort(static)
+    schedules = {k: _with_state(f) for k, f in functions.items()}
+    names = [*numbers, *schedules]
+    known = call.arguments()
 
-    def make(values):
-        arguments = OrderedDict(bound.arguments | values)
-        call = inspect.BoundArguments(bound.signature, arguments)
-        return with_extra_args_support(inner_factory(*call.args, **call.kwargs))
+    def cast(values, wide):
+        return {k: _cast(x, wide, type(call.default(k)) is int) for k, x in values}
 
     def init(params):
         wide = dtype or _hyper_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
-        values = {k: s(states[k]) for k, s in schedules.items()}
-        values = {k: _cast(x, wide) for k, x in (numbers | values).items()}
-        inner = make(values).init(params)
+        values = numbers | {k: s(states[k]) for k, s in schedules.items()}
+        # Arrays of its own: a state that keeps one of them must not share its buffer.
+        inner = call.again(cast(values.items(), wide)).init(params)
         count = jnp.zeros([], jnp.int32)
+        values = cast(values.items(), wide)
         return InjectStatefulHyperparamsState(count, values, states, inner)
 
     def update(updates, state, params=None, **extra_args):
-        wide = dtype or _hyper_dtype(state.hyperparams)
-        states = state.hyperparams_states
-        values = {k: s(states[k], **extra_args) for k, s in schedules.items()}
-        values = dict(state.hyperparams) | values
-        values = {k: _cast(x, wide) for k, x in values.items()}
-        tx = make(values)
-        updates, inner = tx.update(updates, state.inner_state, params, **extra_args)
+        wide = dtype or _hyper_dtype(updates if params is None else params)
+        found, states = _read(state, names, known), state.hyperparams_states
+        found |= {k: s(states[k], **extra_args) for k, s in schedules.items()}
+        values = cast([(k, found[k]) for k in names], wide)
+        tx = call.again(values)
+        new, inner = tx.update(updates, state.inner_state, params, **extra_args)
+        if not _is_ours(tx):
+            new, inner = _narrowed(new, updates), _settled(inner, state.inner_state)
         states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}
         count = safe_increment(state.count)
-        return updates, InjectStatefulHyperparamsState(count, values, states, inner)
+        return new, InjectStatefulHyperparamsState(count, found | values, states, inner)
 
     return transformation(init, update)
 
 
-def _hyper_dtype(tree: Any) -> Any:
-    """float32, or float64 where the arrays of `tree` are: never less than float32."""
-    arrays = [x for x in jax.tree.leaves(tree) if is_array(x) and hasattr(x, "dtype")]
-    return real_dtype(compute_dtype(*arrays))
+def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:
+    names = {static_args} if isinstance(static_args, str) else set(static_args)
+    known = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    if names - set(known) and not takes_any:
+        raise ValueError(
+            f"`static_args` names {sorted(names - set(known))}, but the parameters of "
+            f"`{getattr(factory, '__name__', factory)}` are {list(known)}"
+        )
+    return names
 
 
 def inject_hyperparams(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import errors, select
 from .compose import Composite, build
-from .flow import Flow, Scope, cut
+from .flow import Scope, cut
 from .protocol import (
     EmptyState,
     GradientTransformation,
@@ -43,12 +43,12 @@ class PartitionState(NamedTuple):
 MultiTransformState = PartitionState
 
 
-def _within(flow: Flow, scope: Scope, labels: Sequence) -> list:
-    """Labels of the leaves in scope, spread over all leaves; others get `None`."""
+def _within(scope: Scope, keep: Sequence[bool]) -> Sequence[bool]:
+    """What is kept of the leaves in scope, spread over all leaves."""
     if scope is None:
-        return list(labels)
-    found = iter(labels)
-    return [next(found) if on else None for on in scope]
+        return keep
+    found = iter(keep)
+    return [on and next(found) for on in scope]
 
 
 def _masked_state(state: Any, of: str) -> Any:
@@ -79,7 +79,7 @@ class Masked(Composite):
 
     def scopes(self, flow, scope):
         keep = select.resolve_mask(self.mask, flow.cut(scope))
-        return [[bool(x) for x in _within(flow, scope, keep)]]
+        return [_within(scope, keep)]
 
 
 def _cut_params(params: Any, scope: list[bool]) -> Any:
@@ -97,13 +97,20 @@ class Partition(Composite):
 
     def _resolve(self, tree: Any) -> list:
         found = select.resolve(self.labels, tree, "param_labels")
-        leaves = jax.tree.leaves(tree, is_leaf=is_none)
-        if not all(isinstance(x, Hashable) and x in self.names for x in found):
-            pairs = enumerate(zip(found, leaves, strict=True))
-            unknown = [i for i, (x, p) in pairs if is_array(p) and x not in self.names]
+        strange = [i for i, x in enumerate(found) if not self._knows(x)]
+        if strange:
+            leaves = jax.tree.leaves(tree, is_leaf=is_none)
+            unknown = [i for i in strange if is_array(leaves[i])]
             if unknown:
                 raise self._unknown(found, unknown, errors.paths(tree))
+            found = [x if self._knows(x) else None for x in found]
         return found
+
+    def _knows(self, label: Any) -> bool:
+        try:
+            return hash(label) is not None and label in self.names
+        except TypeError:  # arrays, traced ones among them, have no hash
+            return False
 
     def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
         listed = errors.some(f"{found[i]!r} at {paths[i]}" for i in unknown)
@@ -137,8 +144,8 @@ class Partition(Composite):
         return PartitionState(dict(zip(self.names, states, strict=True)))
 
     def scopes(self, flow, scope):
-        found = _within(flow, scope, self._resolve(flow.cut(scope)))
-        return [[x == name for x in found] for name in self.names]
+        found = self._resolve(flow.cut(scope))
+        return [_within(scope, [x == name for x in found]) for name in self.names]
 
 
 def _cutting(inner: Any) -> GradientTransformationExtraArgs:

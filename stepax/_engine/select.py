@@ -8,30 +8,45 @@ A specification of labels (of booleans, for a mask) may be
 3. a mapping from names or path patterns to labels, when it does not fit the structure.
    Names of a path are joined by "/"; "*" stands for any name and "**" for any number of
    names.  A pattern means everything below what it matches.  A name alone means the
-   field of that name, or, if there is none, what is so called at any depth.  Mappings
-   may be nested.  The first that matches a leaf decides.
+   field of that name, or, if there is none, what is so called at any depth.  The first
+   that matches a leaf decides.  Mappings may be nested, also inside a tree of labels.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
 from . import errors
-from .protocol import is_array, is_none
+from .protocol import MaskedNode, is_array, is_none
 
 
 def is_function(spec: Any) -> bool:
     """Whether to call `spec`; a module that is callable and a tree counts as a tree."""
     if not callable(spec):
         return False
-    structure = tree_structure(spec)
-    is_leaf = structure.num_nodes == 1 and structure.num_leaves == 1
-    return isinstance(spec, Partial) or is_leaf or structure.num_leaves == 0
+    is_tree = _is_node(spec) and tree_structure(spec).num_leaves > 0
+    return isinstance(spec, Partial) or not is_tree
+
+
+def _is_node(x: Any) -> bool:
+    return not jax.tree_util.all_leaves([x], is_leaf=is_none)
+
+
+def _is_like(spec: Any, tree: Any) -> bool:
+    """Whether a callable that `is_function` takes for one has the form of `tree`.
+
+    Such is a module all of whose labels are `None`, or a `Partial` that holds labels.
+    """
+    if type(spec) is not type(tree) or not _is_node(spec):
+        return False
+    structures = [jax.tree.structure(x, is_leaf=is_none) for x in (spec, tree)]
+    return structures[0] == structures[1]
 
 
 def resolve(spec: Any, tree: Any, what: str = "labels") -> list:
@@ -44,20 +59,29 @@ def resolve(spec: Any, tree: Any, what: str = "labels") -> list:
     """
     if not jax.tree.leaves(tree, is_leaf=is_none):
         return []  # also the opaque tree that `map_params` passes to `init`
-    if is_function(spec):
+    if is_function(spec) and not _is_like(spec, tree):
         spec = spec(tree)
     try:
         return _by_structure(spec, tree)
     except (ValueError, TypeError) as error:
-        if isinstance(spec, Mapping):
+        if callable(spec):
+            raise _callable_tree(spec, what) from error
+        if _has_mapping(spec):
             return _by_path(spec, tree, what)
-        if not callable(spec):
-            raise errors.mismatch(what, spec, "the parameters", tree) from error
-        raise TypeError(
-            f"`{what}` is a `{type(spec).__name__}`, which is callable but also a tree "
-            "with leaves, so it is taken for a tree, and does not fit the parameters; "
-            f"if it is a function of them, pass `lambda params: {what}(params)`"
-        ) from error
+        raise errors.mismatch(what, spec, "the parameters", tree) from error
+
+
+def _has_mapping(spec: Any) -> bool:
+    is_mapping = lambda x: isinstance(x, Mapping)
+    return any(map(is_mapping, jax.tree.leaves(spec, is_leaf=is_mapping)))
+
+
+def _callable_tree(spec: Any, what: str) -> TypeError:
+    return TypeError(
+        f"`{what}` is a `{type(spec).__name__}`, which is callable but also a tree "
+        "with leaves, so it is taken for a tree, and does not fit the parameters; "
+        f"if it is a function of them, pass `lambda params: {what}(params)`"
+    )
 
 
 def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool]:
@@ -73,15 +97,16 @@ def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool]:
 def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool:
     if not is_array(leaf):
         return False
-    if isinstance(x, bool | int | np.bool_ | np.ndarray | jax.Array):
-        if isinstance(x, jax.core.Tracer):
-            problem = "is traced, but must be known before the program runs"
-        elif np.ndim(x) == 0:
-            return bool(x)
-        else:
-            problem = f"is an array of shape {np.shape(x)}, but must be one boolean"
-    else:
+    if isinstance(x, Tracer):
+        problem = "is traced, but must be known before the program runs"
+    elif not isinstance(x, bool | int | np.bool_ | np.integer | np.ndarray | jax.Array):
         problem = f"is `{x!r}`, but must be a boolean"
+    elif np.ndim(x) > 0:
+        problem = f"is an array of shape {np.shape(x)}, but must be one boolean"
+    elif not isinstance(x, bool | int) and x.dtype.kind not in "biu":
+        problem = f"is of dtype {x.dtype}, but must be a boolean"
+    else:
+        return bool(x)
     raise TypeError(f"the value of `{what}` for {errors.paths(tree)[i]} {problem}")
 
 
@@ -92,6 +117,15 @@ def _by_structure(spec: Any, tree: Any) -> list:
     return [x for x, n in zip(found, counts, strict=True) for _ in range(n)]
 
 
+# Ends the path of a `MaskedNode`, which may stand for more than one leaf.
+_LEFT_OUT = None
+
+
+def _names(path: Iterable, leaf: Any) -> tuple:
+    names = tuple("/".join(map(_name, path)).split("/"))
+    return (*names, _LEFT_OUT) if isinstance(leaf, MaskedNode) else names
+
+
 def _name(key: Any) -> str:
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
@@ -99,35 +133,52 @@ def _name(key: Any) -> str:
     return str(key)
 
 
-def _by_path(spec: Mapping, tree: Any, what: str) -> list:
-    leaves, _ = tree_flatten_with_path(tree, is_leaf=is_none)
-    names = ["/".join(map(_name, path)) for path, _ in leaves]
-    below = {i: tuple(name.split("/")) for i, name in enumerate(names)}
+def _show(names: Iterable) -> str:
+    return "/".join(x for x in names if x is not _LEFT_OUT) or "the root"
+
+
+def _by_path(spec: Any, tree: Any, what: str) -> list:
+    # Leaves that a mask around this one leaves out still count as matched: a pattern
+    # for all parameters may stand inside a partition that sees few of them.
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    leaves, _ = tree_flatten_with_path(tree, is_leaf=is_end)
+    below = {i: _names(path, x) for i, (path, x) in enumerate(leaves)}
     labels = [None] * len(leaves)
-    unlabelled = _assign(spec, below, labels, what, names)
-    missed = [names[i] for i in sorted(unlabelled) if is_array(leaves[i][1])]
+    left = _assign(spec, below, labels, what)
+    missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
     if missed:
         raise ValueError(
             f"nothing in `{what}` matches {errors.some(missed)}; the patterns are "
-            f'{list(spec)}, and a last "**" matches all that is left'
+            f'{[k for k, _ in _branches(spec)]}, and a last "**" matches all that is '
+            "left"
         )
-    return labels
+    pairs = zip(labels, leaves, strict=True)
+    return [x for x, (_, leaf) in pairs if not isinstance(leaf, MaskedNode)]
 
 
-def _assign(
-    spec: Mapping, below: dict, labels: list, what: str, names: list[str]
-) -> set[int]:
-    """Write the labels of `spec` for the leaves in `below`; return those left over."""
+def _branches(spec: Any) -> list[tuple[str, Any]]:
+    """What is one level below a node of a specification, with patterns for it."""
+    if isinstance(spec, Mapping):
+        return [(str(k), x) for k, x in spec.items()]
+    below, _ = tree_flatten_with_path(spec, is_leaf=lambda x: x is not spec)
+    return [(_name(key), x) for (key,), x in below]
+
+
+def _assign(spec: Any, below: dict, labels: list, what: str) -> set[int]:
+    """Write the labels of `spec` for the leaves in `below`; return those left over.
+
+    below: from the numbers of leaves to their paths, or what is left of these.
+    """
     left = set(below)
-    for pattern, label in spec.items():
-        match = _matcher(str(pattern), below.values())
+    for pattern, label in _branches(spec):
+        match = _matcher(pattern, below.values())
         rests = {i: match(path) for i, path in below.items()}
         matched = {i: rest for i, rest in rests.items() if rest is not None}
         fresh = {i: rest for i, rest in matched.items() if i in left}
         if not fresh:
-            raise _nothing(pattern, bool(matched), what, [names[i] for i in below])
-        if isinstance(label, Mapping):
-            left -= set(fresh) - _assign(label, fresh, labels, what, names)
+            raise _nothing(pattern, bool(matched), what, [*map(_show, below.values())])
+        if isinstance(label, Mapping) or _is_node(label):
+            left -= set(fresh) - _assign(label, fresh, labels, what)
             continue
         for i in fresh:
             labels[i] = label
@@ -135,36 +186,39 @@ def _assign(
     return left
 
 
-def _matcher(pattern: str, paths: Any) -> Callable:
+def _matcher(pattern: str, paths: Iterable[tuple]) -> Callable:
     """A function from a path to what follows the match, `None` if there is none."""
     names = tuple(pattern.split("/"))
-    anywhere = len(names) == 1 and not any(path[:1] == names for path in paths)
-    names = ("**", *names) if anywhere and pattern != "**" else names
+    firsts = [path[:1] for path in paths if path[:1] != (_LEFT_OUT,)]
+    is_field = any(_match(names, first) is not None for first in firsts)
+    anywhere = len(names) == 1 and not is_field
+    names = ("**", *names) if anywhere else names
     return lambda path: _match(names, path)
 
 
 def _match(pattern: tuple, path: tuple) -> tuple | None:
-    if not pattern:
+    if not pattern or path == (_LEFT_OUT,):
         return path
-    head, *tail = pattern
+    head, tail = pattern[0], pattern[1:]
     if head == "**":
-        ends = (_match(tuple(tail), path[i:]) for i in range(len(path) + 1))
-        return next((rest for rest in ends if rest is not None), None)
-    if path and fnmatchcase(path[0], head):
-        return _match(tuple(tail), path[1:])
+        ends = (path[i:] for i in range(len(path) + 1))
+        found = (_match(tail, x) for x in ends if x == path or x[:1] != (_LEFT_OUT,))
+        return next((rest for rest in found if rest is not None), None)
+    if path and (path[0] == head or fnmatchcase(path[0], head)):
+        return _match(tail, path[1:])
     return None
 
 
-def _nothing(pattern: str, taken: bool, what: str, names: list[str]) -> ValueError:
+def _nothing(pattern: str, taken: bool, what: str, paths: list[str]) -> ValueError:
     if taken:
         return ValueError(
             f"the pattern `{pattern}` in `{what}` has no leaf left: patterns before it "
             "match all that it matches; put it before them"
         )
-    parts = sorted({part for name in names for part in [name, *name.split("/")]})
-    near = difflib.get_close_matches(str(pattern), parts, n=3)
+    parts = sorted({part for path in paths for part in [path, *path.split("/")]})
+    near = difflib.get_close_matches(pattern, parts, n=3)
     hint = f"; did you mean {' or '.join(f'`{x}`' for x in near)}?" if near else ""
     return ValueError(
         f"the pattern `{pattern}` in `{what}` matches no leaf of "
-        f"{errors.some(names)}{hint}"
+        f"{errors.some(paths)}{hint}"
     )

@@ -1,0 +1,163 @@
+"""Which arguments of a factory are hyperparameters, and calling it with others.
+
+The annotation of a parameter decides, and its default where there is none: a number is
+a hyperparameter where numbers may be arrays, and a function is a schedule where numbers
+are taken and nothing says that it is a function of anything else.
+"""
+
+import functools as ft
+import inspect
+import types
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import select
+from .protocol import (
+    GradientTransformationExtraArgs,
+    is_array,
+    with_extra_args_support,
+)
+from .stateful import StatefulSchedule
+
+
+# What an annotation says of a parameter: the members of the union; empty if nothing.
+_Hint = list
+
+_REALS = (float, np.number, np.floating)
+_NUMBERS = (*_REALS, complex, np.ndarray, jax.Array)
+
+
+def _members(hint: Any) -> _Hint:
+    """The members of a union, and of unions within it."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [x for part in typing.get_args(hint) for x in _members(part)]
+    return [hint]
+
+
+def _hints(factory: Callable) -> dict[str, _Hint]:
+    """What the factory says of its parameters."""
+    inner: Any = factory
+    while isinstance(inner, ft.partial):
+        inner = inner.func
+    names = getattr(inspect.unwrap(inner), "__globals__", {})
+    parameters = inspect.signature(factory).parameters.values()
+    return {p.name: _hint(p.annotation, names) for p in parameters}
+
+
+def _hint(annotation: Any, names: dict) -> _Hint:
+    if annotation is inspect.Parameter.empty:
+        return []
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, names)
+        except Exception:
+            return []  # it uses names that exist for the type checker alone
+    return _members(annotation)
+
+
+# Parts of the names of parameters, without annotation, that are for other functions.
+_NO_SCHEDULE = ("mask", "label", "dtype", "filter", "spec", "_fn", "numbers")
+
+
+def _takes_schedule(name: str, hint: _Hint, default: Any) -> bool:
+    """Whether a function for a parameter is one of the step."""
+    functions = [h for h in hint if typing.get_origin(h) is Callable]
+    if functions and not any(map(_is_of_number, functions)):
+        return False  # such as a function of the parameters
+    if hint and Any not in hint:
+        return any(x in _NUMBERS for x in hint)
+    if isinstance(default, bool | str) or callable(default):
+        return False
+    return not any(word in name for word in _NO_SCHEDULE)
+
+
+def _is_of_number(function: Any) -> bool:
+    """Whether a type of functions is one of functions of a number."""
+    arguments = next(iter(typing.get_args(function)), None)
+    if not isinstance(arguments, list):
+        return True  # it does not say
+    members = _members(arguments[0]) if len(arguments) == 1 else []
+    is_tree = any(map(typing.get_origin, members))
+    return not is_tree and any(x is int or x in _NUMBERS for x in members)
+
+
+def _is_number(name: str, x: Any, hint: _Hint) -> bool:
+    """Whether an argument that is an array is a hyperparameter."""
+    dtype = jnp.result_type(x)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return True
+    if not jnp.issubdtype(dtype, jnp.integer) or np.ndim(x) > 0:
+        return False  # a flag, a mask, a random key, indices
+    if name in ("key", "seed"):
+        return False
+    if any(h in _REALS for h in hint):
+        return True
+    return not hint or (int not in hint and any(h in _NUMBERS for h in hint))
+
+
+def _role(name: str, x: Any, hint: _Hint, default: Any) -> str:
+    """What an argument is: "number", "schedule", or "fixed"."""
+    if isinstance(x, type | np.dtype):
+        return "fixed"
+    if isinstance(x, StatefulSchedule):
+        return "schedule"
+    if is_array(x):
+        return "number" if _is_number(name, x, hint) else "fixed"
+    is_schedule = select.is_function(x) and _takes_schedule(name, hint, default)
+    return "schedule" if is_schedule else "fixed"
+
+
+class Call:
+    """A call of a factory, of which some arguments can be replaced.
+
+    numbers, schedules: the hyperparameters, by their names.
+    """
+
+    def __init__(self, factory: Callable, args: tuple, kwargs: dict):
+        self.factory = factory
+        signature = inspect.signature(factory)
+        self.bound = signature.bind(*args, **kwargs)
+        self.bound.apply_defaults()
+        self.parameters = signature.parameters
+        kinds = {p.kind: name for name, p in self.parameters.items()}
+        self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
+
+    def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
+        """The arguments that are numbers, and those that are schedules."""
+        hints = _hints(self.factory)
+        numbers, schedules = {}, {}
+        for name, x in self.arguments().items():
+            default = self.default(name)
+            role = _role(name, x, hints.get(name, []), default)
+            if name in static:
+                continue
+            if role == "number":
+                numbers[name] = x
+            elif role == "schedule":
+                schedules[name] = x
+        return numbers, schedules
+
+    def arguments(self) -> dict[str, Any]:
+        """All arguments; those of `**kwargs` under their own names."""
+        named = dict(self.bound.arguments)
+        return named | named.pop(self.rest) if self.rest else named
+
+    def default(self, name: str) -> Any:
+        parameter = self.parameters.get(name)
+        return inspect.Parameter.empty if parameter is None else parameter.default
+
+    def again(self, values: dict[str, Any]) -> GradientTransformationExtraArgs:
+        """What the factory makes with other values."""
+        arguments = OrderedDict(self.bound.arguments)
+        if self.rest:
+            own = arguments[self.rest]
+            arguments[self.rest] = own | {k: values[k] for k in own if k in values}
+        arguments |= {k: values[k] for k in arguments if k in values}
+        call = inspect.BoundArguments(self.bound.signature, arguments)
+        return with_extra_args_support(self.factory(*call.args, **call.kwargs))
