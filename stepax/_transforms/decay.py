@@ -41,6 +41,8 @@ def add_decayed_weights(
     weight_decay: a number at least 0, or a schedule of the step.
     mask: which parameters decay; see `masked`.
     """
+    if mask is not None:
+        return masked(add_decayed_weights(weight_decay), mask)
     if callable(weight_decay):
 
         def once(shared, total, extra):
@@ -56,5 +58,4 @@ def add_decayed_weights(
         )
     else:
         rule = Rule(lambda g, p, c: (g + weight_decay * p,), needs_params=True)
-    tx = build(rule)
-    return tx if mask is None else masked(tx, mask)
+    return build(rule)
