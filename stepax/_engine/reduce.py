@@ -179,7 +179,7 @@ def _two_norm(leaves):
 
 
 def _rescaled(leaves):
-    unit = ft.reduce(jnp.maximum, map(_largest, leaves))
-    limits = jnp.finfo(unit.dtype)
-    unit = jax.lax.stop_gradient(jnp.clip(unit, limits.tiny, limits.max))
+    # A unit beyond these limits gains nothing, and its inverse would be flushed to 0.
+    unit = jnp.clip(ft.reduce(jnp.maximum, map(_largest, leaves)), 2.0**-100, 2.0**100)
+    unit = jax.lax.stop_gradient(unit)
     return unit * root(_in_order([_squares(widen(x) / unit) for x in leaves]))

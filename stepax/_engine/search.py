@@ -134,9 +134,9 @@ def _is_named_tuple(x):
 
 def _is_named(path, x, key):
     last: Any = path[-1] if path else None
-    if isinstance(last, NamedTupleKey) and last.name == key:
-        return True
     if isinstance(last, DictKey) and last.key == key:
+        return True
+    if isinstance(last, NamedTupleKey) and last.name == key:
         return True
     return _is_named_tuple(x) and type(x).__name__ == key
 
