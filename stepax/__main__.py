@@ -1,0 +1,114 @@
+"""The command line: `python -m stepax COMMAND`."""
+
+import argparse
+import difflib
+import math
+import os
+import sys
+from pathlib import Path
+
+from ._demo import command as demo
+from ._demo.training import CHOICES
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command in `argv`, by default the process's; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stepax",
+        description="Stepax: gradient processing and optimization in JAX.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_demo(commands)
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):
+        parser.print_help()
+        return 0
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has enough; the interpreter must not flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _add_demo(commands):
+    summary = "train a small network on handwritten digits and draw its progress"
+    parser = commands.add_parser("demo", help=summary, description=summary)
+    parser.set_defaults(run=_run_demo)
+    add = parser.add_argument
+    add("--optimizer", metavar="NAME", type=_optimizer, default="adamw", help=_names())
+    add("--learning-rate", metavar="RATE", type=_positive(float), help=_RATE)
+    add("--steps", metavar="N", type=_positive(int), default=600, help=_STEPS)
+    add("--seed", metavar="SEED", type=_seed, default=0, help=_SEED)
+    add("--out", metavar="FILE", type=_png, default="stepax-demo.png", help=_OUT)
+
+
+_RATE = "peak of the warm-up and cosine schedule (default: what suits the optimizer)"
+_STEPS = "mini-batches to train on (default: %(default)s)"
+_SEED = "chooses the first weights and the mini-batches (default: %(default)s)"
+_OUT = "the picture to write, a PNG (default: %(default)s)"
+
+
+def _names():
+    return f"one of {', '.join(CHOICES)} (default: %(default)s)"
+
+
+def _run_demo(args):
+    missing = demo.missing_extras()
+    if missing:
+        print(
+            f'the demo needs {", ".join(missing)}: pip install "stepax[demo]"',
+            file=sys.stderr,
+        )
+        return 2
+    return demo.run(args)
+
+
+def _optimizer(text):
+    name = text.lower()
+    if name in CHOICES:
+        return name
+    nearest = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.0)[0]
+    raise argparse.ArgumentTypeError(
+        f'there is no optimizer "{text}" here, did you mean "{nearest}"?'
+    )
+
+
+def _positive(kind):
+    def parse(text):
+        number = _parse(kind, text)
+        if not 0 < number < math.inf:
+            raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
+        return number
+
+    return parse
+
+
+def _seed(text):
+    number = _parse(int, text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"expected 0 to 2**32 - 1, got {text}")
+    return number
+
+
+def _parse(kind, text):
+    try:
+        return kind(text)
+    except ValueError:
+        noun = {int: "a whole number", float: "a number"}[kind]
+        raise argparse.ArgumentTypeError(f'expected {noun}, got "{text}"') from None
+
+
+def _png(text):
+    path = Path(text)
+    if path.suffix.lower() != ".png":
+        raise argparse.ArgumentTypeError(f"expected a name ending in .png, got {text}")
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The demonstration: a small network learns to read handwritten digits."""

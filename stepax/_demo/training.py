@@ -1,0 +1,145 @@
+"""Train the network by an optimizer chosen by name, and report while it learns."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stepax
+
+from . import network
+from .digits import Digits
+
+
+BATCH = 128
+
+
+class Choice(NamedTuple):
+    """An optimizer that the demonstration offers.
+
+    learning_rate: the peak of the schedule that suits it here.
+    arguments: what else its factory is given.
+    """
+
+    learning_rate: float
+    arguments: dict[str, Any] = {}
+
+
+class Trace(NamedTuple):
+    """What one step, or each of several steps (n,), has to tell; float32."""
+
+    loss: Any
+    accuracy: Any
+    learning_rate: Any
+    grad_norm: Any
+
+
+class Report(NamedTuple):
+    """The steps since the last report.
+
+    step: how many steps were taken so far.
+    trace: one value per step.
+    test_accuracy: the share of right answers on the held-out digits.
+    """
+
+    step: int
+    trace: Trace
+    test_accuracy: float
+
+
+# Biases do not decay.
+_DECAY = {"weight_decay": 1e-2, "mask": {"bias": False, "**": True}}
+
+CHOICES = {
+    "adabelief": Choice(3e-3),
+    "adagrad": Choice(5e-1),
+    "adam": Choice(3e-3),
+    "adamax": Choice(1e-2),
+    "adamaxw": Choice(1e-2, _DECAY),
+    "adamw": Choice(3e-3, _DECAY),
+    "amsgrad": Choice(3e-3),
+    "lion": Choice(1e-3, _DECAY),
+    "nadam": Choice(3e-3),
+    "nadamw": Choice(3e-3, _DECAY),
+    "radam": Choice(6e-3),
+    "rmsprop": Choice(4e-3),
+    "sgd": Choice(2e-1, {"momentum": 0.9}),
+    "yogi": Choice(1e-2),
+}
+
+
+def optimizer(name, learning_rate, steps):
+    """Clipping, then the optimizer `name` with warm-up and cosine decay.
+
+    The gradient norm and the learning rate are kept in its state, under those names.
+    """
+    schedule = stepax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=learning_rate,
+        warmup_steps=steps // 10,
+        decay_steps=steps,
+    )
+    factory = stepax.inject_hyperparams(getattr(stepax, name))
+    return stepax.chain(
+        stepax.snapshot("grad_norm", stepax.tree.norm),
+        stepax.clip_by_global_norm(1.0),
+        factory(learning_rate=schedule, **CHOICES[name].arguments),
+    )
+
+
+def read(state, name):
+    """The number called `name`, wherever in the optimizer's state it is."""
+    # A schedule's own state has the name of its hyperparameter, but is no array.
+    is_number = lambda path, value: isinstance(value, jax.Array)
+    return stepax.tree.get(state, name, filtering=is_number)
+
+
+def train(
+    tx: stepax.GradientTransformation, data: Digits, test: Digits, steps: int, seed: int
+) -> Iterator[Report]:
+    """Take `steps` steps on mini-batches of `data`, with about thirty reports."""
+    init_key, data_key = jax.random.split(jax.random.key(seed))
+    params = network.init(init_key)
+    carry = params, tx.init(params)
+    keys = jax.random.split(data_key, steps)
+    take_steps = _steps(tx, data)
+    every = max(1, steps // 30)
+    for start in range(0, steps, every):
+        carry, trace = take_steps(carry, keys[start : start + every])
+        step = min(start + every, steps)
+        yield Report(step, jax.tree.map(np.asarray, trace), _test(carry[0], test))
+
+
+def _steps(tx, data):
+    images, labels = jnp.asarray(data.images), jnp.asarray(data.labels)
+
+    def loss(params, images, labels):
+        logits = network.logits(params, images)
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
+        return -jnp.mean(picked), network.accuracy(logits, labels)
+
+    def step(carry, key):
+        params, state = carry
+        batch_key, shift_key = jax.random.split(key)
+        batch = jax.random.randint(batch_key, (BATCH,), 0, len(images))
+        inputs = network.shift(shift_key, images[batch])
+        (value, accuracy), grads = jax.value_and_grad(loss, has_aux=True)(
+            params, inputs, labels[batch]
+        )
+        updates, state = tx.update(grads, state, params)
+        params = stepax.apply_updates(params, updates)
+        told = read(state, "learning_rate"), read(state, "grad_norm")
+        return (params, state), Trace(value, accuracy, *told)
+
+    return jax.jit(lambda carry, keys: jax.lax.scan(step, carry, keys))
+
+
+@jax.jit
+def _right(params, images, labels):
+    return network.accuracy(network.logits(params, images), labels)
+
+
+def _test(params, test):
+    return float(_right(params, test.images, test.labels))
