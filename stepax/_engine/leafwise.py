@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .flow import Flow, align, is_float0
+from .numerics import has_numbers
 from .protocol import is_array
 
 
@@ -57,9 +58,7 @@ def keep_dtypes(new: Any, old: Any) -> Any:
     """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
 
     def one(x, was):
-        if not isinstance(x, jax.Array) or not hasattr(was, "dtype"):
-            return x
-        if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        if not has_numbers(x) or not is_array(x) or not hasattr(was, "dtype"):
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 

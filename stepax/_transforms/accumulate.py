@@ -118,10 +118,15 @@ def _owned(x: Any) -> jax.Array:
     return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
 
 
+def _divided(x, n):
+    if jnp.iscomplexobj(x):  # the complex quotient would spread an infinite part
+        return jax.lax.complex(_divided(x.real, n), _divided(x.imag, n))
+    return x / n.astype(x.dtype)
+
+
 @jax.jit
 def _mean(mean, g, n):
-    times = n.astype(jnp.finfo(mean.dtype).dtype)
-    return mean + (g.astype(mean.dtype) - mean) / times
+    return mean + _divided(g.astype(mean.dtype) - mean, n)
 
 
 @jax.jit
@@ -286,7 +291,8 @@ class MultiSteps:
         if not callable(k):
             return k == 1 or n >= k  # with k = 1 there is nothing to decide
         k = k(gradient_step)
-        if not isinstance(k, jax.core.Tracer) and k < 1:
+        is_few = k < 1
+        if not isinstance(is_few, jax.core.Tracer) and is_few:
             raise _too_few(f"returned {k} for step {gradient_step}")
         k = jnp.asarray(k)
         is_float = jnp.issubdtype(k.dtype, jnp.floating)

@@ -1,0 +1,74 @@
+"""A transformation run over some gradients, in each way that programs run one."""
+
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import TREES, gradients
+
+import stepax
+
+
+K = 3  # gradients to a step, in most tests
+
+# A branch of a program is fused by itself, so that a product and a sum that are one
+# operation in the one program may be two in the other: two ulps a step, of moments that
+# are carried on, and updates that are differences of larger numbers.
+close = ft.partial(np.testing.assert_allclose, rtol=3e-6, atol=1e-9)
+equal = np.testing.assert_array_equal
+
+
+def compare(check, x, y):
+    x, y = jax.tree.leaves(x), jax.tree.leaves(y)
+    for a, b in zip(x, y, strict=True):
+        check(np.asarray(a), np.asarray(b))
+
+
+def eager(tx, gs, p, state=None, **extra):
+    """All updates, and the last state."""
+    state, out = tx.init(p) if state is None else state, []
+    for g in gs:
+        u, state = tx.update(g, state, p, **extra)
+        out.append(u)
+    return jax.tree.map(lambda *x: jnp.stack(x), *out), state
+
+
+def jitted(tx, gs, p, **extra):
+    step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra))
+    return eager(stepax.GradientTransformation(tx.init, step), gs, p)
+
+
+def scanned(tx, gs, p, **extra):
+    def step(state, g):
+        u, state = tx.update(g, state, p, **extra)
+        return state, u
+
+    gs = jax.tree.map(lambda *x: jnp.stack(x), *gs)
+    return jax.jit(lambda gs, p: jax.lax.scan(step, tx.init(p), gs)[::-1])(gs, p)
+
+
+def mapped(tx, gs, p, **extra):
+    two = lambda t: jax.tree.map(lambda x: jnp.stack([x, x]), t)
+    both = jax.vmap(lambda gs, p: eager(tx, gs, p, **extra))(two(gs), two(p))
+    return jax.tree.map(lambda x: x[1], both)
+
+
+RUNS = {"eager": eager, "jit": jitted, "scan": scanned, "vmap": mapped}
+everyhow = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+
+
+def parameters():
+    return TREES["dict"]()
+
+
+def many(n):
+    """Gradients, different at each step."""
+    return [gradients(parameters(), i) for i in range(n)]
+
+
+def with_value(gs, at, value):
+    """The gradients, one number of one of them replaced."""
+    bad = {**gs[at], "w": gs[at]["w"].at[0, 1].set(value)}
+    return [*gs[:at], bad, *gs[at + 1 :]]
