@@ -18,7 +18,6 @@ from ._engine.chain import chain as chain, named_chain as named_chain
 from ._engine.hyper import (
     InjectHyperparamsState as InjectHyperparamsState,
     InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
-    WrappedSchedule as WrappedSchedule,
     inject_hyperparams as inject_hyperparams,
     inject_stateful_hyperparams as inject_stateful_hyperparams,
 )
@@ -59,18 +58,83 @@ from ._engine.protocol import (
     init_empty_state as init_empty_state,
     with_extra_args_support as with_extra_args_support,
 )
+from ._engine.stateful import WrappedSchedule as WrappedSchedule
+from ._engine.strict import strict as strict
+from ._optimizers.adabelief import (
+    ScaleByBeliefState as ScaleByBeliefState,
+    adabelief as adabelief,
+    scale_by_belief as scale_by_belief,
+)
+from ._optimizers.adagrad import (
+    ScaleByRssState as ScaleByRssState,
+    adagrad as adagrad,
+    scale_by_rss as scale_by_rss,
+)
 from ._optimizers.adam import (
     ScaleByAdamState as ScaleByAdamState,
     adam as adam,
     adamw as adamw,
+    nadam as nadam,
+    nadamw as nadamw,
     scale_by_adam as scale_by_adam,
 )
+from ._optimizers.adamax import (
+    adamax as adamax,
+    adamaxw as adamaxw,
+    scale_by_adamax as scale_by_adamax,
+)
+from ._optimizers.amsgrad import (
+    ScaleByAmsgradState as ScaleByAmsgradState,
+    amsgrad as amsgrad,
+    scale_by_amsgrad as scale_by_amsgrad,
+)
+from ._optimizers.lion import (
+    ScaleByLionState as ScaleByLionState,
+    lion as lion,
+    scale_by_lion as scale_by_lion,
+)
+from ._optimizers.radam import radam as radam, scale_by_radam as scale_by_radam
+from ._optimizers.rmsprop import (
+    ScaleByRmsState as ScaleByRmsState,
+    ScaleByRStdDevState as ScaleByRStdDevState,
+    rmsprop as rmsprop,
+    scale_by_rms as scale_by_rms,
+    scale_by_stddev as scale_by_stddev,
+)
+from ._optimizers.sgd import (
+    TraceState as TraceState,
+    sgd as sgd,
+    sign_sgd as sign_sgd,
+    trace as trace,
+)
+from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
 from ._transforms.accumulate import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
     ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
+)
+from ._transforms.clip import (
+    AdaptiveGradClipState as AdaptiveGradClipState,
+    ClipByGlobalNormState as ClipByGlobalNormState,
+    ClipState as ClipState,
+    adaptive_grad_clip as adaptive_grad_clip,
+    clip as clip,
+    clip_by_block_rms as clip_by_block_rms,
+    clip_by_global_norm as clip_by_global_norm,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+)
+from ._transforms.conditional import (
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransformState as ConditionallyTransformState,
+    conditionally_mask as conditionally_mask,
+    conditionally_transform as conditionally_transform,
+)
+from ._transforms.constrain import (
+    NonNegativeParamsState as NonNegativeParamsState,
+    keep_params_nonnegative as keep_params_nonnegative,
 )
 from ._transforms.decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
@@ -80,6 +144,29 @@ from ._transforms.finite import (
     ApplyIfFiniteState as ApplyIfFiniteState,
     apply_if_finite as apply_if_finite,
 )
+from ._transforms.layout import flatten as flatten
+from ._transforms.mean import (
+    ApplyEvery as ApplyEvery,
+    EmaState as EmaState,
+    apply_every as apply_every,
+)
+from ._transforms.monitor import (
+    MonitorState as MonitorState,
+    SnapshotState as SnapshotState,
+    measure_with_ema as measure_with_ema,
+    monitor as monitor,
+    snapshot as snapshot,
+)
+from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
+from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
+from ._transforms.norm import (
+    ScaleByTrustRatioState as ScaleByTrustRatioState,
+    centralize as centralize,
+    normalize_by_update_norm as normalize_by_update_norm,
+    scale_by_param_block_norm as scale_by_param_block_norm,
+    scale_by_param_block_rms as scale_by_param_block_rms,
+    scale_by_trust_ratio as scale_by_trust_ratio,
+)
 from ._transforms.scale import (
     ScaleByScheduleState as ScaleByScheduleState,
     ScaleState as ScaleState,
@@ -87,6 +174,10 @@ from ._transforms.scale import (
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
     scale_by_sign as scale_by_sign,
+)
+from ._transforms.stateless import (
+    stateless as stateless,
+    stateless_with_tree_map as stateless_with_tree_map,
 )
 from .schedules import (
     constant_schedule as constant_schedule,
@@ -106,12 +197,12 @@ from .schedules import (
 )
 from .tree import (
     bias_correction as bias_correction,
-    clip as clip,
     global_norm as global_norm,
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
+from .tree_utils import tree_map_params as tree_map_params
 
 
 __version__ = "0.1.0"

@@ -11,6 +11,7 @@ from ._engine.partition import (
     selective_transform as selective_transform,
 )
 from ._engine.protocol import MaskedNode as MaskedNode
+from ._optimizers.sgd import TraceState as TraceState, trace as trace
 from ._transforms.accumulate import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
@@ -18,9 +19,40 @@ from ._transforms.accumulate import (
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )
+from ._transforms.clip import (
+    adaptive_grad_clip as adaptive_grad_clip,
+    clip as clip,
+    clip_by_block_rms as clip_by_block_rms,
+    clip_by_global_norm as clip_by_global_norm,
+    per_example_global_norm_clip as per_example_global_norm_clip,
+    per_example_layer_norm_clip as per_example_layer_norm_clip,
+    unitwise_clip as unitwise_clip,
+    unitwise_norm as unitwise_norm,
+)
+from ._transforms.conditional import (
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransformState as ConditionallyTransformState,
+    ConditionFn as ConditionFn,
+    conditionally_mask as conditionally_mask,
+    conditionally_transform as conditionally_transform,
+)
+from ._transforms.constrain import (
+    NonNegativeParamsState as NonNegativeParamsState,
+    keep_params_nonnegative as keep_params_nonnegative,
+)
 from ._transforms.decay import add_decayed_weights as add_decayed_weights
 from ._transforms.finite import (
     ApplyIfFiniteState as ApplyIfFiniteState,
     apply_if_finite as apply_if_finite,
 )
-from .tree import clip as clip
+from ._transforms.layout import flatten as flatten
+from ._transforms.mean import EmaState as EmaState
+from ._transforms.monitor import (
+    MonitorState as MonitorState,
+    SnapshotState as SnapshotState,
+    measure_with_ema as measure_with_ema,
+    monitor as monitor,
+    snapshot as snapshot,
+)
+from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
+from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise

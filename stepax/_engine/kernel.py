@@ -35,6 +35,12 @@ class Pass:
     def __call__(
         self, flow: Flow, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
+        # The precision of all that meets in a rule is the same, but real factors meet
+        # complex gradients, which strict promotion would not allow.
+        with jax.numpy_dtype_promotion("standard"):
+            return self._run(flow, states, scopes, extra)
+
+    def _run(self, flow, states, scopes, extra):
         active = self._active(flow, scopes)
         columns = []  # columns[n][m]: slot m of rule n, a list over leaves
         for rule, state in zip(self.rules, states, strict=True):

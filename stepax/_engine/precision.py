@@ -12,8 +12,8 @@ import jax.numpy as jnp
 def compute_dtype(*arrays: Any) -> Any:
     """The narrowest dtype that holds float32 and all inexact `arrays`."""
     wide = jnp.dtype(jnp.float32)
-    for x in arrays:
-        if is_inexact(x):
+    with jax.numpy_dtype_promotion("standard"):
+        for x in filter(is_inexact, arrays):
             wide = jnp.promote_types(wide, x.dtype)
     return wide
 

@@ -14,7 +14,7 @@ from .recipe import recipe
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Kind = Literal["optimizer", "transform", "wrapper"]
+Kind = Literal["optimizer", "transform", "wrapper", "measure"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Row:
     """A public factory.
 
     kind: an optimizer descends by itself; a transform is a piece of one; a wrapper
-        takes a transformation.
+        takes a transformation; a measure has the form of one, but returns a statistic.
     paper: where it comes from, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
     """

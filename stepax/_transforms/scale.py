@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from .._engine.compose import build
 from .._engine.numerics import safe_increment
+from .._engine.partition import identity
 from .._engine.protocol import (
     EmptyState,
     GradientTransformation,
@@ -63,9 +64,12 @@ def scale_by_learning_rate(
 ) -> GradientTransformationExtraArgs:
     """Multiply by the learning rate, negated so as to descend: u = -learning_rate g.
 
-    learning_rate: a number, or a schedule, see `scale_by_schedule`.
+    learning_rate: a number, or a schedule, see `scale_by_schedule`; `None` leaves the
+        updates as they are.
     flip_sign: whether to negate.
     """
+    if learning_rate is None:
+        return identity()
     sign = -1 if flip_sign else 1
     if isinstance(learning_rate, Callable):
         return scale_by_schedule(lambda count: sign * learning_rate(count))

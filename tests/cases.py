@@ -1,0 +1,181 @@
+"""The tables that the tests are products of: factories, trees, dtypes.
+
+A factory is built from its row in the registry.  Arguments that have no default are
+looked up by name in `ARGUMENTS`; a new name is added there, and nowhere else.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from flax.core import FrozenDict
+
+import stepax
+from stepax._engine.registry import ROWS, Row
+
+
+def ndim(p: Any) -> int:
+    return getattr(p, "ndim", 0)  # of functions and numbers, too
+
+
+ARGUMENTS = {
+    "learning_rate": 1e-2,
+    "step_size": 0.5,
+    "step_size_fn": stepax.linear_schedule(0.5, 0.1, 10),
+    "weight_decay": 1e-2,
+    "decay": 0.9,
+    "max_delta": 0.1,
+    "threshold": 0.1,
+    "max_norm": 0.1,
+    "clipping": 0.1,
+    "eta": 0.01,
+    "gamma": 0.55,
+    "key": 0,
+    "f": lambda updates, params=None: updates,
+    "mask": lambda params: jax.tree.map(lambda p: ndim(p) > 0, params),
+    "freeze_mask": lambda params: jax.tree.map(lambda p: ndim(p) == 0, params),
+    "max_consecutive_errors": 2,
+    "should_transform_fn": lambda step, **extra: step % 2 == 0,
+    "transforms": lambda: {"a": stepax.adamw(1e-2), "b": stepax.sgd(1e-2)},
+    "param_labels": lambda params: jax.tree.map(
+        lambda p: "a" if ndim(p) > 1 else "b", params
+    ),
+    "inner": lambda: stepax.adamw(1e-2),
+    "optimizer": lambda: stepax.adamw(1e-2),
+    "args": lambda: (stepax.clip_by_global_norm(1.0), stepax.adamw(1e-2)),
+    "measure_name": "norm",
+    "measure": stepax.tree.norm,
+    "measures": lambda: {"norm": stepax.tree.norm},
+    "reps_rel": 1e-6,
+}
+
+# Arguments that are made anew for each use, because they need the library whole.
+MADE = ("transforms", "inner", "optimizer", "args", "measures")
+
+
+def make(row: Row, **more: Any) -> Any:
+    """A transformation of a row, with ordinary arguments."""
+    parameters = inspect.signature(row.factory).parameters.values()
+    args, kwargs = [], dict(more)
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            args = list(ARGUMENTS["args"]())
+            if row.name == "named_chain":  # the only one that takes pairs
+                args = [(str(i), tx) for i, tx in enumerate(args)]
+        elif (
+            p.default in (p.empty, None) and p.name in ARGUMENTS.keys() - kwargs.keys()
+        ):
+            value = ARGUMENTS[p.name]
+            kwargs[p.name] = value() if p.name in MADE else value
+    return row.factory(*args, **kwargs)
+
+
+def rows(**traits: Any) -> list:
+    """Rows with these traits, as parameters of a test; measures return no updates."""
+    chosen = [
+        row
+        for row in ROWS.values()
+        if row.kind != "measure"
+        and all(getattr(row, k) == v for k, v in traits.items())
+    ]
+    return [pytest.param(row, id=row.name) for row in chosen]
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Record:
+    weights: Any
+    bias: Any
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 2, rngs=rngs)
+
+
+def mlp() -> eqx.nn.MLP:
+    """A module that is callable, with functions among its leaves."""
+    return eqx.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))
+
+
+def _w(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.RandomState(7).randn(*shape) + 0.5, jnp.float32)
+
+
+TREES = {
+    "dict": lambda: {"w": _w(4, 3), "b": _w(3)},
+    "array": lambda: _w(3),
+    "tuple": lambda: (_w(2), [_w(2, 2)]),
+    "NamedTuple": lambda: Pair(_w(2, 2), {"x": _w(3)}),
+    "dataclass": lambda: Record(_w(2, 2), _w(2)),
+    "None leaf": lambda: {"w": _w(2, 2), "none": None, "deep": {"none": None}},
+    "empty": lambda: {},
+    "only None": lambda: (None,),
+    "0-d": lambda: {"scalar": _w(), "w": _w(2)},
+    "zero size": lambda: {"nothing": jnp.zeros((0, 3), jnp.float32), "w": _w(2)},
+    "Python scalars": lambda: {"x": 1.5, "y": -0.5},
+    "NumPy": lambda: {"w": np.ones((2, 2), np.float32), "x": np.float32(2.0)},
+    "module, filtered": lambda: eqx.filter(mlp(), eqx.is_inexact_array),
+    "module, whole": mlp,
+    "FrozenDict": lambda: FrozenDict({"layer": {"kernel": _w(2, 2)}}),
+    "nnx State": lambda: nnx.state(Net(nnx.Rngs(0)), nnx.Param),
+}
+
+
+def gradients(params: Any, step: int = 0) -> Any:
+    """Gradients for a tree, `None` for what is no array; different at each step."""
+
+    def one(p):
+        if not eqx.is_array_like(p):
+            return None
+        return jnp.asarray(p) * (0.5 + 0.25 * step) + jnp.asarray(
+            0.1, jnp.result_type(p)
+        )
+
+    return jax.tree.map(one, params)
+
+
+# Dtypes of parameters and of gradients.
+DTYPES = {
+    "float32": ("float32", "float32"),
+    "bfloat16": ("bfloat16", "bfloat16"),
+    "float16": ("float16", "float16"),
+    "bfloat16, float32 gradients": ("bfloat16", "float32"),
+    "float32, bfloat16 gradients": ("float32", "bfloat16"),
+    "float64": ("float64", "float64"),
+    "float64, float32 gradients": ("float64", "float32"),
+    "float32, float64 gradients": ("float32", "float64"),
+    "complex64": ("complex64", "complex64"),
+    "complex128": ("complex128", "complex128"),
+}
+
+
+def is_wide(name: str) -> bool:
+    return "64" in name and name != "complex64" or name == "complex128"
+
+
+def mixed(p_dtype: str, g_dtype: str) -> tuple[Any, Any]:
+    """Parameters and gradients of given dtypes."""
+    p = TREES["dict"]()
+    g = gradients(p)
+    return jax.tree.map(lambda x: x.astype(p_dtype), p), jax.tree.map(
+        lambda x: x.astype(g_dtype), g
+    )
+
+
+def types(tree: Any) -> list:
+    """Shape, dtype and weak type of each leaf."""
+    return [
+        (x.shape, x.dtype, x.weak_type) for x in map(jax.typeof, jax.tree.leaves(tree))
+    ]

@@ -1,0 +1,278 @@
+"""What holds for every optimizer, transform and wrapper, over trees and dtypes."""
+
+import contextlib
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    DTYPES,
+    TREES,
+    gradients,
+    is_wide,
+    make,
+    mixed,
+    rows,
+    types,
+)
+
+import stepax
+
+
+EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
+
+
+def one_step(tx):
+    return jax.jit(lambda g, s, p: tx.update(g, s, p, **EXTRA))
+
+
+def leaves_equal(x, y):
+    assert jax.tree.structure(x) == jax.tree.structure(y)
+    for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
+        a, b = (
+            jax.random.key_data(z)
+            if jnp.issubdtype(getattr(z, "dtype", None), jax.dtypes.prng_key)
+            else z
+            for z in (a, b)
+        )
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize("dtypes", DTYPES)
+@pytest.mark.parametrize("row", rows())
+def test_state_is_a_scan_carry_and_compiles_once(row, dtypes):
+    if "complex" in dtypes and not row.holomorphic:
+        pytest.skip("declared real in the registry")
+    with jax.enable_x64(True) if is_wide(dtypes) else contextlib.nullcontext():
+        p, g = mixed(*DTYPES[dtypes])
+        tx = make(row)
+        first = tx.init(p)
+        traced = []
+
+        @jax.jit
+        def step(s):
+            traced.append(None)
+            u, s = tx.update(g, s, p, **EXTRA)
+            return s, u
+
+        state, u = step(first)
+        for _ in range(2):
+            state, u = step(state)
+        assert len(traced) == 1
+        assert jax.tree.structure(state) == jax.tree.structure(first)
+        assert types(state) == types(first)
+        assert [x.dtype for x in jax.tree.leaves(u)] == [
+            x.dtype for x in jax.tree.leaves(g)
+        ]
+        for x in jax.tree.leaves(u):
+            assert jnp.isfinite(x).all()
+        moved = stepax.apply_updates(p, u)
+        assert types(moved) == types(p)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("row", rows())
+def test_takes_any_tree(row, tree):
+    p = TREES[tree]()
+    g = gradients(p)
+    tx = make(row)
+    first = tx.init(p)
+    state = first
+    for i in range(2):
+        g = gradients(p, i)
+        u, state = tx.update(g, state, p, **EXTRA)
+        assert jax.tree.structure(u) == jax.tree.structure(g)
+        assert [jnp.shape(x) for x in jax.tree.leaves(u)] == [
+            jnp.shape(x) for x in jax.tree.leaves(g)
+        ]
+    assert jax.tree.structure(state) == jax.tree.structure(first)
+    assert types(state) == types(first)
+    for x in jax.tree.leaves(u):
+        assert jnp.isfinite(x).all()
+
+
+@pytest.mark.parametrize("row", rows())
+def test_init_is_pure_and_looks_at_shapes_alone(row):
+    p = TREES["dict"]()
+    shapes = jax.eval_shape(lambda: p)
+    tx = make(row)
+    state = tx.init(p)
+    leaves_equal(jax.jit(tx.init)(p), state)
+    assert types(jax.eval_shape(tx.init, shapes)) == types(state)
+    with jax.checking_leaks():
+        jax.eval_shape(tx.init, p)
+    assert types(tx.init(jax.tree.map(jnp.zeros_like, p))) == types(state)
+
+
+@pytest.mark.parametrize("row", rows())
+def test_jitted_equals_not_jitted(row):
+    p = TREES["dict"]()
+    tx = make(row)
+    state = tx.init(p)
+    jitted = one_step(tx)
+    for i in range(3):
+        g = gradients(p, i)
+        u, eager = tx.update(g, state, p, **EXTRA)
+        v, state = jitted(g, state, p)
+        # What runs once a step is contracted to fused multiply-adds under jit only.
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-9)
+        jax.tree.map(close, u, v)
+    assert types(eager) == types(state)
+
+
+@pytest.mark.parametrize("row", rows())
+def test_vmap_runs_each_on_its_own(row):
+    p = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), TREES["dict"]())
+    g = gradients(p)
+    tx = make(row)
+
+    def two(p, g):
+        s = tx.init(p)
+        for _ in range(2):
+            u, s = tx.update(g, s, p, **EXTRA)
+        return u
+
+    both = jax.jit(jax.vmap(two))(p, g)
+    for i in range(2):
+        take = lambda x, i=i: x[i]
+        alone = jax.jit(two)(jax.tree.map(take, p), jax.tree.map(take, g))
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-9)
+        jax.tree.map(close, jax.tree.map(take, both), alone)
+
+
+@pytest.mark.parametrize("row", rows())
+def test_can_be_differentiated(row):
+    p = TREES["dict"]()
+    tx = make(row)
+    state = tx.init(p)
+
+    def moved(g, p):
+        u, _ = tx.update(g, state, p, **EXTRA)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(stepax.apply_updates(p, u)))
+
+    for x in jax.tree.leaves(jax.jit(jax.grad(moved, (0, 1)))(gradients(p), p)):
+        assert jnp.isfinite(x).all()
+
+
+@pytest.mark.parametrize("row", rows())
+def test_parameters_and_fresh_state_can_be_donated(row):
+    p = TREES["dict"]()
+    tx = make(row)
+    state = tx.init(p)
+    arrays = [x for x in jax.tree.leaves((p, state)) if jnp.size(x)]
+    numbers = [x for x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    buffers = [x.unsafe_buffer_pointer() for x in numbers]
+    assert len(set(buffers)) == len(buffers)
+
+    def step(p, s):
+        u, s = tx.update(gradients(p), s, p, **EXTRA)
+        return stepax.apply_updates(p, u), s
+
+    expected = jax.jit(step)(p, state)
+    leaves_equal(jax.jit(step, donate_argnums=(0, 1))(p, state), expected)
+
+
+@pytest.mark.parametrize("row", rows())
+def test_nothing_leaks_from_a_trace(row):
+    p = TREES["dict"]()
+    tx = make(row)
+    with jax.checking_leaks():
+        state = jax.eval_shape(tx.init, p)
+        jax.eval_shape(lambda g, s, p: tx.update(g, s, p, **EXTRA), p, state, p)
+
+
+@pytest.mark.parametrize("row", rows())
+def test_state_is_sharded_like_the_parameters(row):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d", None)
+    sharding = jax.sharding.NamedSharding(mesh, spec)
+    p = {"w": jax.device_put(jnp.ones((16, 4)), sharding)}
+    for x in jax.tree.leaves(jax.jit(make(row).init)(p)):
+        if x.shape == (16, 4):
+            assert x.sharding.is_equivalent_to(sharding, 2)
+
+
+EXTREMES = {
+    "zero": 0.0,
+    "tiny": 1e-7,
+    "huge": 6e4,  # near the largest float16
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("size", EXTREMES)
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_extreme_gradients_give_finite_updates(row, size, dtype):
+    p = jax.tree.map(lambda x: x.astype(dtype), TREES["dict"]())
+    g = jax.tree.map(lambda x: jnp.full_like(x, EXTREMES[size]), p)
+    tx = make(row, learning_rate=1e-3)
+    step, state = one_step(tx), tx.init(p)
+    for _ in range(2):
+        u, state = step(g, state, p)
+    for x in jax.tree.leaves(u):
+        assert jnp.isfinite(x).all()
+
+
+@pytest.mark.parametrize("row", rows())
+def test_gradients_of_integers_pass(row):
+    p = {"w": jnp.ones(3), "n": jnp.arange(2), "flag": jnp.array(True)}
+    p["key"] = jax.random.key(0)
+    nothing = lambda x: np.zeros(x.shape, jax.dtypes.float0)
+    g = {k: x if k == "w" else nothing(x) for k, x in p.items()}
+    tx = make(row)
+    u, state = tx.update(g, tx.init(p), p, **EXTRA)
+    u, state = tx.update(g, state, p, **EXTRA)
+    assert u["n"].dtype == jax.dtypes.float0
+    moved = stepax.apply_updates(p, u)
+    leaves_equal(
+        {k: moved[k] for k in ("n", "flag", "key")},
+        {k: p[k] for k in ("n", "flag", "key")},
+    )
+
+
+@pytest.mark.parametrize("row", rows())
+def test_equal_recipes_make_equal_transformations(row):
+    tx = make(row)
+    assert tx == tx and hash(tx) == hash(tx)
+    assert isinstance(tx, stepax.GradientTransformation)
+    assert len(tx) == 2 and tx._fields == ("init", "update")
+    assert repr(tx).startswith(f"{row.name}(")
+    assert (tx == 3) is False and (tx != 3) is True
+    assert type(jax.tree.map(lambda x: x, tx)) is type(tx)
+    if "<function" not in repr(tx):  # functions differ, and closures are not pickled
+        again = make(row)
+        assert tx == again and hash(tx) == hash(again)
+        assert pickle.loads(pickle.dumps(tx)) == tx
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_a_mask_keeps_other_leaves_out(row):
+    p = TREES["dict"]()
+    tx = stepax.masked(make(row), {"w": True, "b": False})
+    g = gradients(p)
+    u, state = one_step(tx)(g, tx.init(p), p)
+    alone = make(row)
+    v, inner = one_step(alone)({"w": g["w"]}, alone.init({"w": p["w"]}), {"w": p["w"]})
+    leaves_equal(u, {"w": v["w"], "b": g["b"]})
+    leaves_equal(jax.tree.leaves(state), jax.tree.leaves(inner))
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_params_like_parts_of_the_state_can_be_mapped(row):
+    p = TREES["dict"]()
+    tx = make(row)
+    state = tx.init(p)
+    labels = {"w": "matrix", "b": "vector"}
+    marked = stepax.tree.map_params(
+        tx,
+        lambda _, label: label,
+        state,
+        labels,
+        transform_non_params=lambda _: "other",
+    )
+    found = set(jax.tree.leaves(marked))
+    assert found <= {"matrix", "vector", "other"}
+    has_slots = any(x.shape == (4, 3) for x in jax.tree.leaves(state))
+    assert ("matrix" in found) == has_slots
