@@ -84,6 +84,10 @@ FOUND = [
     (Keyless(P(1, 2)), "P", None),
     (Module(P(1, 2)), "y", None),
     (Module(P(1, 2)), "static", None),
+    ({"x": 3, "a": {"b": {"x": 1}}, "c": {"x": 2}}, "x", None),
+    ({"a": {"x": {"x": 1}}, "b": {"x": 2}}, "x", None),
+    ([P(P({"x": {"x": 3}}, 2), 1), {"x": 2, "c": P(5, 6)}], "x", None),
+    ([P(P(1, 2), 3), P(4, Q(P(5, 6), 7))], "P", None),
 ]
 
 
@@ -97,6 +101,35 @@ def test_finds_what_optax_finds(tree, key, filtering):
     else:
         with pytest.raises(KeyError):
             get(tree, key, "none", filtering)
+
+
+def random_tree(random, depth):
+    """Dicts, lists and named tuples with few names, which so repeat."""
+    kind = random.integers(7 if depth else 2)
+    inside = [random_tree(random, depth - 1) for _ in range(2 if kind > 1 else 0)]
+    if kind < 2:
+        return None if kind else int(random.integers(9))
+    if kind == 6:
+        return inside
+    names = sorted(random.permutation(["x", "y", "P", "w"])[:2].tolist())
+    return P(*inside) if kind < 4 else dict(zip(names, inside, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_finds_what_optax_finds_in_any_tree_and_sets_it_all(seed):
+    tree = random_tree(np.random.default_rng(seed), depth=5)
+    for key in "x", "P":
+        # Where a dict has `P` for a `P`, Optax lists that twice.
+        theirs = {repr(p): x for p, x in optax.tree.get_all_with_path(tree, key)}
+        ours = [(repr(path), x) for path, x in get_all_with_path(tree, key)]
+        assert ours == list(theirs.items())
+        new = set(tree, **{key: 9}) if ours else tree
+        assert {x for _, x in get_all_with_path(new, key)} <= {9}
+
+
+def test_values_deep_inside_one_that_has_the_name_are_set_too():
+    tree = P(1, [P(2, 3)])  # Optax finds both, and sets the outer one
+    assert set(tree, x=9) == P(9, [P(9, 3)])
 
 
 SET = [
@@ -124,7 +157,7 @@ def test_sets_what_optax_sets(tree, filtering, values):
 
 
 def test_several_values_of_one_name_are_listed():
-    with pytest.raises(KeyError, match=r"`x` names 3 values.*`\[0\].x of P`, `\[0\].x"):
+    with pytest.raises(KeyError, match=r"`x` names 3 values.*`\[0\].x of P`, `\[1\].x"):
         get([P({"x": 1}, 2), Q(3, 4)], "x")
 
 
@@ -250,11 +283,10 @@ def test_map_params_is_optax_s(module, name):
 
 def test_map_params_keeps_masked_parameters_masked():
     tx = stepax.masked(stepax.scale_by_adam(), MASK)
-    state = map_params(tx, lambda p, s: s, tx.init(PARAMS), LABELS)
-    assert get(state, "mu") == {
-        "a": "x",
-        "b": {"c": stepax.MaskedNode(), "n": stepax.MaskedNode()},
-    }
+    names = {"a": "x", "b": {"c": "y", "n": None}}
+    mu = get(map_params(tx, lambda p, s: s, tx.init(PARAMS), names), "mu")
+    assert mu["a"] == "x"
+    assert mu["b"]["c"] == stepax.MaskedNode()
 
 
 def test_map_params_shows_masked_parameters_on_request():

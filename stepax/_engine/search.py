@@ -4,6 +4,9 @@ A value is named by the field of a named tuple, or the key of a dict, that it st
 and a named tuple also by its class.  Fields and classes of other nodes, such as Equinox
 modules and registered dataclasses, are names too, but only where nothing else has the
 name: Optax does not see them, so what it finds without doubt must be found here.
+
+`set` replaces all that `get_all_with_path` finds; Optax's leaves alone most of what is
+more than one level below another value of the name.
 """
 
 import dataclasses
@@ -41,19 +44,19 @@ Filter: TypeAlias = Callable[[Path, Any], bool]
 def get_all_with_path(
     tree: Any, key: Any, filtering: Filter | None = None
 ) -> list[tuple[Path, Any]]:
-    """All values of one name, with their paths, outer ones first.
+    """All values of one name, with their paths.
 
     tree: any tree, such as the state of an optimizer.
     key: the field of a named tuple, the key of a dict, or the name of a class.
     filtering: called with a path and a value; those for which it is false are left out.
         Steps of a path are the keys of `jax.tree_util`, and `NamedTupleKey`.
     """
-    for is_match in _is_named, _is_attribute:
-        found = [(path, x) for path, x in _walk(tree) if is_match(path, x, key)]
+    for kind in _NAMED, _OTHER:
+        found = dict(_search(tree, (), key, kind))
         if filtering is not None:
-            found = [(path, x) for path, x in found if filtering(path, x)]
+            found = {path: x for path, x in found.items() if filtering(path, x)}
         if found:
-            return found
+            return list(found.items())
     return []
 
 
@@ -122,29 +125,42 @@ def _of_tuple(node, key):
     return NamedTupleKey(type(node).__name__, key.name) if is_field else key
 
 
-def _walk(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    yield path, tree
-    for key, x in _open(tree)[0]:
-        yield from _walk(x, (*path, key))
-
-
 def _is_named_tuple(x):
     return isinstance(x, tuple) and hasattr(x, "_fields")
 
 
-def _is_named(path, x, key):
-    last: Any = path[-1] if path else None
-    if isinstance(last, DictKey) and last.key == key:
-        return True
-    if isinstance(last, NamedTupleKey) and last.name == key:
-        return True
-    return _is_named_tuple(x) and type(x).__name__ == key
+# Which nodes are named by their class, and which steps of a path name a value.
+_NAMED = _is_named_tuple, (NamedTupleKey, DictKey)
+_OTHER = dataclasses.is_dataclass, (GetAttrKey,)
 
 
-def _is_attribute(path, x, key):
-    if path and isinstance(path[-1], GetAttrKey) and path[-1].name == key:
-        return True
-    return dataclasses.is_dataclass(x) and type(x).__name__ == key
+def _search(tree: Any, path: Path, key: Any, kind: Any) -> Iterator[tuple[Path, Any]]:
+    """Paths and values in Optax's order: what nodes have, and then what is in them."""
+    nodes = list(_first_nodes(tree, path, key, kind))
+    for _, _, found in nodes:
+        yield from found
+    for path, node, _ in nodes:
+        for step, x in _open(node)[0]:
+            yield from _search(x, (*path, step), key, kind)
+
+
+def _first_nodes(tree, path, key, kind):
+    """The outermost nodes that are or have what is searched, and what that is."""
+    is_named_by_class, steps = kind
+    children = _open(tree)[0]
+    here = [(step, x) for step, x in children if isinstance(step, steps)]
+    found = [((*path, step), x) for step, x in here if _label(step) == key]
+    if is_named_by_class(tree) and type(tree).__name__ == key:
+        found.insert(0, (path, tree))
+    if found:
+        yield path, tree, found
+        return
+    for step, x in children:
+        yield from _first_nodes(x, (*path, step), key, kind)
+
+
+def _label(step):
+    return step.key if isinstance(step, DictKey) else step.name
 
 
 def _show(found):
@@ -168,13 +184,13 @@ def _why_missing(tree, key):
 
 
 def _names(tree):
-    for path, x in _walk(tree):
-        if path and isinstance(path[-1], NamedTupleKey | GetAttrKey):
-            yield path[-1].name
-        if path and isinstance(path[-1], DictKey):
-            yield str(path[-1].key)
-        if _is_named_tuple(x):
-            yield type(x).__name__
+    """All names in a tree, with repetitions."""
+    if _is_named_tuple(tree):
+        yield type(tree).__name__
+    for step, x in _open(tree)[0]:
+        if isinstance(step, NamedTupleKey | DictKey | GetAttrKey):
+            yield str(_label(step))
+        yield from _names(x)
 
 
 @jax.tree_util.register_static
