@@ -52,13 +52,14 @@ class Flow:
     def open(self, updates: Any) -> None:
         self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_none)
         for i, g in enumerate(self.leaves):
-            if isinstance(g, bool | int | float | complex):
-                self.leaves[i] = jnp.asarray(g)
-            elif g is not None and not is_array(g) and not is_float0(g):
+            if g is None or hasattr(g, "dtype"):
+                continue
+            if not is_array(g):
                 raise TypeError(
                     f"the gradient at {self.path(i)} is no array but a "
                     f"`{type(g).__name__}`; give `None` for leaves without a gradient"
                 )
+            self.leaves[i] = jnp.asarray(g)
         self.__dict__.pop("params", None)
 
     def path(self, i: int) -> str:

@@ -83,14 +83,15 @@ class Pass:
 
     def _check_slots(self, flow, i, rule, slots):
         for (name, slot), x in zip(rule.slots.items(), slots, strict=True):
-            if not jax.tree.leaves(x):
+            if hasattr(x, "shape"):
+                if slot.alike:
+                    flow.check_shape(i, x.shape, f"`{name}` in its state")
+            elif not jax.tree.leaves(x):
                 raise ValueError(
                     f"`{rule.name}` has nothing in `{name}` for the gradient at "
                     f"{flow.path(i)}: there was no parameter when `init` was called, "
                     "or a mask left it out then"
                 )
-            if slot.alike and hasattr(x, "shape"):
-                flow.check_shape(i, x.shape, f"`{name}` in its state")
 
     def _params(self, flow, active):
         readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
