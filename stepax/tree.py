@@ -387,12 +387,6 @@ def update_infinity_moment(
     return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
 
 
-@jax.jit
-def _weight_so_far(decay, count):
-    with jax.numpy_dtype_promotion("standard"):
-        return 1 - decay**count
-
-
 def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     """Make up for the zeros that running means started from.
 
@@ -402,12 +396,18 @@ def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     decay: weight of the past at each step, in [0, 1).
     count: how many gradients the means have seen, >= 1.
     """
-    weight = _weight_so_far(decay, count)
-    return _map(lambda m: _divide(m, weight), moment)
+    leaves, treedef = jax.tree.flatten(moment)
+    corrected = iter(_correct(list(filter(has_numbers, leaves)), decay, count))
+    return treedef.unflatten(next(corrected) if has_numbers(m) else m for m in leaves)
 
 
 @jax.jit
-def _divide(m, weight):
+def _correct(moments, decay, count):
     with jax.numpy_dtype_promotion("standard"):
-        is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
-        return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))
+        weight = 1 - decay**count
+        return [_divide(m, weight) for m in moments]
+
+
+def _divide(m, weight):
+    is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
+    return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))
