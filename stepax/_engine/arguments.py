@@ -72,7 +72,8 @@ def _takes_schedule(name: str, hint: _Hint, default: Any) -> bool:
         return False  # such as a function of the parameters
     if hint and Any not in hint:
         return any(x in _NUMBERS for x in hint)
-    if isinstance(default, bool | str) or callable(default):
+    has_default = default is not inspect.Parameter.empty
+    if has_default and (isinstance(default, bool | str) or callable(default)):
         return False
     return not any(word in name for word in _NO_SCHEDULE)
 

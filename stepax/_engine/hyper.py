@@ -161,7 +161,11 @@ def _injected(
         count = safe_increment(state.count)
         return new, InjectStatefulHyperparamsState(count, found | values, states, inner)
 
-    return transformation(init, update)
+    def members():
+        return [call.again(numbers | {k: s(s.init()) for k, s in schedules.items()})]
+
+    sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())
+    return transformation(init, update, inner=None if sees_all else members)
 
 
 def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:
