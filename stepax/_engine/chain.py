@@ -89,14 +89,21 @@ def named_chain(
     that is no such pair.
     """
     for i, pair in enumerate(args):
-        if not isinstance(pair, tuple) or len(pair) != 2:
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or hasattr(pair, "init")
+        ):
             raise TypeError(
                 f"argument {i} of `named_chain` must be a pair of a name and a "
                 f"transformation, but is `{pair!r}`"
             )
         require(pair[1], f"`{pair[0]}` in `named_chain`")
     names = [name for name, _ in args]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise ValueError(f"names occur more than once in `named_chain`: {twice}")
+        raise ValueError(
+            f"names must differ in `named_chain`, but these occur more than once: "
+            f"{twice}"
+        )
     return build(NamedChain(names, [tx for _, tx in args]))

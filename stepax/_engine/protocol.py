@@ -11,9 +11,11 @@ from jax.typing import ArrayLike
 from .twin import _Meta, twin
 
 
-Params: TypeAlias = Any
-Updates: TypeAlias = Any
-OptState: TypeAlias = Any
+# Any tree is welcome.  A bare `Any` would do, but it is a class at run time, where
+# programs expect an alias.
+Params: TypeAlias = Any | jax.Array
+Updates: TypeAlias = Any | jax.Array
+OptState: TypeAlias = Any | jax.Array
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
 ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
@@ -85,6 +87,8 @@ def require(tx: Any, where: str) -> None:
         return
     name = getattr(tx, "__name__", repr(tx))
     hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
+    if isinstance(tx, list):
+        hint = "; unpack a list with `*`"
     raise TypeError(
         f"{where} must be a gradient transformation, with `init` and `update`, "
         f"but is `{name}` of type `{type(tx).__name__}`{hint}"
