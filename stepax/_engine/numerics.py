@@ -44,7 +44,6 @@ def abs_sq(x: ArrayLike) -> jax.Array:
     return jnp.square(x)
 
 
-@jax.jit
 def safe_increment(count: ArrayLike) -> jax.Array:
     """Count one up, and stay at the largest value that the dtype holds.
 
@@ -55,7 +54,11 @@ def safe_increment(count: ArrayLike) -> jax.Array:
 
     Raises ValueError for other dtypes.
     """
-    count = jnp.asarray(count)
+    return _increment(count)
+
+
+@jax.jit
+def _increment(count):
     if jnp.issubdtype(count.dtype, jnp.integer):
         top = jnp.iinfo(count.dtype).max
     elif jnp.issubdtype(count.dtype, jnp.floating):
