@@ -1,4 +1,6 @@
-"""How much is traced and lowered for a step, beside Optax: `python benchmarks/trace.py`.
+"""How much is traced and lowered for a step, beside Optax.
+
+Run it with `python benchmarks/trace.py`.
 
 Equations are exact.  Times are taken in turns in one process, for an optimizer that is
 new in each round, and compared as the median of their ratios.
