@@ -1,0 +1,432 @@
+"""Schedules: how a number, such as the learning rate, depends on the step.
+
+A schedule is a function of the count of steps, a Python number or an array; the value
+has the shape of the count.  In the formulas `t` is the count, `I`, `P` and `E` are the
+initial, peak and end value, and `T` is a number of steps; any of them may be traced.
+Float32 values are Optax's bit for bit, with these differences:
+
+1. Arrays of counts and strict dtype promotion work everywhere.
+2. A phase without steps is left out: a warm-up over 0 steps starts at the peak.
+3. Lines end, and stairs change, at the right step, also where compilers divide badly.
+4. What cannot be meant is a ValueError: negative warm-ups, rates and factors, phases
+   out of order, boundaries that do not fit the schedules.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from ._engine.protocol import Schedule as Schedule
+
+
+# Counts and hyperparameters have any dtype, also where users forbid that dtypes meet.
+_mixing = jax.numpy_dtype_promotion("standard")
+
+
+def constant_schedule(value: ArrayLike) -> Schedule:
+    """Keep one value, from step 0 for ever; a single count gets it as it is."""
+
+    def schedule(count):
+        if np.ndim(count) == 0:
+            return value
+        return jnp.broadcast_to(value, jnp.shape(count))
+
+    return schedule
+
+
+def linear_schedule(
+    init_value: ArrayLike,
+    end_value: ArrayLike,
+    transition_steps: int,
+    transition_begin: int = 0,
+) -> Schedule:
+    """Go from one value to another in a line: `polynomial_schedule` with power 1.
+
+    value(t) = I + (E - I) (t - B) / T;  it is I from 0 to B, and E from B + T on
+    """
+    steps, begin = transition_steps, transition_begin
+    return polynomial_schedule(init_value, end_value, 1, steps, begin)
+
+
+def polynomial_schedule(
+    init_value: ArrayLike,
+    end_value: ArrayLike,
+    power: ArrayLike,
+    transition_steps: int,
+    transition_begin: int = 0,
+) -> Schedule:
+    """Go from one value to another along a power of what remains.
+
+    value(t) = (I - E) (1 - (t - B) / T)^power + E
+    it is I from 0 to B, and E from B + T on
+
+    init_value, end_value: `I` and `E`.
+    power: positive; above 1 the change is fastest at the beginning.
+    transition_steps: `T`; if it is not positive the value stays at `I`.
+    transition_begin: `B`, the steps before the change starts; negative means 0.
+    """
+    _positive("transition_begin", transition_begin)
+    if not _positive("transition_steps", transition_steps):
+        return constant_schedule(init_value)
+
+    def schedule(count):
+        change = init_value - end_value  # pyright: ignore[reportOperatorIssue] (bools)
+        t, steps = _phase(count, transition_begin, transition_steps)
+        remaining = jnp.where(t < steps, 1 - t / steps, 1)
+        value = change * remaining**power + end_value
+        return jnp.where(t < steps, value, end_value)
+
+    return _mixing(schedule)
+
+
+def exponential_decay(
+    init_value: ArrayLike,
+    transition_steps: int,
+    decay_rate: ArrayLike,
+    transition_begin: int = 0,
+    staircase: bool = False,
+    end_value: ArrayLike | None = None,
+) -> Schedule:
+    """Multiply by a rate every `T` steps, smoothly or in stairs.
+
+    value(t) = I rate^((t - B) / T)   for t >= B; in stairs, (t - B) / T rounded down
+    value(0) = I, until B;  there is no last step: it tends to 0 (grows if rate > 1)
+    with `E`, max(value, E) if rate < 1, and min(value, E) otherwise
+
+    init_value, end_value: `I` and `E`.
+    transition_steps, transition_begin: `T` and `B`, as in `polynomial_schedule`.
+    decay_rate: the rate; if it is 0 the value stays at `I`; ValueError if negative.
+    staircase: whether the value changes every `T` steps only.
+    """
+    _positive("transition_begin", transition_begin)
+    decays = _positive("decay_rate", decay_rate, "not be negative")
+    if not (_positive("transition_steps", transition_steps) and decays):
+        return constant_schedule(init_value)
+
+    def schedule(count):
+        t, steps = _phase(count, transition_begin, transition_steps)
+        # Not the floor of `t / steps`, which may come out just below a whole number.
+        exponent = t // steps / 1 if staircase else t / steps
+        value = init_value * jnp.power(_nonzero(decay_rate), exponent)
+        if end_value is None:
+            return value
+        past = jnp.where(jnp.less(decay_rate, 1), value < end_value, value > end_value)
+        # Again, as the derivative of an overflow would be no number.
+        power = jnp.power(_nonzero(decay_rate), jnp.where(past, 0, exponent))
+        return jnp.where(past, end_value, init_value * power)
+
+    return _mixing(schedule)
+
+
+def piecewise_constant_schedule(
+    init_value: ArrayLike, boundaries_and_scales: dict[int, float] | None = None
+) -> Schedule:
+    """Scale the value at given steps.
+
+    value(t) = I times the scales whose boundary is at most t
+    value(0) = I;  from the last boundary on, I times all scales
+
+    init_value: `I`.
+    boundaries_and_scales: `{boundary: scale}`, in any order; ValueError for a scale
+        that is negative, TypeError for a boundary that is no number.
+    """
+    scales = _scales(boundaries_and_scales)
+
+    def schedule(count):
+        value = constant_schedule(jnp.asarray(1.0 * init_value))(count)
+        for boundary, scale in sorted(scales.items()):
+            value = jnp.where(count < boundary, value, scale * value)
+        return value
+
+    return _mixing(schedule)
+
+
+def piecewise_interpolate_schedule(
+    interpolate_type: str,
+    init_value: ArrayLike,
+    boundaries_and_scales: dict[int, float] | None = None,
+) -> Schedule:
+    """Join the values at given steps, by lines or by half waves of a cosine.
+
+    v_0 = I at b_0 = 0;  v_i = v_(i-1) scale_i at boundary b_i
+    s = (t - b_i) / (b_(i+1) - b_i)   for b_i <= t <= b_(i+1)
+    value(t) = v_i + (v_(i+1) - v_i) s   or   v_i + (v_(i+1) - v_i) (1 - cos(pi s)) / 2
+    value(0) = I;  from the last boundary on, I times all scales
+
+    interpolate_type: "linear" or "cosine", else ValueError.
+    init_value, boundaries_and_scales: as in `piecewise_constant_schedule`.
+    """
+    if interpolate_type not in ("linear", "cosine"):
+        raise ValueError(
+            f"`interpolate_type` must be 'linear' or 'cosine', not {interpolate_type!r}"
+        )
+    scales = _scales(boundaries_and_scales)
+    steps = sorted(scales)
+    return _interpolate(interpolate_type, init_value, steps, [scales[i] for i in steps])
+
+
+def cosine_decay_schedule(
+    init_value: ArrayLike,
+    decay_steps: int,
+    alpha: ArrayLike = 0.0,
+    exponent: ArrayLike = 1.0,
+) -> Schedule:
+    """Decay along half a wave of a cosine (Loshchilov & Hutter, arXiv:1608.03983).
+
+    value(t) = I ((1 - alpha) ((1 + cos(pi t / T)) / 2)^exponent + alpha)   for t <= T
+    value(0) = I;  value(T) = alpha I, and ever after
+
+    init_value, decay_steps: `I`, and `T`, positive, else ValueError.
+    alpha: the last value as a fraction of `I`.
+    exponent: positive; above 1 the decay is faster at the beginning.
+    """
+    _positive("decay_steps", decay_steps, "be positive")
+
+    def schedule(count):
+        steps = 1.0 * _nonzero(decay_steps)  # it may exceed all integer dtypes
+        wave = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(count, 0, steps) / steps))
+        power = jnp.where(wave > 0, wave, 1) ** exponent
+        decayed = jnp.where(wave > 0, power, 0)
+        return init_value * ((1 - alpha) * decayed + alpha)
+
+    return _mixing(schedule)
+
+
+@_mixing
+def cosine_onecycle_schedule(
+    transition_steps: int,
+    peak_value: ArrayLike,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+) -> Schedule:
+    """Rise to a peak and fall to almost nothing (Smith & Topin, arXiv:1708.07120).
+
+    half waves of a cosine from I = P / div_factor at 0 to P at floor(pct_start T),
+    and on to E = I / final_div_factor at T and ever after
+
+    transition_steps, peak_value: `T`, positive, and `P`.
+    pct_start: the fraction of the steps that rise, from 0 to 1; not a percentage.
+    div_factor, final_div_factor: positive; ValueError for all that is out of range.
+    """
+    corners = _corners(transition_steps, [pct_start], div_factor, final_div_factor)
+    scales = [div_factor, 1.0 / (div_factor * final_div_factor)]
+    return _interpolate("cosine", peak_value / div_factor, corners, scales)
+
+
+@_mixing
+def linear_onecycle_schedule(
+    transition_steps: int,
+    peak_value: ArrayLike,
+    pct_start: float = 0.3,
+    pct_final: float = 0.85,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+) -> Schedule:
+    """Rise to a peak, return, and fade out (Smith & Topin, arXiv:1708.07120).
+
+    lines from I = P / div_factor at 0 to P at floor(pct_start T), back to I at
+    floor(pct_final T), and on to E = I / final_div_factor at T and ever after
+
+    transition_steps, peak_value: `T`, positive, and `P`.
+    pct_start, pct_final: fractions of the steps, from 0 to 1, in this order.
+    div_factor, final_div_factor: positive; ValueError for all that is out of range.
+    """
+    fractions = [pct_start, pct_final]
+    corners = _corners(transition_steps, fractions, div_factor, final_div_factor)
+    scales = [div_factor, 1.0 / div_factor, 1.0 / final_div_factor]
+    return _interpolate("linear", peak_value / div_factor, corners, scales)
+
+
+def join_schedules(
+    schedules: Sequence[Schedule], boundaries: Sequence[int]
+) -> Schedule:
+    """Follow one schedule after another; each counts from its own boundary.
+
+    value(t) = schedule_i(t - b_i) for the last i with b_i <= t, where b_0 = 0
+    value(0) = schedule_0(0);  after the last boundary the last schedule goes on
+
+    schedules: functions of the step, else TypeError.
+    boundaries: when each but the first takes over; ValueError if not one less.
+    """
+    schedules = list(schedules)
+    starts = [None] if boundaries is None else list(boundaries)
+    if not all(map(callable, schedules)):
+        raise TypeError("`schedules` must be functions; see `constant_schedule`")
+    for start in starts:
+        _positive("boundaries", start)
+    if len(starts) != len(schedules) - 1:
+        raise ValueError(
+            "`boundaries` must have the step at which each schedule but the first takes"
+            f" over, but has {len(starts)} for {len(schedules)} schedules"
+        )
+
+    def schedule(count):
+        value = schedules[0](count)
+        for start, later in zip(starts, schedules[1:], strict=True):
+            value = jnp.where(count < start, value, later(count - start))
+        return value
+
+    return _mixing(schedule)
+
+
+def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
+    """Restart a warmed-up cosine decay (Loshchilov & Hutter, arXiv:1608.03983).
+
+    value(t) = cycle_i(t - S_i), with S_i the sum of the `decay_steps` before cycle i
+    it is the first initial value at 0, and the last end value after all `decay_steps`
+
+    cosine_kwargs: for each cycle the arguments of `warmup_cosine_decay_schedule`.
+    """
+    cycles: list = list(cosine_kwargs)
+    schedules = [warmup_cosine_decay_schedule(**cycle) for cycle in cycles]
+    ends = accumulate(cycle["decay_steps"] for cycle in cycles[:-1])
+    return join_schedules(schedules, list(ends))
+
+
+def warmup_constant_schedule(
+    init_value: ArrayLike, peak_value: ArrayLike, warmup_steps: int
+) -> Schedule:
+    """Rise in a line, then stay.
+
+    value(t) = I + (P - I) t / W;  it is I at 0, and P from W on
+
+    init_value, peak_value: `I` and `P`.
+    warmup_steps: `W`; for 0 it is `P` from the beginning; ValueError if negative.
+    """
+    return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
+
+
+@_mixing
+def warmup_cosine_decay_schedule(
+    init_value: ArrayLike,
+    peak_value: ArrayLike,
+    warmup_steps: int,
+    decay_steps: int,
+    end_value: ArrayLike = 0.0,
+    exponent: ArrayLike = 1.0,
+) -> Schedule:
+    """Rise in a line, then decay along half a wave of a cosine.
+
+    value(t) = I + (P - I) t / W   for t <= W
+    value(t) = E + (P - E) ((1 + cos(pi (t - W) / (D - W))) / 2)^exponent   for t <= D
+    value(0) = I;  value(W) = P;  value(D) = E, and ever after (0 if `P` is 0)
+
+    init_value, peak_value, end_value: `I`, `P` and `E`.
+    warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
+    decay_steps: `D`, warm-up included; ValueError if not above `W`.
+    exponent: positive; above 1 the decay is faster at the beginning.
+    """
+    _positive("decay_steps", decay_steps)
+    steps = decay_steps - warmup_steps
+    _positive("decay_steps - warmup_steps", steps, "be positive")
+    alpha = end_value / _nonzero(peak_value)
+    decay = cosine_decay_schedule(peak_value, steps, alpha, exponent)
+    return _warm_up(init_value, peak_value, warmup_steps, decay)
+
+
+def warmup_exponential_decay_schedule(
+    init_value: ArrayLike,
+    peak_value: ArrayLike,
+    warmup_steps: int,
+    transition_steps: int,
+    decay_rate: ArrayLike,
+    transition_begin: int = 0,
+    staircase: bool = False,
+    end_value: ArrayLike | None = None,
+) -> Schedule:
+    """Rise in a line, then follow `exponential_decay`, which explains the rest.
+
+    value(t) = I + (P - I) t / W   for t <= W
+    value(t) = P rate^((t - W - B) / T)   for t >= W + B
+    value(0) = I;  value(W) = P, until W + B;  it stops at `E`, or tends to 0
+
+    init_value, peak_value: `I` and `P`.
+    warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
+    """
+    decay = exponential_decay(
+        peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value
+    )
+    return _warm_up(init_value, peak_value, warmup_steps, decay)
+
+
+def _warm_up(init_value, peak_value, warmup_steps, later):
+    if not _positive("warmup_steps", warmup_steps, "not be negative"):
+        return later
+    rise = linear_schedule(init_value, peak_value, warmup_steps)
+    return join_schedules([rise, later], [warmup_steps])
+
+
+def _interpolate(kind, init_value, boundaries, scales):
+    """Pass through the products of the scales; the boundaries are in order."""
+
+    def schedule(count):
+        bounds = jnp.stack([0, *boundaries])
+        values = jnp.cumprod(jnp.stack([init_value, *scales]))
+        start, end, a, b = bounds[:-1], bounds[1:], values[:-1], values[1:]
+        t = jnp.maximum(count, 0)
+        s = (t - start) / jnp.maximum(end - start, 1)
+        if kind == "linear":
+            between = (b - a) * s + a
+        else:
+            between = b + (a - b) / 2.0 * (jnp.cos(jnp.pi * s) + 1)
+        between = jnp.sum(jnp.where((start <= t) & (t < end), between, 0))
+        return jnp.where(t < bounds[-1], between, values[-1])
+
+    return _mixing(jnp.vectorize(schedule))
+
+
+def _phase(count, begin, steps):
+    """The steps done and to do; nothing is done in a traced phase without steps."""
+    t = jnp.maximum(count - jnp.maximum(begin, 0), 0)
+    if not isinstance(steps, Tracer):
+        return t, steps
+    return jnp.where(steps > 0, t, 0), jnp.where(steps > 0, steps, 1)
+
+
+def _nonzero(x):
+    """`x`, or 1 where it is 0, so that one can divide by it."""
+    if isinstance(x, Tracer):
+        return jnp.where(x == 0, jnp.ones_like(x), x)
+    return x if np.all(np.asarray(x) != 0) else 1
+
+
+def _positive(name, value, must=""):
+    """Whether a number is above 0, which a traced one may be."""
+    if isinstance(value, Tracer):
+        return True
+    try:
+        sign = np.sign(np.asarray(value)).min()
+    except TypeError:
+        raise TypeError(f"`{name}` must be a number, but is {value!r}") from None
+    if sign < {"be positive": 1, "not be negative": 0}.get(must, -1):
+        raise ValueError(f"`{name}` must {must}, but is {value}")
+    return bool(sign > 0)
+
+
+def _scales(boundaries_and_scales):
+    scales = {} if boundaries_and_scales is None else boundaries_and_scales
+    if not isinstance(scales, Mapping):
+        raise TypeError("`boundaries_and_scales` must be a dict of {step: scale}")
+    for boundary, scale in scales.items():
+        _positive("boundaries_and_scales", boundary)
+        _positive(f"boundaries_and_scales[{boundary}]", scale, "not be negative")
+    return dict(scales)
+
+
+def _corners(steps, fractions, div_factor, final_div_factor):
+    """The steps at which the phases of a cycle end, after a check of the arguments."""
+    _positive("transition_steps", steps, "be positive")
+    _positive("div_factor", div_factor, "be positive")
+    _positive("final_div_factor", final_div_factor, "be positive")
+    ends = [fraction * steps for fraction in (*fractions, 1)]
+    if any(isinstance(x, Tracer) for x in (0, *fractions, *ends)):
+        return [jnp.floor(end) for end in ends]
+    if [0, *fractions, 1] != sorted([0, *fractions, 1]):
+        raise ValueError(f"`pct_...` must be in order from 0 to 1, but are {fractions}")
+    return [int(end) for end in ends]
