@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import errors, select
 from .compose import Composite, build
-from .flow import Scope, cut
+from .flow import Flow, Scope, cut
 from .protocol import (
     EmptyState,
     GradientTransformation,
@@ -51,6 +51,26 @@ def _within(scope: Scope, keep: Sequence[bool]) -> Sequence[bool]:
     return [on and next(found) for on in scope]
 
 
+def _bare(flow: Flow, scope: Scope) -> list[bool]:
+    """The leaves in scope that are `None`, in the parameters, too."""
+    tree = flow.cut(scope)
+    found = [g is None for g in jax.tree.leaves(tree, is_leaf=is_none)]
+    if any(found) and flow.whole_params is not None:
+        treedef = jax.tree.structure(tree, is_leaf=is_none)
+        params = treedef.flatten_up_to(flow.cut_params(scope))
+        found = [x and p is None for x, p in zip(found, params, strict=True)]
+    return found
+
+
+def _chosen(labels: list, name: Hashable, bare: list[bool]) -> list[bool]:
+    """The leaves of a label, and those without a label that are `None`.
+
+    The latter stay `None` for everybody, as in Optax, where they are no leaves.
+    """
+    pairs = zip(labels, bare, strict=True)
+    return [x == name or (x is None and is_bare) for x, is_bare in pairs]
+
+
 def _masked_state(state: Any, of: str) -> Any:
     if not hasattr(state, "inner_state"):
         raise ValueError(
@@ -68,7 +88,8 @@ class Masked(Composite):
         self.mask = mask
 
     def init(self, params):
-        scope = select.resolve_mask(self.mask, params)
+        keep = select.resolve_mask(self.mask, params)
+        scope = _chosen(keep, True, _nones(params, keep))
         return MaskedState(self.members[0].init(_cut_params(params, scope)))
 
     def unpack(self, state):
@@ -79,7 +100,13 @@ class Masked(Composite):
 
     def scopes(self, flow, scope):
         keep = select.resolve_mask(self.mask, flow.cut(scope))
-        return [_within(scope, keep)]
+        return [_within(scope, _chosen(keep, True, _bare(flow, scope)))]
+
+
+def _nones(params: Any, labels: list) -> list[bool]:
+    """Which leaves are `None`; as many as there are labels."""
+    leaves = jax.tree.leaves(params, is_leaf=is_none) if labels else []
+    return [p is None for p in leaves]
 
 
 def _cut_params(params: Any, scope: list[bool]) -> Any:
@@ -121,7 +148,8 @@ class Partition(Composite):
     def init(self, params):
         found = self._resolve(params)
         members = zip(self.names, self.members, strict=True)
-        scopes = {name: [x == name for x in found] for name in self.names}
+        bare = _nones(params, found)
+        scopes = {name: _chosen(found, name, bare) for name in self.names}
         return PartitionState(
             {
                 k: MaskedState(tx.init(_cut_params(params, scopes[k])))
@@ -144,8 +172,8 @@ class Partition(Composite):
         return PartitionState(dict(zip(self.names, states, strict=True)))
 
     def scopes(self, flow, scope):
-        found = self._resolve(flow.cut(scope))
-        return [_within(scope, [x == name for x in found]) for name in self.names]
+        found, bare = self._resolve(flow.cut(scope)), _bare(flow, scope)
+        return [_within(scope, _chosen(found, name, bare)) for name in self.names]
 
 
 def _cutting(inner: Any) -> GradientTransformationExtraArgs:
@@ -166,7 +194,7 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
-    return transformation(inner.init, update)
+    return transformation(inner.init, update, inner=(inner,))
 
 
 @public("wrapper")
@@ -261,6 +289,7 @@ def selective_transform(
     def labels(params):
         frozen = select.resolve_mask(freeze_mask, params, "freeze_mask")
         treedef = jax.tree.structure(params, is_leaf=is_none)
-        return treedef.unflatten("freeze" if x else "train" for x in frozen)
+        names = {True: "freeze", False: "train", None: None}
+        return treedef.unflatten(names[x] for x in frozen)
 
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)

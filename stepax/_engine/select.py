@@ -84,8 +84,8 @@ def _callable_tree(spec: Any, what: str) -> TypeError:
     )
 
 
-def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool]:
-    """A boolean for each leaf of `tree`; see `resolve`."""
+def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool | None]:
+    """A boolean for each leaf of `tree`, `None` only for a `None`; see `resolve`."""
     labels = resolve(spec, tree, what)
     if all(type(x) is bool for x in labels):
         return labels
@@ -94,9 +94,9 @@ def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool]:
     return [_boolean(x, p, i, tree, what) for i, (x, p) in enumerate(pairs)]
 
 
-def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool:
+def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool | None:
     if not is_array(leaf):
-        return False
+        return x if leaf is None and isinstance(x, bool | None) else False
     if isinstance(x, Tracer):
         problem = "is traced, but must be known before the program runs"
     elif not isinstance(x, bool | int | np.bool_ | np.integer | np.ndarray | jax.Array):
@@ -152,8 +152,9 @@ def _by_path(spec: Any, tree: Any, what: str) -> list:
             f'{[k for k, _ in _branches(spec)]}, and a last "**" matches all that is '
             "left"
         )
-    pairs = zip(labels, leaves, strict=True)
-    return [x for x, (_, leaf) in pairs if not isinstance(leaf, MaskedNode)]
+    pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
+    seen = [(x, leaf) for x, leaf in pairs if not isinstance(leaf, MaskedNode)]
+    return [x if is_array(leaf) else None for x, leaf in seen]
 
 
 def _branches(spec: Any) -> list[tuple[str, Any]]:
@@ -174,7 +175,8 @@ def _assign(spec: Any, below: dict, labels: list, what: str) -> set[int]:
         match = _matcher(pattern, below.values())
         rests = {i: match(path) for i, path in below.items()}
         matched = {i: rest for i, rest in rests.items() if rest is not None}
-        fresh = {i: rest for i, rest in matched.items() if i in left}
+        is_open = {i: rest[-1:] == (_LEFT_OUT,) for i, rest in matched.items()}
+        fresh = {i: x for i, x in matched.items() if i in left or is_open[i]}
         if not fresh:
             raise _nothing(pattern, bool(matched), what, [*map(_show, below.values())])
         if isinstance(label, Mapping) or _is_node(label):
