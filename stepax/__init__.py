@@ -21,7 +21,6 @@ from ._engine.hyper import (
     inject_hyperparams as inject_hyperparams,
     inject_stateful_hyperparams as inject_stateful_hyperparams,
 )
-from ._engine.moments import ema as ema
 from ._engine.numerics import (
     safe_increment as safe_increment,
     safe_int32_increment as safe_int32_increment,
@@ -103,8 +102,10 @@ from ._optimizers.rmsprop import (
 )
 from ._optimizers.sgd import (
     TraceState as TraceState,
+    noisy_sgd as noisy_sgd,
     sgd as sgd,
     sign_sgd as sign_sgd,
+    signum as signum,
     trace as trace,
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
@@ -149,6 +150,7 @@ from ._transforms.mean import (
     ApplyEvery as ApplyEvery,
     EmaState as EmaState,
     apply_every as apply_every,
+    ema as ema,
 )
 from ._transforms.monitor import (
     MonitorState as MonitorState,

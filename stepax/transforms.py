@@ -1,7 +1,6 @@
 """The pieces that optimizers are made of: names only."""
 
 from ._engine.chain import chain as chain, named_chain as named_chain
-from ._engine.moments import ema as ema
 from ._engine.partition import (
     MaskedState as MaskedState,
     PartitionState as PartitionState,
@@ -46,7 +45,7 @@ from ._transforms.finite import (
     apply_if_finite as apply_if_finite,
 )
 from ._transforms.layout import flatten as flatten
-from ._transforms.mean import EmaState as EmaState
+from ._transforms.mean import EmaState as EmaState, ema as ema
 from ._transforms.monitor import (
     MonitorState as MonitorState,
     SnapshotState as SnapshotState,

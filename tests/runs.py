@@ -1,6 +1,8 @@
 """A transformation run over some gradients, in each way that programs run one."""
 
+import contextlib
 import functools as ft
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,7 @@ def compare(check, x, y):
         check(np.asarray(a), np.asarray(b))
 
 
-def eager(tx, gs, p, state=None, **extra):
+def eager(tx, gs, p, state=None, **extra) -> Any:
     """All updates, and the last state."""
     state, out = tx.init(p) if state is None else state, []
     for g in gs:
@@ -35,12 +37,12 @@ def eager(tx, gs, p, state=None, **extra):
     return jax.tree.map(lambda *x: jnp.stack(x), *out), state
 
 
-def jitted(tx, gs, p, **extra):
+def jitted(tx, gs, p, **extra) -> Any:
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra))
     return eager(stepax.GradientTransformation(tx.init, step), gs, p)
 
 
-def scanned(tx, gs, p, **extra):
+def scanned(tx, gs, p, **extra) -> Any:
     def step(state, g):
         u, state = tx.update(g, state, p, **extra)
         return state, u
@@ -49,7 +51,7 @@ def scanned(tx, gs, p, **extra):
     return jax.jit(lambda gs, p: jax.lax.scan(step, tx.init(p), gs)[::-1])(gs, p)
 
 
-def mapped(tx, gs, p, **extra):
+def mapped(tx, gs, p, **extra) -> Any:
     two = lambda t: jax.tree.map(lambda x: jnp.stack([x, x]), t)
     both = jax.vmap(lambda gs, p: eager(tx, gs, p, **extra))(two(gs), two(p))
     return jax.tree.map(lambda x: x[1], both)
@@ -72,3 +74,19 @@ def with_value(gs, at, value):
     """The gradients, one number of one of them replaced."""
     bad = {**gs[at], "w": gs[at]["w"].at[0, 1].set(value)}
     return [*gs[:at], bad, *gs[at + 1 :]]
+
+
+@contextlib.contextmanager
+def compilations():
+    """A list that grows with each compilation."""
+    found = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if "backend_compile" in event:
+            found.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)

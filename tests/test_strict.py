@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,12 @@ import stepax
 from stepax._engine.compose import build
 from stepax._engine.registry import ROWS
 from stepax._engine.rule import Rule
-from stepax._engine.strict import reads, strict
+from stepax._engine.strict import reads, strict as strictly
 
 
+strict: Any = strictly
+lib: Any = stepax
+theirs: Any = optax
 P = {"w": np.ones(2, np.float32)}
 
 
@@ -60,7 +64,7 @@ def chained(tx):
 
 
 MASK = {"w": True}
-multi = lambda tx: stepax.MultiSteps(tx, 2)
+multi = lambda tx: lib.MultiSteps(tx, 2)
 
 # A transformation, and the keywords that it reads; `None` if nobody knows.
 TABLE = {
@@ -92,15 +96,15 @@ TABLE = {
     "MultiSteps in a chain": (chained(multi(rule("value"))), "value"),
     "MultiSteps, a pair": (multi(rule("value")).gradient_transformation(), "value"),
     "MultiSteps, supported": (
-        stepax.with_extra_args_support(multi(rule("value"))),
+        lib.with_extra_args_support(multi(rule("value"))),
         "value",
     ),
-    "MultiSteps of Optax": (optax.MultiSteps(closure("value"), 2), "value"),
+    "MultiSteps of Optax": (theirs.MultiSteps(closure("value"), 2), "value"),
     "MultiSteps of what takes all": (multi(closure()), None),
     "finite": (stepax.apply_if_finite(chained(rule("value")), 2), "value"),
     "finite of a closure": (stepax.apply_if_finite(closure("value"), 2), "value"),
     "wrapper in wrapper": (
-        stepax.apply_if_finite(multi(closure("value")), 2),
+        lib.apply_if_finite(multi(closure("value")), 2),
         "value",
     ),
     "strict": (strict(rule("value")), "value"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 
 def branch(pred: Any, on_true: Callable[[], Any], on_false: Callable[[], Any]) -> Any:
@@ -12,7 +13,7 @@ def branch(pred: Any, on_true: Callable[[], Any], on_false: Callable[[], Any]) -
     Outside of `jit` the condition is known and Python decides: `lax.cond` would compile
     both sides anew on every call.  Under `vmap` it becomes a select.
     """
-    if not isinstance(pred, jax.core.Tracer):
+    if not isinstance(pred, Tracer):
         return on_true() if pred else on_false()
     if jax.sharding.get_abstract_mesh().manual_axes:
         on_true, on_false = _equally_varying(on_true, on_false)

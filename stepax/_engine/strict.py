@@ -31,15 +31,19 @@ def reads(tx: Any) -> frozenset[str] | None:
     """
     if isinstance(tx, Rule):
         return frozenset(tx.reads)
-    if type(tx) is Transformation and tx.node:
-        return _union(map(reads, parts(tx.node)))
     if type(tx) is Transformation:
-        inner = tx.inner() if callable(tx.inner) else tx.inner
-        handed_on = None if inner is None else _union(map(reads, inner))
-        return _union([_named(tx.update)[0], handed_on])
+        return _ours(tx)
     if hasattr(tx, "inner_opt"):  # `MultiSteps`, ours and Optax's
         return reads(tx.inner_opt)
     return _foreign(tx)
+
+
+def _ours(tx: Any) -> frozenset[str] | None:
+    if tx.node:
+        return _union(map(reads, parts(tx.node)))
+    inner: Any = tx.inner() if callable(tx.inner) else tx.inner
+    handed_on = None if inner is None else _union(map(reads, inner))
+    return _union([_named(tx.update)[0], handed_on])
 
 
 def _foreign(tx: Any) -> frozenset[str] | None:

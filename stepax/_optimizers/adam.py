@@ -1,8 +1,8 @@
-"""Adam, with decoupled weight decay, with Nesterov momentum, and AMSGrad.
+"""Adam, with decoupled weight decay, and with Nesterov momentum.
 
 Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980),
 Algorithm 1; Loshchilov and Hutter, 2019 (arXiv:1711.05101); Dozat, 2016, Incorporating
-Nesterov Momentum into Adam; Reddi, Kale and Kumar, 2018 (arXiv:1904.09237).
+Nesterov Momentum into Adam.
 
 Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
 """
@@ -116,6 +116,51 @@ def adamw(
 
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask: which parameters decay; see `masked`.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
+def nadam(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """Adam with Nesterov momentum: `adam` with another default.
+
+    learning_rate: a number, or a schedule of the step.
+    The others are those of `scale_by_adam`.
+    """
+    return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+
+
+@public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
+def nadamw(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn = None,
+    *,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """Adam with Nesterov momentum and weight decay: `adamw` with another default.
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.compose import Guards
@@ -292,7 +293,7 @@ class MultiSteps:
             return k == 1 or n >= k  # with k = 1 there is nothing to decide
         k = k(gradient_step)
         is_few = k < 1
-        if not isinstance(is_few, jax.core.Tracer) and is_few:
+        if not isinstance(is_few, Tracer) and is_few:
             raise _too_few(f"returned {k} for step {gradient_step}")
         k = jnp.asarray(k)
         is_float = jnp.issubdtype(k.dtype, jnp.floating)

@@ -1,0 +1,101 @@
+"""AdaBelief: long steps where the gradient is as expected, short ones where it is not.
+
+Zhuang et al., 2020, AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
+Gradients (arXiv:2010.07468), Algorithm 2.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByBeliefState(NamedTuple):
+    """count: steps taken.
+
+    mu: mean of g.  nu: mean of |g - mu|².  Both shaped as the parameters.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+
+
+@public(paper="arXiv:2010.07468")
+def scale_by_belief(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-16,
+    eps_root: ArrayLike = 1e-16,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """Divide the mean gradient by the root of its mean squared surprise.
+
+        mu = b1 mu + (1 - b1) g
+        nu = b2 nu + (1 - b2) |g - mu|² + eps_root
+        u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t)) + eps)
+
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1).
+    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
+    nesterov: whether to look one step ahead with the mean.
+    """
+
+    def corrections(t):
+        c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
+        return c1, c2, bias_correction(b1, t + 1) if nesterov else None
+
+    def leaf(g, p, c, mu, nu):
+        c1, c2, c1_next = c
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square(g - mu), b2) + eps_root
+        m = b1 * (mu / c1_next) + (1 - b1) * (g / c1) if nesterov else mu / c1
+        return m / (jnp.sqrt(nu / c2) + eps), mu, nu
+
+    slots = {"mu": Slot(), "nu": REAL}
+    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, counted(corrections)))
+
+
+@public("optimizer", paper="arXiv:2010.07468")
+def adabelief(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-16,
+    eps_root: ArrayLike = 1e-16,
+    *,
+    nesterov: bool = False,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """AdaBelief, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    weight_decay_mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_belief`.
+    """
+    descend = scale_by_learning_rate(learning_rate)
+    belief = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
+    # Without decay the state is that of Optax 0.2.8, and `params` may be missing.
+    if isinstance(weight_decay, int | float) and weight_decay == 0:
+        return chain(belief, descend)
+    return chain(belief, add_decayed_weights(weight_decay, weight_decay_mask), descend)

@@ -1,0 +1,74 @@
+"""AdaGrad: divide by the root of the sum of all squared gradients.
+
+Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning and
+Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.scale import scale_by_learning_rate
+
+
+PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
+
+
+@twin
+class ScaleByRssState(NamedTuple):
+    """sum_of_squares: of |g| over all steps, shaped as the parameters."""
+
+    sum_of_squares: Any
+
+
+@public(paper=PAPER)
+def scale_by_rss(
+    initial_accumulator_value: ArrayLike = 0.1, eps: ArrayLike = 1e-7
+) -> GradientTransformation:
+    """Divide by the root of the sum of squared gradients.
+
+        s = s + |g|²
+        u = g / sqrt(s + eps),   0 where s = 0
+
+    initial_accumulator_value: first value of s, at least 0.
+    eps: added inside the root, at least 0.
+    """
+
+    def leaf(g, p, c, s):
+        s = s + square(g)
+        is_zero = s == 0
+        inverse = jax.lax.rsqrt(jnp.where(is_zero, 1, s) + eps)
+        return jnp.where(is_zero, 0, inverse) * g, s
+
+    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    slots = {"sum_of_squares": Slot(make=start, decode=jnp.real)}
+    return build(Rule(leaf, ScaleByRssState, slots))
+
+
+@public("optimizer", paper=PAPER)
+def adagrad(
+    learning_rate: ScalarOrSchedule,
+    initial_accumulator_value: ArrayLike = 0.1,
+    eps: ArrayLike = 1e-7,
+) -> GradientTransformationExtraArgs:
+    """AdaGrad: p = p - learning_rate u, with u and the others of `scale_by_rss`.
+
+    learning_rate: a number, or a schedule of the step.
+    """
+    return chain(
+        scale_by_rss(initial_accumulator_value, eps),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,87 @@
+"""Adam in the infinity norm, also with decoupled weight decay.
+
+Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980),
+Algorithm 2; Loshchilov and Hutter, 2019 (arXiv:1711.05101) for the decay.
+
+Differences from the paper: eps is added to |g|, so that nu is never zero.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .adam import ScaleByAdamState
+
+
+@public(paper="arXiv:1412.6980")
+def scale_by_adamax(
+    b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-8
+) -> GradientTransformation:
+    """Divide the mean gradient by the largest recent one.
+
+        mu = b1 mu + (1 - b1) g,   nu = max(|g| + eps, b2 nu)
+        u = mu / (1 - b1^t) / nu
+
+    b1: decay of the mean of g, in [0, 1).
+    b2: how slowly a large gradient is forgotten, in [0, 1).
+    eps: added to |g|, above 0.
+    """
+
+    def leaf(g, p, c1, mu, nu):
+        mu = ema(mu, g, b1)
+        nu = jnp.maximum(jnp.abs(g) + eps, b2 * nu)
+        return mu / c1 / nu, mu, nu
+
+    slots = {"mu": Slot(), "nu": REAL}
+    correction = counted(lambda t: bias_correction(b1, t))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, correction))
+
+
+@public("optimizer", paper="arXiv:1412.6980")
+def adamax(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+) -> GradientTransformationExtraArgs:
+    """AdaMax: p = p - learning_rate u, with u and b1, b2, eps of `scale_by_adamax`.
+
+    learning_rate: a number, or a schedule of the step.
+    """
+    return chain(scale_by_adamax(b1, b2, eps), scale_by_learning_rate(learning_rate))
+
+
+@public("optimizer", paper="arXiv:1711.05101")
+def adamaxw(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """AdaMax with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2, eps: those of `scale_by_adamax`.
+    mask: which parameters decay; see `masked`.
+    """
+    return chain(
+        scale_by_adamax(b1, b2, eps),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

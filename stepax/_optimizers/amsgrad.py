@@ -1,0 +1,103 @@
+"""AMSGrad: Adam whose denominator never shrinks.
+
+Reddi, Kale and Kumar, 2018, On the Convergence of Adam and Beyond (arXiv:1904.09237),
+Algorithm 2.
+
+Differences from the paper: the means are corrected for their zero start, as in Adam,
+and the maximum is taken of the corrected mean.  Both corrections can be turned off.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.twin import twin
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByAmsgradState(NamedTuple):
+    """count: steps taken.
+
+    mu, nu: means of g and of |g|², shaped as the parameters.
+    nu_max: the largest corrected `nu` so far, shaped as the parameters.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    nu_max: Any
+
+
+@public(paper="arXiv:1904.09237")
+def scale_by_amsgrad(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    bias_correction_mu: bool = True,
+    bias_correction_nu: bool = True,
+) -> GradientTransformation:
+    """Divide the mean gradient by the largest root mean square it ever had.
+
+        mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
+        nu_max = max(nu_max, nu / (1 - b2^t))
+        u = mu / (1 - b1^t) / (sqrt(nu_max + eps_root) + eps)
+
+    b1, b2: decay of the means of g and |g|², in [0, 1).
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
+    """
+
+    def corrections(t):
+        c1 = bias_correction(b1, t) if bias_correction_mu else None
+        return c1, bias_correction(b2, t) if bias_correction_nu else None
+
+    def leaf(g, p, c, mu, nu, nu_max):
+        c1, c2 = c
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square(g), b2)
+        m = mu / c1 if bias_correction_mu else mu
+        nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
+        return m / (jnp.sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
+
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
+    return build(Rule(leaf, ScaleByAmsgradState, slots, COUNT, counted(corrections)))
+
+
+@public("optimizer", paper="arXiv:1904.09237")
+def amsgrad(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    bias_correction_mu: bool = True,
+    bias_correction_nu: bool = True,
+) -> GradientTransformationExtraArgs:
+    """AMSGrad: p = p - learning_rate u, with u of `scale_by_amsgrad`.
+
+    learning_rate: a number, or a schedule of the step.
+    The others are those of `scale_by_amsgrad`.
+    """
+    return chain(
+        scale_by_amsgrad(
+            b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu
+        ),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,95 @@
+"""Lion: the sign of an interpolation between the gradient and its mean.
+
+Chen et al., 2023, Symbolic Discovery of Optimization Algorithms (arXiv:2302.06675),
+Algorithm 2.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import ema
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByLionState(NamedTuple):
+    """count: steps taken.  mu: mean of g, shaped as the parameters."""
+
+    count: jax.Array
+    mu: Any
+
+
+@public(paper="arXiv:2302.06675")
+def scale_by_lion(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.99,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    mode: Literal["hard", "smooth", "refined"] = "hard",
+    smooth_beta: float = 1.0,
+) -> GradientTransformation:
+    """Take the sign of the gradient mixed with its mean.
+
+        x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
+        u = sign(x),   tanh(smooth_beta x),   or x clipped to [-1, 1]
+
+    b1: weight of the mean in the mixture, in [0, 1).
+    b2: decay of the mean of g, in [0, 1).
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    mode: "hard", "smooth" or "refined", for the three u above.
+    smooth_beta: steepness of the smooth sign, above 0.
+
+    Raises a `ValueError` for another mode.
+    """
+    signs = {
+        "hard": jnp.sign,
+        "smooth": lambda x: jnp.tanh(smooth_beta * x),
+        "refined": lambda x: jnp.clip(x, -1.0, 1.0),
+    }
+    if mode not in signs:
+        raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
+    sign = signs[mode]
+
+    def leaf(g, p, c, mu):
+        return sign(ema(mu, g, b1)), ema(mu, g, b2)
+
+    return build(Rule(leaf, ScaleByLionState, {"mu": Slot(dtype=mu_dtype)}, COUNT))
+
+
+@public("optimizer", paper="arXiv:2302.06675")
+def lion(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.99,
+    mu_dtype: DTypeLike | None = None,
+    weight_decay: ScalarOrSchedule = 1e-3,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Lion, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2, mu_dtype: those of `scale_by_lion`.
+    mask: which parameters decay; see `masked`.
+    """
+    return chain(
+        scale_by_lion(b1, b2, mu_dtype),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

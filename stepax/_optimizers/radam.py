@@ -1,0 +1,91 @@
+"""Rectified Adam: plain momentum until the mean square can be trusted.
+
+Liu et al., 2020, On the Variance of the Adaptive Learning Rate and Beyond
+(arXiv:1908.03265), Algorithm 2.
+
+Differences from the paper: the threshold for rho is 5 rather than 4.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, power, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._transforms.scale import scale_by_learning_rate
+from .adam import ScaleByAdamState
+
+
+@public(paper="arXiv:1908.03265")
+def scale_by_radam(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    threshold: ArrayLike = 5.0,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformation:
+    """Adam, rectified for the variance of its denominator in the first steps.
+
+        rho_inf = 2 / (1 - b2) - 1,   rho = rho_inf - 2 t b2^t / (1 - b2^t)
+        r² = (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)
+        m = mu / (1 - b1^t)
+        u = r m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)   if rho >= threshold
+        u = m   otherwise
+
+    b1, b2: decay of the means of g and |g|², in [0, 1); b2 above 0.6.
+    eps, eps_root: added to the root, and inside it; at least 0.
+    threshold: of rho, the number of gradients that the mean square rests on; above 4.
+    nesterov: whether to look one step ahead with the mean.
+    """
+    rho_inf = 2 / (1 - b2) - 1
+
+    def corrections(t):
+        c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
+        c1_next = bias_correction(b1, t + 1) if nesterov else None
+        rho = rho_inf - 2 * t * power(b2, t) / c2
+        return c1, c2, c1_next, rho
+
+    def leaf(g, p, c, mu, nu):
+        c1, c2, c1_next, rho = c
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square(g), b2)
+        m = b1 * (mu / c1_next) + (1 - b1) * (g / c1) if nesterov else mu / c1
+        r = jnp.sqrt(
+            (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+        )
+        rectified = r * m / (jnp.sqrt(nu / c2 + eps_root) + eps)
+        return jnp.where(rho >= threshold, rectified, m), mu, nu
+
+    slots = {"mu": Slot(), "nu": REAL}
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections)))
+
+
+@public("optimizer", paper="arXiv:1908.03265")
+def radam(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    threshold: ArrayLike = 5.0,
+    *,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Rectified Adam: p = p - learning_rate u, with u of `scale_by_radam`.
+
+    learning_rate: a number, or a schedule of the step.
+    The others are those of `scale_by_radam`.
+    """
+    return chain(
+        scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),
+        scale_by_learning_rate(learning_rate),
+    )

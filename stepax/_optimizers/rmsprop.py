@@ -1,0 +1,176 @@
+"""RMSProp: divide by a running root mean square, or standard deviation.
+
+Tieleman and Hinton, 2012, Lecture 6.5 of Neural Networks for Machine Learning;
+Graves, 2013, Generating Sequences With Recurrent Neural Networks (arXiv:1308.0850),
+equations 38 to 41, for the centered form.
+
+Differences from Graves: the momentum is applied after the learning rate.
+Differences from Optax: a variance that rounding makes negative counts as zero.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine import moments
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import ema, square
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot, counted
+from .._engine.twin import twin
+from .._transforms.scale import scale_by_learning_rate
+from .sgd import trace
+
+
+@twin
+class ScaleByRmsState(NamedTuple):
+    """nu: mean of |g|², shaped as the parameters."""
+
+    nu: Any
+
+
+@twin
+class ScaleByRmsWithCountState(NamedTuple):
+    """count: steps taken.  nu: mean of |g|², shaped as the parameters."""
+
+    count: jax.Array
+    nu: Any
+
+
+@twin
+class ScaleByRStdDevState(NamedTuple):
+    """mu, nu: means of g and of |g|², shaped as the parameters."""
+
+    mu: Any
+    nu: Any
+
+
+@twin
+class ScaleByRStdDevWithCountState(NamedTuple):
+    """count: steps taken.  mu, nu: means of g and |g|², shaped as the parameters."""
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+
+
+@public(
+    paper="https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf"
+)
+def scale_by_rms(
+    decay: ArrayLike = 0.9,
+    eps: ArrayLike = 1e-8,
+    initial_scale: ArrayLike = 0.0,
+    eps_in_sqrt: bool = True,
+    bias_correction: bool = False,
+) -> GradientTransformation:
+    """Divide by the root of the mean squared gradient.
+
+        nu = decay nu + (1 - decay) |g|²
+        u = g / sqrt(nu + eps),   or g / (sqrt(nu) + eps)
+
+    decay: of the mean of |g|², in [0, 1).
+    eps: above 0.
+    initial_scale: first value of `nu`, at least 0.
+    eps_in_sqrt: whether `eps` is added inside the root.
+    bias_correction: whether to divide `nu` by 1 - decay^t.
+    """
+
+    def leaf(g, p, c, nu):
+        nu = ema(nu, square(g), decay)
+        return _divide(g, _corrected(nu, c), eps, eps_in_sqrt), nu
+
+    slots = {"nu": _mean_square(initial_scale)}
+    if bias_correction:
+        return _counting(leaf, ScaleByRmsWithCountState, slots, decay)
+    return build(Rule(leaf, ScaleByRmsState, slots))
+
+
+@public(paper="arXiv:1308.0850")
+def scale_by_stddev(
+    decay: ArrayLike = 0.9,
+    eps: ArrayLike = 1e-8,
+    initial_scale: ArrayLike = 0.0,
+    eps_in_sqrt: bool = True,
+    bias_correction: bool = False,
+) -> GradientTransformation:
+    """Divide by the standard deviation of the gradient.
+
+        mu = decay mu + (1 - decay) g,   nu = decay nu + (1 - decay) |g|²
+        u = g / sqrt(nu - |mu|² + eps),   or g / (sqrt(nu - |mu|²) + eps)
+
+    decay: of the means of g and |g|², in [0, 1).
+    eps: above 0.
+    initial_scale: first value of `nu`, at least 0.
+    eps_in_sqrt: whether `eps` is added inside the root.
+    bias_correction: whether to divide `mu` and `nu` by 1 - decay^t.
+    """
+
+    def leaf(g, p, c, mu, nu):
+        mu = ema(mu, g, decay)
+        nu = ema(nu, square(g), decay)
+        variance = jnp.maximum(_corrected(nu, c) - square(_corrected(mu, c)), 0)
+        return _divide(g, variance, eps, eps_in_sqrt), mu, nu
+
+    slots = {"mu": Slot(), "nu": _mean_square(initial_scale)}
+    if bias_correction:
+        return _counting(leaf, ScaleByRStdDevWithCountState, slots, decay)
+    return build(Rule(leaf, ScaleByRStdDevState, slots))
+
+
+@public("optimizer", paper="arXiv:1308.0850")
+def rmsprop(
+    learning_rate: ScalarOrSchedule,
+    decay: ArrayLike = 0.9,
+    eps: ArrayLike = 1e-8,
+    initial_scale: ArrayLike = 0.0,
+    eps_in_sqrt: bool = True,
+    centered: bool = False,
+    momentum: ArrayLike | None = None,
+    nesterov: bool = False,
+    bias_correction: bool = False,
+) -> GradientTransformationExtraArgs:
+    """RMSProp, with momentum if asked for.
+
+        p = p + trace(-learning_rate u),   u of `scale_by_rms` or `scale_by_stddev`
+
+    learning_rate: a number, or a schedule of the step.
+    decay, eps, initial_scale, eps_in_sqrt, bias_correction: as in `scale_by_rms`.
+    centered: whether to take `scale_by_stddev`.
+    momentum, nesterov: the decay of `trace`, none if `None`, and its form.
+    """
+    scale = scale_by_stddev if centered else scale_by_rms
+    return chain(
+        scale(decay, eps, initial_scale, eps_in_sqrt, bias_correction),
+        scale_by_learning_rate(learning_rate),
+        identity() if momentum is None else trace(momentum, nesterov),
+    )
+
+
+def _mean_square(initial: ArrayLike) -> Slot:
+    return Slot(make=lambda p: jnp.full_like(p, initial), decode=jnp.real)
+
+
+def _counting(leaf, State, slots, decay):
+    """The rule that corrects its means for their start."""
+    correction = counted(lambda t: moments.bias_correction(decay, t))
+    return build(Rule(leaf, State, slots, COUNT, correction))
+
+
+def _corrected(mean, c):
+    return mean if c is None else mean / c
+
+
+def _divide(g, square, eps, eps_in_sqrt):
+    if eps_in_sqrt:
+        return g * jax.lax.rsqrt(square + eps)
+    return g * (1 / (jnp.sqrt(square) + eps))

@@ -1,0 +1,131 @@
+"""Gradient descent: plain, with momentum, with noise, by the sign of the gradient.
+
+Polyak, 1964, Some methods of speeding up the convergence of iteration methods
+(doi:10.1016/0041-5553(64)90137-5); Sutskever, Martens, Dahl and Hinton, 2013, On the
+importance of initialization and momentum in deep learning, for Nesterov's form;
+Bernstein et al., 2018, signSGD (arXiv:1802.04434), Algorithms 1 and 2; Neelakantan et
+al., 2015, Adding Gradient Noise Improves Learning for Very Deep Networks
+(arXiv:1511.06807).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.mean import ema
+from .._transforms.noise import add_noise
+from .._transforms.scale import scale_by_learning_rate, scale_by_sign
+
+
+@twin
+class TraceState(NamedTuple):
+    """trace: decayed sum of the gradients, shaped as the parameters."""
+
+    trace: Any
+
+
+@public(paper="doi:10.1016/0041-5553(64)90137-5")
+def trace(
+    decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
+) -> GradientTransformation:
+    """Add up the gradients, older ones with less weight.
+
+        trace = g + decay trace
+        u = trace,   or g + decay trace if `nesterov`
+
+    decay: what remains of the sum after a step, in [0, 1).
+    nesterov: whether to look one step ahead with the sum.
+    accumulator_dtype: stored dtype of `trace`; the parameter's if `None`.
+    """
+
+    def leaf(g, p, c, trace):
+        trace = g + decay * trace
+        return (g + decay * trace if nesterov else trace), trace
+
+    return build(Rule(leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}))
+
+
+@public("optimizer")
+def sgd(
+    learning_rate: ScalarOrSchedule,
+    momentum: ArrayLike | None = None,
+    nesterov: bool = False,
+    accumulator_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """Gradient descent: p = p - learning_rate u, with u = g or that of `trace`.
+
+    learning_rate: a number, or a schedule of the step.
+    momentum: the decay of `trace`; none if `None`.
+    nesterov, accumulator_dtype: as in `trace`; unused without momentum.
+    """
+    if momentum is None:
+        return chain(identity(), scale_by_learning_rate(learning_rate))
+    return chain(
+        trace(momentum, nesterov, accumulator_dtype),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper="arXiv:1802.04434")
+def sign_sgd(learning_rate: ScalarOrSchedule) -> GradientTransformationExtraArgs:
+    """Steps of equal length in every coordinate: p = p - learning_rate sign(g).
+
+    learning_rate: a number, or a schedule of the step.
+    """
+    return chain(scale_by_sign(), scale_by_learning_rate(learning_rate))
+
+
+@public("optimizer", paper="arXiv:1802.04434")
+def signum(
+    learning_rate: ScalarOrSchedule,
+    beta: ArrayLike = 0.9,
+    accumulator_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """The sign of the mean gradient: m = beta m + (1 - beta) g, and u = sign(m).
+
+        p = p - learning_rate u
+
+    learning_rate: a number, or a schedule of the step.
+    beta: decay of the mean, in [0, 1).
+    accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
+    """
+    return chain(
+        ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
+        scale_by_sign(),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper="arXiv:1511.06807")
+def noisy_sgd(
+    learning_rate: ScalarOrSchedule,
+    eta: ArrayLike = 0.01,
+    gamma: ArrayLike = 0.55,
+    key: jax.Array | int | None = None,
+    *,
+    seed: int | None = None,
+) -> GradientTransformationExtraArgs:
+    """Gradient descent with noise that fades.
+
+        p = p - learning_rate (g + N(0, eta / t^gamma))
+
+    learning_rate: a number, or a schedule of the step.
+    eta, gamma, key, seed: as in `add_noise`.
+
+    Raises a `ValueError` if both `key` and `seed` are given.
+    """
+    return chain(
+        add_noise(eta, gamma, key, seed=seed), scale_by_learning_rate(learning_rate)
+    )

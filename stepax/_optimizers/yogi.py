@@ -1,0 +1,78 @@
+"""Yogi: Adam whose mean square moves by bounded amounts.
+
+Zaheer, Reddi, Sachan, Kale and Kumar, 2018, Adaptive Methods for Nonconvex
+Optimization (NeurIPS 31), Algorithm 2.
+
+Differences from the paper: the means are corrected as in Adam, although both start at
+a small positive value.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot, counted
+from .._transforms.scale import scale_by_learning_rate
+from .adam import ScaleByAdamState
+
+
+PAPER = (
+    "https://papers.nips.cc/paper/2018/hash/"
+    "90365351ccc7437a1309dc64e4db32a3-Abstract.html"
+)
+
+
+@public(paper=PAPER)
+def scale_by_yogi(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-3,
+    eps_root: ArrayLike = 0.0,
+    initial_accumulator_value: ArrayLike = 1e-6,
+) -> GradientTransformation:
+    """Divide the mean gradient by the root of an additive mean square.
+
+        mu = b1 mu + (1 - b1) g
+        nu = nu - (1 - b2) sign(nu - |g|²) |g|²
+        u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+
+    b1: decay of the mean of g, in [0, 1).
+    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1).
+    eps, eps_root: added to the root, and inside it; at least 0.
+    initial_accumulator_value: first value of both `mu` and `nu`, at least 0.
+    """
+
+    def corrections(t):
+        return bias_correction(b1, t), bias_correction(b2, t)
+
+    def leaf(g, p, c, mu, nu):
+        c1, c2 = c
+        mu = ema(mu, g, b1)
+        nu = nu - (1 - b2) * jnp.sign(nu - square(g)) * square(g)
+        return mu / c1 / (jnp.sqrt(nu / c2 + eps_root) + eps), mu, nu
+
+    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    slots = {"mu": Slot(make=start), "nu": Slot(make=start, decode=jnp.real)}
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections)))
+
+
+@public("optimizer", paper=PAPER)
+def yogi(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-3,
+) -> GradientTransformationExtraArgs:
+    """Yogi: p = p - learning_rate u, with u and b1, b2, eps of `scale_by_yogi`.
+
+    learning_rate: a number, or a schedule of the step.
+    """
+    return chain(scale_by_yogi(b1, b2, eps), scale_by_learning_rate(learning_rate))

@@ -1,0 +1,253 @@
+"""Clipping: by element, by array, by unit, by the whole gradient, and by example.
+
+Pascanu, Mikolov and Bengio, 2013, On the difficulty of training Recurrent Neural
+Networks (arXiv:1211.5063), for the global norm; Brock et al., 2021, High-Performance
+Large-Scale Image Recognition Without Normalization (arXiv:2102.06171), equation 3, for
+units; Abadi et al., 2016, Deep Learning with Differential Privacy (arXiv:1607.00133)
+and McMahan et al., 2018, Learning Differentially Private Recurrent Language Models
+(arXiv:1710.06963) for examples.
+
+Differences from Optax: a gradient of zeros stays so where the bound is 0, and has a
+derivative; norms of float16 and bfloat16 gradients are taken in float32; an example
+whose norm is NaN is multiplied by 0, as one with an infinite norm is.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .. import tree
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import abs_sq, root, widen
+from .._engine.protocol import EmptyState, GradientTransformation
+from .._engine.registry import public
+from .._engine.rule import Rule
+
+
+ClipState = EmptyState
+ClipByGlobalNormState = EmptyState
+AdaptiveGradClipState = EmptyState
+
+
+@public(holomorphic=False)
+def clip(max_delta: ArrayLike) -> GradientTransformation:
+    """Clip each element: u = min(max(g, -max_delta), max_delta).
+
+    max_delta: the bound, at least 0.
+    """
+    return build(
+        Rule(lambda g, p, c: (jnp.clip(g, jnp.negative(max_delta), max_delta),))
+    )
+
+
+@public()
+def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
+    """Clip the root mean square of each array.
+
+        u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
+
+    threshold: the bound, at least 0.
+    """
+
+    def leaf(g, p, c):
+        rms = root(jnp.mean(square(g)))
+        # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
+        return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
+
+    return build(Rule(leaf))
+
+
+def _sum_of_squares(g, p, shared):
+    return jnp.sum(square(g))
+
+
+@public(paper="arXiv:1211.5063")
+def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
+    """Clip the norm of the whole gradient.
+
+        u = g                    where ‖g‖ < max_norm
+        u = (max_norm / ‖g‖) g   elsewhere,   ‖g‖ = sqrt(Σ |g|²) over all arrays
+
+    A norm that is NaN makes every update NaN.  An infinite one makes finite gradients 0
+    and infinite ones NaN; float32 norms from 1.8e19 on count as infinite.
+
+    max_norm: the bound, at least 0.
+    """
+
+    def once(shared, total, extra):
+        norm = root(jnp.asarray(total))
+        factor = max_norm / jnp.where(norm == 0, 1, norm)
+        return jnp.where(norm < max_norm, 1, factor), ()
+
+    # A product, since a division would not be repeated in what reads the result: XLA
+    # would write a clipped copy of the gradient.
+    return build(Rule(lambda g, p, c: (c * g,), once=once, total=_sum_of_squares))
+
+
+def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
+    """The norm of each unit, in the shape of `x`.
+
+    x: an array.  A unit is all of it if it has at most one axis that is longer than 1,
+        else what belongs to one index of the last axis; for rank 3, of the last two.
+    axis: the axes that make up a unit; needed from rank 6 on.
+
+    Returns float32 or wider.  Raises a `ValueError` if `axis` is needed.
+    """
+    x = widen(x)
+    norm = root(jnp.sum(abs_sq(x), axis=_unit(x.shape, axis), keepdims=True))
+    return jnp.broadcast_to(norm, x.shape)
+
+
+def _unit(shape, axis):
+    """The axes that make up a unit."""
+    if axis is not None:
+        return axis
+    if sum(n != 1 for n in shape) <= 1:
+        return tuple(range(len(shape)))
+    if len(shape) > 5:
+        raise ValueError(
+            f"the units of an array of shape {shape} are unknown, since it has more "
+            "than 5 axes; give the axes that make up a unit as `axis`"
+        )
+    return 0 if len(shape) < 4 else tuple(range(len(shape) - 1))
+
+
+def unitwise_clip(
+    g_norm: ArrayLike, max_norm: ArrayLike, grad: ArrayLike, div_eps: ArrayLike = 1e-6
+) -> jax.Array:
+    """Clip each unit, given its norm.
+
+        u = g                                     where g_norm < max_norm
+        u = (max_norm / max(g_norm, div_eps)) g   elsewhere
+
+    g_norm: the norm of the unit of each element, shaped as `grad`; `unitwise_norm`.
+    max_norm: the bound, shaped as `grad`.
+    grad: the gradient g, whose dtype the result has.
+    div_eps: lower bound of the divisor, above 0.
+
+    Raises a `ValueError` if the result is not shaped as `grad`.
+    """
+    shape = jnp.shape(grad)
+    for name, x in {"g_norm": g_norm, "max_norm": max_norm}.items():
+        if jnp.shape(x) not in (shape, ()):
+            raise ValueError(
+                f"`{name}` has shape {jnp.shape(x)}, expected that of `grad`, {shape}"
+            )
+    wide = widen(grad)
+    with jax.numpy_dtype_promotion("standard"):
+        factor = max_norm / jnp.maximum(g_norm, div_eps)
+        clipped = jnp.where(jnp.less(g_norm, max_norm), wide, factor * wide)
+    return _narrowed(clipped, grad)
+
+
+@public(paper="arXiv:2102.06171")
+def adaptive_grad_clip(
+    clipping: ArrayLike,
+    eps: ArrayLike = 1e-3,
+    axis: int | tuple[int, ...] | None = None,
+) -> GradientTransformation:
+    """Clip each unit to a part of the norm of its parameters.
+
+        u = g                                        where ‖g‖ < c
+        u = (c / max(‖g‖, 1e-6)) g   elsewhere,   c = clipping max(‖p‖, eps)
+
+    clipping: the largest ratio of the norms, above 0.
+    eps: lower bound of the norm of the parameters, so that those at zero can move.
+    axis: the axes that make up a unit; see `unitwise_norm`.
+    """
+
+    def leaf(g, p, c):
+        most = clipping * jnp.maximum(unitwise_norm(p, axis), eps)
+        return (unitwise_clip(unitwise_norm(g, axis), most, g),)
+
+    return build(Rule(leaf, needs_params=True))
+
+
+def per_example_global_norm_clip(
+    grads: Any, l2_norm_clip: ArrayLike
+) -> tuple[Any, jax.Array]:
+    """Clip the gradient of each example by its norm over all arrays, and add them up.
+
+        Σ_i min(1, l2_norm_clip / ‖g_i‖) g_i
+
+    grads: a tree of arrays whose first axis counts the examples i.
+    l2_norm_clip: the bound, at least 0.
+
+    Returns the sum, and how many examples were clipped, an int32 scalar.  Raises a
+    `ValueError` if the first axes differ.
+    """
+    _check_batch(grads, "per_example_global_norm_clip")
+    squares = jax.tree.reduce(jnp.add, jax.tree.map(_squares, grads))
+    factor, clipped = _shrink(root(squares), l2_norm_clip)
+    return jax.tree.map(lambda g: _weighted_sum(g, factor), grads), clipped
+
+
+def per_example_layer_norm_clip(
+    grads: Any, global_l2_norm_clip: ArrayLike, uniform: bool = True
+) -> tuple[Any, Any]:
+    """Clip the gradient of each example by its norm in each array, and add them up.
+
+        Σ_i min(1, bound / ‖g_i‖) g_i   for each array
+        bound = C / sqrt(K)        if uniform, else
+        bound = C sqrt(D_k / D)
+
+    K is the number of arrays, D_k the size of one, and D that of all together.
+
+    grads: a tree of arrays whose first axis counts the examples i.
+    global_l2_norm_clip: the bound C for all arrays together, at least 0.
+    uniform: whether every array has the same bound.
+
+    Returns the sums, and how many examples were clipped in each array, int32 scalars.
+    Raises a `ValueError` if the first axes differ.
+    """
+    _check_batch(grads, "per_example_layer_norm_clip")
+    treedef, size = jax.tree.structure(grads), tree.size(grads)
+
+    def layer(g):
+        part = 1 / treedef.num_leaves if uniform else g.size / size
+        bound = global_l2_norm_clip * math.sqrt(part)
+        factor, clipped = _shrink(root(_squares(g)), bound)
+        return _weighted_sum(g, factor), clipped
+
+    pairs = jax.tree.map(layer, grads)
+    return jax.tree.transpose(treedef, jax.tree.structure((0, 0)), pairs)
+
+
+def _check_batch(grads, name):
+    first = jax.tree.reduce(lambda found, g: found | {jnp.shape(g)[:1]}, grads, set())
+    if len(first) != 1 or () in first:
+        raise ValueError(
+            f"`{name}` takes gradients of which the first axis counts the examples, "
+            f"but the first axes are {sorted(first)}; take them with `jax.vmap`"
+        )
+
+
+def _squares(g):
+    """Σ |g_i|² of each example i."""
+    return jnp.sum(abs_sq(widen(g)), axis=tuple(range(1, g.ndim)))
+
+
+def _shrink(norms, bound):
+    """What to multiply the examples with, and how many of them that changes."""
+    is_over = ~(norms <= bound)
+    factor = jnp.where(is_over, bound / jnp.where(is_over, norms, 1), 1)
+    # An example of unknown norm must not get through unclipped.
+    factor = jnp.where(jnp.isnan(norms), 0, factor)
+    return factor, jnp.sum(is_over, dtype=jnp.int32)
+
+
+def _weighted_sum(g, factor):
+    """Σ_i factor_i g_i, in the dtype of g if that is inexact."""
+    wide = widen(g)
+    factor = jnp.expand_dims(factor, tuple(range(1, g.ndim))).astype(wide.dtype)
+    return _narrowed(jnp.sum(wide * factor, axis=0), g)
+
+
+def _narrowed(x, g):
+    """`x` in the dtype of g, unless g holds integers."""
+    dtype = jnp.result_type(g)
+    return x.astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else x

@@ -1,0 +1,23 @@
+"""Updates that keep the parameters in a set."""
+
+import jax.numpy as jnp
+
+from .._engine.compose import build
+from .._engine.protocol import EmptyState, GradientTransformation
+from .._engine.registry import public
+from .._engine.rule import Rule
+
+
+NonNegativeParamsState = EmptyState
+
+
+@public(holomorphic=False)
+def keep_params_nonnegative() -> GradientTransformation:
+    """Shorten updates that would make a parameter negative, so that it becomes 0.
+
+        u = -p where p + g < 0, else g
+
+    It comes last in a chain.  Negative parameters are moved to 0.
+    """
+    leaf = lambda g, p, c: (jnp.where(p + g < 0, -p, g),)
+    return build(Rule(leaf, needs_params=True))

@@ -1,0 +1,80 @@
+"""Running means and sums of the updates."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema as mix
+from .._engine.protocol import GradientTransformation
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot, counted
+from .._engine.twin import twin
+
+
+@twin
+class EmaState(NamedTuple):
+    """count: steps taken.  ema: mean of the updates, shaped as the parameters."""
+
+    count: jax.Array
+    ema: Any
+
+
+@public()
+def ema(
+    decay: ArrayLike, debias: bool = True, accumulator_dtype: DTypeLike | None = None
+) -> GradientTransformation:
+    """Replace the updates by their running mean.
+
+        ema = decay ema + (1 - decay) g
+        u = ema / (1 - decay^t)   if debias, else ema
+
+    decay: weight of the past, in [0, 1).
+    debias: whether to make up for the start at zero.
+    accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
+    """
+
+    def leaf(g, p, c, mean):
+        mean = mix(mean, g, decay)
+        return (mean / c if debias else mean), mean
+
+    once = counted(lambda t: bias_correction(decay, t) if debias else None)
+    slots = {"ema": Slot(dtype=accumulator_dtype)}
+    return build(Rule(leaf, EmaState, slots, COUNT, once))
+
+
+@twin
+class ApplyEvery(NamedTuple):
+    """count: steps since the last update.  grad_acc: sum, shaped as the parameters."""
+
+    count: jax.Array
+    grad_acc: Any
+
+
+@public()
+def apply_every(k: ArrayLike = 1) -> GradientTransformation:
+    """Add up k updates and return the sum; return zeros at the other steps.
+
+    What comes before or after this in a chain runs at every step; `MultiSteps` runs a
+    whole optimizer every k steps.
+
+    k: how many, an integer at least 1.
+
+    Raises a `ValueError` for a smaller one.
+    """
+    if isinstance(k, int) and k < 1:
+        raise ValueError(f"`k` is {k}, expected how many updates to add, at least 1")
+
+    def once(shared, total, extra):
+        (count,) = shared
+        period = jnp.asarray(k).astype(count.dtype)
+        return (count == 0, count == period - 1), ((count + 1) % period,)
+
+    def leaf(g, p, c, grad_acc):
+        is_first, is_last = c
+        grad_acc = jnp.where(is_first, 0, grad_acc) + g
+        return jnp.where(is_last, grad_acc, 0), grad_acc
+
+    return build(Rule(leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, once))

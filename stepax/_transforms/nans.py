@@ -1,0 +1,35 @@
+"""Replacing NaN gradients."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from .._engine.compose import build
+from .._engine.protocol import GradientTransformation
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+
+
+@twin
+class ZeroNansState(NamedTuple):
+    """found_nan: whether the last gradient had a NaN, a boolean for each parameter."""
+
+    found_nan: Any
+
+
+@public()
+def zero_nans() -> GradientTransformation:
+    """Replace NaN by 0, and remember where there were any.
+
+        u = 0 where g is NaN, else g
+
+    Infinite numbers stay.
+    """
+
+    def leaf(g, p, c, found_nan):
+        is_nan = jnp.isnan(g)
+        return jnp.where(is_nan, 0, g), jnp.any(is_nan)
+
+    flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
+    return build(Rule(leaf, ZeroNansState, {"found_nan": flag}, guard=True))

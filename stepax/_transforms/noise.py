@@ -1,0 +1,98 @@
+"""Gradient noise.
+
+Neelakantan et al., 2015, Adding Gradient Noise Improves Learning for Very Deep Networks
+(arXiv:1511.06807), equation 1.
+
+Difference from Optax: raw keys of `jax.random.PRNGKey` are taken, too.
+"""
+
+import functools as ft
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .. import tree
+from .._engine.leafwise import map_gradients
+from .._engine.numerics import safe_increment, widen
+from .._engine.protocol import GradientTransformation, transformation
+from .._engine.registry import public
+from .._engine.twin import twin
+
+
+@twin
+class AddNoiseState(NamedTuple):
+    """count: steps taken.  rng_key: for the noise of the next step, a scalar key."""
+
+    count: jax.Array
+    rng_key: jax.Array
+
+
+@public(paper="arXiv:1511.06807")
+def add_noise(
+    eta: ArrayLike,
+    gamma: ArrayLike,
+    key: jax.Array | int | None = None,
+    *,
+    seed: int | None = None,
+) -> GradientTransformation:
+    """Add Gaussian noise that fades.
+
+        u = g + N(0, eta / t^gamma)
+
+    eta: variance at the first step, at least 0.
+    gamma: how fast it fades, at least 0; the paper takes 0.55.
+    key: a random key, or an integer to make one of.
+    seed: the former name of `key`, deprecated.
+
+    Raises a `ValueError` if both `key` and `seed` are given.
+    """
+    key = _chosen(key, seed)
+
+    def init(params):
+        return AddNoiseState(jnp.zeros([], jnp.int32), _typed(key))
+
+    def update(updates, state, params=None, **extra_args):
+        return _step(updates, state, eta, gamma)
+
+    return transformation(init, update)
+
+
+# Jitted, since compiled noise differs from noise that is drawn operation by operation.
+@jax.jit
+def _step(updates, state, eta, gamma):
+    count = safe_increment(state.count)
+    deviation = jnp.sqrt(eta / widen(count) ** gamma)
+    rng_key, now = jax.random.split(state.rng_key)
+    add = ft.partial(_add, deviation)
+    noisy = map_gradients(add, updates, noise=tree.random_like(now, updates))
+    return noisy, AddNoiseState(count, rng_key)
+
+
+def _add(deviation, g, noise):
+    wide = widen(g)
+    deviation, noise = deviation.astype(wide.dtype), noise.astype(wide.dtype)
+    return (wide + deviation * noise).astype(g.dtype)
+
+
+def _chosen(key, seed):
+    if key is not None and seed is not None:
+        raise ValueError("both `key` and `seed` are given; give `key` alone")
+    if seed is not None:
+        warnings.warn("`seed` is deprecated; use `key`", DeprecationWarning, 4)
+        return seed
+    if key is None:
+        warnings.warn("`key` will be required; it is taken to be 0", UserWarning, 4)
+        return 0
+    return key
+
+
+def _typed(key):
+    """A new key: that of the caller must outlive the donation of a state."""
+    if jnp.ndim(key) == 0 and not hasattr(key, "dtype"):
+        return jax.random.key(key)
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jnp.copy(key)
+    return jax.random.key(key) if jnp.ndim(key) == 0 else jax.random.wrap_key_data(key)

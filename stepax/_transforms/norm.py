@@ -1,0 +1,103 @@
+"""Scaling each array by norms of the gradient and the parameter, and centering it.
+
+You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
+(arXiv:1708.03888), for the trust ratio; Yong et al., 2020, Gradient Centralization
+(arXiv:2004.01461), equation 1.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import root, safe_norm, safe_root_mean_squares
+from .._engine.protocol import EmptyState, GradientTransformation
+from .._engine.registry import public
+from .._engine.rule import Rule
+
+
+ScaleByTrustRatioState = EmptyState
+
+
+@public(paper="arXiv:1708.03888")
+def scale_by_trust_ratio(
+    min_norm: ArrayLike = 0.0,
+    trust_coefficient: ArrayLike = 1.0,
+    eps: ArrayLike = 0.0,
+) -> GradientTransformation:
+    """Make the length of the update proportional to that of the parameter.
+
+        u = trust_coefficient ‖p‖ / (‖g‖ + eps) g
+        u = g   where one of the norms is 0;   norms are at least min_norm
+
+    min_norm: lower bound of both norms, at least 0.
+    trust_coefficient: the factor, above 0.
+    eps: added to the divisor, at least 0.
+    """
+
+    def leaf(g, p, c):
+        p_norm, g_norm = safe_norm(p, min_norm), safe_norm(g, min_norm)
+        is_zero = (p_norm == 0) | (g_norm == 0)
+        divisor = jnp.where(is_zero, 1, g_norm + eps)
+        return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
+
+    return build(Rule(leaf, needs_params=True))
+
+
+@public()
+def scale_by_param_block_norm(min_scale: ArrayLike = 1e-3) -> GradientTransformation:
+    """Multiply each array by the norm of its parameter: u = max(‖p‖, min_scale) g.
+
+    min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
+    """
+    leaf = lambda g, p, c: (g * safe_norm(p, min_scale),)
+    return build(Rule(leaf, needs_params=True))
+
+
+@public()
+def scale_by_param_block_rms(min_scale: ArrayLike = 1e-3) -> GradientTransformation:
+    """Multiply each array by the root mean square of its parameter.
+
+        u = max(sqrt(mean |p|²), min_scale) g
+
+    min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
+    """
+    leaf = lambda g, p, c: (g * safe_root_mean_squares(p, min_scale),)
+    return build(Rule(leaf, needs_params=True))
+
+
+def _sum_of_squares(g, p, shared):
+    return jnp.sum(square(g))
+
+
+@public()
+def normalize_by_update_norm(
+    scale_factor: ArrayLike = 1.0, eps: ArrayLike = 1e-6
+) -> GradientTransformation:
+    """Give the whole gradient one length: u = scale_factor g / (‖g‖ + eps).
+
+    ‖g‖ = sqrt(Σ |g|²) over all arrays; a gradient of zeros stays so.
+
+    scale_factor: the length.
+    eps: added to the divisor, above 0.
+    """
+
+    def once(shared, total, extra):
+        return (root(jnp.asarray(total)) + eps) / scale_factor, ()
+
+    return build(Rule(lambda g, p, c: (g / c,), once=once, total=_sum_of_squares))
+
+
+@public(paper="arXiv:2004.01461")
+def centralize() -> GradientTransformation:
+    """Subtract the mean over all axes but the first: u = g - mean(g).
+
+    Arrays of fewer than two axes stay as they are.
+    """
+
+    def leaf(g, p, c):
+        if g.ndim < 2:
+            return (g,)
+        return (g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True),)
+
+    return build(Rule(leaf))

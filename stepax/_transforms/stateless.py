@@ -1,0 +1,44 @@
+"""Transformations from functions that remember nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .._engine.leafwise import map_gradients
+from .._engine.protocol import (
+    GradientTransformation,
+    Params,
+    Updates,
+    init_empty_state,
+    transformation,
+)
+from .._engine.registry import public
+
+
+@public()
+def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
+    """Make a transformation from a function of the gradients: u = f(g, p).
+
+    f: takes two trees, the gradients and the parameters; these are `None` if `update`
+        is called without.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        return f(updates, params), state
+
+    return transformation(init_empty_state, update)
+
+
+@public()
+def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
+    """Make a transformation from a function of one gradient: u = f(g, p).
+
+    f: takes two arrays, a gradient and its parameter; this is `None` if `update` is
+        called without.  It is not called where there is no gradient.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        if params is None:
+            return map_gradients(lambda g: f(g, None), updates), state
+        return map_gradients(f, updates, params=params), state
+
+    return transformation(init_empty_state, update)

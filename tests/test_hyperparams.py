@@ -1,0 +1,503 @@
+"""What is a number or a schedule lives in the state; everything else stays outside."""
+
+import functools as ft
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import make, rows, types
+
+import stepax
+from stepax._engine.arguments import Call
+from stepax._engine.stateful import StatefulSchedule
+
+
+if TYPE_CHECKING:
+    from nowhere import Missing  # pyright: ignore[reportMissingImports]
+
+inject = stepax.inject_hyperparams
+
+
+def parameters(dtype="float32"):
+    p = {"w": jnp.arange(6.0).reshape(2, 3) / 8 - 0.3, "b": jnp.ones(3)}
+    return jax.tree.map(lambda x: x.astype(dtype), p)
+
+
+def gradients(params, i=0):
+    return jax.tree.map(lambda p: jnp.sin(3 * p + i).astype(p.dtype), params)
+
+
+EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
+
+
+def run(tx, params, steps=3, jit=True):
+    tx = stepax.with_extra_args_support(tx)
+    step = lambda g, s, p: tx.update(g, s, p, **EXTRA)
+    step, init = (jax.jit(step), jax.jit(tx.init)) if jit else (step, tx.init)
+    state = init(params)
+    for i in range(steps):
+        u, state = step(gradients(params, i), state, params)
+        params = stepax.apply_updates(params, u)
+    return params, state
+
+
+def assert_close(found, wanted, rtol=2e-5, atol=2e-6):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(x, y, rtol, atol)
+
+
+def arguments(row):
+    """The arguments of an optimizer, as `make` gives them."""
+    return make(row).recipe.bound.arguments
+
+
+# --- every factory -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_an_injected_optimizer_equals_the_plain_one(row):
+    # A number that is traced is rounded to float32 before the arithmetic that Python
+    # does with it in float64, such as 1 - b2; three steps leave a part in 10^5.
+    plain, _ = run(make(row), parameters())
+    found, state = run(inject(row.factory)(**arguments(row)), parameters())
+    assert_close(found, plain)
+    assert int(state.count) == 3
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_numbers_are_injected_and_nothing_else(row):
+    given = arguments(row)
+    state = inject(row.factory)(**given).init(parameters())
+    floats = {k for k, x in given.items() if isinstance(x, float)}
+    assert floats <= set(state.hyperparams)
+    for k in state.hyperparams:
+        assert isinstance(given[k], float | int) and not isinstance(given[k], bool)
+    assert state.hyperparams_states == {}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
+    tx = inject(row.factory)(**arguments(row))
+    first = tx.init(parameters(dtype))
+    new, state = run(tx, parameters(dtype))
+    whole = {k for k, x in arguments(row).items() if isinstance(x, int)}
+    for k, x in state.hyperparams.items():
+        assert x.dtype == (jnp.int32 if k in whole else jnp.float32)
+    assert types(first) == types(state)
+    assert {str(x.dtype) for x in jax.tree.leaves(new)} == {dtype}
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_a_changed_hyperparameter_compiles_nothing_anew(row):
+    tx, params = inject(row.factory)(**arguments(row)), parameters()
+    traced = []
+
+    @jax.jit
+    def step(g, s, p):
+        traced.append(None)
+        return tx.update(g, s, p, **EXTRA)
+
+    state = tx.init(params)
+    for i in range(4):
+        for k, x in state.hyperparams.items():
+            state.hyperparams[k] = x * jnp.asarray(0.99, x.dtype) if i else x
+        _, state = step(params, state, params)
+    assert len(traced) == 1
+
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *args, **kwargs: COMPILED.append(name)
+)
+
+
+def compilations():
+    return sum("backend_compile" in name for name in COMPILED)
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_a_changed_hyperparameter_compiles_nothing_outside_of_jit(row):
+    tx, params = inject(row.factory)(**arguments(row)), parameters()
+    state = tx.init(params)
+    for i in range(5):
+        if i == 2:
+            before = compilations()
+        for k, x in state.hyperparams.items():
+            state.hyperparams[k] = float(x) * 0.99 if x.dtype == jnp.float32 else x
+        _, state = tx.update(params, state, params, **EXTRA)
+    assert compilations() == before
+
+
+is_matrix = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+
+
+@pytest.mark.parametrize(
+    "mask", [is_matrix, {"w": True, "b": False}, {"b": False, "**": 1}]
+)
+def test_kernels_are_shared_also_under_a_mask(mask):
+    tx, params = inject(stepax.adamw)(0.1, mask=mask), parameters()
+    state = tx.init(params)
+    for i in range(4):
+        if i == 2:
+            before = compilations()
+        state.hyperparams["weight_decay"] = 0.1 * i
+        _, state = tx.update(params, state, params)
+    assert compilations() == before
+
+
+# --- real Optax ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "factory, injected, fixed",
+    [
+        (
+            optax.adafactor,
+            {"decay_rate", "eps"},
+            {"min_dim_size_to_factor", "factored"},
+        ),
+        (optax.contrib.galore, {"scale"}, {"rank", "update_proj_gap"}),
+        (optax.contrib.adopt, {"b1", "b2"}, {"clip_value_fn", "nesterov"}),
+        (optax.contrib.muon, {"beta"}, {"weight_dimension_numbers", "ns_coeffs"}),
+        (optax.adamw, {"b1", "weight_decay"}, {"mask", "mu_dtype"}),
+        (optax.sgd, set(), {"nesterov", "accumulator_dtype"}),
+        (optax.noisy_sgd, {"eta", "gamma"}, {"key", "seed"}),
+    ],
+)
+def test_factories_of_optax_run_without_static_args(factory, injected, fixed):
+    given = {"learning_rate": 0.1}
+    if "key" in inspect.signature(factory).parameters:
+        given["key"] = 0
+    params = {"w": jnp.ones((4, 3)) / 2, "b": jnp.ones(3)}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        plain, _ = run(factory(**given), params)
+        found, state = run(inject(factory)(**given), params)
+    assert_close(found, plain)
+    assert injected | {"learning_rate"} <= set(state.hyperparams)
+    assert not fixed & set(state.hyperparams)
+
+
+def test_lbfgs_of_optax_is_injected():
+    tx = inject(optax.lbfgs)(0.1, linesearch=None)
+    with jax.numpy_dtype_promotion("standard"):
+        found, state = run(tx, parameters())
+        plain, _ = run(optax.lbfgs(0.1, linesearch=None), parameters())
+    assert_close(found, plain)
+    assert set(state.hyperparams) == {"learning_rate"}
+
+
+def test_states_are_those_of_optax():
+    schedule = lambda count: jnp.float32(0.1) / (1 + count).astype(jnp.float32)
+    for args in (0.1,), (schedule,):
+        with jax.numpy_dtype_promotion("standard"):
+            wanted, theirs = run(
+                optax.inject_hyperparams(optax.adamw)(*args), parameters()
+            )
+        found, ours = run(inject(stepax.adamw)(*args), parameters())
+        assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
+        assert_close(found, wanted)
+        assert_close(ours, theirs)
+        tx = inject(stepax.adamw)(*args)
+        assert_close(
+            tx.update(wanted, theirs, wanted)[0], tx.update(wanted, ours, wanted)[0]
+        )
+    assert inject is stepax.inject_stateful_hyperparams
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_parameters_keep_their_states_in_optimizers_of_optax(dtype):
+    tx, params = inject(optax.adam)(0.1), parameters(dtype)
+    with jax.numpy_dtype_promotion("standard"):
+        first = tx.init(params)
+        u, state = tx.update(params, first, params)
+    assert types(state) == types(first)
+    assert {str(x.dtype) for x in jax.tree.leaves(u)} == {dtype}
+
+
+# --- what is a schedule --------------------------------------------------------------
+
+
+class Model(eqx.Module):
+    """A model that must not be called."""
+
+    w: jax.Array
+    b: jax.Array
+    f: Callable = jnp.tanh
+
+    def __call__(self, x):
+        raise AssertionError("a tree was called")
+
+
+class IsMatrix(eqx.nn.Identity):
+    def __call__(self, x, **kwargs):
+        return jax.tree.map(lambda p: p.ndim > 1, x)
+
+
+MASKS = {
+    "tree": is_matrix,
+    "function": lambda params: is_matrix,
+    "functools.partial": lambda params: ft.partial(lambda c, p: is_matrix(p), 1),
+    "Partial": lambda params: jax.tree_util.Partial(is_matrix),
+    "leafless module": lambda params: IsMatrix(),
+    "names": lambda params: {"w": True, "**": False},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("factory", [stepax.adamw, optax.adamw])
+def test_a_mask_for_a_callable_model_is_never_taken_for_a_schedule(factory, mask):
+    if factory is optax.adamw and mask not in ("tree", "function", "functools.partial"):
+        pytest.skip("Optax does not take it")
+    model = eqx.filter(Model(jnp.ones((2, 2)), jnp.ones(2)), eqx.is_array)
+    more = {"weight_decay": 0.5, "mask": MASKS[mask](model)}
+    with jax.numpy_dtype_promotion("standard"):
+        if factory is optax.adamw:
+            model = {"w": model.w, "b": model.b}
+            more["mask"] = MASKS[mask](model)
+        plain, _ = run(stepax.adamw(0.1, **more), model)
+        found, state = run(inject(factory)(0.1, **more), model)
+    assert_close(found, plain)
+    assert "mask" not in state.hyperparams and state.hyperparams_states == {}
+
+
+class Warm:
+    """A schedule that remembers, and reads a keyword."""
+
+    def init(self):
+        return jnp.zeros([], jnp.float32)
+
+    def update(self, state, **extra_args):
+        return state + extra_args.get("value", 0)
+
+    def __call__(self, state, **extra_args):
+        return 0.1 + state
+
+
+def untyped(lr, decay=0.5, mask=None, mu_dtype=None, clip_fn=None, k=3, flag=False):
+    assert mask is None or callable(mask)
+    return stepax.adamw(lr, weight_decay=decay, mask=mask, mu_dtype=mu_dtype)
+
+
+def quoted(
+    lr: "stepax.ScalarOrSchedule",
+    k: "int" = 2,
+    what: "Missing" = None,  # pyright: ignore
+    mask: "stepax.MaskOrFn" = None,
+    per_leaf: "Callable[[stepax.Params], Any] | float | None" = None,
+):
+    assert isinstance(k, int) and (mask is None or callable(mask))
+    assert per_leaf is None or callable(per_leaf)
+    return (
+        stepax.sgd(lr) if hasattr(stepax, "sgd") else stepax.scale_by_learning_rate(lr)
+    )
+
+
+def with_rest(lr, *numbers, **more):
+    assert numbers == (0.8,)
+    return stepax.adam(lr, *numbers, **more)
+
+
+def half(count):
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    "factory, args, kwargs, numbers, schedules",
+    [
+        (untyped, (0.1,), {}, {"lr", "decay", "k"}, set()),
+        (untyped, (half, half), {}, {"k"}, {"lr", "decay"}),
+        (untyped, (Warm(),), {"mask": is_matrix}, {"decay", "k"}, {"lr"}),
+        (untyped, (0.1,), {"clip_fn": half, "mu_dtype": jnp.bfloat16},
+         {"lr", "decay", "k"}, set()),
+        (untyped, (np.float32(0.1), jnp.float32(1)), {"mu_dtype": jnp.dtype("float32")},
+         {"lr", "decay", "k"}, set()),
+        (quoted, (0.1,), {"mask": is_matrix, "per_leaf": is_matrix}, {"lr"}, set()),
+        (quoted, (half,), {"k": 7}, set(), {"lr"}),
+        (ft.partial(untyped, decay=0.25), (0.1,), {}, {"lr", "decay", "k"}, set()),
+        (ft.partial(quoted, mask=is_matrix), (half,), {}, set(), {"lr"}),
+        (with_rest, (0.1, 0.8), {"b2": 0.9, "eps": half}, {"lr", "b2"}, {"eps"}),
+        (lambda lr: stepax.adam(lr), (1,), {}, {"lr"}, set()),
+    ],
+)  # fmt: skip
+def test_factories_of_users_are_understood(factory, args, kwargs, numbers, schedules):
+    tx = inject(factory)(*args, **kwargs)
+    state = jax.jit(tx.init)(parameters())
+    assert set(state.hyperparams) == numbers | schedules
+    assert set(state.hyperparams_states) == schedules
+    assert set(Call(factory, args, kwargs).sort(())[0]) == numbers
+    jax.jit(tx.update)(parameters(), state, parameters())
+
+
+def test_an_integer_for_a_number_can_be_changed_to_a_fraction():
+    tx = inject(lambda learning_rate: stepax.adam(learning_rate))(1)
+    state = tx.init(parameters())
+    assert state.hyperparams["learning_rate"].dtype == jnp.float32
+    state.hyperparams["learning_rate"] = 0.5
+    _, state = tx.update(parameters(), state, parameters())
+    assert state.hyperparams["learning_rate"] == 0.5
+
+
+def test_static_args_are_left_alone():
+    tx = lambda static: inject(stepax.adam, static)(0.1, b1=0.8)
+    for static in "b1", ("b1",), ["b1", "eps"], {"b1"}:
+        assert "b1" not in tx(static).init(parameters()).hyperparams
+    with pytest.raises(
+        ValueError, match=r"`static_args` names \['b3'\], but the param"
+    ):
+        tx("b3")
+
+
+# --- schedules and dtypes ------------------------------------------------------------
+
+
+def test_three_hundred_steps_with_schedules_equal_the_plain_run():
+    # The error of one rounding of the rate to float32, 6e-8 of each step, adds up over
+    # 300 steps of about 0.01 to at most 2e-7, which Adam's division makes larger.
+    schedule = stepax.warmup_cosine_decay_schedule(0.0, 0.01, 30, 300)
+    decay = stepax.linear_schedule(0.1, 0.0, 200)
+    make = lambda f: f(schedule, weight_decay=decay, b1=0.8)
+    plain, _ = run(make(stepax.adamw), parameters(), 300)
+    found, state = run(make(inject(stepax.adamw)), parameters(), 300)
+    assert_close(found, plain, rtol=1e-4, atol=1e-5)
+    # The value in the state is the one that the last step used.
+    np.testing.assert_allclose(state.hyperparams["learning_rate"], schedule(299), 1e-6)
+
+
+def test_a_schedule_with_a_state_sees_the_keywords():
+    assert isinstance(Warm(), StatefulSchedule)
+    tx, params = inject(stepax.adam)(Warm()), parameters()
+    state = tx.init(params)
+    rates = []
+    for _ in range(3):
+        _, state = tx.update(params, state, params, value=jnp.float32(1))
+        rates.append(float(state.hyperparams["learning_rate"]))
+    np.testing.assert_allclose(rates, [0.1, 1.1, 2.1], rtol=1e-6)
+    assert float(state.hyperparams_states["learning_rate"]) == 3
+
+
+@pytest.mark.parametrize("given", [None, "float32", "bfloat16"])
+def test_hyperparameters_take_the_dtype_asked_for(given):
+    tx = inject(stepax.adam, hyperparam_dtype=given)(0.1)
+    _, state = run(tx, parameters())
+    dtypes = {str(x.dtype) for x in state.hyperparams.values()}
+    assert dtypes == {given or "float32"}
+
+
+def test_hyperparameters_are_float64_for_float64_parameters_alone(x64):
+    for dtype in "float32", "float64":
+        params, tx = parameters(dtype), inject(stepax.adam)(0.1)
+        state = tx.init(params)
+        for new in np.float64(0.2), np.float32(0.2), jnp.asarray(0.2), 0.2:
+            state.hyperparams["learning_rate"] = new
+            _, state = tx.update(params, state, params)
+            assert {str(x.dtype) for x in state.hyperparams.values()} == {dtype}
+
+
+@pytest.mark.parametrize(
+    "new", [np.float64(0.2), np.float32(0.2), 0.2, 1, jnp.float16(0.2)]
+)
+def test_a_hyperparameter_may_be_replaced_by_any_number(new):
+    tx, params = inject(stepax.adam)(0.1), parameters()
+    state = tx.init(params)
+    state.hyperparams["learning_rate"] = new
+    _, state = tx.update(params, state, params)
+    assert state.hyperparams["learning_rate"].dtype == jnp.float32
+    assert not state.hyperparams["learning_rate"].weak_type
+
+
+# --- states --------------------------------------------------------------------------
+
+
+def test_nothing_is_mutated_and_nothing_is_shared():
+    tx, params = inject(stepax.adamw)(jnp.float32(0.1)), parameters()
+
+    @jax.jit
+    def step(state):
+        state.hyperparams["learning_rate"] = jnp.float32(0.5)
+        before = dict(state.hyperparams)
+        _, new = tx.update(params, state, params)
+        assert state.hyperparams == before and new.hyperparams is not state.hyperparams
+        new.hyperparams["learning_rate"] *= 2
+        assert state.hyperparams == before
+        return new
+
+    state = step(tx.init(params))
+    assert state.hyperparams["learning_rate"] == 1
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    "factory, args",
+    [(stepax.adamw, {}), (optax.contrib.prodigy, {}), (optax.contrib.dadapt_adamw, {})],
+)
+def test_parameters_and_a_fresh_state_can_be_donated(factory, args, jit):
+    rate, params = jnp.float32(0.1), parameters()
+    with jax.numpy_dtype_promotion("standard"):
+        tx = inject(factory)(rate, **args)
+        # A copy, because Prodigy of Optax keeps the parameters themselves.
+        own = jax.tree.map(jnp.copy, params)
+        state = (jax.jit(tx.init) if jit else tx.init)(own)
+        step = jax.jit(tx.update, donate_argnums=(1, 2))
+        for _ in range(2):
+            _, state = step(gradients(params), state, jax.tree.map(jnp.copy, params))
+            _, state = tx.update(params, state, params)
+    assert rate == 0.1 and not rate.is_deleted()
+
+
+def test_nothing_leaks():
+    tx, params = inject(stepax.adamw)(half, mask=is_matrix), parameters()
+    with jax.checking_leaks():
+        state = jax.jit(tx.init)(params)
+        jax.jit(tx.update)(params, state, params)
+        jax.vmap(lambda rate: inject(stepax.adam)(rate).init(params))(jnp.ones(2))
+
+
+def test_one_in_another_keeps_both_states():
+    outer = lambda o: o.inject_hyperparams(
+        lambda lr: o.inject_hyperparams(o.adam)(lr, b1=0.8)
+    )(0.1)
+    with jax.numpy_dtype_promotion("standard"):
+        wanted, theirs = run(outer(optax), parameters())
+    found, ours = run(outer(stepax), parameters())
+    assert_close(found, wanted)
+    assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
+
+
+def test_a_state_survives_flattening():
+    tx, params = inject(stepax.adamw)(half), parameters()
+    _, state = tx.update(params, tx.init(params), params)
+    leaves, treedef = jax.tree.flatten(state)
+    again = treedef.unflatten([np.asarray(x) for x in leaves])
+    u, _ = tx.update(params, again, params)
+    assert_close(u, tx.update(params, state, params)[0], rtol=0, atol=0)
+
+
+def test_a_mistyped_hyperparameter_is_an_error():
+    tx, params = inject(stepax.adamw)(0.1), parameters()
+    state = tx.init(params)
+    state.hyperparams["learning_rat"] = 0.5
+    with pytest.raises(
+        ValueError, match="`learning_rat` in .*did you mean `learning_rate"
+    ):
+        tx.update(params, state, params)
+    del state.hyperparams["learning_rat"], state.hyperparams["b1"]
+    with pytest.raises(ValueError, match=r"lacks \['b1'\]"):
+        tx.update(params, state, params)
+    with pytest.raises(
+        ValueError, match="`InjectStatefulHyperparamsState`, but was given"
+    ):
+        tx.update(params, stepax.adam(0.1).init(params), params)
+
+
+def test_an_injected_optimizer_is_printed_and_compared():
+    make = lambda: inject(stepax.adam)(0.1, b1=0.8)
+    assert repr(make()) == "inject_hyperparams(adam)(0.1, b1=0.8)"
+    assert make() == make() and hash(make()) == hash(make())
