@@ -84,7 +84,7 @@ def _is_of_number(function: Any) -> bool:
     if not isinstance(arguments, list):
         return True  # it does not say
     members = _members(arguments[0]) if len(arguments) == 1 else []
-    is_tree = any(map(typing.get_origin, members))
+    is_tree = Any in members or any(map(typing.get_origin, members))
     return not is_tree and any(x is int or x in _NUMBERS for x in members)
 
 
