@@ -23,9 +23,15 @@ equal = np.testing.assert_array_equal
 
 
 def compare(check, x, y):
+    """Check each leaf of one tree against that of the other."""
     x, y = jax.tree.leaves(x), jax.tree.leaves(y)
     for a, b in zip(x, y, strict=True):
-        check(np.asarray(a), np.asarray(b))
+        check(_numbers(a), _numbers(b))
+
+
+def _numbers(x):
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
 
 
 def eager(tx, gs, p, state=None, **extra) -> Any:

@@ -25,8 +25,8 @@ from stepax import MultiSteps, skip_large_updates, skip_not_finite
 
 
 @everyhow
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at", range(K))
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, K - 1])
 def test_a_bad_gradient_costs_one_window_and_no_more(run, value, at):
     p, gs = parameters(), many(2 * K)
     tx = MultiSteps(stepax.scale(-1.0), K)
@@ -54,7 +54,7 @@ guarded = pytest.mark.parametrize("inner", GUARDED.values(), ids=GUARDED)
 
 @everyhow
 @guarded
-@pytest.mark.parametrize("at", range(K))
+@pytest.mark.parametrize("at", [0, K - 1])
 def test_zero_nans_makes_a_nan_cost_one_number(run, inner, at):
     p, gs = parameters(), many(2 * K)
     tx = MultiSteps(inner(stepax), K)
