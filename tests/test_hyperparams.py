@@ -22,7 +22,7 @@ from stepax._engine.stateful import StatefulSchedule
 if TYPE_CHECKING:
     from nowhere import Missing  # pyright: ignore[reportMissingImports]
 
-inject = stepax.inject_hyperparams
+inject: Any = stepax.inject_hyperparams
 
 
 def parameters(dtype="float32"):
@@ -37,7 +37,7 @@ def gradients(params, i=0):
 EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
 
 
-def run(tx, params, steps=3, jit=True):
+def run(tx, params, steps=3, jit=True) -> tuple[Any, Any]:
     tx = stepax.with_extra_args_support(tx)
     step = lambda g, s, p: tx.update(g, s, p, **EXTRA)
     step, init = (jax.jit(step), jax.jit(tx.init)) if jit else (step, tx.init)
@@ -115,7 +115,7 @@ def test_a_changed_hyperparameter_compiles_nothing_anew(row):
 
 COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(
-    lambda name, *args, **kwargs: COMPILED.append(name)
+    lambda event, duration_secs, **kwargs: COMPILED.append(event)
 )
 
 
@@ -126,7 +126,7 @@ def compilations():
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_changed_hyperparameter_compiles_nothing_outside_of_jit(row):
     tx, params = inject(row.factory)(**arguments(row)), parameters()
-    state = tx.init(params)
+    state, before = tx.init(params), 0
     for i in range(5):
         if i == 2:
             before = compilations()
@@ -144,7 +144,7 @@ is_matrix = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
 )
 def test_kernels_are_shared_also_under_a_mask(mask):
     tx, params = inject(stepax.adamw)(0.1, mask=mask), parameters()
-    state = tx.init(params)
+    state, before = tx.init(params), 0
     for i in range(4):
         if i == 2:
             before = compilations()

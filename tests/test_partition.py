@@ -13,6 +13,7 @@ import stepax
 
 
 NAN = float("nan")
+NO_CALL: Any = stepax.adam
 
 
 def parameters():
@@ -348,11 +349,11 @@ def test_a_state_of_another_optimizer_is_refused(tx, state, message):
     "make, message",
     [
         (
-            lambda: stepax.masked(stepax.adam, True),
+            lambda: stepax.masked(NO_CALL, True),
             "`inner` of `masked` must be a gradie",
         ),
         (
-            lambda: stepax.partition({"a": stepax.adam}, "a"),
+            lambda: stepax.partition({"a": NO_CALL}, "a"),
             r"the transformation for label 'a' .*did you mean `adam\(\.\.\.\)`",
         ),
     ],

@@ -20,6 +20,9 @@ from stepax._engine import select
 from stepax._engine.protocol import is_none
 
 
+Networks: Any = PPONetworkParams  # a dataclass to a type checker, it is none
+
+
 def dense(n, m):
     """Parameters of a layer; matrices are labelled "a" here, vectors "b"."""
     return {"kernel": jnp.full((n, m), 0.5), "bias": jnp.full(m, 0.25)}
@@ -55,7 +58,7 @@ class Record:
 
 
 TREES = {
-    "Brax": lambda: PPONetworkParams(
+    "Brax": lambda: Networks(
         policy={"params": {"hidden_0": dense(3, 2), "hidden_1": dense(2, 2)}},
         value={"params": {"hidden_0": dense(3, 1)}},
     ),
@@ -162,9 +165,7 @@ LABELS = {
     ),
     "same type around names": (
         "Brax",
-        PPONetworkParams(
-            policy={"kernel": "a", "**": "b"}, value={"*/*/bias": "b", "**": "a"}
-        ),
+        Networks(policy={"kernel": "a", "**": "b"}, value={"*/*/bias": "b", "**": "a"}),
     ),
     "prefix and names": (
         "Brax",

@@ -226,7 +226,7 @@ def masked(
 
 @public("wrapper")
 def partition(
-    transforms: Mapping[Hashable, GradientTransformation],
+    transforms: Mapping[Any, GradientTransformation],
     param_labels: Any,
     *,
     mask_compatible_extra_args: bool = False,
