@@ -222,6 +222,15 @@ def test_unitwise_clip_equals_optax():
         assert_within(ours.unitwise_clip(*args), wanted, 0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
+def test_unitwise_clip_keeps_the_dtype_of_the_gradient(dtype):
+    g = jnp.asarray([3, -4], dtype)
+    u = ours.unitwise_clip(ours.unitwise_norm(g), jnp.ones(2), g)
+    assert u.dtype == dtype
+    eps = float(jnp.finfo(dtype).eps)  # two float32 roundings, then one of the dtype
+    np.testing.assert_allclose(np.asarray(u, "complex64"), [0.6, -0.8], rtol=2 * eps)
+
+
 def test_unitwise_clip_refuses_other_shapes():
     with pytest.raises(ValueError, match=r"`g_norm` has shape \(1, 3\), .* \(2, 3\)"):
         ours.unitwise_clip(jnp.ones((1, 3)), jnp.ones((2, 3)), jnp.ones((2, 3)))

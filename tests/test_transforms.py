@@ -85,17 +85,16 @@ def assert_equal(found, wanted):
         np.testing.assert_array_equal(x, y)
 
 
-def assert_same_structure(found: Any, wanted: Any):
+def assert_same_structure(found, wanted):
     """Equal trees, when classes of states count as equal by their names."""
-    if isinstance(found, tuple) and hasattr(found, "_fields"):
-        assert type(found).__name__ == type(wanted).__name__
-        assert found._fields == wanted._fields
-    if isinstance(found, tuple):
-        assert len(found) == len(wanted)
-        for x, y in zip(found, wanted, strict=True):
-            assert_same_structure(x, y)
-    else:
+    if not isinstance(found, tuple):
         assert jax.tree.structure(found) == jax.tree.structure(wanted)
+        return
+    names = [getattr(type(x), "_fields", len(x)) for x in (found, wanted)]
+    assert names[0] == names[1]
+    assert type(found).__name__ == type(wanted).__name__
+    for x, y in zip(found, wanted, strict=True):
+        assert_same_structure(x, y)
 
 
 def run(tx, gradients, params, wrap=jax.jit, steps=200):
