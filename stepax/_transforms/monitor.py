@@ -24,6 +24,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.recipe import recipe
 from .._engine.registry import public
 from .._engine.rule import is_trainable, zeros_like
 from .._engine.twin import twin
@@ -149,7 +150,8 @@ def _blank(name, tx, state, params):
     return {name: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)}
 
 
-@public()
+# Not in the registry: what it returns is a measurement, and no update of parameters.
+@recipe
 def measure_with_ema(
     measure: Callable[[Updates], Any],
     decay: ArrayLike,
