@@ -31,7 +31,7 @@ test: $(VENV)/test.stamp
 check: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
