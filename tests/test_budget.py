@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import rows
+from cases import make, rows
 
 import stepax
 
@@ -116,7 +116,7 @@ def test_a_new_learning_rate_as_an_array_compiles_nothing(row):
     params = many(5)
 
     def run(learning_rate):
-        tx = row.factory(jnp.asarray(learning_rate, jnp.float32))
+        tx = make(row, learning_rate=jnp.asarray(learning_rate, jnp.float32))
         tx.update(params, tx.init(params), params)
 
     run(1.5e-3)

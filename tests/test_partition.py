@@ -366,3 +366,30 @@ def test_what_is_no_transformation_is_refused(make, message):
 def test_names_for_one_thing_are_one_thing():
     assert stepax.multi_transform is stepax.partition
     assert stepax.MultiTransformState is stepax.PartitionState
+
+
+PREFIXES = {
+    "field": {"policy": True, "value": False},
+    "all": True,
+    "none": False,
+    "deep": {"policy": {"w": False, "deep": True}, "value": True},
+}
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_a_prefix_leaves_one_node_for_all_below_it_as_optax_does(name):
+    layer = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    params = {"policy": {"w": jnp.ones(3), "deep": layer}, "value": layer}
+    ours = stepax.masked(stepax.adam(1e-2), PREFIXES[name])
+    theirs = optax.masked(optax.adam(1e-2), PREFIXES[name])
+    state, expected = ours.init(params), theirs.init(params)
+    for _ in range(2):
+        assert str(jax.tree.structure(state)) == str(jax.tree.structure(expected))
+        u, state = ours.update(params, state, params)
+        with jax.numpy_dtype_promotion("standard"):
+            v, expected = theirs.update(params, expected, params)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), u, v)
+    # A state of Optax is taken as it is.
+    u, _ = ours.update(params, expected, params)
+    v, _ = ours.update(params, state, params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), u, v)

@@ -1,7 +1,8 @@
 """The gradient tree, opened once, while a step runs over its leaves."""
 
 import functools as ft
-from collections.abc import Sequence
+import itertools as it
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -11,17 +12,64 @@ from . import errors
 from .protocol import MaskedNode, is_array, is_none
 
 
-# Which leaves something applies to, in flattening order; `None` is all of them.
-Scope = Sequence[bool] | None
+class Labels(list):
+    """One label for each leaf of a tree, in flattening order, `None` included.
+
+    treedef: the structure that was labelled, a prefix of the tree.
+    spans: how many leaves are below each leaf of `treedef`.
+    """
+
+    def __init__(self, labels: Iterable, treedef: Any = None, spans: Sequence = ()):
+        super().__init__(labels)
+        self.treedef = treedef
+        self.spans = spans
+
+    def map(self, labels: Iterable) -> "Labels":
+        """Other labels for the same structure."""
+        return Labels(labels, self.treedef, self.spans)
 
 
-def cut(tree: Any, scope: Scope) -> Any:
-    """`tree` with a `MaskedNode` in place of each leaf out of scope."""
-    if scope is None:
+class Part(list):
+    """Which leaves something applies to: a boolean for each, in flattening order.
+
+    keep: the same, for the leaves of what `outer` keeps, with their structure.
+    outer: what contains this part; `None` if that is everything.
+    """
+
+    def __init__(self, keep: Labels, outer: "Part | None" = None):
+        found = iter(keep)
+        super().__init__(
+            keep if outer is None else [on and next(found) for on in outer]
+        )
+        self.keep = keep
+        self.outer = outer
+
+    def cut(self, tree: Any) -> Any:
+        """`tree` with a `MaskedNode` in place of what is left out.
+
+        As in Optax, one stands for all below a single label.
+        """
+        if self.outer is not None:
+            tree = self.outer.cut(tree)
+        if self.keep.treedef is None:
+            return tree  # without leaves
+        below = self.keep.treedef.flatten_up_to(tree)
+        found = iter(self.keep)
+        kept = [list(it.islice(found, n)) for n in self.keep.spans]
+        return self.keep.treedef.unflatten(map(_cut, below, kept))
+
+
+def _cut(tree: Any, keep: list[bool]) -> Any:
+    if all(keep):
         return tree
+    if not any(keep):
+        return MaskedNode()
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
-    pairs = zip(leaves, scope, strict=True)
+    pairs = zip(leaves, keep, strict=True)
     return treedef.unflatten(x if on else MaskedNode() for x, on in pairs)
+
+
+Scope = Part | None  # `None` is everything
 
 
 def align(flow: "Flow", other: Any, name: str) -> list:
@@ -29,8 +77,36 @@ def align(flow: "Flow", other: Any, name: str) -> list:
     try:
         return flow.treedef.flatten_up_to(other)
     except (ValueError, TypeError):
-        tree = flow.treedef.unflatten(flow.leaves)
-        raise errors.mismatch(name, other, "the gradients", tree) from None
+        spread = _spread(flow, other)
+        if spread is None:
+            tree = flow.treedef.unflatten(flow.leaves)
+            raise errors.mismatch(name, other, "the gradients", tree) from None
+        return [x for x, n in zip(*spread[:2], strict=True) for _ in range(n)]
+
+
+def fold(flow: "Flow", parts: list, like: Any, scope: Scope) -> Any:
+    """The tree of which `align` gave the parts, with others in their place."""
+    spread = None if scope is None else _spread(flow, like)
+    if spread is None or all(n == 1 for n in spread[1]):
+        return flow.treedef.unflatten(parts)
+    _, spans, treedef = spread
+    starts = it.accumulate([0, *spans[:-1]])
+    return treedef.unflatten(parts[i] for i in starts)
+
+
+def _spread(flow: "Flow", other: Any) -> tuple[list, list[int], Any] | None:
+    """A tree in which a `MaskedNode` may stand for several leaves: what stands where,
+    for how many leaves, and its structure; `None` if it does not fit otherwise."""
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    found, treedef = jax.tree.flatten(other, is_leaf=is_end)
+    try:
+        below = treedef.flatten_up_to(flow.treedef.unflatten(flow.leaves))
+    except (ValueError, TypeError):
+        return None
+    spans = [len(jax.tree.leaves(x, is_leaf=is_none)) for x in below]
+    pairs = zip(found, spans, strict=True)
+    fits = all(n == 1 or isinstance(x, MaskedNode) for x, n in pairs)
+    return (found, spans, treedef) if fits and 0 not in spans else None
 
 
 def is_float0(x: Any) -> bool:
@@ -93,14 +169,15 @@ class Flow:
 
     def cut(self, scope: Scope) -> Any:
         """The current updates as a tree, without the leaves out of scope."""
-        return cut(self.treedef.unflatten(self.leaves), scope)
+        whole = self.treedef.unflatten(self.leaves)
+        return whole if scope is None else scope.cut(whole)
 
     def cut_params(self, scope: Scope) -> Any:
         """The parameters as a tree, without the leaves out of scope."""
         if scope is None or self.whole_params is None:
             return self.whole_params
         params = align(self, self.whole_params, "params")
-        return cut(self.treedef.unflatten(params), scope)
+        return scope.cut(self.treedef.unflatten(params))
 
     def merge(self, updates: Any, scope: Scope) -> None:
         """Take over what a transformation made of the leaves in scope."""

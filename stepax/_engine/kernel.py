@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from . import precision
-from .flow import Flow, Scope, align, is_float0
+from .flow import Flow, Scope, align, fold, is_float0
 from .rule import Rule
 
 
@@ -52,15 +52,17 @@ class Pass:
         for i, on in enumerate(active):
             if on:
                 self._leaf(i, on, flow, ps[i], cs, rows, columns)
-        return [
-            rule.State(
-                **s,
-                **dict(
-                    zip(rule.slots, map(flow.treedef.unflatten, column), strict=True)
-                ),
-            )
-            for rule, s, column in zip(self.rules, shared, columns, strict=True)
-        ]
+        new = []
+        for n, rule in enumerate(self.rules):
+            if not shared[n] and not columns[n]:
+                new.append(states[n])
+                continue
+            pairs = zip(rule.slots, columns[n], strict=True)
+            slots = {
+                k: fold(flow, x, getattr(states[n], k), scopes[n]) for k, x in pairs
+            }
+            new.append(rule.State(**shared[n], **slots))
+        return new
 
     def _active(self, flow, scopes):
         """For each leaf, the numbers of the rules that change it."""

@@ -1,6 +1,6 @@
 """Transforming some leaves only, and different leaves differently."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import errors, select
 from .compose import Composite, build
-from .flow import Flow, Scope, cut
+from .flow import Flow, Labels, Part, Scope
 from .protocol import (
     EmptyState,
     GradientTransformation,
@@ -43,14 +43,6 @@ class PartitionState(NamedTuple):
 MultiTransformState = PartitionState
 
 
-def _within(scope: Scope, keep: Sequence[bool]) -> Sequence[bool]:
-    """What is kept of the leaves in scope, spread over all leaves."""
-    if scope is None:
-        return keep
-    found = iter(keep)
-    return [on and next(found) for on in scope]
-
-
 def _bare(flow: Flow, scope: Scope) -> list[bool]:
     """The leaves in scope that are `None`, in the parameters, too."""
     tree = flow.cut(scope)
@@ -62,13 +54,13 @@ def _bare(flow: Flow, scope: Scope) -> list[bool]:
     return found
 
 
-def _chosen(labels: list, name: Hashable, bare: list[bool]) -> list[bool]:
+def _chosen(labels: Labels, name: Hashable, bare: list[bool]) -> Labels:
     """The leaves of a label, and those without a label that are `None`.
 
     The latter stay `None` for everybody, as in Optax, where they are no leaves.
     """
     pairs = zip(labels, bare, strict=True)
-    return [x == name or (x is None and is_bare) for x, is_bare in pairs]
+    return labels.map(x == name or (x is None and is_bare) for x, is_bare in pairs)
 
 
 def _masked_state(state: Any, of: str) -> Any:
@@ -89,8 +81,8 @@ class Masked(Composite):
 
     def init(self, params):
         keep = select.resolve_mask(self.mask, params)
-        scope = _chosen(keep, True, _nones(params, keep))
-        return MaskedState(self.members[0].init(_cut_params(params, scope)))
+        part = Part(_chosen(keep, True, _nones(params, keep)))
+        return MaskedState(self.members[0].init(part.cut(params)))
 
     def unpack(self, state):
         return [_masked_state(state, "`masked`")]
@@ -100,18 +92,13 @@ class Masked(Composite):
 
     def scopes(self, flow, scope):
         keep = select.resolve_mask(self.mask, flow.cut(scope))
-        return [_within(scope, _chosen(keep, True, _bare(flow, scope)))]
+        return [Part(_chosen(keep, True, _bare(flow, scope)), scope)]
 
 
 def _nones(params: Any, labels: list) -> list[bool]:
     """Which leaves are `None`; as many as there are labels."""
     leaves = jax.tree.leaves(params, is_leaf=is_none) if labels else []
     return [p is None for p in leaves]
-
-
-def _cut_params(params: Any, scope: list[bool]) -> Any:
-    """`params` for `init`; the placeholder of `map_params` has no leaves to cut."""
-    return cut(params, scope) if scope else params
 
 
 class Partition(Composite):
@@ -122,7 +109,7 @@ class Partition(Composite):
         self.members = tuple(transforms.values())
         self.labels = labels
 
-    def _resolve(self, tree: Any) -> list:
+    def _resolve(self, tree: Any) -> Labels:
         found = select.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
         if strange:
@@ -130,7 +117,7 @@ class Partition(Composite):
             unknown = [i for i in strange if is_array(leaves[i])]
             if unknown:
                 raise self._unknown(found, unknown, errors.paths(tree))
-            found = [x if self._knows(x) else None for x in found]
+            found = found.map(x if self._knows(x) else None for x in found)
         return found
 
     def _knows(self, label: Any) -> bool:
@@ -149,12 +136,9 @@ class Partition(Composite):
         found = self._resolve(params)
         members = zip(self.names, self.members, strict=True)
         bare = _nones(params, found)
-        scopes = {name: _chosen(found, name, bare) for name in self.names}
+        parts = {name: Part(_chosen(found, name, bare)) for name in self.names}
         return PartitionState(
-            {
-                k: MaskedState(tx.init(_cut_params(params, scopes[k])))
-                for k, tx in members
-            }
+            {k: MaskedState(tx.init(parts[k].cut(params))) for k, tx in members}
         )
 
     def unpack(self, state):
@@ -173,7 +157,7 @@ class Partition(Composite):
 
     def scopes(self, flow, scope):
         found, bare = self._resolve(flow.cut(scope)), _bare(flow, scope)
-        return [_within(scope, _chosen(found, name, bare)) for name in self.names]
+        return [Part(_chosen(found, name, bare), scope) for name in self.names]
 
 
 def _cutting(inner: Any) -> GradientTransformationExtraArgs:

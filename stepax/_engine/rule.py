@@ -143,8 +143,8 @@ class Rule:
         fields = getattr(state, "_fields", None)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
-        if fields is None and wanted and all(hasattr(state, k) for k in wanted):
-            return
+        if not fields and all(hasattr(state, k) for k in wanted):
+            return  # for a rule that keeps nothing, whatever holds nothing
         raise ValueError(
             f"`{self.name}` has a state `{self.State.__name__}` of fields "
             f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "

@@ -23,6 +23,7 @@ from jax.core import Tracer
 from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
 from . import errors
+from .flow import Labels
 from .protocol import MaskedNode, is_array, is_none
 
 
@@ -49,7 +50,7 @@ def _is_like(spec: Any, tree: Any) -> bool:
     return structures[0] == structures[1]
 
 
-def resolve(spec: Any, tree: Any, what: str = "labels") -> list:
+def resolve(spec: Any, tree: Any, what: str = "labels") -> Labels:
     """One label for each leaf of `tree`, `None` included, in flattening order.
 
     A leaf that is no array may end without a label, which is `None`.
@@ -58,7 +59,7 @@ def resolve(spec: Any, tree: Any, what: str = "labels") -> list:
     what: the name of the argument, for errors.
     """
     if not jax.tree.leaves(tree, is_leaf=is_none):
-        return []  # also the opaque tree that `map_params` passes to `init`
+        return Labels([])  # also the opaque tree that `map_params` passes to `init`
     if is_function(spec) and not _is_like(spec, tree):
         spec = spec(tree)
     try:
@@ -84,14 +85,14 @@ def _callable_tree(spec: Any, what: str) -> TypeError:
     )
 
 
-def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> list[bool | None]:
+def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> Labels:
     """A boolean for each leaf of `tree`, `None` only for a `None`; see `resolve`."""
     labels = resolve(spec, tree, what)
     if all(type(x) is bool for x in labels):
         return labels
     leaves = jax.tree.leaves(tree, is_leaf=is_none)
-    pairs = zip(labels, leaves, strict=True)
-    return [_boolean(x, p, i, tree, what) for i, (x, p) in enumerate(pairs)]
+    pairs = enumerate(zip(labels, leaves, strict=True))
+    return labels.map(_boolean(x, p, i, tree, what) for i, (x, p) in pairs)
 
 
 def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool | None:
@@ -110,11 +111,12 @@ def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool | None:
     raise TypeError(f"the value of `{what}` for {errors.paths(tree)[i]} {problem}")
 
 
-def _by_structure(spec: Any, tree: Any) -> list:
+def _by_structure(spec: Any, tree: Any) -> Labels:
     found, treedef = jax.tree.flatten(spec, is_leaf=is_none)
     below = treedef.flatten_up_to(tree)
-    counts = (len(jax.tree.leaves(x, is_leaf=is_none)) for x in below)
-    return [x for x, n in zip(found, counts, strict=True) for _ in range(n)]
+    spans = [len(jax.tree.leaves(x, is_leaf=is_none)) for x in below]
+    labels = [x for x, n in zip(found, spans, strict=True) for _ in range(n)]
+    return Labels(labels, treedef, spans)
 
 
 # Ends the path of a `MaskedNode`, which may stand for more than one leaf.
@@ -137,7 +139,7 @@ def _show(names: Iterable) -> str:
     return "/".join(x for x in names if x is not _LEFT_OUT) or "the root"
 
 
-def _by_path(spec: Any, tree: Any, what: str) -> list:
+def _by_path(spec: Any, tree: Any, what: str) -> Labels:
     # Leaves that a mask around this one leaves out still count as matched: a pattern
     # for all parameters may stand inside a partition that sees few of them.
     is_end = lambda x: x is None or isinstance(x, MaskedNode)
@@ -154,7 +156,8 @@ def _by_path(spec: Any, tree: Any, what: str) -> list:
         )
     pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
     seen = [(x, leaf) for x, leaf in pairs if not isinstance(leaf, MaskedNode)]
-    return [x if is_array(leaf) else None for x, leaf in seen]
+    found = [x if is_array(leaf) else None for x, leaf in seen]
+    return Labels(found, jax.tree.structure(tree, is_leaf=is_none), [1] * len(found))
 
 
 def _branches(spec: Any) -> list[tuple[str, Any]]:
