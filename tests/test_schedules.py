@@ -42,7 +42,7 @@ CASES = [
     ("exponential_decay", (0.3, 7, 0, 0, False, 0.1), 0.3, 0, 0.3),
     ("piecewise_constant_schedule", (0.3,), 0.3, 0, 0.3),
     ("piecewise_constant_schedule", (1, {20: 0.1}), 1.0, 20, 0.1),
-    ("piecewise_constant_schedule", (0.3, {9: 0.1, 3: 2.0}), 0.3, 9, 0.06),
+    ("piecewise_constant_schedule", (0.3, {9: 0.1, 3: 1.7}), 0.3, 9, 0.051),
     ("piecewise_constant_schedule", (0.3, {0: 0.5, 2.5: 0.5}), 0.15, 3, 0.075),
     ("piecewise_interpolate_schedule", ("linear", 0.3), 0.3, 0, 0.3),
     ("piecewise_interpolate_schedule", ("linear", 0.3, {8: 0.1}), 0.3, 8, 0.03),
@@ -225,7 +225,9 @@ def test_hyperparameters_of_any_dtype_meet_counts_of_any(x64, dtype):
             s.piecewise_constant_schedule(value, {2: jnp.float32(0.5)}),
             s.piecewise_interpolate_schedule("cosine", value, {6: jnp.float32(0.5)}),
             s.cosine_decay_schedule(value, jnp.int32(6), jnp.float32(0.1)),
-            s.warmup_cosine_decay_schedule(jnp.float32(0.1), value, 2, jnp.int32(9)),
+            s.cosine_onecycle_schedule(jnp.int32(9), value, 0.3, jnp.float32(4)),
+            s.linear_onecycle_schedule(jnp.int32(9), value, 0.3, 0.8, jnp.float32(4)),
+            s.warmup_cosine_decay_schedule(0.1, value, 2, jnp.int32(9), jnp.float32(1)),
             s.join_schedules([s.constant_schedule(value), lambda t: t * 0.5], [1]),
         ):
             assert jnp.issubdtype(jnp.result_type(schedule(count)), jnp.floating)
@@ -241,18 +243,22 @@ def test_in_float64_values_are_those_of_optax(x64):
                     assert ours(count) == theirs(count), (name, args, count)
 
 
-def test_a_compiled_line_arrives():
-    """Optax arrives at -6e-8, a negative rate, for all but 9 of the numbers below."""
-    ends = jax.jit(
-        lambda t: [schedules.linear_schedule(1.0, 0.0, n)(t + n) for n in range(1, 60)]
-    )
-    assert all(end == 0 for end in ends(jnp.int32(0)))
+def test_a_cosine_may_take_more_steps_than_integers_count():
+    assert f32(schedules.cosine_decay_schedule(0.5, 10**12)(jnp.int32(FAR))) > 0.499
 
 
-def test_a_compiled_root_arrives():
-    """Optax takes the root of -6e-8, and the rate is not a number ever after."""
-    root = schedules.polynomial_schedule(1.0, 0.1, 0.5, 7)
-    assert jax.jit(root)(jnp.int32(7)) == jax.jit(root)(FAR) == f32(0.1)
+def test_before_step_0_it_has_its_first_value():
+    for name, args, *_ in CASES:
+        if name != "piecewise_constant_schedule":  # 0 may be a boundary like others
+            assert make(name, args)(-3) == make(name, args)(0)
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2])
+def test_a_compiled_line_or_root_arrives(power):
+    """Optax arrives at -6e-8, a negative rate, or at its root, which is no number."""
+    line = lambda n: schedules.polynomial_schedule(1.0, 0.0, power, n)
+    ends = jax.jit(lambda t: [line(n)(t + n) for n in range(1, 60)])
+    assert not np.any(ends(jnp.int32(0)))
 
 
 def test_stairs_change_at_multiples_of_their_width():
@@ -289,12 +295,9 @@ def test_a_phase_without_steps_is_left_out(name, args, first, last):
 
 
 def test_a_warm_up_over_no_steps_may_be_traced():
-    peak_at = jax.vmap(
-        lambda steps, t: schedules.warmup_constant_schedule(0.0, 0.3, steps)(t),
-        (0, None),
-    )
-    close(peak_at(jnp.array([0, 1, 2, 4]), 1), f32([0.3, 0.3, 0.15, 0.075]))
-    close(peak_at(jnp.array([0, 1, 2, 4]), 0), f32([0.3, 0, 0, 0]))
+    warm_up = lambda steps, t: schedules.warmup_constant_schedule(0.0, 0.3, steps)(t)
+    values = jax.vmap(warm_up, (0, None))(jnp.array([0, 1, 2, 4]), 1)
+    close(values, f32([0.3, 0.3, 0.15, 0.075]))
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
@@ -411,16 +414,13 @@ WRONG = [
     ("join_schedules", ([abs], [1]), ValueError, "has 1 for 1 schedules"),
     ("join_schedules", ([], []), ValueError, "each schedule but the first takes over"),
     ("join_schedules", ([abs, abs], None), TypeError, "`boundaries` must be a number"),
-    ("join_schedules", ([abs, abs], [None]), TypeError, "`boundaries` must be a numb"),
     ("join_schedules", ([abs, abs], ["3"]), TypeError, "a number, but is '3'"),
     ("join_schedules", ([0.1, abs], [3]), TypeError, "see `constant_schedule`"),
-    ("sgdr_schedule", ([],), ValueError, "has 0 for 0 schedules"),
     ("sgdr_schedule", ({"decay_steps": 3},), TypeError, "must be a mapping, not str"),
     ("linear_schedule", (1.0, 0.0, None), TypeError, "`transition_steps` must be a n"),
     ("linear_schedule", (1.0, 0.0, 1, None), TypeError, "`transition_begin` must be"),
     ("exponential_decay", (1.0, 3, -0.5), ValueError, "`decay_rate` must not be nega"),
     ("cosine_decay_schedule", (1.0, 0), ValueError, "`decay_steps` must be positive"),
-    ("cosine_decay_schedule", (1.0, None), TypeError, "`decay_steps` must be a number"),
     ("warmup_constant_schedule", (0.0, 1.0, -1), ValueError, "`warmup_steps` must not"),
     ("warmup_constant_schedule", (0.0, 1.0, None), TypeError, "`warmup_steps` must be"),
     ("warmup_cosine_decay_schedule", (0, 1, 5, 5), ValueError, "warmup_steps` must be"),
@@ -429,7 +429,6 @@ WRONG = [
     ("piecewise_constant_schedule", (1.0, {None: 1}), TypeError, "a number, but is No"),
     ("piecewise_constant_schedule", (1.0, [(3, 1)]), TypeError, "a dict of {step: sca"),
     ("piecewise_interpolate_schedule", ("spline", 1.0), ValueError, "not 'spline'"),
-    ("piecewise_interpolate_schedule", ("linear", 1.0, {1: -1}), ValueError, "negati"),
     ("cosine_onecycle_schedule", (0, 1.0), ValueError, "`transition_steps` must be po"),
     ("cosine_onecycle_schedule", (9, 1.0, 30), ValueError, "in order from 0 to 1"),
     ("cosine_onecycle_schedule", (9, 1.0, 0.3, 0), ValueError, "`div_factor` must be"),
