@@ -1,5 +1,7 @@
 """Libraries that drive a transformation take ours, and train as they do with Optax."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,14 +11,17 @@ import optax
 import optimistix
 import orbax.checkpoint
 import pytest
-from brax.training.agents.ppo import networks as ppo_networks
-from brax.training.agents.ppo.losses import PPONetworkParams
+from brax.training.agents.ppo import losses, networks
 from brax.training.agents.ppo.optimizer import adaptive_kl_learning_rate
 from flax import linen, nnx
 from flax.training.train_state import TrainState
 from numpyro import distributions as dist, infer
 
 import stepax
+
+
+# Type checkers do not see the fields that Flax gives this class.
+PPONetworkParams: Any = losses.PPONetworkParams
 
 
 # These libraries, Optax among them, need the usual promotion of dtypes and ranks.
@@ -28,7 +33,7 @@ def standard(strict):
 
 # One step differs by two ulps at most, 2e-7 of its size.  The gradients of up to ten
 # steps are taken at parameters that differ so, which multiplies it by some ten.
-CLOSE = {"rtol": 1e-5, "atol": 1e-7}
+RTOL, ATOL = 1e-5, 1e-7
 inputs = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
 
@@ -36,7 +41,7 @@ def assert_close(found, wanted):
     found, wanted = jax.tree.leaves(found), jax.tree.leaves(wanted)
     for x, y in zip(found, wanted, strict=True):
         assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, **CLOSE)
+        np.testing.assert_allclose(x, y, rtol=RTOL, atol=ATOL)
 
 
 def wants(library, *keywords):
@@ -84,7 +89,7 @@ def test_flax_train_state_trains_as_with_optax():
         value = lambda p: jnp.mean(state.apply_fn(p, inputs) ** 2)
         return state.apply_gradients(grads=jax.grad(value)(state.params))
 
-    def trained(tx):
+    def trained(tx) -> Any:
         state = TrainState.create(apply_fn=model.apply, params=params, tx=tx)
         for _ in range(3):
             state = step(state)
@@ -203,11 +208,18 @@ def test_brax_changes_an_injected_rate_inside_a_trace():
 
 @pytest.fixture(scope="module")
 def ppo_params():
-    made = ppo_networks.make_ppo_networks(3, 1, (), (4,), (4, 4))
+    made = networks.make_ppo_networks(
+        3, 1, policy_hidden_layer_sizes=(4,), value_hidden_layer_sizes=(4, 4)
+    )
     policy, value = (
         net.init(jax.random.key(0)) for net in (made.policy_network, made.value_network)
     )
     return PPONetworkParams(policy=policy, value=value)
+
+
+def learn(tx, params) -> Any:
+    """The updates and the state after one step along the parameters."""
+    return tx.update(params, tx.init(params))
 
 
 def parts():
@@ -236,7 +248,7 @@ LABELS = {
 @pytest.mark.parametrize("factory", [stepax.multi_transform, stepax.partition])
 def test_labels_for_brax_parameters_in_every_spelling(factory, labels, ppo_params):
     tx = factory(parts(), labels)
-    updates, state = tx.update(ppo_params, tx.init(ppo_params))
+    updates, state = learn(tx, ppo_params)
     kernels = lambda net: [m["kernel"] for m in net["params"].values()]
     assert all(map(jnp.any, kernels(updates.policy)))
     assert not any(map(jnp.any, jax.tree.leaves(updates.value)))
@@ -246,7 +258,7 @@ def test_labels_for_brax_parameters_in_every_spelling(factory, labels, ppo_param
 def test_labels_by_names_of_inner_modules(ppo_params):
     """The labels of the report: modules inside dictionaries inside a named root."""
     tx = stepax.multi_transform(parts(), {"hidden_1": "adam", "**": "freeze"})
-    updates, _ = tx.update(ppo_params, tx.init(ppo_params))
+    updates, _ = learn(tx, ppo_params)
     for net in (updates.policy, updates.value):
         learned = {name for name, m in net["params"].items() if jnp.any(m["kernel"])}
         assert learned == {"hidden_1"}
@@ -257,7 +269,7 @@ def test_labels_by_names_of_inner_modules(ppo_params):
 )
 def test_masks_for_brax_parameters_by_name(mask, ppo_params):
     tx = stepax.masked(stepax.adam(1e-3), mask)
-    _, state = tx.update(ppo_params, tx.init(ppo_params))
+    _, state = learn(tx, ppo_params)
     mu = optax.tree_utils.tree_get(state, "mu")
     assert jax.tree.structure(mu.policy) == jax.tree.structure(ppo_params.policy)
     assert not jax.tree.leaves(mu.value)

@@ -92,7 +92,7 @@ def test_masks_and_labels_that_are_models():
 @pytest.mark.slow
 def test_brax_learns_with_a_frozen_value_network():
     before, after, kept, learning = check("brax_ppo")
-    # An untrained policy balances for 10 to 40 of 100 steps; eighteen evaluations of
-    # three seeds after 20,000 steps were between 72 and 100.
+    # An untrained policy balances for 10 to 40 of 100 steps; with three seeds and two
+    # versions of JAX the trained one has balanced for 99 or 100.
     assert before < 40 and after > 60
     assert kept == 2 * learning + 1
