@@ -45,15 +45,12 @@ from ._engine.protocol import (
     GradientTransformationExtraArgs as GradientTransformationExtraArgs,
     MaskedNode as MaskedNode,
     MaskOrFn as MaskOrFn,
-    OptState as OptState,
-    Params as Params,
     ScalarOrSchedule as ScalarOrSchedule,
     Schedule as Schedule,
     Transformation as Transformation,
     TransformInitFn as TransformInitFn,
     TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn,
     TransformUpdateFn as TransformUpdateFn,
-    Updates as Updates,
     init_empty_state as init_empty_state,
     with_extra_args_support as with_extra_args_support,
 )
@@ -63,6 +60,16 @@ from ._optimizers.adabelief import (
     ScaleByBeliefState as ScaleByBeliefState,
     adabelief as adabelief,
     scale_by_belief as scale_by_belief,
+)
+from ._optimizers.adadelta import (
+    ScaleByAdaDeltaState as ScaleByAdaDeltaState,
+    adadelta as adadelta,
+    scale_by_adadelta as scale_by_adadelta,
+)
+from ._optimizers.adafactor import (
+    FactoredState as FactoredState,
+    adafactor as adafactor,
+    scale_by_factored_rms as scale_by_factored_rms,
 )
 from ._optimizers.adagrad import (
     ScaleByRssState as ScaleByRssState,
@@ -82,15 +89,37 @@ from ._optimizers.adamax import (
     adamaxw as adamaxw,
     scale_by_adamax as scale_by_adamax,
 )
+from ._optimizers.adan import (
+    ScaleByAdanState as ScaleByAdanState,
+    adan as adan,
+    scale_by_adan as scale_by_adan,
+)
 from ._optimizers.amsgrad import (
     ScaleByAmsgradState as ScaleByAmsgradState,
     amsgrad as amsgrad,
     scale_by_amsgrad as scale_by_amsgrad,
 )
+from ._optimizers.fromage import fromage as fromage
+from ._optimizers.lamb import lamb as lamb, lars as lars
 from ._optimizers.lion import (
     ScaleByLionState as ScaleByLionState,
     lion as lion,
     scale_by_lion as scale_by_lion,
+)
+from ._optimizers.novograd import (
+    ScaleByNovogradState as ScaleByNovogradState,
+    novograd as novograd,
+    scale_by_novograd as scale_by_novograd,
+)
+from ._optimizers.optimistic import (
+    optimistic_adam as optimistic_adam,
+    optimistic_adam_v2 as optimistic_adam_v2,
+    optimistic_gradient_descent as optimistic_gradient_descent,
+    scale_by_optimistic_gradient as scale_by_optimistic_gradient,
+)
+from ._optimizers.polyak import (
+    polyak_sgd as polyak_sgd,
+    scale_by_polyak as scale_by_polyak,
 )
 from ._optimizers.radam import radam as radam, scale_by_radam as scale_by_radam
 from ._optimizers.rmsprop import (
@@ -100,6 +129,11 @@ from ._optimizers.rmsprop import (
     scale_by_rms as scale_by_rms,
     scale_by_stddev as scale_by_stddev,
 )
+from ._optimizers.rprop import (
+    ScaleByRpropState as ScaleByRpropState,
+    rprop as rprop,
+    scale_by_rprop as scale_by_rprop,
+)
 from ._optimizers.sgd import (
     TraceState as TraceState,
     noisy_sgd as noisy_sgd,
@@ -107,6 +141,11 @@ from ._optimizers.sgd import (
     sign_sgd as sign_sgd,
     signum as signum,
     trace as trace,
+)
+from ._optimizers.sm3 import (
+    ScaleBySM3State as ScaleBySM3State,
+    scale_by_sm3 as scale_by_sm3,
+    sm3 as sm3,
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
 from ._transforms.accumulate import (

@@ -12,6 +12,7 @@ Float32 values are Optax's bit for bit, with these differences:
    out of order, boundaries that do not fit the schedules.
 """
 
+import functools as ft
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
@@ -21,11 +22,28 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ._engine.hyper import (
+    InjectHyperparamsState as InjectHyperparamsState,
+    InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
+    inject_hyperparams as inject_hyperparams,
+    inject_stateful_hyperparams as inject_stateful_hyperparams,
+)
 from ._engine.protocol import Schedule as Schedule
+from ._engine.stateful import (
+    StatefulSchedule as StatefulSchedule,
+    WrappedSchedule as WrappedSchedule,
+)
 
 
-# Counts and hyperparameters have any dtype, also where users forbid that dtypes meet.
-_mixing = jax.numpy_dtype_promotion("standard")
+def _mixing(schedule: Schedule) -> Schedule:
+    """Counts and hyperparameters have any dtype, also where users forbid mixing."""
+
+    @ft.wraps(schedule)
+    def mixed(count):
+        with jax.numpy_dtype_promotion("standard"):
+            return schedule(count)
+
+    return mixed
 
 
 def constant_schedule(value: ArrayLike) -> Schedule:

@@ -1,5 +1,7 @@
 """Counts that must not grow: equations, lowered lines, compilations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -26,7 +28,7 @@ LABELS = {"leaf 1*": "adam", "**": "sgd"}
 ONE_PASS = {
     "adamw": lambda: stepax.adamw(1e-3),
     "schedule and mask": lambda: stepax.adamw(
-        lambda count: 1e-3 / (count.astype(jnp.float32) + 1),
+        lambda count: 1e-3 / (jnp.asarray(count, jnp.float32) + 1),
         mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p),
     ),
     "nested chains": lambda: stepax.chain(
@@ -76,7 +78,8 @@ def test_the_compiled_program_is_that_of_a_plain_loop():
         return {k: leaf(g[k], m[k], v[k], p[k], t) for k in g}, t
 
     def bytes_of(f, *args):
-        return jax.jit(f).lower(*args).compile().cost_analysis()["bytes accessed"]
+        found: Any = jax.jit(f).lower(*args).compile().cost_analysis()
+        return found["bytes accessed"]
 
     tx = stepax.adamw(1e-3)
     ours = bytes_of(tx.update, g, tx.init(params), params)
@@ -88,7 +91,7 @@ def compilations(f) -> int:
     """How many programs XLA compiles while `f` runs."""
     seen = []
 
-    def listen(name, seconds, **_):
+    def listen(name: str, seconds: float, **_: str | int) -> None:
         if name == "/jax/core/compile/backend_compile_duration":
             seen.append(name)
 

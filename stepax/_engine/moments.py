@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 
-def ema(mean: ArrayLike, x: ArrayLike, decay: ArrayLike) -> jax.Array:
+def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> jax.Array:
     """(1 - decay) x + decay mean."""
     return (1 - decay) * x + decay * mean
 

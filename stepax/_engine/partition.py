@@ -238,7 +238,7 @@ multi_transform = partition
 
 
 @public()
-def identity() -> GradientTransformation:
+def identity() -> GradientTransformationExtraArgs:
     """Leave the updates as they are: u = g."""
     return build(Rule(None))
 

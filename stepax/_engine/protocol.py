@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -11,11 +11,13 @@ from jax.typing import ArrayLike
 from .twin import _Meta, twin
 
 
-# Any tree is welcome.  A bare `Any` would do, but it is a class at run time, where
-# programs expect an alias.
-Params: TypeAlias = Any | jax.Array
-Updates: TypeAlias = Any | jax.Array
-OptState: TypeAlias = Any | jax.Array
+# Any tree is welcome.
+if TYPE_CHECKING:
+    Params: TypeAlias = Any
+    Updates: TypeAlias = Any
+    OptState: TypeAlias = Any
+else:  # `Any` is a class at run time, where programs expect an alias
+    Params = Updates = OptState = Any | jax.Array
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
 ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from . import errors
 from .numerics import safe_increment
@@ -55,7 +56,7 @@ def shard_like(p: Any, x: jax.Array) -> jax.Array:
     The selection never takes `p`.  XLA removes it, but only after it has propagated
     the sharding from the operands to the result; `lax.select` would be folded before.
     """
-    if not isinstance(p, jax.core.Tracer) or p.shape != x.shape:
+    if not isinstance(p, Tracer) or p.shape != x.shape:
         return x
     p = p if jnp.iscomplexobj(x) else p.real
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)

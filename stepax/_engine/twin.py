@@ -55,4 +55,5 @@ def twin(cls: type[T]) -> type[T]:
         "__class__": property(_class),
         "__reduce_ex__": _reduce,
     }
-    return _Meta(cls.__name__, (cls,), body)
+    made: Any = _Meta(cls.__name__, (cls,), body)
+    return made

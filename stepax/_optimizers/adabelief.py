@@ -82,20 +82,20 @@ def adabelief(
     eps_root: ArrayLike = 1e-16,
     *,
     nesterov: bool = False,
-    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdaBelief, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_belief`.
     """
     descend = scale_by_learning_rate(learning_rate)
     belief = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
     # Without decay the state is that of Optax 0.2.8, and `params` may be missing.
-    if isinstance(weight_decay, int | float) and weight_decay == 0:
+    if weight_decay is None:
         return chain(belief, descend)
     return chain(belief, add_decayed_weights(weight_decay, weight_decay_mask), descend)

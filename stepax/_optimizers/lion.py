@@ -54,19 +54,18 @@ def scale_by_lion(
     mode: "hard", "smooth" or "refined", for the three u above.
     smooth_beta: steepness of the smooth sign, above 0.
 
-    Raises a `ValueError` for another mode.
+    `update` raises a `ValueError` for another mode.
     """
     signs = {
         "hard": jnp.sign,
         "smooth": lambda x: jnp.tanh(smooth_beta * x),
         "refined": lambda x: jnp.clip(x, -1.0, 1.0),
     }
-    if mode not in signs:
-        raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
-    sign = signs[mode]
 
     def leaf(g, p, c, mu):
-        return sign(ema(mu, g, b1)), ema(mu, g, b2)
+        if mode not in signs:  # said when it is used, as in Optax
+            raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
+        return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
     return build(Rule(leaf, ScaleByLionState, {"mu": Slot(dtype=mu_dtype)}, COUNT))
 

@@ -26,7 +26,7 @@ ScaleState = EmptyState
 
 
 @public()
-def scale(step_size: ArrayLike) -> GradientTransformation:
+def scale(step_size: ArrayLike) -> GradientTransformationExtraArgs:
     """Multiply by a number: u = step_size g.
 
     step_size: the factor.
@@ -42,7 +42,7 @@ class ScaleByScheduleState(NamedTuple):
 
 
 @public()
-def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
+def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs:
     """Multiply by a factor that depends on the step: u = step_size_fn(t) g.
 
     step_size_fn: from the number of steps taken before this one to the factor.

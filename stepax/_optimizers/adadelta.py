@@ -1,0 +1,81 @@
+"""Adadelta: the ratio of the sizes of past updates and gradients.
+
+Zeiler, 2012, ADADELTA: An Adaptive Learning Rate Method (arXiv:1212.5701), Algorithm 1.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import ema, square
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import REAL, Rule
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByAdaDeltaState(NamedTuple):
+    """e_g, e_x: means of |g|² and of |u|², shaped as the parameters."""
+
+    e_g: Any
+    e_x: Any
+
+
+@public(paper="arXiv:1212.5701")
+def scale_by_adadelta(
+    rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6
+) -> GradientTransformation:
+    """Give the gradient the size that updates had.
+
+        e_g = rho e_g + (1 - rho) |g|²
+        u = sqrt(e_x + eps) / sqrt(e_g + eps) g
+        e_x = rho e_x + (1 - rho) |u|²
+
+    rho: decay of both means, in [0, 1).
+    eps: added inside the roots, above 0; the first update has its size.
+    """
+
+    def leaf(g, p, c, e_g, e_x):
+        e_g = ema(e_g, square(g), rho)
+        u = jnp.sqrt(e_x + eps) / jnp.sqrt(e_g + eps) * g
+        return u, e_g, ema(e_x, square(u), rho)
+
+    return build(Rule(leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}))
+
+
+@public("optimizer", paper="arXiv:1212.5701")
+def adadelta(
+    learning_rate: ScalarOrSchedule | None = None,
+    rho: ArrayLike = 0.9,
+    eps: ArrayLike = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Adadelta: p = p - learning_rate u, with u of `scale_by_adadelta`.
+
+    The weights decay by way of the gradient, which is g + weight_decay p.
+
+    learning_rate: a number, or a schedule of the step; 1 is that of the paper.  With
+        `None` the updates are u itself, as in Optax, and have to be subtracted.
+    rho, eps: those of `scale_by_adadelta`.
+    weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay_mask: which parameters decay; see `masked`.
+    """
+    is_bare = learning_rate is None
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_adadelta(rho, eps),
+        identity() if is_bare else scale_by_learning_rate(learning_rate),
+    )

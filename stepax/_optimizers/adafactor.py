@@ -1,0 +1,173 @@
+"""Adafactor: Adam's denominator in the memory of two vectors for each matrix.
+
+Shazeer and Stern, 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost
+(arXiv:1804.04235), Algorithms 4 and 5.
+
+Differences from Optax: steps before `step_offset` count as the first one.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.clip import clip_by_block_rms
+from .._transforms.decay import add_decayed_weights
+from .._transforms.mean import ema
+from .._transforms.norm import scale_by_param_block_rms
+from .._transforms.scale import scale, scale_by_learning_rate
+
+
+@twin
+class FactoredState(NamedTuple):
+    """count: steps taken.
+
+    v_row, v_col: means of |g|² over the longest axis, and over the second longest.
+    v: mean of |g|² itself, shaped as the parameter, where it is not factored.
+    Those that a parameter does not need have the shape (1,).
+    """
+
+    count: jax.Array
+    v_row: Any
+    v_col: Any
+    v: Any
+
+
+def _decay_rate_pow(i: ArrayLike, exponent: ArrayLike = 0.8) -> jax.Array:
+    """1 - (i + 1)^-exponent, for i steps taken."""
+    t = jnp.asarray(i, jnp.float32) + 1
+    return 1 - t ** jnp.asarray(-exponent, t.dtype)
+
+
+@public(paper="arXiv:1804.04235")
+def scale_by_factored_rms(
+    factored: bool = True,
+    decay_rate: ArrayLike = 0.8,
+    step_offset: ArrayLike = 0,
+    min_dim_size_to_factor: int = 128,
+    epsilon: ArrayLike = 1e-30,
+    decay_rate_fn: Callable[[ArrayLike, ArrayLike], ArrayLike] = _decay_rate_pow,
+) -> GradientTransformation:
+    """Divide by the root of a mean square that is a product of row and column means.
+
+        b = decay_rate_fn(t, decay_rate),   1 - (t + 1)^-decay_rate by default
+        v_row = b v_row + (1 - b) mean_row(|g|² + epsilon),   v_col alike
+        u = g / sqrt(v_row v_col / mean(v_row))
+
+    factored: whether to factor; else, and for smaller arrays, v is kept as it is.
+    decay_rate: exponent of the decay, in (0, 1).
+    step_offset: steps to subtract from t, which starts at 0.
+    min_dim_size_to_factor: an array is factored if two of its axes are as long.
+    epsilon: added to |g|², above 0.
+    decay_rate_fn: from t and `decay_rate` to the decay of the means.
+    """
+
+    def axes(shape):
+        """The two longest axes, the longest last; `None` if one is too short."""
+        order = sorted(range(len(shape)), key=shape.__getitem__)[-2:]
+        is_long = len(order) == 2 and shape[order[0]] >= min_dim_size_to_factor
+        return tuple(order) if factored and is_long else None
+
+    def once(shared, total, extra):
+        (count,) = shared
+        t = jnp.maximum(count - step_offset, 0)
+        return jnp.asarray(decay_rate_fn(t, decay_rate)), (safe_increment(count),)
+
+    def leaf(g, p, b, v_row, v_col, v):
+        squares = square(g) + epsilon
+        pair = axes(g.shape)
+        if pair is None:
+            v = _mix(v, squares, b)
+            return g * v**-0.5, v_row, v_col, v
+        second, longest = pair
+        v_row = _mix(v_row, jnp.mean(squares, longest), b)
+        v_col = _mix(v_col, jnp.mean(squares, second), b)
+        along = second - 1 if second > longest else second
+        row = (v_row / jnp.mean(v_row, along, keepdims=True)) ** -0.5
+        rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
+        return g * rows * columns**-0.5, v_row, v_col, v
+
+    def slot(kept):
+        """Zeros of the shape that `kept` says for a shape and its two longest axes."""
+        make = lambda p: jnp.zeros(kept(p.shape, axes(p.shape)), p.dtype)
+        return Slot(make, alike=False, decode=jnp.real)
+
+    slots = {
+        "v_row": slot(lambda shape, pair: _without(shape, pair[1]) if pair else (1,)),
+        "v_col": slot(lambda shape, pair: _without(shape, pair[0]) if pair else (1,)),
+        "v": slot(lambda shape, pair: (1,) if pair else shape),
+    }
+    return build(Rule(leaf, FactoredState, slots, COUNT, once))
+
+
+def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:
+    """`ema`, but added in the other order, as in Optax."""
+    return decay * mean + (1 - decay) * x
+
+
+def _without(shape: tuple, axis: int) -> tuple:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+@public("optimizer", paper="arXiv:1804.04235")
+def adafactor(
+    learning_rate: ScalarOrSchedule | None = None,
+    min_dim_size_to_factor: int = 128,
+    decay_rate: ArrayLike = 0.8,
+    decay_offset: ArrayLike = 0,
+    multiply_by_parameter_scale: bool = True,
+    clipping_threshold: ArrayLike | None = 1.0,
+    momentum: ArrayLike | None = None,
+    dtype_momentum: DTypeLike = jnp.float32,
+    weight_decay_rate: ScalarOrSchedule | None = None,
+    eps: ArrayLike = 1e-30,
+    factored: bool = True,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Adafactor: p = p - (m + weight_decay_rate p), where m is the mean of
+
+        learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)
+
+    with u of `scale_by_factored_rms`, and rms(p) at least 1e-3.
+
+    learning_rate: a number, or a schedule of the step; 1 if `None`.
+    min_dim_size_to_factor, decay_rate, decay_offset, eps, factored: those of
+        `scale_by_factored_rms`, which names two of them `step_offset` and `epsilon`.
+    multiply_by_parameter_scale: whether there is a factor rms(p).
+    clipping_threshold: largest rms of u, at least 1; none if `None`.
+    momentum: decay of the mean, in [0, 1); there is none if `None`.
+    dtype_momentum: stored dtype of the mean.
+    weight_decay_rate: a number at least 0, or a schedule of the step; none if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
+    """
+    steps = [
+        scale_by_factored_rms(
+            factored, decay_rate, decay_offset, min_dim_size_to_factor, eps
+        )
+    ]
+    if clipping_threshold is not None:
+        steps.append(clip_by_block_rms(clipping_threshold))
+    if learning_rate is not None:
+        steps.append(scale_by_learning_rate(learning_rate, flip_sign=False))
+    if multiply_by_parameter_scale:
+        steps.append(scale_by_param_block_rms())
+    if momentum is not None:
+        steps.append(ema(momentum, False, dtype_momentum))
+    if weight_decay_rate is not None:
+        steps.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
+    return chain(*steps, scale(-1))

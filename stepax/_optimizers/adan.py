@@ -1,0 +1,110 @@
+"""Adan: Nesterov momentum from the difference of neighbouring gradients.
+
+Xie, Zhou, Li, Lin and Yan, 2022, Adan: Adaptive Nesterov Momentum Algorithm for Faster
+Optimizing Deep Models (arXiv:2208.06677), Algorithm 1.
+
+Differences from the paper, as in Optax: b1, b2, b3 are 1 less those of the paper; the
+means are corrected for their zero start; the difference enters `n` and the update with
+the factor 1 - b2 rather than b2; weight decay is added to the update.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import REAL, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleByAdanState(NamedTuple):
+    """m, v, n: means of g, of its change d, and of |g + (1 - b2) d|².
+
+    g: the last gradient.  t: steps taken.  All but t are shaped as the parameters.
+    """
+
+    m: Any
+    v: Any
+    n: Any
+    g: Any
+    t: jax.Array
+
+
+@public(paper="arXiv:2208.06677")
+def scale_by_adan(
+    b1: ArrayLike = 0.98,
+    b2: ArrayLike = 0.92,
+    b3: ArrayLike = 0.99,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+) -> GradientTransformation:
+    """Divide the mean gradient, one step ahead, by a root mean square.
+
+        d = g - g_last,   0 at the first step
+        m = b1 m + (1 - b1) g,   v = b2 v + (1 - b2) d
+        n = b3 n + (1 - b3) |g + (1 - b2) d|²
+        u = (m' + (1 - b2) v') / (sqrt(n' + eps_root) + eps)
+
+    with m' = m / (1 - b1^t), and so on.
+
+    b1, b2, b3: decay of the means, in [0, 1).
+    eps, eps_root: added to the root, and inside it; at least 0.
+    """
+
+    def once(shared, total, extra):
+        t = safe_increment(*shared)
+        return (t, *(bias_correction(b, t) for b in (b1, b2, b3))), (t,)
+
+    def leaf(g, p, c, m, v, n, last):
+        t, c1, c2, c3 = c
+        d = jnp.where(t == 1, jnp.zeros_like(g), g - last)
+        m = ema(m, g, b1)
+        v = ema(v, d, b2)
+        n = ema(n, square(g + (1 - b2) * d), b3)
+        u = (m / c1 + (1 - b2) * (v / c2)) / (jnp.sqrt(n / c3 + eps_root) + eps)
+        return u, m, v, n, g
+
+    slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
+    count = {"t": lambda: jnp.zeros([], jnp.int32)}
+    return build(Rule(leaf, ScaleByAdanState, slots, count, once))
+
+
+@public("optimizer", paper="arXiv:2208.06677")
+def adan(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.98,
+    b2: ArrayLike = 0.92,
+    b3: ArrayLike = 0.99,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Adan, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_adan`.
+    """
+    return chain(
+        scale_by_adan(b1, b2, b3, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,42 @@
+"""Fromage: turn each array by an angle, without letting it grow.
+
+Bernstein, Vahdat, Yue and Liu, 2020, On the Distance between two Neural Networks and
+the Stability of Learning (arXiv:2002.03432), Algorithm 1.
+"""
+
+from collections.abc import Callable
+
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.registry import public
+from .._transforms.decay import add_decayed_weights
+from .._transforms.norm import scale_by_trust_ratio
+from .._transforms.scale import scale_by_learning_rate
+
+
+@public("optimizer", paper="arXiv:2002.03432")
+def fromage(
+    learning_rate: ScalarOrSchedule, min_norm: ArrayLike = 1e-6
+) -> GradientTransformationExtraArgs:
+    """Fromage: a relative step, then a shrinking that undoes its growth.
+
+        p = (p - learning_rate ‖p‖ / ‖g‖ g) / sqrt(1 + learning_rate²)
+
+    learning_rate: tangent of the angle, a number or a schedule of the step.
+    min_norm: lower bound of both norms, above 0.
+    """
+    shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
+    step = lambda rate: rate * shrink(rate)
+    decay = lambda rate: shrink(rate) - 1
+    return chain(
+        scale_by_trust_ratio(min_norm),
+        scale_by_learning_rate(_apply(step, learning_rate)),
+        add_decayed_weights(_apply(decay, learning_rate)),
+    )
+
+
+def _apply(f: Callable, rate: ScalarOrSchedule) -> ScalarOrSchedule:
+    """A function of a learning rate, or of each value of a schedule."""
+    return (lambda count: f(rate(count))) if callable(rate) else f(rate)

@@ -1,0 +1,82 @@
+"""LARS and LAMB: steps in proportion to the length of each array.
+
+You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
+(arXiv:1708.03888), Algorithm 1; You et al., 2020, Large Batch Optimization for Deep
+Learning: Training BERT in 76 minutes (arXiv:1904.00962), Algorithm 2.
+"""
+
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.partition import masked
+from .._engine.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._transforms.decay import add_decayed_weights
+from .._transforms.norm import scale_by_trust_ratio
+from .._transforms.scale import scale_by_learning_rate
+from .adam import scale_by_adam
+from .sgd import trace
+
+
+@public("optimizer", paper="arXiv:1708.03888")
+def lars(
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = True,
+    trust_coefficient: ArrayLike = 0.001,
+    eps: ArrayLike = 0.0,
+    trust_ratio_mask: MaskOrFn = True,
+    momentum: ArrayLike = 0.9,
+    nesterov: bool = False,
+) -> GradientTransformationExtraArgs:
+    """LARS: momentum of steps in proportion to each array.
+
+        d = g + weight_decay p
+        p = p + trace(-learning_rate trust_coefficient ‖p‖ / (‖d‖ + eps) d)
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    weight_decay_mask, trust_ratio_mask: which parameters decay, and which have their
+        steps made proportional; see `masked`.
+    trust_coefficient, eps: as in `scale_by_trust_ratio`.
+    momentum, nesterov: as in `trace`.
+    """
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        masked(
+            scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps),
+            trust_ratio_mask,
+        ),
+        scale_by_learning_rate(learning_rate),
+        trace(momentum, nesterov),
+    )
+
+
+@public("optimizer", paper="arXiv:1904.00962")
+def lamb(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    eps_root: ArrayLike = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """LAMB: Adam's steps, made proportional to each array.
+
+        d = u + weight_decay p,   u of `scale_by_adam`
+        p = p - learning_rate ‖p‖ / ‖d‖ d
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_adam`.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_trust_ratio(),
+        scale_by_learning_rate(learning_rate),
+    )

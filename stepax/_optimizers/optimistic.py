@@ -1,0 +1,140 @@
+"""Optimistic descent: expect the next gradient to change as the last one did.
+
+Mokhtari, Ozdaglar and Pattathil, 2020, A Unified Analysis of Extra-gradient and
+Optimistic Gradient Methods for Saddle Point Problems (arXiv:1901.08511), the
+generalized method; Daskalakis, Ilyas, Syrgkanis and Zeng, 2018, Training GANs with
+Optimism (arXiv:1711.00141), Algorithm 1, for the form with Adam.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.scale import scale, scale_by_learning_rate
+from .adam import scale_by_adam
+
+
+@twin
+class ScaleByOptimisticGradientState(NamedTuple):
+    """is_initial_step: whether no step was taken, a boolean scalar.
+
+    previous_gradient: that of the last step, shaped as the parameters.
+    """
+
+    is_initial_step: jax.Array
+    previous_gradient: Any
+
+
+@public(paper="arXiv:1901.08511")
+def scale_by_optimistic_gradient(
+    alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
+) -> GradientTransformation:
+    """Step along the gradient and its change.
+
+        u = (alpha + beta) g - beta g_last,   g_last = g at the first step
+
+    alpha: factor of the gradient.
+    beta: factor of its change.
+    """
+
+    def once(shared, total, extra):
+        (is_first,) = shared
+        return is_first, (jnp.zeros_like(is_first),)
+
+    def leaf(g, p, is_first, last):
+        last = jnp.where(is_first, g, last)
+        return (alpha + beta) * g - beta * last, g
+
+    slots = {"previous_gradient": Slot()}
+    first = {"is_initial_step": lambda: jnp.ones([], bool)}
+    return build(Rule(leaf, ScaleByOptimisticGradientState, slots, first, once))
+
+
+@public("optimizer", paper="arXiv:1901.08511")
+def optimistic_gradient_descent(
+    learning_rate: ScalarOrSchedule, alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
+) -> GradientTransformationExtraArgs:
+    """Optimistic descent: p = p - learning_rate u, u of `scale_by_optimistic_gradient`.
+
+    learning_rate: a number, or a schedule of the step.
+    alpha, beta: factors of the gradient and of its change.
+    """
+    return chain(
+        scale_by_optimistic_gradient(alpha, beta),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper="arXiv:1711.00141")
+def optimistic_adam(
+    learning_rate: ScalarOrSchedule,
+    optimism: ArrayLike | None = None,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """Optimistic Adam, with r of `scale_by_adam`.
+
+        p = p - learning_rate r - optimism (r - r_last)
+
+    learning_rate: a number, or, without `optimism`, a schedule of the step.
+    optimism: factor of the change; the learning rate if `None`.
+    The others are those of `scale_by_adam`.
+
+    Raises a `ValueError` for both a schedule and `optimism`.
+    """
+    adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    if not callable(learning_rate):
+        beta = learning_rate if optimism is None else optimism
+        return chain(adam, scale_by_optimistic_gradient(learning_rate, beta), scale(-1))
+    if optimism is not None:
+        raise ValueError(
+            "`learning_rate` is a schedule, which `optimism` does not follow; use "
+            "`optimistic_adam_v2`, whose `beta` is relative to the learning rate"
+        )
+    descend = scale_by_learning_rate(learning_rate)
+    return chain(adam, scale_by_optimistic_gradient(), descend)
+
+
+@public("optimizer", paper="arXiv:1711.00141")
+def optimistic_adam_v2(
+    learning_rate: ScalarOrSchedule,
+    *,
+    alpha: ArrayLike = 1.0,
+    beta: ArrayLike = 1.0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    nesterov: bool = True,
+) -> GradientTransformationExtraArgs:
+    """Optimistic Adam, with r of `scale_by_adam`.
+
+        p = p - learning_rate (alpha r + beta (r - r_last))
+
+    learning_rate: a number, or a schedule of the step.
+    alpha, beta: factors of r and of its change.
+    The others are those of `scale_by_adam`.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        scale_by_optimistic_gradient(alpha, beta),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,74 @@
+"""Polyak's step size: as far as the loss is above its minimum.
+
+Loizou, Vaswani, Laradji and Lacoste-Julien, 2021, Stochastic Polyak Step-size for SGD
+(arXiv:2002.10542), equation SPS_max; Garrigos, Gower and Schaipp, 2023, Function Value
+Learning (arXiv:2307.14528), for the positive part.
+"""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.registry import public
+from .._engine.rule import Rule
+from .sgd import sgd
+
+
+@public(paper="arXiv:2002.10542")
+def scale_by_polyak(
+    f_min: ArrayLike = 0.0,
+    max_learning_rate: ArrayLike = 1.0,
+    eps: ArrayLike = 0.0,
+    variant: Literal["sps", "sps+"] = "sps",
+) -> GradientTransformationExtraArgs:
+    """Multiply by Polyak's step size.
+
+        u = min(gap / (‖g‖² + eps), max_learning_rate) g
+        gap = value - f_min,   max(value - f_min, 0) for "sps+"
+
+    `update` takes the keyword `value`, the loss at the parameters, a scalar.
+
+    f_min: least possible loss.
+    max_learning_rate: upper bound of the step size, above 0.
+    eps: added to the divisor, at least 0; a gradient of zeros stays so.
+    variant: "sps" or "sps+".
+
+    Raises a `ValueError` for another variant, a `TypeError` where `value` is missing.
+    """
+    if variant not in ("sps", "sps+"):
+        raise ValueError(f"`variant` is {variant!r}, expected 'sps' or 'sps+'")
+
+    def once(shared, total, extra):
+        norm = jnp.asarray(total)
+        gap = jnp.asarray(extra["value"]).astype(norm.dtype) - f_min
+        gap = jnp.maximum(gap, 0) if variant == "sps+" else gap
+        is_zero = norm + eps == 0
+        step_size = gap / jnp.where(is_zero, 1, norm + eps)
+        return jnp.where(is_zero, 0, jnp.minimum(step_size, max_learning_rate)), ()
+
+    total = lambda g, p, shared: jnp.sum(square(g))
+    leaf = lambda g, p, step_size: (step_size * g,)
+    return build(Rule(leaf, once=once, total=total, reads=("value",)))
+
+
+@public("optimizer", paper="arXiv:2002.10542")
+def polyak_sgd(
+    max_learning_rate: ArrayLike = 1.0,
+    scaling: ScalarOrSchedule = 1.0,
+    f_min: ArrayLike = 0.0,
+    eps: ArrayLike = 0.0,
+    variant: Literal["sps", "sps+"] = "sps",
+) -> GradientTransformationExtraArgs:
+    """Gradient descent with Polyak's step size: p = p - scaling u.
+
+    u is that of `scale_by_polyak` for the gradient, multiplied by -scaling before.
+
+    scaling: a number, or a schedule of the step.
+    The others are those of `scale_by_polyak`.
+    """
+    return chain(sgd(scaling), scale_by_polyak(f_min, max_learning_rate, eps, variant))

@@ -1,0 +1,96 @@
+"""Rprop: a step size for each coordinate, which follows the sign of the gradient.
+
+Riedmiller and Braun, 1993, A Direct Adaptive Method for Faster Backpropagation Learning
+(doi:10.1109/ICNN.1993.298623); Igel and Hüsken, 2003, Empirical Evaluation of the
+Improved Rprop Learning Algorithms (doi:10.1016/S0925-2312(01)00700-7), Rprop-.
+
+Differences from the paper, as in Optax: a step is taken when the next gradient agrees
+with it in sign, so that the first update is zero.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.scale import scale, scale_by_learning_rate
+
+
+PAPER = "doi:10.1109/ICNN.1993.298623"
+
+
+@twin
+class ScaleByRpropState(NamedTuple):
+    """step_sizes: above 0.  prev_updates: signed steps that wait, 0 after a turn.
+
+    Both shaped as the parameters.
+    """
+
+    step_sizes: Any
+    prev_updates: Any
+
+
+@public(paper=PAPER, holomorphic=False)
+def scale_by_rprop(
+    learning_rate: ArrayLike,
+    eta_minus: ArrayLike = 0.5,
+    eta_plus: ArrayLike = 1.2,
+    min_step_size: ArrayLike = 1e-6,
+    max_step_size: ArrayLike = 50.0,
+) -> GradientTransformation:
+    """Lengthen steps while the gradient keeps its sign, shorten them when it turns.
+
+        s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
+        u = last if g last > 0 else 0
+        last = 0 if g last < 0 else s sign(g)
+
+    learning_rate: first step size, above 0.
+    eta_minus, eta_plus: factors, below and above 1.
+    min_step_size, max_step_size: bounds of s, above 0.
+    """
+
+    def leaf(g, p, c, s, last):
+        agreement = jnp.sign(g) * jnp.sign(last)
+        turns, agrees = agreement < 0, agreement > 0
+        s = jnp.where(agrees, s * eta_plus, jnp.where(turns, s * eta_minus, s))
+        s = jnp.where(agrees | turns, jnp.clip(s, min_step_size, max_step_size), s)
+        u = jnp.where(agrees, last, 0)
+        return u, s, jnp.where(turns, 0, s * jnp.sign(g))
+
+    start = Slot(make=lambda p: jnp.full_like(p, learning_rate))
+    slots = {"step_sizes": start, "prev_updates": Slot()}
+    return build(Rule(leaf, ScaleByRpropState, slots))
+
+
+@public("optimizer", paper=PAPER, holomorphic=False)
+def rprop(
+    learning_rate: ScalarOrSchedule,
+    eta_minus: ArrayLike = 0.5,
+    eta_plus: ArrayLike = 1.2,
+    min_step_size: ArrayLike = 1e-6,
+    max_step_size: ArrayLike = 50.0,
+) -> GradientTransformationExtraArgs:
+    """Rprop: p = p - u, with u of `scale_by_rprop`.
+
+    learning_rate: first step size; of a schedule r, r(0) is, above 0, and u is
+        multiplied by r(t) / r(0).
+    The others are those of `scale_by_rprop`.
+    """
+    etas, bounds = (eta_minus, eta_plus), (min_step_size, max_step_size)
+    if not callable(learning_rate):
+        return chain(scale_by_rprop(learning_rate, *etas, *bounds), scale(-1.0))
+    first = learning_rate(jnp.zeros([], jnp.int32))
+    relative = lambda count: learning_rate(count) / first
+    return chain(
+        scale_by_rprop(first, *etas, *bounds), scale_by_learning_rate(relative)
+    )

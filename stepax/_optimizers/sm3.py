@@ -1,0 +1,96 @@
+"""SM3: AdaGrad with one accumulator for each slice of an array.
+
+Anil, Gupta, Koren and Singer, 2019, Memory-Efficient Adaptive Optimization
+(arXiv:1901.11150), Algorithm SM3-II; the cover is that by slices of each axis.
+
+Differences from the paper, as in Optax: momentum of the updates, and, for b2 below 1,
+means in place of sums.
+"""
+
+import functools as ft
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.scale import scale_by_learning_rate
+
+
+@twin
+class ScaleBySM3State(NamedTuple):
+    """mu: for each parameter a list of accumulators, a vector for each of its axes.
+
+    nu: mean of the updates, shaped as the parameters.
+    """
+
+    mu: Any
+    nu: Any
+
+
+@public(paper="arXiv:1901.11150")
+def scale_by_sm3(
+    b1: ArrayLike = 0.9, b2: ArrayLike = 1.0, eps: ArrayLike = 1e-8
+) -> GradientTransformation:
+    """Divide by the root of an upper bound of the sum of squares, averaging the result.
+
+        s = b2 min(mu_1, ..., mu_n) + (1 - b2) |g|²,   |g|² itself for b2 = 1
+        u = b1 u + (1 - b1) g / sqrt(s + eps),   0 where s = 0
+        mu_k = max of s over all axes but k
+
+    b1, b2: decay of the mean update, in [0, 1), and of the squares, in [0, 1].
+    eps: added inside the root, at least 0.
+    """
+
+    def leaf(g, p, c, bound, u):
+        weight = jnp.where(b2 == 1, 1.0, 1.0 - b2)
+        s = weight * square(g) + b2 * bound
+        is_zero = s == 0
+        inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, s) + eps))
+        u = ema(u, inverse * g, b1)
+        return u, s, u
+
+    slots = {"mu": Slot(encode=_maxima, decode=_minimum), "nu": Slot()}
+    return build(Rule(leaf, ScaleBySM3State, slots))
+
+
+@public("optimizer", paper="arXiv:1901.11150")
+def sm3(
+    learning_rate: ScalarOrSchedule, momentum: ArrayLike = 0.9
+) -> GradientTransformationExtraArgs:
+    """SM3: p = p - learning_rate u, with u of `scale_by_sm3` for b1 = momentum.
+
+    learning_rate: a number, or a schedule of the step.
+    momentum: decay of the mean update, in [0, 1).
+    """
+    return chain(scale_by_sm3(momentum), scale_by_learning_rate(learning_rate))
+
+
+def _maxima(s: jax.Array) -> list[jax.Array]:
+    """For each axis, the largest entry of each slice; of a scalar, itself."""
+    if s.ndim < 2:
+        return [s]
+    rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
+    return [jnp.max(s, axes, initial=0) for axes in rest]
+
+
+def _minimum(maxima: list[jax.Array]) -> jax.Array:
+    """For each entry, the least of the accumulators of its slices."""
+    n = len(maxima)
+    across = [
+        jnp.expand_dims(x.real, tuple(j for j in range(n) if j != k)) if x.ndim else x
+        for k, x in enumerate(maxima)
+    ]
+    shape = jnp.broadcast_shapes(*(x.shape for x in across))
+    return ft.reduce(jnp.minimum, (jnp.broadcast_to(x, shape) for x in across))
