@@ -12,13 +12,20 @@ import optax
 import pytest
 
 from stepax._optimizers.adabelief import adabelief, scale_by_belief
+from stepax._optimizers.adadelta import adadelta
 from stepax._optimizers.adagrad import scale_by_rss
 from stepax._optimizers.adam import scale_by_adam
 from stepax._optimizers.adamax import scale_by_adamax
+from stepax._optimizers.adan import scale_by_adan
 from stepax._optimizers.amsgrad import scale_by_amsgrad
 from stepax._optimizers.lion import scale_by_lion
+from stepax._optimizers.optimistic import (
+    optimistic_adam,
+    optimistic_gradient_descent,
+)
 from stepax._optimizers.radam import scale_by_radam
 from stepax._optimizers.rmsprop import rmsprop, scale_by_rms, scale_by_stddev
+from stepax._optimizers.rprop import scale_by_rprop
 from stepax._optimizers.sgd import sgd, sign_sgd, signum
 from stepax._optimizers.yogi import scale_by_yogi
 
@@ -174,6 +181,52 @@ def radam(gs, b1, b2, eps):
         yield np.sqrt(r) * m_hat * l
 
 
+def adadelta_paper(gs, rho, eps):
+    """Zeiler, 2012, Algorithm 1; the update is subtracted."""
+    e_g, e_x = 0, 0
+    for g in gs:
+        e_g = rho * e_g + (1 - rho) * g**2
+        x = -np.sqrt(e_x + eps) / np.sqrt(e_g + eps) * g
+        e_x = rho * e_x + (1 - rho) * x**2
+        yield x
+
+
+def adan(gs, b1, b2, b3, eps):
+    """Xie et al., 2022, Algorithm 1, of corrected means, with 1 - b2 as in Optax."""
+    m, v, n, last = 0, 0, 0, gs[0]
+    for t, g in enumerate(gs, 1):
+        m = b1 * m + (1 - b1) * g
+        v = b2 * v + (1 - b2) * (g - last)
+        n = b3 * n + (1 - b3) * (g + (1 - b2) * (g - last)) ** 2
+        ahead = m / (1 - b1**t) + (1 - b2) * v / (1 - b2**t)
+        yield ahead / (np.sqrt(n / (1 - b3**t)) + eps)
+        last = g
+
+
+def optimistic(gs, alpha, beta):
+    """Mokhtari et al., 2020, the generalized method: two step sizes."""
+    last = gs[0]
+    for g in gs:
+        yield -alpha * g - beta * (g - last)
+        last = g
+
+
+def adam_with_optimism(gs, learning_rate, optimism, b1, b2, eps):
+    """Daskalakis et al., 2018, Algorithm 1, with a rate of its own for the change."""
+    return optimistic(list(adam(gs, b1, b2, eps)), learning_rate, optimism)
+
+
+def rprop_minus(gs, learning_rate, eta_minus, eta_plus, least, most):
+    """Igel and Hüsken, 2003, Rprop- with its step of the time before."""
+    step, waiting = np.full_like(gs[0], learning_rate), np.zeros_like(gs[0])
+    for g in gs:
+        sign = np.sign(g * waiting)
+        factor = np.choose(sign.astype(int) + 1, [eta_minus, 1.0, eta_plus])
+        yield np.where(sign > 0, waiting, 0.0)
+        step = np.where(sign == 0, step, np.clip(factor * step, least, most))
+        waiting = np.where(sign < 0, 0.0, step * np.sign(g))
+
+
 def to_options(**options):
     return options
 
@@ -212,6 +265,29 @@ TABLE = {
         scale_by_yogi(**ADAM, initial_accumulator_value=1e-2),
         yogi,
         ADAM | to_options(initial_accumulator_value=1e-2),
+    ),
+    "Adadelta": (
+        adadelta(1.0, 0.8, 1e-3),
+        adadelta_paper,
+        to_options(rho=0.8, eps=1e-3),
+    ),
+    "Adan": (scale_by_adan(**ADAM, b3=0.9), adan, ADAM | to_options(b3=0.9)),
+    "OGD": (
+        optimistic_gradient_descent(1.0, 0.7, 0.3),
+        optimistic,
+        to_options(alpha=0.7, beta=0.3),
+    ),
+    "optimistic Adam": (
+        optimistic_adam(0.7, 0.3, **ADAM, nesterov=False),
+        adam_with_optimism,
+        ADAM | to_options(learning_rate=0.7, optimism=0.3),
+    ),
+    "Rprop": (
+        scale_by_rprop(0.1, 0.5, 1.2, 0.06, 0.2),
+        rprop_minus,
+        to_options(
+            learning_rate=0.1, eta_minus=0.5, eta_plus=1.2, least=0.06, most=0.2
+        ),
     ),
     "RAdam": (scale_by_radam(**ADAM, threshold=4.0), radam, ADAM),
 }
@@ -336,7 +412,8 @@ def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):
     assert np.isfinite(updates).all()
 
 
-@pytest.mark.parametrize("name", TABLE)
+# Rprop asks whether a gradient turned, which complex ones do not.
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - {"Rprop"}))
 def test_complex_means_of_squares_are_real(name):
     """A phase common to all gradients is that of all updates."""
     tx, _, _ = TABLE[name]
@@ -350,3 +427,13 @@ def test_complex_means_of_squares_are_real(name):
         # Its first variances are small differences of large squares.
         plain, turned = plain[2:], turned[2:]
     np.testing.assert_allclose(turned, plain * phase, rtol=3e-5)
+
+
+def test_optimistic_adam_follows_a_schedule_without_optimism():
+    gs = gradients(4)
+    rate = lambda count: 1 / (count + 1.0)
+    found = updates_of(optimistic_adam(rate), gs)
+    expected = updates_of(optimistic_adam(1.0), gs) / np.arange(1, 5)[:, None]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="`learning_rate` is a schedule, .* use"):
+        optimistic_adam(rate, 0.1)

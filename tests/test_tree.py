@@ -183,7 +183,9 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize("dtype, value", EXTREMES, ids=repr)
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.vmap], ids=str)
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"]
+)
 def test_norms_of_narrow_leaves_neither_overflow_nor_vanish(dtype, value, wrap):
     x = {"w": jnp.full((1, 2, 3), value, dtype), "b": jnp.full((1, 2), -value, dtype)}
     x["b"] = x["b"].at[:, 1].set(0)

@@ -51,7 +51,7 @@ class FactoredState(NamedTuple):
 def _decay_rate_pow(i: ArrayLike, exponent: ArrayLike = 0.8) -> jax.Array:
     """1 - (i + 1)^-exponent, for i steps taken."""
     t = jnp.asarray(i, jnp.float32) + 1
-    return 1 - t ** jnp.asarray(-exponent, t.dtype)
+    return 1 - t ** -jnp.asarray(exponent, t.dtype)
 
 
 @public(paper="arXiv:1804.04235")

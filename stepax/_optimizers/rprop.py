@@ -89,7 +89,7 @@ def rprop(
     etas, bounds = (eta_minus, eta_plus), (min_step_size, max_step_size)
     if not callable(learning_rate):
         return chain(scale_by_rprop(learning_rate, *etas, *bounds), scale(-1.0))
-    first = learning_rate(jnp.zeros([], jnp.int32))
+    first = learning_rate(0)
     relative = lambda count: learning_rate(count) / first
     return chain(
         scale_by_rprop(first, *etas, *bounds), scale_by_learning_rate(relative)
