@@ -104,7 +104,8 @@ def scale_by_factored_rms(
 
     def slot(kept):
         """Zeros of the shape that `kept` says for a shape and its two longest axes."""
-        make = lambda p: jnp.zeros(kept(p.shape, axes(p.shape)), p.dtype)
+        shape = lambda p: kept(jnp.shape(p), axes(jnp.shape(p)))
+        make = lambda p: jnp.zeros_like(p, shape=shape(p))
         return Slot(make, alike=False, decode=jnp.real)
 
     slots = {

@@ -72,7 +72,7 @@ def scale_by_novograd(
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 
-    scalar = Slot(make=lambda p: jnp.zeros([], p.dtype), alike=False, decode=jnp.real)
+    scalar = Slot(lambda p: jnp.zeros_like(p, shape=()), alike=False, decode=jnp.real)
     slots = {"mu": Slot(dtype=mu_dtype), "nu": scalar}
     return build(
         Rule(leaf, ScaleByNovogradState, slots, COUNT, once, needs_params=True)
