@@ -58,7 +58,7 @@ def scale_by_sm3(
         s = weight * square(g) + b2 * bound
         is_zero = s == 0
         inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, s) + eps))
-        u = ema(u, inverse * g, b1)
+        u = ema(u, g * inverse, b1)
         return u, s, u
 
     slots = {"mu": Slot(encode=_maxima, decode=_minimum), "nu": Slot()}
