@@ -12,11 +12,9 @@ Float32 values are Optax's bit for bit, with these differences:
    out of order, boundaries that do not fit the schedules.
 """
 
-import functools as ft
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -28,22 +26,12 @@ from ._engine.hyper import (
     inject_hyperparams as inject_hyperparams,
     inject_stateful_hyperparams as inject_stateful_hyperparams,
 )
+from ._engine.precision import mixing
 from ._engine.protocol import Schedule as Schedule
 from ._engine.stateful import (
     StatefulSchedule as StatefulSchedule,
     WrappedSchedule as WrappedSchedule,
 )
-
-
-def _mixing(schedule: Schedule) -> Schedule:
-    """Counts and hyperparameters have any dtype, also where users forbid mixing."""
-
-    @ft.wraps(schedule)
-    def mixed(count):
-        with jax.numpy_dtype_promotion("standard"):
-            return schedule(count)
-
-    return mixed
 
 
 def constant_schedule(value: ArrayLike) -> Schedule:
@@ -99,7 +87,7 @@ def polynomial_schedule(
         value = change * remaining**power + end_value
         return jnp.where(t < steps, value, end_value)
 
-    return _mixing(schedule)
+    return mixing(schedule)
 
 
 def exponential_decay(
@@ -138,7 +126,7 @@ def exponential_decay(
         power = jnp.power(_nonzero(decay_rate), jnp.where(past, 0, exponent))
         return jnp.where(past, end_value, init_value * power)
 
-    return _mixing(schedule)
+    return mixing(schedule)
 
 
 def piecewise_constant_schedule(
@@ -161,7 +149,7 @@ def piecewise_constant_schedule(
             value = jnp.where(count < boundary, value, scale * value)
         return value
 
-    return _mixing(schedule)
+    return mixing(schedule)
 
 
 def piecewise_interpolate_schedule(
@@ -212,10 +200,10 @@ def cosine_decay_schedule(
         decayed = jnp.where(wave > 0, power, 0)
         return init_value * ((1 - alpha) * decayed + alpha)
 
-    return _mixing(schedule)
+    return mixing(schedule)
 
 
-@_mixing
+@mixing
 def cosine_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
@@ -237,7 +225,7 @@ def cosine_onecycle_schedule(
     return _interpolate("cosine", peak_value / div_factor, corners, scales)
 
 
-@_mixing
+@mixing
 def linear_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
@@ -290,7 +278,7 @@ def join_schedules(
             value = jnp.where(count < start, value, later(count - start))
         return value
 
-    return _mixing(schedule)
+    return mixing(schedule)
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
@@ -320,7 +308,7 @@ def warmup_constant_schedule(
     return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
 
 
-@_mixing
+@mixing
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -396,7 +384,7 @@ def _interpolate(kind, init_value, boundaries, scales):
         between = jnp.sum(jnp.where((start <= t) & (t < end), between, 0))
         return jnp.where(t < bounds[-1], between, values[-1])
 
-    return _mixing(jnp.vectorize(schedule))
+    return mixing(jnp.vectorize(schedule))
 
 
 def _phase(count, begin, steps):

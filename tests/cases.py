@@ -76,13 +76,17 @@ def make(row: Row, **more: Any) -> Any:
     return row.factory(*args, **kwargs)
 
 
-def rows(**traits: Any) -> list:
-    """Rows with these traits, as parameters of a test; measures return no updates."""
+def rows(takes: str | None = None, **traits: Any) -> list:
+    """Rows with these traits, as parameters of a test; measures return no updates.
+
+    takes: the name of a parameter that the factory must have.
+    """
     chosen = [
         row
         for row in ROWS.values()
         if row.kind != "measure"
         and all(getattr(row, k) == v for k, v in traits.items())
+        and (takes is None or takes in inspect.signature(row.factory).parameters)
     ]
     return [pytest.param(row, id=row.name) for row in chosen]
 

@@ -104,8 +104,6 @@ def test_a_changed_hyperparameter_compiles_nothing_outside_of_jit(row):
     assert compilations() == before
 
 
-
-
 @pytest.mark.parametrize(
     "mask", [is_matrix, {"w": True, "b": False}, {"b": False, "**": 1}]
 )

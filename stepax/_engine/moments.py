@@ -1,11 +1,13 @@
 """Running means of gradients, and the numbers that make up for their zero start."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 
-def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> jax.Array:
+def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> Any:
     """(1 - decay) x + decay mean."""
     return (1 - decay) * x + decay * mean
 

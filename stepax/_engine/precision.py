@@ -3,10 +3,16 @@
 The arithmetic of a pass is done in this dtype and rounded once, at its end.
 """
 
-from typing import Any
+import functools as ft
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def compute_dtype(*arrays: Any) -> Any:
@@ -37,3 +43,14 @@ def widen(x: Any, wide: Any) -> Any:
         return x.astype(wide if is_complex else real_dtype(wide))
 
     return jax.tree.map(one, x)
+
+
+def mixing(f: Callable[P, R]) -> Callable[P, R]:
+    """Let dtypes meet inside `f`, also where users forbid that."""
+
+    @ft.wraps(f)
+    def mixed(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.numpy_dtype_promotion("standard"):
+            return f(*args, **kwargs)
+
+    return mixed

@@ -4,6 +4,7 @@ import functools as ft
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -28,8 +29,14 @@ def _frozen(x: Any) -> Any:
     return type(x), x
 
 
-# What a compiled function may keep.  Anything else could hold on to a tracer.
 _CONSTANTS = (bool, int, float, complex, str, type(None), type, np.dtype)
+
+
+def _is_constant(x: Any) -> bool:
+    """Whether a compiled function may keep `x`: else it could hold on to a tracer."""
+    if isinstance(x, FunctionType):
+        return x.__closure__ is None
+    return isinstance(x, _CONSTANTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +84,7 @@ class Recipe:
     def mould(self) -> "Mould | None":
         """The recipe without its arrays, if what is left are constants."""
         rest = {k: x for k, x in self.bound.arguments.items() if k not in self.arrays}
-        if not all(isinstance(x, _CONSTANTS) for x in rest.values()):
+        if not all(map(_is_constant, rest.values())):
             return None
         return Mould(self.build, rest, tuple(self.arrays))
 
