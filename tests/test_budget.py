@@ -91,9 +91,9 @@ def compilations(f) -> int:
     """How many programs XLA compiles while `f` runs."""
     seen = []
 
-    def listen(name: str, seconds: float, **_: Any) -> None:
-        if name == "/jax/core/compile/backend_compile_duration":
-            seen.append(name)
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
