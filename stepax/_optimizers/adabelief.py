@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
+from .._engine.moments import corrected, corrections, ema, square
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -58,19 +58,16 @@ def scale_by_belief(
     nesterov: whether to look one step ahead with the mean.
     """
 
-    def corrections(t):
-        c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
-        return c1, c2, bias_correction(b1, t + 1) if nesterov else None
-
     def leaf(g, p, c, mu, nu):
         c1, c2, c1_next = c
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g - mu), b2) + eps_root
-        m = b1 * (mu / c1_next) + (1 - b1) * (g / c1) if nesterov else mu / c1
+        m = corrected(mu, g, b1, c1, c1_next)
         return m / (jnp.sqrt(nu / c2) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, counted(corrections)))
+    once = counted(corrections(b1, b2, nesterov))
+    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
 
 
 @public("optimizer", paper="arXiv:2010.07468")

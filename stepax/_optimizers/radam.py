@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, power, square
+from .._engine.moments import corrected, corrections, ema, power, square
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -48,17 +48,15 @@ def scale_by_radam(
     """
     rho_inf = 2 / (1 - b2) - 1
 
-    def corrections(t):
-        c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
-        c1_next = bias_correction(b1, t + 1) if nesterov else None
-        rho = rho_inf - 2 * t * power(b2, t) / c2
-        return c1, c2, c1_next, rho
+    def rectification(t):
+        c1, c2, c1_next = corrections(b1, b2, nesterov)(t)
+        return c1, c2, c1_next, rho_inf - 2 * t * power(b2, t) / c2
 
     def leaf(g, p, c, mu, nu):
         c1, c2, c1_next, rho = c
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
-        m = b1 * (mu / c1_next) + (1 - b1) * (g / c1) if nesterov else mu / c1
+        m = corrected(mu, g, b1, c1, c1_next)
         r = jnp.sqrt(
             (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
         )
@@ -66,7 +64,7 @@ def scale_by_radam(
         return jnp.where(rho >= threshold, rectified, m), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections)))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(rectification)))
 
 
 @public("optimizer", paper="arXiv:1908.03265")
