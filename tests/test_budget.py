@@ -57,7 +57,7 @@ def test_equal_shapes_share_one_lowered_function():
     tx = stepax.adamw(1e-3)
     params = many(100)
     lowered = jax.jit(tx.update).lower(params, tx.init(params), params).as_text()
-    functions = lowered.count("func.func private @_one")
+    functions = lowered.count("func.func private @scale_by_adam_then_")
     assert functions == len(SHAPES)
 
 

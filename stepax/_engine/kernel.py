@@ -177,8 +177,8 @@ def _source(rule: Rule) -> Any:
 
 def _kernels(sources: tuple) -> tuple[Callable, list[Callable]]:
     """The jitted leaf function, and the statistic of each rule."""
-    one = ft.partial(_one, sources)
-    ft.update_wrapper(one, _one)
+    one: Any = ft.partial(_one, sources)
+    one.__name__ = "_then_".join(source.name for source in sources)  # in profiles
     totals = [jax.jit(ft.partial(_total, source)) for source in sources]
     return jax.jit(one, static_argnums=0), totals
 

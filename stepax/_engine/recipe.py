@@ -99,6 +99,7 @@ class Mould:
     def __init__(self, build: Callable, constants: dict[str, Any], names: tuple):
         self.build = build
         self.constants = constants
+        self.name = build.__name__
         self.key = build, _frozen(constants), names
 
     def __eq__(self, other: object) -> bool:
