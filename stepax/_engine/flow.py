@@ -114,6 +114,11 @@ def is_float0(x: Any) -> bool:
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
+def is_still(g: Any) -> bool:
+    """Whether a leaf has no gradient, so that there is nothing to do for it."""
+    return g is None or is_float0(g)
+
+
 class Flow:
     """Gradients on their way to becoming updates, leaf by leaf.
 
@@ -151,7 +156,7 @@ class Flow:
             )
         params = align(self, self.whole_params, "params")
         for i, (g, p) in enumerate(zip(self.leaves, params, strict=True)):
-            if g is None or is_float0(g):
+            if is_still(g):
                 continue
             if not is_array(p):
                 raise ValueError(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from . import precision
-from .flow import Flow, Scope, align, fold, is_float0
+from .flow import Flow, Scope, align, fold, is_still
 from .rule import Rule
 
 
@@ -69,9 +69,9 @@ class Pass:
         at_work = [n for n, rule in enumerate(self.rules) if rule.leaf is not None]
         if all(scopes[n] is None for n in at_work):
             whole = tuple(at_work)
-            return [() if _is_still(g) else whole for g in flow.leaves]
+            return [() if is_still(g) else whole for g in flow.leaves]
         each = enumerate(flow.leaves)
-        return [() if _is_still(g) else _on(at_work, scopes, i) for i, g in each]
+        return [() if is_still(g) else _on(at_work, scopes, i) for i, g in each]
 
     def _rows(self, flow, columns, active):
         """For each leaf, the slots of each rule that is active on it."""
@@ -135,11 +135,6 @@ class Pass:
         for n, slots in zip(on, out, strict=True):
             for column, x in zip(columns[n], slots, strict=True):
                 column[i] = x
-
-
-def _is_still(g: Any) -> bool:
-    """Whether there is nothing to do for a leaf."""
-    return g is None or is_float0(g)
 
 
 def _on(rules: list[int], scopes: Sequence[Scope], i: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .flow import Flow, align, is_float0
+from .flow import Flow, align, is_float0, is_still
 from .numerics import has_numbers
 from .protocol import is_array
 
@@ -31,7 +31,7 @@ def map_gradients(
     rows = zip(flow.leaves, *columns.values(), strict=True)
     out = []
     for i, (g, *xs) in enumerate(rows):
-        if g is None or is_float0(g):
+        if is_still(g):
             out.append(idle(g, *xs))
             continue
         for name, x in zip(columns, xs, strict=True):

@@ -11,7 +11,7 @@ import itertools as it
 import jax
 import jax.numpy as jnp
 
-from .._engine.flow import Flow, is_float0
+from .._engine.flow import Flow, is_float0, is_still
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -51,19 +51,15 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
         joined = None if params is None else _join(ps, groups)
         out, state = inner.update(_join(gs, groups), state, joined, **extra_args)
         for i, u in _split(out, groups, gs):
-            if not _is_missing(flow.leaves[i]):
+            if not is_still(flow.leaves[i]):
                 flow.leaves[i] = u
         return flow.treedef.unflatten(flow.leaves), state
 
     return transformation(init, update, inner=(inner,))
 
 
-def _is_missing(g):
-    return g is None or is_float0(g)
-
-
 def _filled(g, p):
-    return jnp.zeros_like(p) if _is_missing(g) and is_array(p) else g
+    return jnp.zeros_like(p) if is_still(g) and is_array(p) else g
 
 
 def _groups(leaves):
