@@ -4,6 +4,7 @@ Names only; each is defined in the module it is imported from.
 """
 
 from . import (
+    contrib as contrib,
     schedules as schedules,
     transforms as transforms,
     tree as tree,

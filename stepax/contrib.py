@@ -1,0 +1,1 @@
+"""Optimizers from newer or less travelled papers: names only."""
