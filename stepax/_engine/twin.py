@@ -16,12 +16,16 @@ T = TypeVar("T")
 # Where Optax keeps classes that are not at its top level.
 _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 
+# Our classes that have a twin, by name.
+TWINS: dict[str, type] = {}
+
 
 def _namesake(name: str) -> type | None:
     """Optax's class of this name, if Optax is loaded."""
     for home in _HOMES:
         found = getattr(sys.modules.get(home), name, None)
-        if isinstance(found, type):
+        # `stepax.interop.optax` gives our own classes out as Optax's.
+        if isinstance(found, type) and not isinstance(found, _Meta):
             return found
     return None
 
@@ -56,4 +60,5 @@ def twin(cls: type[T]) -> type[T]:
         "__reduce_ex__": _reduce,
     }
     made: Any = _Meta(cls.__name__, (cls,), body)
+    TWINS[cls.__name__] = made
     return made
