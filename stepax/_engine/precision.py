@@ -33,6 +33,14 @@ def real_dtype(dtype: Any) -> Any:
     return jnp.finfo(dtype).dtype
 
 
+def scalar_dtype(params: Any) -> Any:
+    """float32, or float64 where parameters are: for real numbers beside them."""
+    if jax.dtypes.canonicalize_dtype(float) == jnp.float32:
+        return jnp.dtype(jnp.float32)
+    arrays = {x.dtype: x for x in jax.tree.leaves(params) if hasattr(x, "dtype")}
+    return real_dtype(compute_dtype(*arrays.values()))
+
+
 def widen(x: Any, wide: Any) -> Any:
     """Floating-point arrays in `x` in the precision of `wide`; the rest as it is."""
 
