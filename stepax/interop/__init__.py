@@ -1,0 +1,1 @@
+"""Living beside other libraries: one module for each, imported where it is needed."""

@@ -1,0 +1,83 @@
+"""States of one library as those of the other.
+
+A class is known by its name, and its fields must be the same.  Values stay as they are.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._engine.twin import TWINS
+from ._switch import Alias
+
+
+def to_stepax(state: Any) -> Any:
+    """A state of Optax as the state of Stepax with the same values.
+
+    state: a tree that contains states of Optax, such as a state, or a train state.
+
+    Raises a `ValueError` for a class that Stepax does not have, or has with other
+    fields.
+    """
+    return _convert(state, _is_theirs, TWINS.get, "Stepax")
+
+
+def to_optax(state: Any) -> Any:
+    """A state of Stepax as the state of Optax with the same values.
+
+    state: a tree that contains states of Stepax, such as a state, or a train state.
+
+    Raises an `ImportError` if Optax is not there, or Stepax stands for it, and a
+    `ValueError` for a class that Optax does not have, or has with other fields.
+    """
+    _require_optax()
+    return _convert(state, _is_ours, _class_of_optax, "Optax")
+
+
+def _convert(tree: Any, is_foreign: Callable, find: Callable, to: str) -> Any:
+    below, treedef = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
+    if len(below) == 1 and below[0] is tree:
+        return tree  # a leaf
+    children = [_convert(x, is_foreign, find, to) for x in below]
+    if not is_foreign(tree):
+        return treedef.unflatten(children)
+    kind = type(tree)
+    found = find(kind.__name__)
+    if found is None:
+        raise ValueError(f"{to} has no class `{kind.__name__}`")
+    if found._fields != kind._fields:
+        raise ValueError(
+            f"`{kind.__name__}` has the fields {kind._fields}, but that of {to} has "
+            f"{found._fields}; is it from another version?"
+        )
+    return found(*children)
+
+
+def _is_theirs(x: Any) -> bool:
+    home = type(x).__module__.partition(".")[0]
+    return home == "optax" and isinstance(x, tuple)
+
+
+def _is_ours(x: Any) -> bool:
+    return TWINS.get(type(x).__name__) is type(x)
+
+
+def _require_optax() -> None:
+    try:
+        optax = importlib.import_module("optax")
+    except ImportError as error:
+        raise ImportError("states for Optax need Optax installed") from error
+    if isinstance(optax, Alias):
+        raise ImportError("Stepax stands for Optax here; `uninstall` it before")
+
+
+def _class_of_optax(name: str) -> type | None:
+    """Optax's class, wherever Optax defines it."""
+    for home in ("optax", "optax.contrib"):
+        importlib.import_module(home)
+    modules = [m for k, m in sys.modules.items() if k.partition(".")[0] == "optax"]
+    found = (vars(module).get(name) for module in modules)
+    return next((x for x in found if isinstance(x, type)), None)
