@@ -82,7 +82,6 @@ MAKERS = {
     "apply_if_finite": lambda o: o.apply_if_finite(o.rmsprop(1e-2), 3),
 }
 everyone = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-BY_TREE = [MAKERS[name] for name in ("chain", "masked", "partition")]
 # Flax writes no `OrderedDict`, which is what the state of a named chain is.
 in_flax = {name: make for name, make in MAKERS.items() if name != "named_chain"}
 flax_knows = pytest.mark.parametrize("make", in_flax.values(), ids=in_flax)
@@ -387,10 +386,7 @@ def test_a_state_of_optax_is_taken_as_it_is(make):
 @pytest.mark.parametrize(
     ("mapper", "of"), [(optax, stepax), (stepax, optax), (stepax, stepax)]
 )
-def test_tree_map_params_sees_the_parameters_in_a_state(make, mapper, of, request):
-    if mapper is stepax and of is optax and make in BY_TREE:
-        why = "Optax's mask given as a tree does not know our placeholder"
-        request.applymarker(pytest.mark.xfail(reason=why))
+def test_tree_map_params_sees_the_parameters_in_a_state(make, mapper, of):
     tx = make(of)
     state = tx.init(parameters())
     kept = lambda x: "kept"
@@ -405,6 +401,18 @@ def test_tree_map_params_sees_the_parameters_in_a_state(make, mapper, of, reques
     )
     assert jax.tree.leaves(mapped) == jax.tree.leaves(wanted)
     assert jax.tree.structure(mapped) == jax.tree.structure(state)
+
+
+@everyone
+def test_tree_map_params_needs_no_optax(make, monkeypatch):
+    tx = make(stepax)
+    state = tx.init(parameters())
+    marked = lambda: stepax.tree_map_params(
+        tx, lambda p: "a parameter", state, transform_non_params=lambda x: "kept"
+    )
+    wanted = marked()
+    monkeypatch.setitem(sys.modules, "optax", None)
+    assert marked() == wanted
 
 
 @standard_promotion

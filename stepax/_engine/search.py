@@ -11,8 +11,10 @@ more than one level below another value of the name.
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import jax
@@ -198,6 +200,18 @@ class _Placeholder:
     """Given to `init` for parameters: where it comes out again, the state has some."""
 
 
+def _placeholder() -> Any:
+    """Optax's placeholder if Optax is loaded: its masks, given as trees, know no other.
+
+    Its class is private, but its own `tree_map_params` hands an instance out.
+    """
+    given = []
+    theirs = getattr(sys.modules.get("optax"), "tree_map_params", map_params)
+    if theirs is not map_params:
+        theirs(SimpleNamespace(init=given.append), lambda x: x, None)
+    return given[0] if given else _Placeholder()
+
+
 def map_params(
     initable: Any,
     f: Callable,
@@ -228,7 +242,9 @@ def map_params(
             f"`initable` is {describe(initable)}, expected a gradient "
             "transformation or an `init` function"
         )
-    places, treedef = jax.tree.flatten(init(_Placeholder()), is_leaf=_is_place)
+    placeholder = _placeholder()
+    is_place = lambda x: type(x) is type(placeholder)
+    places, treedef = jax.tree.flatten(init(placeholder), is_leaf=is_place)
     try:
         values = treedef.flatten_up_to(state)
     except (ValueError, TypeError) as error:
@@ -245,12 +261,8 @@ def map_params(
         return x if isinstance(x, MaskedNode) and not is_asked else f(x, *others)
 
     def part(place, value):
-        if _is_place(place):
+        if is_place(place):
             return jax.tree.map(leaf, value, *rest, is_leaf=stop)
         return value if transform_non_params is None else transform_non_params(value)
 
     return treedef.unflatten(map(part, places, values))
-
-
-def _is_place(x):
-    return isinstance(x, _Placeholder)
