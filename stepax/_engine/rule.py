@@ -50,6 +50,11 @@ def zeros_like(p: Any, dtype: Any = None) -> Any:
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
 
+def copied(p: Any) -> jax.Array:
+    """A parameter that a slot may keep; zeros if there is only a shape."""
+    return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.array(p)
+
+
 def shard_like(p: Any, x: jax.Array) -> jax.Array:
     """`x` with the sharding of `p`, which a jitted `init` would else forget.
 
@@ -64,6 +69,15 @@ def shard_like(p: Any, x: jax.Array) -> jax.Array:
 
 # The mean squared gradient is real, but Optax stores it as the parameter's dtype.
 REAL = Slot(decode=jnp.real)
+
+
+def _copy(p):
+    """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
+    return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
+
+
+# The parameter as it was at first.
+START = Slot(make=_copy)
 
 
 def is_trainable(p: Any) -> bool:
