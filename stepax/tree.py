@@ -15,7 +15,6 @@ import functools as ft
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine import numerics
+from ._engine import deprecated, numerics
 from ._engine.numerics import has_numbers, strong
 from ._engine.protocol import is_none
 from ._engine.reduce import (
@@ -272,8 +271,7 @@ def allclose(
 
 def global_norm(updates: Any) -> jax.Array:
     """The Euclidean norm of a tree; the former name of `norm`."""
-    message = "`global_norm` is deprecated; use `tree.norm`"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    deprecated.warn("global_norm")
     return norm(updates)
 
 

@@ -1,10 +1,9 @@
 """The functions of `stepax.tree` under their longer names."""
 
 import functools as ft
-import warnings
-from typing import Any
 
 from . import tree
+from ._engine import deprecated
 from ._engine.search import NamedTupleKey as NamedTupleKey
 
 
@@ -44,20 +43,13 @@ tree_vdot = tree.vdot
 tree_where = tree.where
 tree_zeros_like = tree.zeros_like
 
-# Old name: the function, and what to write now.
-_DEPRECATED = {
-    "tree_scalar_mul": (tree_scale, "tree.scale"),
-    "tree_add_scalar_mul": (tree_add_scale, "tree.add_scale"),
-    "tree_l1_norm": (ft.partial(tree_norm, ord=1), "tree.norm(..., ord=1)"),
-    "tree_l2_norm": (ft.partial(tree_norm, ord=2), "tree.norm"),
-    "tree_linf_norm": (ft.partial(tree_norm, ord="inf"), 'tree.norm(..., ord="inf")'),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DEPRECATED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function, new = _DEPRECATED[name]
-    message = f"`tree_utils.{name}` is deprecated since Optax 0.2.5; use `{new}`"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return function
+__getattr__ = deprecated.attributes(
+    __name__,
+    {
+        "tree_scalar_mul": tree_scale,
+        "tree_add_scalar_mul": tree_add_scale,
+        "tree_l1_norm": ft.partial(tree_norm, ord=1),
+        "tree_l2_norm": tree_norm,
+        "tree_linf_norm": ft.partial(tree_norm, ord="inf"),
+    },
+)

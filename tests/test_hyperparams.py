@@ -174,7 +174,9 @@ def test_states_are_those_of_optax():
         assert_close(
             tx.update(wanted, theirs, wanted)[0], tx.update(wanted, ours, wanted)[0]
         )
-    assert inject is stepax.inject_stateful_hyperparams
+    with pytest.warns(DeprecationWarning, match="use `inject_hyperparams`"):
+        old = stepax.inject_stateful_hyperparams(stepax.adam)(0.1)
+    assert repr(old) == repr(inject(stepax.adam)(0.1))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -256,7 +256,7 @@ def test_nan_is_gone_with_the_sum_it_came_into():
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_period_below_one_is_refused(k):
-    with pytest.raises(ValueError, match=f"`k` is {k}, expected .* at least 1"):
+    with pytest.raises(ValueError, match=f"`k` must be >= 1, but is {k}"):
         mean.apply_every(k)
 
 

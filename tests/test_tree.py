@@ -405,7 +405,7 @@ OLD = {
 def test_old_names_work_and_warn_as_optax_s_do(name):
     with pytest.warns(DeprecationWarning):
         theirs = getattr(optax.tree_utils, name)
-    with pytest.warns(DeprecationWarning, match=f"`tree_utils.{name}` is deprecated"):
+    with pytest.warns(DeprecationWarning, match=f"`{name}` is deprecated"):
         ours = getattr(tree_utils, name)
     same(OLD[name](ours), OLD[name](theirs))
     assert [*inspect.signature(ours).parameters] == [

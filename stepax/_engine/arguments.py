@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import select
+from . import ranges, registry, select
 from .protocol import (
     GradientTransformationExtraArgs,
     is_array,
@@ -126,6 +126,9 @@ class Call:
         self.bound = signature.bind(*args, **kwargs)
         self.bound.apply_defaults()
         self.parameters = signature.parameters
+        row = registry.ROWS.get(getattr(factory, "__name__", ""))
+        if row and row.factory is factory:  # its own calls will be with arrays
+            ranges.check(row.name, self.bound.arguments, row.ranges)
         kinds = {p.kind: name for name, p in self.parameters.items()}
         self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from . import errors
+from . import deprecated, errors
 from .arguments import Call
 from .compose import parts
 from .leafwise import keep_dtypes
@@ -218,4 +218,11 @@ def inject_hyperparams(
     return make
 
 
-inject_stateful_hyperparams = inject_hyperparams
+def inject_stateful_hyperparams(
+    inner_factory: Callable[..., GradientTransformation],
+    static_args: str | Iterable[str] = (),
+    hyperparam_dtype: DTypeLike | None = None,
+) -> Callable[..., GradientTransformationExtraArgs]:
+    """The former name of `inject_hyperparams`."""
+    deprecated.warn("inject_stateful_hyperparams")
+    return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

@@ -2,7 +2,7 @@
 
 import functools as ft
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -10,7 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from . import deprecated, ranges
 from .protocol import Transformation, transformation
+from .ranges import Range
 
 
 P = ParamSpec("P")
@@ -122,16 +124,25 @@ def _plain(x: Any) -> Any:
     return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
 
 
-def recipe(factory: Callable[P, R]) -> Callable[P, R]:
-    """Let what `factory` makes be printed, compared, hashed and pickled."""
+def recipe(
+    factory: Callable[P, R], own_ranges: Mapping[str, Range] = {}
+) -> Callable[P, R]:
+    """Let what `factory` makes be printed, compared, hashed and pickled.
+
+    own_ranges: the ranges of its arguments that are not those of `ranges.RANGES`.
+    """
     signature = inspect.signature(factory)
+    name = factory.__name__
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        for name, x in bound.arguments.items():
-            bound.arguments[name] = _plain(x)
+        for k, x in bound.arguments.items():
+            bound.arguments[k] = _plain(x)
+        ranges.check(name, bound.arguments, own_ranges)
+        if name in deprecated.TABLE:
+            deprecated.warn(name, stacklevel=2)
         tx: Any = factory(*bound.args, **bound.kwargs)
         if not isinstance(tx, Transformation):
             return tx

@@ -4,10 +4,11 @@ Tests, the command line and the documentation read the rows; they ask for traits
 never for names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar
 
+from .ranges import Range
 from .recipe import recipe
 
 
@@ -25,6 +26,7 @@ class Row:
         takes a transformation; a measure has the form of one, but returns a statistic.
     paper: where it comes from, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
+    ranges: of the arguments for which they are not those of `ranges.RANGES`.
     """
 
     name: str
@@ -32,20 +34,29 @@ class Row:
     kind: Kind
     paper: str | None
     holomorphic: bool
+    ranges: Mapping[str, Range]
 
 
 ROWS: dict[str, Row] = {}
 
 
 def public(
-    kind: Kind = "transform", *, paper: str | None = None, holomorphic: bool = True
+    kind: Kind = "transform",
+    *,
+    paper: str | None = None,
+    holomorphic: bool = True,
+    ranges: Mapping[str, Range] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Enter a factory into the registry, and remember the recipe of what it makes."""
+    """Enter a factory into the registry, and remember the recipe of what it makes.
+
+    ranges: of the arguments for which they are not those of `ranges.RANGES`.
+    """
 
     def enter(factory: Callable[P, R]) -> Callable[P, R]:
-        made = recipe(factory)
+        own = ranges or {}
+        made = recipe(factory, own)
         name = factory.__name__
-        ROWS[name] = Row(name, made, kind, paper, holomorphic)
+        ROWS[name] = Row(name, made, kind, paper, holomorphic, own)
         return made
 
     return enter

@@ -19,6 +19,7 @@ from .._engine.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
 )
+from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
@@ -37,7 +38,7 @@ class ScaleByOptimisticGradientState(NamedTuple):
     previous_gradient: Any
 
 
-@public(paper="arXiv:1901.08511")
+@public(paper="arXiv:1901.08511", ranges={"beta": ANY})
 def scale_by_optimistic_gradient(
     alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
 ) -> GradientTransformation:
@@ -62,7 +63,7 @@ def scale_by_optimistic_gradient(
     return build(Rule(leaf, ScaleByOptimisticGradientState, slots, first, once))
 
 
-@public("optimizer", paper="arXiv:1901.08511")
+@public("optimizer", paper="arXiv:1901.08511", ranges={"beta": ANY})
 def optimistic_gradient_descent(
     learning_rate: ScalarOrSchedule, alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
 ) -> GradientTransformationExtraArgs:
@@ -112,7 +113,7 @@ def optimistic_adam(
     return chain(adam, scale_by_optimistic_gradient(), descend)
 
 
-@public("optimizer", paper="arXiv:1711.00141")
+@public("optimizer", paper="arXiv:1711.00141", ranges={"beta": ANY})
 def optimistic_adam_v2(
     learning_rate: ScalarOrSchedule,
     *,

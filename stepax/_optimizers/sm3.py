@@ -22,6 +22,7 @@ from .._engine.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
 )
+from .._engine.ranges import UP_TO_1
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
@@ -39,7 +40,7 @@ class ScaleBySM3State(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1901.11150")
+@public(paper="arXiv:1901.11150", ranges={"b2": UP_TO_1})
 def scale_by_sm3(
     b1: ArrayLike = 0.9, b2: ArrayLike = 1.0, eps: ArrayLike = 1e-8
 ) -> GradientTransformation:

@@ -17,6 +17,7 @@ from .._engine.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
@@ -32,7 +33,7 @@ class WeightDecaySchedule(NamedTuple):
     count: jax.Array
 
 
-@public()
+@public(ranges={"weight_decay": ANY})
 def add_decayed_weights(
     weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:

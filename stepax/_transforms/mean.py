@@ -64,9 +64,6 @@ def apply_every(k: ArrayLike = 1) -> GradientTransformation:
 
     Raises a `ValueError` for a smaller one.
     """
-    if isinstance(k, int) and k < 1:
-        raise ValueError(f"`k` is {k}, expected how many updates to add, at least 1")
-
     def once(shared, total, extra):
         (count,) = shared
         period = jnp.asarray(k).astype(count.dtype)

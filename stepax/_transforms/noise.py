@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import deprecated
 from .._engine.leafwise import map_gradients
 from .._engine.numerics import safe_increment, widen
 from .._engine.protocol import GradientTransformation, transformation
@@ -81,7 +82,7 @@ def _chosen(key, seed):
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give `key` alone")
     if seed is not None:
-        warnings.warn("`seed` is deprecated; use `key`", DeprecationWarning, 4)
+        deprecated.warn("seed", stacklevel=4)
         return seed
     if key is None:
         warnings.warn("`key` will be required; it is taken to be 0", UserWarning, 4)

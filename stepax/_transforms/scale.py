@@ -17,6 +17,7 @@ from .._engine.protocol import (
     ScalarOrSchedule,
     Schedule,
 )
+from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
@@ -58,7 +59,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs
     return build(Rule(leaf, ScaleByScheduleState, shared=COUNT, once=once))
 
 
-@public()
+@public(ranges={"learning_rate": ANY})
 def scale_by_learning_rate(
     learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
 ) -> GradientTransformationExtraArgs:

@@ -1,0 +1,59 @@
+"""What is deprecated, in one table, and the warning that says so."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Successor(NamedTuple):
+    """new: what to write now.  since: a version of Optax that warns of the old."""
+
+    new: str
+    since: str
+
+
+TABLE = {
+    "DifferentiallyPrivateAggregateState": Successor(
+        "contrib.DifferentiallyPrivateAggregateState", "0.1.8"
+    ),
+    "convex_kl_divergence": Successor("generalized_kl_divergence", "0.2.8"),
+    "differentially_private_aggregate": Successor(
+        "contrib.differentially_private_aggregate", "0.1.8"
+    ),
+    "dpsgd": Successor("contrib.dpsgd", "0.1.8"),
+    "global_norm": Successor("tree.norm", "0.2.8"),
+    "inject_stateful_hyperparams": Successor("inject_hyperparams", "0.2.8"),
+    "optimistic_adam": Successor("optimistic_adam_v2", "0.2.8"),
+    "seed": Successor("key", "0.2.8"),
+    "tree_add_scalar_mul": Successor("tree.add_scale", "0.2.5"),
+    "tree_l1_norm": Successor("tree.norm(..., ord=1)", "0.2.5"),
+    "tree_l2_norm": Successor("tree.norm", "0.2.5"),
+    "tree_linf_norm": Successor('tree.norm(..., ord="inf")', "0.2.5"),
+    "tree_scalar_mul": Successor("tree.scale", "0.2.5"),
+}
+
+
+def warn(name: str, stacklevel: int = 2) -> None:
+    """Say what to write instead of `name`, to whoever called the caller of this.
+
+    stacklevel: as in `warnings.warn`, with 2 for the caller of the caller.
+    """
+    new, since = TABLE[name]
+    message = f"`{name}` is deprecated since Optax {since}; use `{new}`"
+    warnings.warn(message, DeprecationWarning, stacklevel + 1)
+
+
+def attributes(module: str, old: dict[str, Any]) -> Callable[[str], Any]:
+    """A module's `__getattr__` that finds old names and warns.
+
+    module: its name, for the message where nothing is found.
+    old: what each old name stands for.
+    """
+
+    def find(name: str) -> Any:
+        if name not in old:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn(name)
+        return old[name]
+
+    return find
