@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 import optax
@@ -49,15 +50,39 @@ def test_imports_go_one_way(path):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_registered_is_exported(name):
-    assert getattr(stepax, name) is ROWS[name].factory
+    home = stepax if name in vars(stepax) else stepax.contrib
+    assert getattr(home, name) is ROWS[name].factory
 
 
-SHARED = [n for n in dir(stepax) if not n.startswith("_") and hasattr(optax, n)]
+def shared(path: str) -> list[tuple[str, str]]:
+    """The public names of a module that Optax has, too."""
+    ours, theirs = import_module(f"stepax{path}"), import_module(f"optax{path}")
+    names = (n for n in vars(ours) if not n.startswith("_"))
+    return [(path, n) for n in names if n in vars(theirs)]
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_parameters_are_those_of_optax(name):
-    ours, theirs = getattr(stepax, name), getattr(optax, name)
+MODULES = [
+    "",
+    ".assignment",
+    ".contrib",
+    ".losses",
+    ".microbatching",
+    ".perturbations",
+    ".projections",
+    ".schedules",
+    ".second_order",
+    ".transforms",
+    ".tree",
+    ".tree_utils",
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [pair for path in MODULES for pair in shared(path)]
+)
+def test_parameters_are_those_of_optax(path, name):
+    ours = getattr(import_module(f"stepax{path}"), name)
+    theirs = getattr(import_module(f"optax{path}"), name)
     if not inspect.isfunction(theirs):
         return
     found, wanted = (inspect.signature(f).parameters for f in (ours, theirs))

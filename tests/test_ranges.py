@@ -1,4 +1,4 @@
-"""Numbers out of range are refused where a factory is called, by the argument's name."""
+"""Numbers out of range are refused where a factory is called, by argument name."""
 
 import inspect
 
