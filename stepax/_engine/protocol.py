@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     Params: TypeAlias = Any
     Updates: TypeAlias = Any
     OptState: TypeAlias = Any
+    ArrayTree: TypeAlias = Any
 else:  # `Any` is a class at run time, where programs expect an alias
-    Params = Updates = OptState = Any | jax.Array
+    Params = Updates = OptState = ArrayTree = Any | jax.Array
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
 ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
