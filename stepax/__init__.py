@@ -41,6 +41,7 @@ from ._engine.partition import (
     set_to_zero as set_to_zero,
 )
 from ._engine.protocol import (
+    ArrayTree as ArrayTree,
     EmptyState as EmptyState,
     GradientTransformation as GradientTransformation,
     GradientTransformationExtraArgs as GradientTransformationExtraArgs,
