@@ -62,3 +62,19 @@ def mixing(f: Callable[P, R]) -> Callable[P, R]:
             return f(*args, **kwargs)
 
     return mixed
+
+
+def widened(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`f` of arrays, computed in float32 or wider, and rounded as the first of them.
+
+    Keywords are numbers; they have no say in the precision.
+    """
+
+    @jax.jit
+    @mixing
+    def rounded(x, *others, **numbers):
+        wide = compute_dtype(x, *others)
+        arrays, numbers = widen(((x, *others), numbers), wide)
+        return f(*arrays, **numbers).astype(x.dtype if is_inexact(x) else wide)
+
+    return rounded

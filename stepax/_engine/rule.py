@@ -51,8 +51,8 @@ def zeros_like(p: Any, dtype: Any = None) -> Any:
 
 
 def copied(p: Any) -> jax.Array:
-    """A parameter that a slot may keep; zeros if there is only a shape."""
-    return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.array(p)
+    """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
+    return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
 
 def shard_like(p: Any, x: jax.Array) -> jax.Array:
@@ -71,13 +71,8 @@ def shard_like(p: Any, x: jax.Array) -> jax.Array:
 REAL = Slot(decode=jnp.real)
 
 
-def _copy(p):
-    """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
-    return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
-
-
 # The parameter as it was at first.
-START = Slot(make=_copy)
+START = Slot(make=copied)
 
 
 def is_trainable(p: Any) -> bool:
