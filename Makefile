@@ -55,8 +55,8 @@ $(MADE):
 
 # uv installs several times as fast as pip, which does it where uv cannot.
 install = { $(BIN)/pip install --quiet uv && \
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[$(1)]'; } || \
-	$(BIN)/pip install --quiet -e '.[$(1)]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[$(1)]"; } || \
+	$(BIN)/pip install --quiet -e ".[$(1)]"
 
 DEMO := demo
 TEST := dev,test
@@ -66,7 +66,10 @@ $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@$(call install,$(DEMO))
 	@touch $@
 
+# PyTorch is an oracle where pip knows a local wheel, as an index brings gigabytes with it.
 $(VENV)/test.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the tests need into $(VENV), a minute or more'
-	@$(call install,$(TEST))
+	@torch=; \
+	if $(BIN)/pip install --quiet --no-index --no-deps torch 2>/dev/null; \
+	then torch=,torch; fi; $(call install,$(TEST)$$torch)
 	@touch $@
