@@ -1,0 +1,290 @@
+"""Schedule-free learning: averaging of iterates in place of a falling rate.
+
+Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, 2024, The Road Less Scheduled
+(arXiv:2405.15682), equations 3 to 5, with the weights of the authors' code,
+https://github.com/facebookresearch/schedule_free.  There are three sequences: y, the
+parameters, where gradients are taken; z, which the base optimizer moves; and x, the
+mean of z, for evaluation, which is not stored.
+
+As in that code, and in Optax, weights are counted from step 1: the first is that of
+`learning_rate(1)`.  Base optimizers count from 0, so that a warm-up from 0 does nothing
+in its first step; `first_step=1` of the shortcuts counts as that code does.
+
+Differences from Optax: y moves by c (z - y) + (1 - b1 (1 - c)) u, as in that code,
+without x, whose division by b1 rounds; averages are kept in float32 or wider;
+`schedule_free_eval_params` finds the state wherever it is.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
+from jax.typing import ArrayLike, DTypeLike
+
+from .. import schedules
+from .._engine import errors
+from .._engine.chain import chain
+from .._engine.compose import Composite, build
+from .._engine.numerics import safe_increment
+from .._engine.precision import is_inexact, scalar_dtype, widened
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    OptState,
+    Params,
+    ScalarOrSchedule,
+    require,
+)
+from .._engine.ranges import Range
+from .._engine.recipe import recipe
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot, copied
+from .._engine.search import get_all_with_path
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .rmsprop import scale_by_rms
+from .sgd import sgd
+
+
+@twin
+class ScheduleFreeState(NamedTuple):
+    """State of `schedule_free`; all but the last two are scalars.
+
+    b1: part of x in y.
+    weight_sum: of the weights in the mean.
+    step_count: number of the next step, from 1 on.
+    max_lr: largest learning rate up to now.
+    base_optimizer_state: of the base optimizer.
+    z: what it moves, shaped as the parameters.
+    """
+
+    b1: jax.Array
+    weight_sum: jax.Array
+    step_count: jax.Array
+    max_lr: jax.Array
+    base_optimizer_state: OptState
+    z: Any
+
+
+class _Average(NamedTuple):
+    """The fields of `ScheduleFreeState` that are not the base optimizer's."""
+
+    b1: jax.Array
+    weight_sum: jax.Array
+    step_count: jax.Array
+    max_lr: jax.Array
+    z: Any
+
+
+class _ScheduleFree(Composite):
+    """The base optimizer, and then the averaging of where it leads."""
+
+    def __init__(self, base: GradientTransformation, averaging: Any):
+        self.members = (base, averaging)
+
+    def init(self, params):
+        base, average = (tx.init(params) for tx in self.members)
+        dtype = scalar_dtype(params)
+        floats = {k: getattr(average, k).astype(dtype) for k in _FLOATS}
+        return self.pack([base, average._replace(**floats)])
+
+    def unpack(self, state):
+        if not all(hasattr(state, k) for k in ScheduleFreeState._fields):
+            raise _alien("`schedule_free`", state)
+        own = (getattr(state, k) for k in _Average._fields)
+        return [state.base_optimizer_state, _Average(*own)]
+
+    def pack(self, states):
+        base, average = states
+        return ScheduleFreeState(base_optimizer_state=base, **average._asdict())
+
+
+_FLOATS = "b1", "weight_sum", "max_lr"
+_RANGES = {"b1": Range(0, 1, excludes_least=True)}
+
+
+def _alien(name: str, state: Any) -> ValueError:
+    return ValueError(
+        f"{name} needs a state `ScheduleFreeState`, but was given "
+        f"{errors.describe(state)}; was this state made by another optimizer?"
+    )
+
+
+@recipe
+def average_iterates(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike,
+    weight_lr_power: ArrayLike,
+    state_dtype: DTypeLike | None,
+) -> GradientTransformation:
+    """From updates of z to those of y."""
+
+    def once(shared, total, extra):
+        b1_, weight_sum, t, max_lr = shared
+        rate = learning_rate(t) if callable(learning_rate) else learning_rate
+        max_lr = jnp.maximum(max_lr, jnp.asarray(rate).astype(max_lr.dtype))
+        weight = max_lr**weight_lr_power
+        weight_sum = weight_sum + weight
+        c = weight / jnp.where(weight_sum == 0, 1, weight_sum)
+        return c, (b1_, weight_sum, safe_increment(t), max_lr)
+
+    def leaf(u, y, c, z):
+        return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
+
+    shared = {
+        "b1": lambda: jnp.array(b1, jnp.result_type(float)),
+        "weight_sum": lambda: jnp.zeros([]),
+        "step_count": lambda: jnp.ones([], jnp.int32),
+        "max_lr": lambda: jnp.zeros([]),
+    }
+    slots = {"z": Slot(copied, state_dtype)}
+    return build(Rule(leaf, _Average, slots, shared, once, needs_params=True))
+
+
+@public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES)
+def schedule_free(
+    base_optimizer: GradientTransformation,
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    weight_lr_power: ArrayLike = 2.0,
+    state_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """Average the iterates of an optimizer, and take gradients near the average.
+
+        z = z + u(g),   u of the base optimizer at y
+        x = (1 - c_t) x + c_t z,   c_t = w_t / (w_1 + ... + w_t)
+        y = b1 x + (1 - b1) z,   w_t = (max of learning_rate(1 ... t))^weight_lr_power
+
+    The parameters are y; evaluate at x, see `schedule_free_eval_params`.
+
+    base_optimizer: without momentum, whose place b1 takes.
+    learning_rate: that of the base optimizer, a number or a schedule, such as a
+        warm-up; it is used for the weights w alone.
+    b1: part of x in y, in (0, 1].
+    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
+    state_dtype: stored dtype of z; the parameter's if `None`.
+    """
+    require(base_optimizer, "`base_optimizer` of `schedule_free`")
+    averaging = average_iterates(learning_rate, b1, weight_lr_power, state_dtype)
+    return build(_ScheduleFree(base_optimizer, averaging))
+
+
+def schedule_free_eval_params(state: OptState, params: Params) -> Params:
+    """The parameters for evaluation: x = z + (y - z) / b1.
+
+    state: of `schedule_free`, or one that holds such states, as those of `chain`, of
+        `MultiSteps` or of `partition`; parameters without a z stay as they are.
+    params: y.
+
+    Raises a `ValueError` where there is no such state.
+    """
+    states = [x for _, x in get_all_with_path(state, "ScheduleFreeState")]
+    if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
+        raise _alien("`schedule_free_eval_params`", state)
+    for found in states or [state]:
+        params = _evaluated(found, params)
+    return params
+
+
+def _evaluated(state, params):
+    def leaf(path, z, y):
+        if not hasattr(z, "dtype") or not is_inexact(z):
+            return y
+        if jnp.shape(y) != jnp.shape(z):
+            raise ValueError(
+                f"`params` has shape {jnp.shape(y)} at {keystr(path) or 'the root'}, "
+                f"but `z` in the state has {z.shape}"
+            )
+        return _x(jnp.asarray(y), z, b1=state.b1)
+
+    is_end = lambda z: z is None or isinstance(z, MaskedNode)
+    zs, treedef = tree_flatten_with_path(state.z, is_leaf=is_end)
+    try:
+        ys = treedef.flatten_up_to(params)
+    except (ValueError, TypeError):
+        raise errors.mismatch("params", params, "`z`", state.z) from None
+    pairs = zip(zs, ys, strict=True)
+    return treedef.unflatten(leaf(path, z, y) for (path, z), y in pairs)
+
+
+@widened
+def _x(y, z, *, b1):
+    return z + (y - z) / b1  # exactly y where z is
+
+
+@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
+def schedule_free_sgd(
+    learning_rate: ScalarOrSchedule = 1.0,
+    warmup_steps: int | None = None,
+    b1: ArrayLike = 0.9,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_lr_power: ArrayLike = 2.0,
+    state_dtype: DTypeLike | None = None,
+    *,
+    first_step: int = 0,
+) -> GradientTransformationExtraArgs:
+    """`schedule_free` of gradient descent: z = z - learning_rate (g + weight_decay y).
+
+    learning_rate: a number, or a schedule of the step.
+    warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
+    weight_decay: no decay if `None`.
+    first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
+    The others are those of `schedule_free`.
+
+    Raises a `ValueError` for a schedule with `warmup_steps`.
+    """
+    rate = _warmed_up(learning_rate, warmup_steps)
+    base = sgd(_counted_from(first_step, rate))
+    if weight_decay is not None:
+        base = chain(add_decayed_weights(weight_decay), base)
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+
+
+@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
+def schedule_free_adamw(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    warmup_steps: int | None = None,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_lr_power: ArrayLike = 2.0,
+    state_dtype: DTypeLike | None = None,
+    *,
+    first_step: int = 0,
+) -> GradientTransformationExtraArgs:
+    """`schedule_free` of AdamW without momentum.
+
+        nu = b2 nu + (1 - b2) |g|²
+        z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
+
+    b2: decay of the mean of |g|², in [0, 1).
+    eps: added to the root, at least 0.
+    weight_decay: at least 0.
+    The others are those of `schedule_free_sgd`, and what it raises.
+    """
+    rate = _warmed_up(learning_rate, warmup_steps)
+    base = chain(
+        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
+        add_decayed_weights(weight_decay),
+        scale_by_learning_rate(_counted_from(first_step, rate)),
+    )
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+
+
+def _warmed_up(rate: ScalarOrSchedule, steps: int | None) -> ScalarOrSchedule:
+    if steps is None:
+        return rate
+    if callable(rate):
+        raise ValueError(
+            "`learning_rate` is a schedule and `warmup_steps` is given: expected one "
+            "of them, as a schedule can have a warm-up of its own"
+        )
+    return schedules.warmup_constant_schedule(0.0, rate, steps)
+
+
+def _counted_from(first: int, rate: ScalarOrSchedule) -> ScalarOrSchedule:
+    return (lambda count: rate(count + first)) if callable(rate) else rate

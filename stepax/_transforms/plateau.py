@@ -1,0 +1,154 @@
+"""Reducing the learning rate when the loss has stopped improving.
+
+The rule of `ReduceLROnPlateau`, which Keras and PyTorch have.
+
+Differences from PyTorch, as in Optax: `rtol` and `atol` add up, and the scale falls at
+the `patience`-th value without improvement, where PyTorch waits for one more.
+
+Differences from Optax: a value below 0 improves when it falls by `rtol` of its size,
+where Optax takes any that is not much larger; a patience of 0 acts as 1; with an `rtol`
+of 1 the first value is an improvement; the state is real and never below float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.numerics import safe_increment
+from .._engine.precision import scalar_dtype
+from .._engine.protocol import GradientTransformationExtraArgs
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.registry import public
+from .._engine.rule import Rule
+from .._engine.twin import twin
+
+
+@twin
+class ReduceLROnPlateauState(NamedTuple):
+    """State of `reduce_on_plateau`, all of it scalars.
+
+    scale: by which updates are multiplied.
+    best_value: least mean that improved, infinite before the first.
+    plateau_count: means in a row that did not.
+    cooldown_count: means still to come that do not count.
+    count: values in the mean up to now.
+    avg_value: that mean.
+    """
+
+    scale: jax.Array
+    best_value: jax.Array
+    plateau_count: jax.Array
+    cooldown_count: jax.Array
+    count: jax.Array
+    avg_value: jax.Array
+
+
+class _Plateau(Rule):
+    """A rule whose numbers are as precise as the parameters."""
+
+    def init(self, params):
+        dtype = scalar_dtype(params)
+        cast = lambda x: x.astype(dtype if x.dtype != jnp.int32 else jnp.int32)
+        return jax.tree.map(cast, super().init(params))
+
+
+_zero = lambda: jnp.zeros([], jnp.int32)
+_SHARED = {
+    "scale": lambda: jnp.ones([]),
+    "best_value": lambda: jnp.full([], jnp.inf),
+    "plateau_count": _zero,
+    "cooldown_count": _zero,
+    "count": _zero,
+    "avg_value": lambda: jnp.zeros([]),
+}
+_RANGES = {
+    "factor": Range(0, 1, excludes_least=True, excludes_most=True),
+    "patience": AT_LEAST_0,
+    "rtol": UP_TO_1,
+    "atol": AT_LEAST_0,
+    "cooldown": AT_LEAST_0,
+    "accumulation_size": AT_LEAST_1,
+    "min_scale": UP_TO_1,
+}
+
+
+@public(ranges=_RANGES)
+def reduce_on_plateau(
+    factor: ArrayLike = 0.1,
+    patience: int = 10,
+    rtol: ArrayLike = 1e-4,
+    atol: ArrayLike = 0.0,
+    cooldown: int = 0,
+    accumulation_size: int = 1,
+    min_scale: ArrayLike = 0.0,
+) -> GradientTransformationExtraArgs:
+    """Multiply by a scale that falls when the loss has stopped improving: u = scale g.
+
+        v improves where v < best - rtol |best| - atol;   then best = v
+        scale = max(factor scale, min_scale)   after `patience` in a row that do not
+
+    `update` takes the keyword `value`, a scalar such as the loss; v is its mean over
+    `accumulation_size` calls.  A NaN is no improvement.
+
+    factor: in (0, 1).
+    patience: how many means in a row may fail to improve, at least 0, which acts as 1.
+    rtol, atol: relative and absolute margin, in [0, 1] and at least 0, not both 0.
+    cooldown: how many means do not count after a reduction, at least 0.
+    accumulation_size: calls that make a mean, at least 1.
+    min_scale: where the scale ends, in [0, 1].
+
+    Raises a `ValueError` for numbers outside of these ranges and a `value` that is no
+    scalar, a `TypeError` where `value` is missing.
+    """
+    is_blind = (rtol == 0) & (atol == 0)
+    if not isinstance(is_blind, Tracer) and is_blind:
+        raise ValueError(
+            "`reduce_on_plateau`: `rtol` and `atol` are both 0, expected one above 0"
+        )
+
+    def once(shared, total, extra):
+        old = ReduceLROnPlateauState(*shared)
+        value = _scalar(extra["value"]).astype(old.avg_value.dtype)
+        n = safe_increment(old.count)
+        mean = (old.count * old.avg_value + value) / n
+        waiting = old._replace(count=n, avg_value=mean)
+        is_due = n >= accumulation_size
+        choose = lambda x, y: jnp.where(is_due, x, y)
+        new = jax.tree.map(choose, judged(old, mean), waiting)
+        return new.scale, tuple(new)
+
+    def judged(old, mean):
+        best = old.best_value
+        level = jnp.where(best < 0, 1 + rtol, 1 - rtol) * best - atol
+        improves = mean < jnp.where(best == jnp.inf, best, level)
+        is_fine = improves | (old.cooldown_count > 0)
+        number = jnp.where(is_fine, 0, safe_increment(old.plateau_count))
+        is_stuck = ~is_fine & (number >= patience)
+        less = jnp.maximum(old.scale * factor, min_scale)
+        rest = jnp.maximum(old.cooldown_count - 1, 0)
+        return ReduceLROnPlateauState(
+            scale=jnp.where(is_stuck, less, old.scale),
+            best_value=jnp.where(improves, mean, best),
+            plateau_count=jnp.where(is_stuck, 0, number),
+            cooldown_count=jnp.where(is_stuck, cooldown, rest),
+            count=jnp.zeros_like(old.count),
+            avg_value=jnp.zeros_like(old.avg_value),
+        )
+
+    leaf = lambda g, p, scale: (scale * g,)
+    State, reads = ReduceLROnPlateauState, ("value",)
+    return build(_Plateau(leaf, State, shared=_SHARED, once=once, reads=reads))
+
+
+def _scalar(value):
+    value = jnp.asarray(value)
+    if value.shape != ():
+        raise ValueError(
+            f"`value` is of shape {value.shape}, but `reduce_on_plateau` expects a "
+            "single number: give the mean of the losses"
+        )
+    return value
