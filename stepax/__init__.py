@@ -111,6 +111,11 @@ from ._optimizers.lion import (
     lion as lion,
     scale_by_lion as scale_by_lion,
 )
+from ._optimizers.lookahead import (
+    LookaheadParams as LookaheadParams,
+    LookaheadState as LookaheadState,
+    lookahead as lookahead,
+)
 from ._optimizers.novograd import (
     ScaleByNovogradState as ScaleByNovogradState,
     novograd as novograd,

@@ -1,1 +1,19 @@
 """Optimizers from newer or less travelled papers: names only."""
+
+from ._optimizers.sam import (
+    NormalizeState as NormalizeState,
+    SAMState as SAMState,
+    normalize as normalize,
+    sam as sam,
+)
+from ._optimizers.schedule_free import (
+    ScheduleFreeState as ScheduleFreeState,
+    schedule_free as schedule_free,
+    schedule_free_adamw as schedule_free_adamw,
+    schedule_free_eval_params as schedule_free_eval_params,
+    schedule_free_sgd as schedule_free_sgd,
+)
+from ._transforms.plateau import (
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
+    reduce_on_plateau as reduce_on_plateau,
+)
