@@ -14,6 +14,7 @@ A specification of labels (of booleans, for a mask) may be
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -50,18 +51,24 @@ def _is_like(spec: Any, tree: Any) -> bool:
     return structures[0] == structures[1]
 
 
-def resolve(spec: Any, tree: Any, what: str = "labels") -> Labels:
+def resolve(
+    spec: Any, tree: Any, what: str = "labels", kind: type | None = None
+) -> Labels:
     """One label for each leaf of `tree`, `None` included, in flattening order.
 
     A leaf that is no array may end without a label, which is `None`.
 
     spec: see above.
     what: the name of the argument, for errors.
+    kind: a class of labels that are trees themselves.
     """
     if not jax.tree.leaves(tree, is_leaf=is_none):
         return Labels([])  # also the opaque tree that `map_params` passes to `init`
     if is_function(spec) and not _is_like(spec, tree):
         spec = spec(tree)
+    if kind is not None:
+        found = resolve(_sealed(spec, kind), tree, what)
+        return found.map(x.label if isinstance(x, _Sealed) else x for x in found)
     try:
         return _by_structure(spec, tree)
     except (ValueError, TypeError) as error:
@@ -70,6 +77,19 @@ def resolve(spec: Any, tree: Any, what: str = "labels") -> Labels:
         if _has_mapping(spec):
             return _by_path(spec, tree, what)
         raise errors.mismatch(what, spec, "the parameters", tree) from error
+
+
+@dataclass(frozen=True)
+class _Sealed:
+    """A label that is a tree, as a leaf."""
+
+    label: Any
+
+
+def _sealed(spec: Any, kind: type) -> Any:
+    is_label = lambda x: isinstance(x, kind)
+    seal = lambda x: _Sealed(x) if is_label(x) else x
+    return jax.tree.map(seal, spec, is_leaf=is_label)
 
 
 def _has_mapping(spec: Any) -> bool:
