@@ -38,6 +38,8 @@ def _is_constant(x: Any) -> bool:
     """Whether a compiled function may keep `x`: else it could hold on to a tracer."""
     if isinstance(x, FunctionType):
         return x.__closure__ is None
+    if isinstance(x, tuple):
+        return all(map(_is_constant, x))
     return isinstance(x, _CONSTANTS)
 
 
