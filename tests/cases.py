@@ -77,14 +77,16 @@ def make(row: Row, **more: Any) -> Any:
 
 
 def rows(takes: str | None = None, **traits: Any) -> list:
-    """Rows with these traits, as parameters of a test; measures return no updates.
+    """Rows with these traits, as parameters of a test.
+
+    Measures return no updates, and aggregates take gradients of each example.
 
     takes: the name of a parameter that the factory must have.
     """
     chosen = [
         row
         for row in ROWS.values()
-        if row.kind != "measure"
+        if row.kind not in ("measure", "aggregate")
         and all(getattr(row, k) == v for k, v in traits.items())
         and (takes is None or takes in inspect.signature(row.factory).parameters)
     ]

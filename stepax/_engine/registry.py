@@ -15,7 +15,7 @@ from .recipe import recipe
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Kind = Literal["optimizer", "transform", "wrapper", "measure"]
+Kind = Literal["optimizer", "transform", "wrapper", "measure", "aggregate"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Row:
     """A public factory.
 
     kind: an optimizer descends by itself; a transform is a piece of one; a wrapper
-        takes a transformation; a measure has the form of one, but returns a statistic.
+        takes a transformation; a measure has the form of one, but returns a statistic;
+        an aggregate takes the gradients of each example, and returns one update.
     paper: where it comes from, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
     ranges: of the arguments for which they are not those of `ranges.RANGES`.
