@@ -50,10 +50,10 @@ def add_noise(
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """
-    key = _chosen(key, seed)
+    key = chosen_key(key, seed)
 
     def init(params):
-        return AddNoiseState(jnp.zeros([], jnp.int32), _typed(key))
+        return AddNoiseState(jnp.zeros([], jnp.int32), typed_key(key))
 
     def update(updates, state, params=None, **extra_args):
         return _step(updates, state, eta, gamma)
@@ -78,7 +78,8 @@ def _add(deviation, g, noise):
     return (wide + deviation * noise).astype(g.dtype)
 
 
-def _chosen(key, seed):
+def chosen_key(key, seed):
+    """The one that is given; called by the factory itself, whose caller is warned."""
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give `key` alone")
     if seed is not None:
@@ -90,7 +91,7 @@ def _chosen(key, seed):
     return key
 
 
-def _typed(key):
+def typed_key(key):
     """A new key: that of the caller must outlive the donation of a state."""
     if jnp.ndim(key) == 0 and not hasattr(key, "dtype"):
         return jax.random.key(key)
