@@ -1,0 +1,398 @@
+"""Projections: the nearest point of a convex set, for a tree taken as one vector.
+
+Parikh and Boyd, 2014, Proximal Algorithms (DOI:10.1561/2400000003), section 6; for the
+simplex Michelot, 1986, A finite algorithm for finding the projection of a point onto
+the canonical simplex of Rⁿ (DOI:10.1007/BF00938486), and for the l1 ball Duchi et al.,
+2008, Efficient Projections onto the l1-Ball (DOI:10.1145/1390156.1390191).
+
+Differences from Optax: each leaf keeps its dtype, and is computed with in float32 or
+wider; a sphere has a nearest point also for 0, a ball for radius 0, and a line for the
+vector 0; complex numbers are projected by their absolute values, and refused where an
+order is needed.  The simplex is found without sorting and without raveling, so that a
+sharded leaf is not gathered.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from . import tree as trees
+from ._engine import errors
+from ._engine.apply import map_pairs
+from ._engine.numerics import abs_sq, has_numbers, root, strong, widen
+from ._engine.protocol import is_array, is_none
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _promoting(f: Callable[P, R]) -> Callable[P, R]:
+    """Let a narrow leaf meet a wide threshold, whatever the user's rule for dtypes."""
+
+    @ft.wraps(f)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.numpy_dtype_promotion("standard"):
+            return f(*args, **kwargs)
+
+    return run
+
+
+@_promoting
+def projection_non_negative(tree: Any) -> Any:
+    """The nearest point without negative elements: max(x, 0).
+
+    tree: a tree of real arrays.
+
+    Raises ValueError for complex leaves.
+    """
+    _check_real(tree)
+    return _map(jax.nn.relu, tree)
+
+
+@_promoting
+def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
+    """The nearest point between two bounds: min(max(x, lower), upper).
+
+    tree: a tree of real arrays.
+    lower, upper: the bounds, at or below each other; a number, or a tree like `tree`
+        with arrays that broadcast to its shapes, or `None` where there is no bound.
+
+    Raises ValueError for complex leaves, and for bounds that do not fit or are crossed.
+    """
+    _check_real(tree)
+    if _is_known(lower) and _is_known(upper) and np.any(np.greater(lower, upper)):
+        raise ValueError(f"`lower` is {lower}, expected at most `upper`, {upper}")
+    tree = _bound(tree, lower, "lower", jnp.maximum)
+    return _bound(tree, upper, "upper", jnp.minimum)
+
+
+@_promoting
+def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
+    """The nearest point of a hypercube: min(max(x, 0), scale).
+
+    tree: a tree of real arrays.
+    scale: the length of an edge, at least 0; a number, or a tree like `tree`.
+
+    Raises ValueError for complex leaves, and for a scale below 0 or that does not fit.
+    """
+    if _is_known(scale):
+        _check_scale(scale)
+    return projection_box(tree, 0, scale)
+
+
+@_promoting
+def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point without negative elements whose sum is `scale`.
+
+        y = max(x - τ, 0),   τ such that Σ y = scale
+
+    tree: a tree of real arrays.
+    scale: the sum, at least 0; a number.
+
+    Raises ValueError for complex leaves, and for a negative scale.
+    """
+    _check_real(tree)
+    return _simplex(tree, _radius(scale))
+
+
+@_promoting
+def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point whose absolute values sum to at most `scale`.
+
+        y = x                                  where Σ |x| <= scale
+        y = sign(x) projection_simplex(|x|)    elsewhere
+
+    tree: a tree of arrays.
+    scale: the radius, at least 0; a number.
+
+    Raises ValueError for a negative scale.
+    """
+    scale = _radius(scale)
+    is_inside = trees.norm(_map(widen, tree), ord=1) <= scale
+    sphere = projection_l1_sphere(tree, scale)
+    return _map(lambda x, y: jnp.where(is_inside, x, y), tree, sphere)
+
+
+@_promoting
+def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point whose absolute values sum to `scale`.
+
+        y = sign(x) projection_simplex(|x|),   with sign(0) = 1
+
+    tree: a tree of arrays.
+    scale: the radius, at least 0; a number.
+
+    Raises ValueError for a negative scale.
+    """
+    sizes = _simplex(_wide_map(_size, tree), _radius(scale))
+    return _map(lambda x, size: size.astype(x.dtype) * _sign(x), tree, sizes)
+
+
+@_promoting
+def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
+
+    tree: a tree of arrays.
+    scale: the radius, at least 0; a number.
+
+    Raises ValueError for a negative scale.
+    """
+    scale = _radius(scale)
+    norm = trees.norm(_wide_map(widen, tree))
+    is_inside = norm <= scale
+    # The norm is above a radius that is at least 0 where it divides.
+    factor = scale / jnp.where(is_inside, jnp.ones_like(norm), norm)
+    return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
+
+
+@_promoting
+def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
+
+    For x = 0, from which all points are equally far, that of equal elements.
+
+    tree: a tree of arrays.
+    scale: the radius, at least 0; a number.
+
+    Raises ValueError for a negative scale.
+    """
+    scale = _radius(scale)
+    unit = _shrunk(tree)
+    is_zero = trees.norm(unit) == 0
+    unit = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), unit)
+    # At least 1: one of the elements is of size 1, unless there is none at all.
+    norm = jnp.maximum(trees.norm(unit), 1)
+    factor = scale / norm
+    return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
+
+
+@_promoting
+def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
+    """The nearest point whose elements are of size at most `scale`.
+
+        y = x min(1, scale / |x|)
+
+    tree: a tree of arrays.
+    scale: the radius, at least 0; a number.
+
+    Raises ValueError for a negative scale.
+    """
+    scale = _radius(scale)
+
+    def leaf(x):
+        if not jnp.iscomplexobj(x):
+            most = scale.astype(x.dtype)
+            return jnp.clip(x, -most, most)
+        size, most = _size(x), scale.astype(x.real.dtype)
+        is_inside = size <= most
+        return jnp.where(is_inside, x, most / jnp.where(is_inside, 1, size) * x)
+
+    return _map(leaf, tree)
+
+
+@_promoting
+def projection_vector(x: Any, a: Any) -> Any:
+    """The nearest point on the line through 0 along a: y = a ⟨a, x⟩ / ⟨a, a⟩.
+
+    x: a tree of arrays.
+    a: a tree of the same structure and shapes; for a = 0 the result is 0.
+
+    Raises ValueError where structures or shapes differ, and names the path.
+    """
+    a, _ = _direction(x, a)
+    along = trees.vdot(a, _wide_map(widen, x))
+    return _map(lambda x, a: _product(along, a, x), x, a)
+
+
+@_promoting
+def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
+    """The nearest point with ⟨a, y⟩ = b: y = x - a (⟨a, x⟩ - b) / ⟨a, a⟩.
+
+    x: a tree of arrays.
+    a: a tree of the same structure and shapes; for a = 0 the result is x.
+    b: a number.
+
+    Raises ValueError where structures or shapes differ, and names the path.
+    """
+    a, b = _direction(x, a, b)
+    beyond = trees.vdot(a, _wide_map(widen, x)) - b
+    return _map(lambda x, a: x - _product(beyond, a, x), x, a)
+
+
+@_promoting
+def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
+    """The nearest point with ⟨a, y⟩ <= b: y = x - a max(⟨a, x⟩ - b, 0) / ⟨a, a⟩.
+
+    x: a tree of arrays.
+    a: a tree of the same structure and shapes; for a = 0 the result is x.
+    b: a number.  For complex trees it bounds the real part of the inner product.
+
+    Raises ValueError where structures or shapes differ, and names the path.
+    """
+    a, b = _direction(x, a, b)
+    beyond = jnp.real(trees.vdot(a, _wide_map(widen, x))) - b
+    return _map(lambda x, a: x - _product(jax.nn.relu(beyond), a, x), x, a)
+
+
+def _map(f: Callable, tree: Any, *others: Any) -> Any:
+    """`f` of the leaves, in float32 or wider, rounded once to the first one's dtype."""
+
+    def leaf(x, *xs):
+        if not has_numbers(x):
+            return x
+        wide = widen(x)
+        is_inexact = jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+        dtype = jnp.result_type(x) if is_inexact else wide.dtype
+        return strong(f(wide, *map(widen, xs)).astype(dtype))
+
+    return jax.tree.map(leaf, tree, *others)
+
+
+def _wide_map(f: Callable, tree: Any) -> Any:
+    """`f` of each leaf in float32 or wider; nothing is rounded."""
+    return jax.tree.map(lambda x: f(widen(x)) if has_numbers(x) else None, tree)
+
+
+def _product(number, a, x):
+    """number a, in the dtype of `x`, whose imaginary part is 0 if that is real."""
+    y = number * a
+    return (y if jnp.iscomplexobj(x) else y.real).astype(x.dtype)
+
+
+def _size(x):
+    return root(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
+
+
+def _sign(x):
+    """x / |x|, and 1 for 0, from where all directions are as good."""
+    is_zero = x == 0
+    if not jnp.iscomplexobj(x):
+        return jnp.where(is_zero, 1, jnp.sign(x)).astype(x.dtype)
+    x = jnp.where(is_zero, 1, x)
+    return x / _size(x)
+
+
+def _simplex(tree, scale):
+    """Michelot's algorithm, from a first guess that holds all that can be positive.
+
+    Each turn lays the threshold τ so that what is above the last one sums to `scale`,
+    until nothing more is dropped.  The derivative is that of the last threshold.
+    """
+    if not trees.size(tree):
+        return tree
+    top = jax.lax.stop_gradient(trees.max(_wide_map(widen, tree)))
+    shifted = _wide_map(lambda x: x - top, tree)
+    fixed = jax.lax.stop_gradient((shifted, scale))
+
+    def count(above):
+        return trees.sum(jax.tree.map(lambda m: jnp.sum(m, dtype=jnp.int32), above))
+
+    def threshold(xs, above, scale):
+        kept = jax.tree.map(lambda x, m: jnp.where(m, x, 0), xs, above)
+        # At least one element is kept, the largest, unless there is a NaN.
+        return (trees.sum(kept) - scale) / jnp.maximum(count(above), 1)
+
+    def drop(carry):
+        above, number, _ = carry
+        t = threshold(fixed[0], above, fixed[1])
+        fewer = jax.tree.map(lambda x, m: m & ((x > t) | (x >= 0)), fixed[0], above)
+        return fewer, count(fewer), number
+
+    def is_changing(carry):
+        _, number, before = carry
+        return number < before
+
+    near = jax.tree.map(lambda x: x >= -fixed[1].astype(x.dtype), fixed[0])
+    start = near, count(near), count(near) + 1
+    above, *_ = jax.lax.while_loop(is_changing, drop, start)
+    t = threshold(shifted, above, scale)
+
+    def leaf(_, x, is_above):
+        return jnp.where((is_above == 0) & (x <= 0), 0, jax.nn.relu(x - t))
+
+    return _map(leaf, tree, shifted, above)
+
+
+def _shrunk(tree, *numbers):
+    """The tree over its largest element, so that no square of it over- or underflows.
+
+    numbers: to be divided by the same; with none, only the tree is returned.
+    """
+    sizes = _wide_map(_size, tree)
+    most = jnp.asarray(trees.max(sizes) if trees.size(tree) else 1.0)
+    most = jax.lax.stop_gradient(jnp.where(most == 0, jnp.ones_like(most), most))
+    small = _wide_map(lambda x: x / most, tree)
+    return (small, *(b / most for b in numbers)) if numbers else small
+
+
+def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
+    """a / ‖a‖ and b / ‖a‖; a is 0 where it was, and b then too."""
+
+    def leaf(x, a, check):
+        if x is None or not has_numbers(x):
+            return None
+        check()
+        return a
+
+    if np.shape(b) != ():
+        raise ValueError(f"`b` has shape {np.shape(b)}, expected a number")
+    a = map_pairs(leaf, ("x", "a"), x, a)
+    a, b = _shrunk(a, widen(b))
+    norm = trees.norm(a)
+    is_zero = norm == 0
+    norm = jnp.where(is_zero, jnp.ones_like(norm), norm)
+    a, b = _wide_map(lambda x: x / norm, a), b / norm
+    return a, jnp.where(is_zero, jnp.zeros_like(b), b)
+
+
+def _bound(tree, bound, name, limit):
+    """`limit(x, bound)`, where the bound is a number or a tree."""
+    if bound is None or (is_array(bound) and jnp.ndim(bound) == 0):
+        bound = jax.tree.map(lambda x: bound, tree)
+
+    def leaf(x, y, check):
+        if x is None or y is None:
+            return x
+        if not _fits(jnp.shape(y), jnp.shape(x)):
+            check()
+        return _map(limit, x, y)
+
+    return map_pairs(leaf, ("tree", name), tree, bound)
+
+
+def _fits(shape, wanted):
+    """Whether an array broadcasts to a shape."""
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in pairs)
+
+
+def _is_known(x):
+    return isinstance(x, bool | int | float | np.ndarray | np.generic)
+
+
+def _check_scale(scale):
+    if np.any(np.less(scale, 0)):
+        raise ValueError(f"`scale` is {scale}, expected at least 0")
+
+
+def _radius(scale):
+    if np.shape(scale) != ():
+        raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a number")
+    if _is_known(scale):
+        _check_scale(scale)
+    return widen(scale)
+
+
+def _check_real(tree):
+    for i, x in enumerate(jax.tree.leaves(tree, is_leaf=is_none)):
+        if jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.complexfloating):
+            raise ValueError(
+                f"the leaf at {errors.paths(tree)[i]} is complex, but the projection "
+                "needs an order of its elements"
+            )
