@@ -5,6 +5,7 @@ Names only; each is defined in the module it is imported from.
 
 from . import (
     contrib as contrib,
+    projections as projections,
     schedules as schedules,
     transforms as transforms,
     tree as tree,
@@ -61,6 +62,12 @@ from ._engine.protocol import (
 )
 from ._engine.stateful import WrappedSchedule as WrappedSchedule
 from ._engine.strict import strict as strict
+from ._linear_algebra import (
+    matrix_inverse_pth_root as matrix_inverse_pth_root,
+    nnls as nnls,
+    power_iteration as power_iteration,
+)
+from ._multi_normal import multi_normal as multi_normal
 from ._optimizers.adabelief import (
     ScaleByBeliefState as ScaleByBeliefState,
     adabelief as adabelief,
@@ -158,6 +165,7 @@ from ._optimizers.sm3 import (
     sm3 as sm3,
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
+from ._scale_gradient import scale_gradient as scale_gradient
 from ._transforms.accumulate import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
