@@ -17,6 +17,7 @@ from flax import nnx
 from flax.core import FrozenDict
 
 import stepax
+from stepax._engine.protocol import transformation
 from stepax._engine.registry import ROWS, Row
 
 
@@ -48,6 +49,11 @@ ARGUMENTS = {
     ),
     "inner": lambda: stepax.adamw(1e-2),
     "optimizer": lambda: stepax.adamw(1e-2),
+    "adv_optimizer": lambda: stepax.sgd(1e-2),
+    "base_optimizer": lambda: stepax.rmsprop(1e-2),
+    "fast_optimizer": lambda: stepax.adamw(1e-2),
+    "sync_period": 2,
+    "slow_step_size": 0.5,
     "args": lambda: (stepax.clip_by_global_norm(1.0), stepax.adamw(1e-2)),
     "measure_name": "norm",
     "measure": stepax.tree.norm,
@@ -57,6 +63,7 @@ ARGUMENTS = {
 
 # Arguments that are made anew for each use, because they need the library whole.
 MADE = ("transforms", "inner", "optimizer", "args", "measures")
+MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer")
 
 
 def make(row: Row, **more: Any) -> Any:
@@ -73,7 +80,21 @@ def make(row: Row, **more: Any) -> Any:
         ):
             value = ARGUMENTS[p.name]
             kwargs[p.name] = value() if p.name in MADE else value
-    return row.factory(*args, **kwargs)
+    tx = row.factory(*args, **kwargs)
+    return _on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
+
+
+def _on_fast_parameters(tx: Any) -> Any:
+    """`tx`, which takes pairs of fast and slow parameters, for the fast ones alone."""
+    pair = stepax.LookaheadParams.init_synced
+
+    def update(updates, state, params=None, **extra_args):
+        both, state = tx.update(updates, state, pair(params), **extra_args)
+        return both.fast, state
+
+    alone = transformation(lambda params: tx.init(pair(params)), update, inner=(tx,))
+    alone.recipe = tx.recipe
+    return alone
 
 
 def rows(takes: str | None = None, **traits: Any) -> list:
