@@ -1,0 +1,145 @@
+"""Which axes of an array make up a matrix, and the array as a stack of matrices.
+
+A specification gives each array its rows and its columns; the axes it names for neither
+count through the stack.  `None` stands for an array that is no matrix.
+"""
+
+import math
+import operator as op
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine import errors, select
+from .._engine.flow import Flow, align, is_still
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    is_array,
+    is_none,
+    transformation,
+    with_extra_args_support,
+)
+
+
+class Axes(NamedTuple):
+    """rows, columns: axes of an array, which are no longer negative."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def stack(self, ndim: int) -> list[int]:
+        """The axes that are neither."""
+        return [i for i in range(ndim) if i not in self.rows + self.columns]
+
+    def shape(self, shape: tuple) -> tuple:
+        """The shape of the stack of matrices."""
+        stack = [shape[i] for i in self.stack(len(shape))]
+        size = lambda axes: math.prod(shape[i] for i in axes)
+        return *stack, size(self.rows), size(self.columns)
+
+
+_PLAIN = Axes((0,), (1,))
+
+
+def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
+    """The axes of each leaf, `None` for those that are no matrices.
+
+    spec: dimension numbers for all arrays of two axes or more, or whatever
+        `select.resolve` takes with them as labels; `None` means all arrays of two axes.
+    kind: the class of the dimension numbers.
+    what: the name of the argument, for errors.
+
+    Raises a `ValueError` for axes that do not fit, a `TypeError` for other labels.
+    """
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    if spec is None:
+        return [_PLAIN if _ndim(x) == 2 else None for x in leaves]
+    if isinstance(spec, kind):
+        spec = treedef.unflatten(spec if _ndim(x) > 1 else None for x in leaves)
+    labels = select.resolve(spec, tree, what, kind)
+    axes = []
+    for i, (label, x) in enumerate(zip(labels, leaves, strict=True)):
+        if label is None or not is_array(x):
+            axes.append(None)
+            continue
+        try:
+            axes.append(_axes(label, np.shape(x), kind))
+        except (ValueError, TypeError) as error:
+            where = f"`{what}` for {errors.paths(tree)[i]}"
+            raise type(error)(f"{where} is {label!r}, {error}") from None
+    return axes
+
+
+def _ndim(x: Any) -> int:
+    return np.ndim(x) if is_array(x) else 0
+
+
+def _axes(label: Any, shape: tuple, kind: type) -> Axes:
+    if not isinstance(label, kind):
+        raise TypeError(f"expected a `{kind.__name__}` or `None`")
+    rows, columns = map(_tuple, label)
+    used, n = rows + columns, len(shape)
+    if not rows or not columns or not all(-n <= i < n for i in used):
+        raise ValueError(
+            f"expected axes of an array of shape {shape}, one or more for each field"
+        )
+    if len({i % n for i in used}) < len(used):
+        raise ValueError(f"but names an axis of the shape {shape} twice")
+    return Axes(tuple(i % n for i in rows), tuple(i % n for i in columns))
+
+
+def _tuple(axes: Any) -> tuple[int, ...]:
+    return tuple(map(op.index, axes if isinstance(axes, tuple | list) else (axes,)))
+
+
+def to_matrices(x: jax.Array, axes: Axes | None) -> jax.Array:
+    """`x` with rows and columns as its last two axes; flat if it is no matrix."""
+    if axes is None:
+        return jnp.ravel(x)
+    order = [*axes.stack(x.ndim), *axes.rows, *axes.columns]
+    return jnp.transpose(x, order).reshape(axes.shape(x.shape))
+
+
+def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
+    """The array of a shape of which `to_matrices` made `x`."""
+    if axes is None:
+        return x.reshape(shape)
+    order = [*axes.stack(len(shape)), *axes.rows, *axes.columns]
+    return jnp.transpose(x.reshape([shape[i] for i in order]), np.argsort(order))
+
+
+def on_matrices(
+    inner: GradientTransformation, find: Callable, slots: tuple[str, ...]
+) -> GradientTransformationExtraArgs:
+    """`inner`, which takes stacks of matrices, for arrays.
+
+    inner: sees gradients only; what is no matrix comes to it as a vector.
+    find: from a tree to the axes of its leaves, as `resolve`.
+    slots: the fields of its state that are shaped as the parameters, also in storage.
+    """
+    inner = with_extra_args_support(inner)
+
+    def update(updates, state, params=None, **extra_args):
+        flow, axes = Flow(updates, None), find(updates)
+        shapes = [jnp.shape(x) for x in flow.leaves]
+
+        def moved(tree, name, move):
+            xs = zip(align(flow, tree, name), flow.leaves, axes, shapes, strict=True)
+            return flow.treedef.unflatten(
+                x if is_still(g) else move(x, *where) for x, g, *where in xs
+            )
+
+        def move_state(state, move):
+            fields = {k: moved(getattr(state, k), k, move) for k in slots}
+            return state._replace(**fields)
+
+        to = lambda x, axes, shape: to_matrices(x, axes)
+        stacks = moved(updates, "updates", to)
+        stacks, new = inner.update(stacks, move_state(state, to), None, **extra_args)
+        return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
+
+    return transformation(inner.init, update, inner=(inner,))

@@ -1,0 +1,283 @@
+"""Muon: momentum, made orthogonal.
+
+Jordan et al., 2024, Muon: An optimizer for hidden layers in neural networks
+(kellerjordan.github.io/posts/muon); Bernstein and Newhouse, 2024 (arXiv:2409.20325),
+for the dual norm; Liu et al., 2025, Muon is Scalable for LLM Training
+(arXiv:2502.16982), section 2.2, for steps of equal root mean square; Ahn et al., 2025,
+Dion (arXiv:2504.05295), for the coefficients "dion".
+
+Differences from Jordan: the momentum is a mean, corrected for its zero start.
+Differences from Optax: `scale_by_muon` without dimension numbers takes any tree, and
+leaves what is no matrix as the mean; `aol` has its eps; the iteration runs in float32
+where gradients are narrower, unless `ns_dtype` says otherwise.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, corrected, ema
+from .._engine.numerics import safe_increment
+from .._engine.partition import partition
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    Params,
+    ScalarOrSchedule,
+    is_none,
+)
+from .._engine.recipe import recipe
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from . import matrices
+from .adam import adamw
+from .orthogonal import NORMS, orthogonalize
+
+
+PAPER = "https://kellerjordan.github.io/posts/muon"
+
+Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
+Coefficients: TypeAlias = (
+    tuple[float, float, float]
+    | tuple[tuple[float, float, float], ...]
+    | jax.Array
+    | np.ndarray
+    | str
+)
+
+# Each of Dion's steps has its own.
+_COEFFICIENTS = {
+    "muon": (3.4445, -4.7750, 2.0315),
+    "dion": (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ),
+}
+
+
+@twin
+class MuonDimensionNumbers(NamedTuple):
+    """The axes of an array that make up its matrices x W = y; others count them.
+
+    reduction_axis: axis, or axes, that are summed over.
+    output_axis: axis, or axes, of the result.
+    """
+
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
+
+
+DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+
+
+@twin
+class MuonState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    mu: mean of g, shaped as the parameters.
+    ns_coeffs: coefficients of the iteration, (3,), or (steps, 3).
+    """
+
+    count: jax.Array
+    mu: Any
+    ns_coeffs: jax.Array
+
+
+@public(paper=PAPER)
+def scale_by_muon(
+    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_steps: int = 5,
+    beta: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: Preconditioning = "frobenius",
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+    ns_dtype: DTypeLike | None = None,
+) -> GradientTransformation:
+    """Replace the mean gradient m = U S Vᵀ by nearly U Vᵀ; see `orthogonalize`.
+
+        mu = beta mu + (1 - beta) g
+        m = mu / (1 - beta^t),   one step ahead of it if `nesterov`
+        u = o = orthogonalize(m),   Σ(m o) o if `adaptive`,   m if it is no matrix
+
+    ns_coeffs: (a, b, c) of all steps, or (n, 3) numbers for n; or "muon", or "dion".
+    ns_steps: steps of the iteration, where `ns_coeffs` does not say; at least 0.
+    beta: decay of the mean, in [0, 1).
+    eps: added to the norm by which m is divided first, at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    adaptive: whether to multiply by the dual norm of m.
+    preconditioning: that norm; "spectral" needs singular values, and is slow.
+    weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, or a tree of them
+        with `None` for what is no matrix, or a function from the gradients to one; path
+        patterns as in `partition`.  By default arrays of two axes are matrices.
+    ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
+
+    Raises a `ValueError` for unknown names, and shapes or axes that do not fit.
+    """
+    coefficients = _coefficients(ns_coeffs)
+    if preconditioning not in NORMS:
+        raise ValueError(
+            f"`preconditioning` is {preconditioning!r}, expected one of {list(NORMS)}"
+        )
+    norm = NORMS[preconditioning]
+    is_stack = weight_dimension_numbers is not None
+
+    def once(shared, total, extra):
+        count, abc = shared
+        t = safe_increment(count)
+        c1 = bias_correction(beta, t)
+        c1_next = bias_correction(beta, safe_increment(t)) if nesterov else None
+        steps = jnp.broadcast_to(abc, (ns_steps, 3)) if abc.ndim == 1 else abc
+        return (c1, c1_next, steps), (t, abc)
+
+    def leaf(g, p, c, mu):
+        c1, c1_next, steps = c
+        mu = ema(mu, g, beta)
+        m = corrected(mu, g, beta, c1, c1_next)
+        if g.ndim != 2 and not (is_stack and g.ndim > 2):
+            return m, mu
+        o = orthogonalize(m, steps, norm, eps, ns_dtype).astype(m.dtype)
+        return (_dual_norm(m, o) * o if adaptive else o), mu
+
+    shared = {**COUNT, "ns_coeffs": lambda: jnp.array(coefficients, float)}
+    tx = build(Rule(leaf, MuonState, {"mu": Slot(dtype=mu_dtype)}, shared, once))
+    if not is_stack:
+        return tx
+    find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
+    return matrices.on_matrices(tx, find, ("mu",))
+
+
+def _dual_norm(m, o):
+    return jnp.sum((m * jnp.conj(o)).real, (-2, -1), keepdims=True)
+
+
+def _coefficients(given: Any) -> Any:
+    if isinstance(given, str):
+        if given not in _COEFFICIENTS:
+            raise ValueError(
+                f"`ns_coeffs` is {given!r}, expected one of {list(_COEFFICIENTS)}, "
+                "or numbers"
+            )
+        return _COEFFICIENTS[given]
+    shape = np.shape(given)
+    if len(shape) not in (1, 2) or shape[-1] != 3:
+        raise ValueError(f"`ns_coeffs` has shape {shape}, expected (3,) or (n, 3)")
+    return given
+
+
+def _finder(spec: Any, what: str) -> Callable:
+    return lambda tree: matrices.resolve(spec, tree, MuonDimensionNumbers, what)
+
+
+@recipe
+def _scale_by_shape(
+    consistent_rms: ArrayLike | None, is_stack: bool
+) -> GradientTransformation:
+    """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
+
+    def leaf(g, p, c):
+        if g.ndim != 2 and not (is_stack and g.ndim > 2):
+            return (g,)
+        rows, columns = g.shape[-2:]
+        if consistent_rms is not None:
+            return (max(rows, columns) ** 0.5 * consistent_rms * g,)
+        return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
+
+    return build(Rule(leaf))
+
+
+@public("optimizer", paper=PAPER)
+def muon(
+    learning_rate: ScalarOrSchedule,
+    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_steps: int = 5,
+    beta: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: Preconditioning = "frobenius",
+    adam_b1: ArrayLike = 0.9,
+    adam_b2: ArrayLike = 0.999,
+    adam_eps_root: ArrayLike = 0.0,
+    adam_weight_decay: ScalarOrSchedule = 0.0,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    muon_weight_dimension_numbers: DimensionNumbersOrFn = None,
+    consistent_rms: ArrayLike | None = None,
+    ns_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """Muon for matrices, and `adamw` for all else.
+
+        p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
+        f = sqrt(max(1, outputs / inputs)),   or
+        f = sqrt(max(outputs, inputs)) consistent_rms
+
+    learning_rate, adam_learning_rate: numbers, or schedules of the step; the second is
+        the first if `None`.
+    weight_decay, adam_weight_decay: numbers, or schedules of the step.
+    weight_decay_mask: which matrices decay; see `masked`.
+    eps, mu_dtype, nesterov: also those of `adamw`.
+    adam_b1, adam_b2, adam_eps_root: as in `adamw`.
+    muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; what
+        has `None` is for `adamw`.
+    consistent_rms: the root mean square of all steps; 0.2 is about that of Adam.
+    The others are those of `scale_by_muon`.
+    """
+    spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
+    find = _finder(spec, what)
+    by_shape = _scale_by_shape(consistent_rms, spec is not None)
+    if spec is not None:
+        by_shape = matrices.on_matrices(by_shape, find, ())
+    orthogonal = scale_by_muon(
+        ns_coeffs,
+        ns_steps,
+        beta,
+        eps,
+        mu_dtype,
+        nesterov=nesterov,
+        adaptive=adaptive,
+        preconditioning=preconditioning,
+        weight_dimension_numbers=spec,
+        ns_dtype=ns_dtype,
+    )
+    for_matrices = chain(
+        orthogonal,
+        by_shape,
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+    for_others = adamw(
+        learning_rate if adam_learning_rate is None else adam_learning_rate,
+        adam_b1,
+        adam_b2,
+        eps,
+        adam_eps_root,
+        mu_dtype,
+        adam_weight_decay,
+        nesterov=nesterov,
+    )
+
+    def labels(params):
+        treedef = jax.tree.structure(params, is_leaf=is_none)
+        return treedef.unflatten("muon" if x else "adam" for x in find(params))
+
+    return partition({"muon": for_matrices, "adam": for_others}, labels)

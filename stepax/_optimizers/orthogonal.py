@@ -1,0 +1,85 @@
+"""The orthogonal matrix nearest to a given one, by matrix products alone.
+
+Bernstein and Newhouse, 2024, Old Optimizer, New Norm: An Anthology (arXiv:2409.20325),
+appendix A, for the iteration; Jordan et al., 2024 (kellerjordan.github.io/posts/muon)
+for coefficients that reach about 1 fast, rather than 1 exactly; Boissin et al., 2025,
+Turbo-Muon (arXiv:2512.04632) and Grishina, Smirnov and Rakhuba, 2025 (arXiv:2506.10935)
+for other ways to make the largest singular value at most 1 before it.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.moments import square
+from .._engine.numerics import root
+
+
+def orthogonalize(
+    x: jax.Array,
+    coefficients: jax.Array,
+    precondition: Callable,
+    eps: ArrayLike,
+    dtype: DTypeLike | None = None,
+) -> jax.Array:
+    """Roughly U Vᴴ for x = U S Vᴴ, by the Newton-Schulz iteration.
+
+        x = x / (‖x‖ + eps)
+        x = a x + b (x xᴴ) x + c (x xᴴ)² x   for each (a, b, c)
+
+    x: a stack of matrices, (..., rows, columns).
+    coefficients: (steps, 3), the a, b and c of each step.
+    precondition: from the matrices to the norms; one of `NORMS`.
+    eps: added to the norm, at least 0.
+    dtype: that of the iteration; that of `x` if `None`.
+    """
+    if x.size == 0:
+        return x
+    # The products xxᴴ are as small as they can be.
+    is_tall = x.shape[-2] > x.shape[-1]
+    x = _adjoint(x) if is_tall else x
+    norm = precondition(x) + eps
+    x = x / jnp.where(norm == 0, 1, norm)
+    x = x if dtype is None else x.astype(dtype)
+
+    # Rolled: a program as long as one step, which needs the memory of one step.
+    def step(x, abc):
+        a, b, c = abc.astype(x.dtype)
+        gram = x @ _adjoint(x)
+        return a * x + (b * gram + c * gram @ gram) @ x, None
+
+    x, _ = jax.lax.scan(step, x, coefficients)
+    return _adjoint(x) if is_tall else x
+
+
+def _adjoint(x):
+    return jnp.conj(x.mT)
+
+
+def _frobenius(x):
+    return root(jnp.sum(square(x), (-2, -1), keepdims=True))
+
+
+def _spectral(x):
+    return jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+
+
+def _schatten(x):
+    """The norm of the vector of singular values that adds up fourth powers."""
+    return root(_frobenius(x @ _adjoint(x)))
+
+
+def _aol(x):
+    """A number for each row, by which its products with all rows are small enough."""
+    products = root(square(x @ _adjoint(x)))
+    return root(jnp.sum(products, -1, keepdims=True))
+
+
+NORMS = {
+    "frobenius": _frobenius,
+    "spectral": _spectral,
+    "aol": _aol,
+    "schatten": _schatten,
+}
