@@ -1,5 +1,11 @@
 """Optimizers from newer or less travelled papers: names only."""
 
+from ._optimizers.muon import (
+    MuonDimensionNumbers as MuonDimensionNumbers,
+    MuonState as MuonState,
+    muon as muon,
+    scale_by_muon as scale_by_muon,
+)
 from ._optimizers.sam import (
     NormalizeState as NormalizeState,
     SAMState as SAMState,
