@@ -1,0 +1,121 @@
+"""D-Adaptation: AdamW that finds its learning rate from below.
+
+Defazio and Mishchenko, 2023, Learning-Rate-Free Learning by D-Adaptation
+(arXiv:2301.07733), Algorithm 5, with Adam's bias corrections in the step size.
+
+Differences from Optax: where the weighted sum of gradients is zero, the estimate stays
+(Optax returns NaN); the numbers that are kept for all parameters are in float32 or
+wider, and so are the means of float16 parameters, in which they would vanish.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.registry import public
+from .._engine.twin import twin
+from .parameter_free import (
+    MEAN,
+    MEAN_SQUARE,
+    GlobalRule,
+    at,
+    count,
+    dot,
+    number,
+    quotient,
+    sums,
+)
+
+
+@twin
+class DAdaptAdamWState(NamedTuple):
+    """exp_avg, exp_avg_sq: means of the steps and of |g|², shaped as the parameters.
+
+    grad_sum: decaying sum of the steps, shaped as the parameters.
+    estim_lr: the estimate d.  numerator_weighted: of the estimate.
+    count: steps taken.  These are scalars.
+    """
+
+    exp_avg: Any
+    exp_avg_sq: Any
+    grad_sum: Any
+    estim_lr: jax.Array
+    numerator_weighted: jax.Array
+    count: jax.Array
+
+
+def corrected_rate(
+    learning_rate: ScalarOrSchedule, betas: tuple, d: jax.Array, count: jax.Array
+) -> jax.Array:
+    """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1."""
+    b1, b2 = betas
+    t = safe_increment(count)
+    correction = jnp.sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
+    return d * at(learning_rate, count) * correction
+
+
+@public("optimizer", paper="arXiv:2301.07733")
+def dadapt_adamw(
+    learning_rate: ScalarOrSchedule = 1.0,
+    betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
+    eps: ArrayLike = 1e-8,
+    estim_lr0: ArrayLike = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+) -> GradientTransformationExtraArgs:
+    """AdamW whose learning rate is multiplied by an estimate d of the distance.
+
+        a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t),   q = sqrt(b2)
+        r = q r + (1 - q) a Σ g s / (sqrt(v) + eps)
+        m = b1 m + (1 - b1) a g,   v = b2 v + (1 - b2) |g|²,   s = q s + (1 - q) a g
+        d = max(d, r / ((1 - q) Σ |s|))
+        p = p - m / (sqrt(v) + eps) - weight_decay a p
+
+    learning_rate: a number near 1, or a schedule of the step that ends below it.
+    betas: b1 and b2, in [0, 1).
+    eps: added to the root, above 0.
+    estim_lr0: first value of d, above 0 and below the distance.
+    weight_decay: a number at least 0, or a schedule of the step.
+    """
+    b1, b2 = betas
+    q = jnp.sqrt(b2) if isinstance(b2, jax.Array) else b2**0.5
+
+    def rate(d, count):
+        return corrected_rate(learning_rate, betas, d, count)
+
+    def total(g, p, shared, m, v, s):
+        d, _, count = shared
+        a = rate(d, count)
+        numerator = a * dot(g, s / (jnp.sqrt(v) + eps))
+        return numerator, jnp.sum(jnp.abs(q * s + (1 - q) * a * g))
+
+    def once(shared, total, extra):
+        d, r, count = shared
+        numerator, size = sums(total, 2)
+        a = rate(d, count)
+        r = ema(r, numerator, q)
+        d = jnp.maximum(d, quotient(r, (1 - q) * size))
+        return (a, a * at(weight_decay, count)), (d, r, safe_increment(count))
+
+    def leaf(g, p, c, m, v, s):
+        a, decay = c
+        m = b1 * m + (1 - b1) * a * g
+        v = ema(v, square(g), b2)
+        s = q * s + (1 - q) * a * g
+        return -m / (jnp.sqrt(v) + eps) - decay * p, m, v, s
+
+    slots = {"exp_avg": MEAN, "exp_avg_sq": MEAN_SQUARE, "grad_sum": MEAN}
+    shared = {
+        "estim_lr": number(estim_lr0),
+        "numerator_weighted": number(),
+        "count": count,
+    }
+    rule = GlobalRule(
+        leaf, DAdaptAdamWState, slots, shared, once, total, needs_params=True
+    )
+    return build(rule)

@@ -1,0 +1,256 @@
+"""DoG and DoWG: steps as long as the way already gone allows.
+
+Ivgi, Hinder and Carmon, 2023, DoG is SGD's Best Friend: A Parameter-Free Dynamic Step
+Size Schedule (arXiv:2302.12022), equation 1, and its layer-wise form L-DoG; Khaled,
+Mishchenko and Jin, 2023, DoWG Unleashed: An Efficient Universal Parameter-Free Gradient
+Descent Method (arXiv:2305.16284), Algorithm 1.
+
+The authors of DoG recommend averaging the parameters.
+
+Differences from Optax: what is kept for all parameters is in float32 or wider; a
+gradient of zeros gives no step, also without eps.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import root
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.recipe import recipe
+from .._engine.registry import public
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .parameter_free import INITIAL, GlobalRule, norm, number, quotient, sums
+
+
+DOG = "arXiv:2302.12022"
+DOWG = "arXiv:2305.16284"
+
+
+@twin
+class DoGState(NamedTuple):
+    """is_init_step: whether no step was taken.  init_params: where it started.
+
+    max_dist: the largest distance from there so far.
+    sum_sq_norm_grads: of all steps.
+
+    All but `init_params` are scalars.
+    """
+
+    is_init_step: jax.Array
+    init_params: Any
+    max_dist: jax.Array
+    sum_sq_norm_grads: jax.Array
+
+
+@twin
+class DoWGState(NamedTuple):
+    """init_params: where it started.
+
+    weighted_sq_norm_grads: Σ r² ‖g‖² over all steps, a scalar.
+    estim_sq_dist: r², the largest squared distance from the start, a scalar.
+    """
+
+    init_params: Any
+    weighted_sq_norm_grads: jax.Array
+    estim_sq_dist: jax.Array
+
+
+@twin
+class ScaleByDistanceOverGradientsState(NamedTuple):
+    """Trees like the parameters.
+
+    max_dist: the largest distance of each array from its start, a scalar.
+    grad_sum_of_squares: ‖g‖² over all steps, of shape (1,).
+    init_params: where it started.
+    """
+
+    max_dist: Any
+    grad_sum_of_squares: Any
+    init_params: Any
+
+
+def _step_size(r: Any, total: Any, eps: ArrayLike) -> jax.Array:
+    """r / sqrt(total + eps), and 0 where that is no number."""
+    is_zero = total + eps == 0
+    return jnp.where(is_zero, 0, r * jax.lax.rsqrt(jnp.where(is_zero, 1, total + eps)))
+
+
+def _statistics(g, p, start):
+    """The squared norm of the gradient, and the squared distance from the start."""
+    return jnp.sum(square(g)), jnp.sum(square(p - start))
+
+
+@recipe
+def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
+    kind, first = init_step
+    distances = {
+        "distance": first,
+        "learning_rate": 0.0,
+        "heuristic": lambda params: first * (1 + norm(params)),
+    }
+
+    def once(shared, total, extra):
+        is_first, r, squares = shared
+        here, distance = sums(total, 2)
+        squares = squares + here
+        r = jnp.maximum(r, root(distance))
+        eta = _step_size(r, squares, eps)
+        eta = jnp.where(is_first, first, eta) if kind == "learning_rate" else eta
+        return eta, (jnp.zeros_like(is_first), r, squares)
+
+    rule = GlobalRule(
+        lambda g, p, eta, start: (eta * g, start),
+        DoGState,
+        {"init_params": INITIAL},
+        {
+            "is_init_step": lambda params: jnp.ones([], bool),
+            "max_dist": number(distances[kind]),
+            "sum_sq_norm_grads": number(),
+        },
+        once,
+        lambda g, p, shared, start: _statistics(g, p, start),
+        needs_params=True,
+    )
+    return build(rule)
+
+
+@recipe
+def _scale_by_dowg(
+    init_estim_sq_dist: ArrayLike, eps: ArrayLike
+) -> GradientTransformation:
+    def once(shared, total, extra):
+        v, r2 = shared
+        squares, distance = sums(total, 2)
+        r2 = jnp.maximum(r2, distance)
+        v = v + r2 * squares
+        return quotient(r2, root(v) + eps), (v, r2)
+
+    rule = GlobalRule(
+        lambda g, p, eta, start: (eta * g, start),
+        DoWGState,
+        {"init_params": INITIAL},
+        {
+            "weighted_sq_norm_grads": number(),
+            "estim_sq_dist": number(init_estim_sq_dist),
+        },
+        once,
+        lambda g, p, shared, start: _statistics(g, p, start),
+        needs_params=True,
+    )
+    return build(rule)
+
+
+def _descent(scaling, learning_rate, weight_decay, mask):
+    decay = identity()
+    if weight_decay is not None:
+        decay = add_decayed_weights(weight_decay, mask)
+    return chain(decay, scaling, scale_by_learning_rate(learning_rate))
+
+
+@public("optimizer", paper=DOG)
+def dog(
+    learning_rate: ScalarOrSchedule = 1.0,
+    init_step: tuple[Literal["distance", "learning_rate", "heuristic"], ArrayLike] = (
+        "heuristic",
+        1e-6,
+    ),
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Distance over gradients, with the norms of all parameters together.
+
+        r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
+        p = p - learning_rate r / sqrt(G + eps) g
+
+    learning_rate: a number, or a schedule of the step.
+    init_step: a name and a number above 0, small enough not to diverge: ("distance", r)
+        for the first r, ("heuristic", a) for a (1 + ‖p_start‖), or
+        ("learning_rate", eta) for the first step eta g.
+    eps: added inside the root, at least 0.
+    weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
+    mask: which parameters decay; see `masked`.
+
+    Raises a `ValueError` for another name in `init_step`.
+    """
+    kinds = "distance", "learning_rate", "heuristic"
+    is_pair = isinstance(init_step, tuple | list) and len(init_step) == 2
+    if not is_pair or init_step[0] not in kinds:
+        raise ValueError(
+            f"`init_step` is {init_step!r}, expected a pair of one of {kinds} and a "
+            "number"
+        )
+    return _descent(
+        _scale_by_dog(tuple(init_step), eps), learning_rate, weight_decay, mask
+    )
+
+
+@public("optimizer", paper=DOWG)
+def dowg(
+    learning_rate: ScalarOrSchedule = 1.0,
+    init_estim_sq_dist: ArrayLike | None = None,
+    eps: ArrayLike = 1e-4,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Distance over weighted gradients, with the norms of all parameters together.
+
+        r = max(r, ‖p - p_start‖),   v = v + r² ‖g‖²
+        p = p - learning_rate r² / (sqrt(v) + eps) g
+
+    learning_rate: a number, or a schedule of the step.
+    init_estim_sq_dist: the first r², above 0; eps if `None`.
+    eps: added to the root, at least 0.
+    weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
+    mask: which parameters decay; see `masked`.
+    """
+    first = eps if init_estim_sq_dist is None else init_estim_sq_dist
+    return _descent(_scale_by_dowg(first, eps), learning_rate, weight_decay, mask)
+
+
+@public(paper=DOG)
+def scale_by_distance_over_gradients(
+    reps_rel: ArrayLike = 1e-6,
+    eps: ArrayLike = 1e-8,
+    param_dtype: DTypeLike = jnp.float32,
+    global_scale: ArrayLike = 1.0,
+) -> GradientTransformation:
+    """Distance over gradients for each array by itself, L-DoG.
+
+        r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
+        u = global_scale r / sqrt(G + eps) g,   at first r = reps_rel (1 + ‖p_start‖)
+
+    reps_rel: above 0; 1e-4 is recommended for models with batch normalization.
+    eps: added inside the root, at least 0.
+    param_dtype: stored dtype of p_start.
+    global_scale: the factor, -1 to descend.
+    """
+
+    def leaf(g, p, c, r, total, start):
+        squares, distance = _statistics(g, p, start)
+        r, total = jnp.maximum(r, root(distance)), total + squares
+        return global_scale * _step_size(r, total, eps) * g, r, total, start
+
+    first = number(lambda p: reps_rel * (1 + norm(p)))
+    slots = {
+        "max_dist": Slot(make=first, alike=False),
+        "grad_sum_of_squares": Slot(make=number(shape=(1,)), alike=False),
+        "init_params": Slot(INITIAL.make, param_dtype),
+    }
+    slots_of = ScaleByDistanceOverGradientsState
+    return build(Rule(leaf, slots_of, slots, needs_params=True))

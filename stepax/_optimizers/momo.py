@@ -1,0 +1,226 @@
+"""MoMo: momentum with a step size from a model of the loss.
+
+Schaipp, Ohana, Eickenberg, Defazio and Gower, 2023, MoMo: Momentum Models for Adaptive
+Learning Rates (arXiv:2305.07583), Algorithms 1 (MoMo) and 2 (MoMo-Adam), and section 4
+for the lower bound.
+
+Differences from the paper: decay pulls at the parameters, but leaves the step, unless
+`proximal_decay` is set.  From Optax: a gradient of zeros gives no step.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.registry import public
+from .._engine.rule import REAL, Slot
+from .._engine.twin import twin
+from .parameter_free import GlobalRule, at, count, dot, number, quotient, sums
+
+
+PAPER = "arXiv:2305.07583"
+
+
+@twin
+class MomoState(NamedTuple):
+    """exp_avg: mean of g, shaped as the parameters.  The others are scalars.
+
+    barf, gamma: means of the loss, and of the inner product of g and p.
+    lb: lower bound of the loss.  count: steps taken.
+    """
+
+    exp_avg: Any
+    barf: jax.Array
+    gamma: jax.Array
+    lb: jax.Array
+    count: jax.Array
+
+
+@twin
+class MomoAdamState(NamedTuple):
+    """exp_avg, exp_avg_sq: means of g and |g|², shaped as the parameters.
+
+    barf, gamma: means of the loss, and of the inner product of g and p, scalars.
+    lb: lower bound of the loss.  count: steps taken.  These are scalars, too.
+    """
+
+    exp_avg: Any
+    exp_avg_sq: Any
+    barf: jax.Array
+    gamma: jax.Array
+    lb: jax.Array
+    count: jax.Array
+
+
+def _shared(lower_bound):
+    return {
+        "barf": number(),
+        "gamma": number(),
+        "lb": number(lower_bound),
+        "count": count,
+    }
+
+
+@public("optimizer", paper=PAPER)
+def momo(
+    learning_rate: ScalarOrSchedule = 1.0,
+    beta: ArrayLike = 0.9,
+    lower_bound: ArrayLike = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    adapt_lower_bound: bool = False,
+    *,
+    proximal_decay: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Momentum whose step size is the largest that the model of the loss allows.
+
+        d, f, c = means of g, value, Σ g p, which start at their first values
+        k = 1 + learning_rate weight_decay
+        tau = min(learning_rate, max(k (f - c - lower_bound) + Σ d p, 0) / ‖d‖²)
+        p = p / k - tau d,   (p - tau d) / k if proximal_decay
+
+    `update` takes the keyword `value`, the loss at the parameters, a scalar.
+
+    learning_rate: largest step size; a number, or a schedule of the step.
+    beta: decay of the means, in [0, 1).
+    lower_bound: of the loss.
+    weight_decay: a number at least 0, or a schedule of the step.
+    adapt_lower_bound: whether to raise the bound as far as the losses tell.
+    proximal_decay: whether the step decays, too, as in equation 16 of the paper.
+
+    Raises a `TypeError` where `value` is missing.
+    """
+
+    def decay_at(count):
+        return jnp.where(count == 0, 0.0, beta)
+
+    def total(g, p, shared, d):
+        d = ema(d, g, decay_at(shared[-1]))
+        return dot(d, p), dot(g, p), jnp.sum(square(d))
+
+    def once(shared, total, extra):
+        b, rates = decay_at(shared[-1]), (learning_rate, weight_decay)
+        tau, pull, new = _model(shared, total, extra, (b, 1.0), rates, bounds)
+        return (b, tau, pull), new
+
+    def leaf(g, p, c, d):
+        b, tau, pull = c
+        d = ema(d, g, b)
+        return _move(p, tau * d, pull, proximal_decay), d
+
+    bounds = lower_bound, adapt_lower_bound
+    return build(
+        GlobalRule(
+            leaf,
+            MomoState,
+            {"exp_avg": Slot()},
+            _shared(lower_bound),
+            once,
+            total,
+            needs_params=True,
+            reads=("value",),
+        )
+    )
+
+
+@public("optimizer", paper=PAPER)
+def momo_adam(
+    learning_rate: ScalarOrSchedule = 1e-2,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    lower_bound: ArrayLike = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    adapt_lower_bound: bool = False,
+    *,
+    proximal_decay: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Adam whose step size is the largest that the model of the loss allows.
+
+        d, f, c = means of g, value, Σ g p;   v = b2 v + (1 - b2) |g|²
+        D = sqrt(v / (1 - b2^t)) + eps,   h = 1 - b1^t
+        k = 1 + learning_rate weight_decay
+        gap = max(k (f - c - h lower_bound) + Σ d p, 0)
+        tau = min(learning_rate / h, gap / Σ |d|² / D)
+        p = p / k - tau d / D,   (p - tau d / D) / k if proximal_decay
+
+    `update` takes the keyword `value`, the loss at the parameters, a scalar.
+
+    learning_rate: largest step size; a number, or a schedule of the step.
+    b1, b2: decay of the means, and of that of |g|², in [0, 1).
+    eps: added to the root, above 0.
+    lower_bound, weight_decay, adapt_lower_bound, proximal_decay: as in `momo`.
+
+    Raises a `TypeError` where `value` is missing.
+    """
+
+    def means(g, d, v, c2):
+        d, v = ema(d, g, b1), ema(v, square(g), b2)
+        return d, v, jnp.sqrt(v / c2) + eps
+
+    def correction(count):
+        return bias_correction(b2, safe_increment(count))
+
+    def total(g, p, shared, d, v):
+        d, v, D = means(g, d, v, correction(shared[-1]))
+        return dot(d, p), dot(g, p), jnp.sum(square(d) / D)
+
+    def once(shared, total, extra):
+        count = shared[-1]
+        weight = b1, bias_correction(b1, safe_increment(count))
+        rates = learning_rate, weight_decay
+        tau, pull, new = _model(shared, total, extra, weight, rates, bounds)
+        return (correction(count), tau, pull), new
+
+    def leaf(g, p, c, d, v):
+        c2, tau, pull = c
+        d, v, D = means(g, d, v, c2)
+        return _move(p, tau * d / D, pull, proximal_decay), d, v
+
+    bounds = lower_bound, adapt_lower_bound
+    return build(
+        GlobalRule(
+            leaf,
+            MomoAdamState,
+            {"exp_avg": Slot(), "exp_avg_sq": REAL},
+            _shared(lower_bound),
+            once,
+            total,
+            needs_params=True,
+            reads=("value",),
+        )
+    )
+
+
+def _model(shared, total, extra, weight, rates, bounds):
+    """The step size, the pull of the decay, and the numbers that are kept."""
+    f, gamma, lb, count = shared
+    dp, gp, size = sums(total, 3)
+    b, h = weight
+    learning_rate, weight_decay = (at(x, count) for x in rates)
+    f, gamma = ema(f, jnp.asarray(extra["value"]), b), ema(gamma, gp, b)
+    pull = learning_rate * weight_decay
+    lowest, adapts = bounds
+    if adapts:
+        model = (1 + pull) * (f - gamma) + dp
+        # A bound above the model would stop all steps.
+        is_above = model < (1 + pull) * h * lb
+        lower = jnp.maximum(model / (2 * (1 + pull) * h), lowest)
+        lb = jnp.where(is_above, lower, lb)
+    gap = jnp.maximum((1 + pull) * (f - h * lb - gamma) + dp, 0)
+    tau = jnp.minimum(learning_rate / h, quotient(gap, size))
+    if adapts:
+        lb = jnp.maximum((f + dp - gamma - 0.5 * tau * size) / h, lowest)
+    return tau, pull, (f, gamma, lb, safe_increment(count))
+
+
+def _move(p, step, pull, is_proximal):
+    """p / (1 + pull) - step, or (p - step) / (1 + pull), less p."""
+    if is_proximal:
+        return -(step + pull * p) / (1 + pull)
+    return -step - pull / (1 + pull) * p

@@ -1,0 +1,160 @@
+"""Prodigy: D-Adaptation that trusts recent gradients more.
+
+Mishchenko and Defazio, 2023, Prodigy: An Expeditiously Adaptive Parameter-Free Learner
+(arXiv:2306.06101), Algorithm 4, with Adam's bias corrections in the step size.
+
+Differences from Optax: where the weighted sum of gradients is zero, the estimate stays
+(Optax returns NaN); the numbers that are kept for all parameters are in float32 or
+wider, and so are the means of float16 parameters, in which they would vanish.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import safe_increment
+from .._engine.partition import masked
+from .._engine.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+    transformation,
+)
+from .._engine.registry import public
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .dadapt import corrected_rate
+from .parameter_free import (
+    INITIAL,
+    MEAN,
+    MEAN_SQUARE,
+    GlobalRule,
+    at,
+    count,
+    dot,
+    number,
+    quotient,
+    sums,
+)
+
+
+@twin
+class ProdigyState(NamedTuple):
+    """exp_avg, exp_avg_sq: means of d g and of d² |g|², shaped as the parameters.
+
+    grad_sum: decaying sum of the steps; params0: where it started; both so shaped.
+    estim_lr: the estimate d.  numerator_weighted: of the estimate.
+    count: steps taken.  These are scalars.
+    """
+
+    exp_avg: Any
+    exp_avg_sq: Any
+    grad_sum: Any
+    params0: Any
+    estim_lr: jax.Array
+    numerator_weighted: jax.Array
+    count: jax.Array
+
+
+@public("optimizer", paper="arXiv:2306.06101")
+def prodigy(
+    learning_rate: ScalarOrSchedule = 1.0,
+    betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
+    beta3: ArrayLike | None = None,
+    eps: ArrayLike = 1e-8,
+    estim_lr0: ArrayLike = 1e-6,
+    estim_lr_coef: ArrayLike = 1.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    safeguard_warmup: bool = False,
+    *,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """AdamW whose learning rate is multiplied by an estimate d of the distance.
+
+        a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t)
+        r = b3 r + d / d0 a Σ g (p0 - p),   s = b3 s + d / d0 a g
+        m = b1 m + (1 - b1) d g,   v = b2 v + (1 - b2) d² |g|²
+        d = max(d, estim_lr_coef r / Σ |s|)
+        p = p - a m / (sqrt(v) + d eps) - weight_decay a p
+
+    learning_rate: a number near 1, or a schedule of the step that ends below it.
+    betas, beta3: b1 and b2, and b3, in [0, 1); b3 is sqrt(b2) if `None`.
+    eps: added to the root, in units of d; above 0.
+    estim_lr0: first value of d, above 0 and below the distance.
+    estim_lr_coef: factor of the estimate, above 0.
+    weight_decay: a number at least 0, or a schedule of the step.
+    safeguard_warmup: whether s adds up d g in place of a g, so that small learning
+        rates at the start do not make d too large.
+    weight_decay_mask: which parameters decay; see `masked`.
+    """
+    if weight_decay_mask is not None:
+        plain = prodigy(
+            learning_rate,
+            betas,
+            beta3,
+            eps,
+            estim_lr0,
+            estim_lr_coef,
+            safeguard_warmup=safeguard_warmup,
+        )
+        rate = lambda d, count: corrected_rate(learning_rate, betas, d, count)
+        return _decaying(plain, rate, weight_decay, weight_decay_mask)
+    b1, b2 = betas
+    b3 = jnp.sqrt(b2) if beta3 is None else beta3
+
+    def scales(d, count):
+        """The step size, and the weight of this gradient in the sum."""
+        a = corrected_rate(learning_rate, betas, d, count)
+        return a, d / estim_lr0 * (d if safeguard_warmup else a)
+
+    def total(g, p, shared, m, v, s, p0):
+        d, _, count = shared
+        a, weight = scales(d, count)
+        numerator = d / estim_lr0 * a * dot(g, p0 - p)
+        return numerator, jnp.sum(jnp.abs(b3 * s + weight * g))
+
+    def once(shared, total, extra):
+        d, r, count = shared
+        numerator, size = sums(total, 2)
+        a, weight = scales(d, count)
+        r = b3 * r + numerator
+        larger = jnp.maximum(d, quotient(estim_lr_coef * r, size))
+        c = d, larger * eps, a, weight, a * at(weight_decay, count)
+        return c, (larger, r, safe_increment(count))
+
+    def leaf(g, p, c, m, v, s, p0):
+        d, d_eps, a, weight, decay = c
+        m = b1 * m + (1 - b1) * (d * g)
+        v = b2 * v + (1 - b2) * square(d * g)
+        s = b3 * s + weight * g
+        return -a * m / (jnp.sqrt(v) + d_eps) - decay * p, m, v, s, p0
+
+    slots = {
+        "exp_avg": MEAN,
+        "exp_avg_sq": MEAN_SQUARE,
+        "grad_sum": MEAN,
+        "params0": INITIAL,
+    }
+    shared = {
+        "estim_lr": number(estim_lr0),
+        "numerator_weighted": number(),
+        "count": count,
+    }
+    rule = GlobalRule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)
+    return build(rule)
+
+
+def _decaying(tx, rate, weight_decay, mask):
+    """Prodigy with decay of some parameters, in the state of the plain one."""
+
+    def update(updates, state, params=None, **extra_args):
+        updates, new = tx.update(updates, state, params)
+        decay = rate(state.estim_lr, state.count) * at(weight_decay, state.count)
+        pull = masked(add_decayed_weights(-decay), mask)
+        return pull.update(updates, pull.init(params), params)[0], new
+
+    return transformation(tx.init, update, inner=(tx,))
