@@ -111,6 +111,9 @@ from ._optimizers.amsgrad import (
     amsgrad as amsgrad,
     scale_by_amsgrad as scale_by_amsgrad,
 )
+from ._optimizers.dog import (
+    scale_by_distance_over_gradients as scale_by_distance_over_gradients,
+)
 from ._optimizers.fromage import fromage as fromage
 from ._optimizers.lamb import lamb as lamb, lars as lars
 from ._optimizers.lion import (
