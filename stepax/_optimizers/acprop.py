@@ -1,0 +1,85 @@
+"""ACProp: divide the gradient by the surprise of the gradients before it.
+
+Zhuang et al., 2021, Momentum Centering and Asynchronous Update for Adaptive Gradient
+Methods (arXiv:2110.05454), Algorithm 1.
+
+Differences from the paper, as in Optax: the surprise is that over the mean before g is
+part of it, `nu` is corrected for its zero start, and the first step is the gradient
+itself.  Difference from Optax: so is the first step of a coordinate whose gradients
+were all 0 until then, as that of a rare word.  Optax divides it by sqrt(eps_root), for a
+step that is 10^5 times too long.
+"""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .adabelief import ScaleByBeliefState
+
+
+@public(paper="arXiv:2110.05454")
+def scale_by_acprop(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-16,
+    eps_root: ArrayLike = 1e-16,
+) -> GradientTransformation:
+    """Divide by the root of the mean squared surprise, as it was one step before.
+
+        u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) as long as mu = 0
+        nu = b2 nu + (1 - b2) |g - mu|² + eps_root
+        mu = b1 mu + (1 - b1) g
+
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1).
+    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
+    """
+    # What `nu` comes to without any gradient.
+    nothing = eps_root / (1 - b2)
+
+    def leaf(g, p, c2, mu, nu):
+        is_new = (mu == 0) & (nu <= nothing)
+        u = g / (jnp.sqrt(jnp.where(is_new, 1, nu / c2)) + eps)
+        nu = ema(nu, square(g - mu), b2) + eps_root
+        return u, ema(mu, g, b1), nu
+
+    slots = {"mu": Slot(), "nu": REAL}
+    # At the first step nothing is divided by it.
+    once = counted(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
+    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
+
+
+@public("optimizer", paper="arXiv:2110.05454")
+def acprop(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-16,
+    eps_root: ArrayLike = 1e-16,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """ACProp, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_acprop`.
+    """
+    return chain(
+        scale_by_acprop(b1, b2, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

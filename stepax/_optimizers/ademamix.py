@@ -1,0 +1,120 @@
+"""AdEMAMix: Adam with a second mean that remembers much older gradients.
+
+Pagliardini, Ablin and Grangier, 2024, The AdEMAMix Optimizer: Better, Faster, Older
+(arXiv:2409.03137), Algorithm 1.
+
+Differences from the paper: `alpha` and `b3` are constants by default; the paper warms
+both up, for which they may be schedules.  Difference from Optax: `mu_dtype` is that of
+`m1` and `m2` alone, since `nu` with its slow decay would stand still in bfloat16.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+PAPER = "arXiv:2409.03137"
+
+
+@twin
+class ScaleByAdemamixState(NamedTuple):
+    """count: steps taken.  count_m2: the same, for the schedules of `m2`.
+
+    m1, m2: fast and slow mean of g.  nu: mean of |g|².  All shaped as the parameters.
+    """
+
+    count: jax.Array
+    count_m2: jax.Array
+    m1: Any
+    m2: Any
+    nu: Any
+
+
+@public(paper=PAPER)
+def scale_by_ademamix(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    b3: ScalarOrSchedule = 0.9999,
+    alpha: ScalarOrSchedule = 6.0,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+) -> GradientTransformation:
+    """Divide a mixture of two mean gradients by the root of the mean squared one.
+
+        m1 = b1 m1 + (1 - b1) g,   m2 = b3 m2 + (1 - b3) g
+        nu = b2 nu + (1 - b2) |g|²
+        u = (m1 / (1 - b1^t) + alpha m2) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+
+    b1, b2: decay of the means of g and |g|², in [0, 1).
+    b3: decay of the slow mean, in [0, 1), near 1; or a schedule of the step.
+    alpha: weight of the slow mean, at least 0; or a schedule of the step.
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `m1` and `m2`; the parameter's if `None`.
+    """
+
+    def once(shared, total, extra):
+        count, count_m2 = shared
+        t = safe_increment(count)
+        # Numbers stay outside, where 1 - b3 is exact; XLA would get them as arrays.
+        scheduled = [f(count_m2) if callable(f) else None for f in (b3, alpha)]
+        c = bias_correction(b1, t), bias_correction(b2, t), *scheduled
+        return c, (t, safe_increment(count_m2))
+
+    def leaf(g, p, c, m1, m2, nu):
+        c1, c2, b3_now, alpha_now = c
+        m1 = ema(m1, g, b1)
+        m2 = ema(m2, g, b3 if b3_now is None else b3_now)
+        nu = ema(nu, square(g), b2)
+        m = m1 / c1 + (alpha if alpha_now is None else alpha_now) * m2
+        return m / (jnp.sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
+
+    counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}
+    slots = {"m1": Slot(dtype=mu_dtype), "m2": Slot(dtype=mu_dtype), "nu": REAL}
+    return build(Rule(leaf, ScaleByAdemamixState, slots, counts, once))
+
+
+@public("optimizer", paper=PAPER)
+def ademamix(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    b3: ScalarOrSchedule = 0.9999,
+    alpha: ScalarOrSchedule = 5.0,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    mu_dtype: DTypeLike | None = None,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """AdEMAMix, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_ademamix`.
+    """
+    return chain(
+        scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

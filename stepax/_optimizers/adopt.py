@@ -1,0 +1,113 @@
+"""ADOPT: divide by the root of a mean square that has not seen this gradient.
+
+Taniguchi et al., 2024, ADOPT: Modified Adam Can Converge with Any beta2 with the
+Optimal Rate (arXiv:2411.02853), Algorithm 2, with the authors' clipping.
+
+Differences from the paper: the first step, which the paper takes before it counts, is
+an update of 0.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import ema, square
+from .._engine.numerics import root, safe_increment, widen
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._transforms.scale import scale_by_learning_rate
+from .adam import ScaleByAdamState
+
+
+def fourth_root(count: jax.Array) -> jax.Array:
+    """count^(1/4): the bound of the paper."""
+    return widen(count) ** 0.25
+
+
+@public(paper="arXiv:2411.02853")
+def scale_by_adopt(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.9999,
+    eps: ArrayLike = 1e-6,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = False,
+    use_clipping: bool = True,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = fourth_root,
+) -> GradientTransformation:
+    """Average gradients, each divided by the root of the mean square before it.
+
+        x = clip(g / max(sqrt(nu), eps), clip_value_fn(t - 1))
+        mu = b1 mu + (1 - b1) x,   nu = b2 nu + (1 - b2) |g|²
+        u = mu
+
+    At the first step nu = |g|² and u = 0.  Complex numbers are clipped in length.
+
+    b1, b2: decay of the means of x and |g|², in [0, 1).
+    eps: lower bound of the root, at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to look one step ahead with the mean.
+    use_clipping: whether to clip; recommended where training starts.
+    clip_value_fn: from the number of steps taken to the bound, at least 0.
+    """
+
+    def once(shared, total, extra):
+        (count,) = shared
+        is_first = count == 0
+        # The mean starts at the second step, the mean square with all of the first.
+        decays = jnp.where(is_first, 1, b1), jnp.where(is_first, 0, b2)
+        bound = jnp.asarray(clip_value_fn(count)) if use_clipping else None
+        return (is_first, *decays, bound), (safe_increment(count),)
+
+    def leaf(g, p, c, mu, nu):
+        is_first, b1, b2, bound = c
+        divisor = jnp.maximum(root(nu), eps)
+        x = g / jnp.where(is_first | (divisor == 0), 1, divisor)
+        x = x if bound is None else _clip(x, bound)
+        mu = ema(mu, x, b1)
+        nu = ema(nu, square(g), b2)
+        return ema(mu, x, b1) if nesterov else mu, mu, nu
+
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, once))
+
+
+def _clip(x, bound):
+    """`x`, no longer than `bound`."""
+    if not jnp.iscomplexobj(x):
+        return jnp.clip(x, -bound, bound)
+    length = root(square(x))
+    return x * jnp.where(length > bound, bound / jnp.where(length == 0, 1, length), 1)
+
+
+@public("optimizer", paper="arXiv:2411.02853")
+def adopt(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.9999,
+    eps: ArrayLike = 1e-6,
+    mu_dtype: DTypeLike | None = None,
+    *,
+    nesterov: bool = False,
+    use_clipping: bool = True,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = fourth_root,
+) -> GradientTransformationExtraArgs:
+    """ADOPT: p = p - learning_rate u, with u of `scale_by_adopt`.
+
+    learning_rate: a number, or a schedule of the step.
+    The others are those of `scale_by_adopt`.
+    """
+    clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
+    return chain(
+        scale_by_adopt(b1, b2, eps, mu_dtype, nesterov=nesterov, **clipping),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,106 @@
+"""COCOB: each coordinate bets on the sign of its gradient, and needs no learning rate.
+
+Orabona and Tommasi, 2017, Training Deep Networks without Learning Rates Through Coin
+Betting (arXiv:1705.07795), Algorithm 2.
+
+Difference from Optax: a complex number is one bet, on the direction of its gradient.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import REAL, START, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+PAPER = "arXiv:1705.07795"
+
+
+@twin
+class COCOBState(NamedTuple):
+    """init_particles: the first parameters.  cumulative_gradients: sum of -g.
+
+    scale: largest |g|.  subgradients: sum of |g|.  reward: what the bets have won.
+    All shaped as the parameters.
+    """
+
+    init_particles: Any
+    cumulative_gradients: Any
+    scale: Any
+    subgradients: Any
+    reward: Any
+
+
+@public(paper=PAPER)
+def scale_by_cocob(
+    alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8
+) -> GradientTransformation:
+    """Bet part of what was won on the sum of all gradients.
+
+        L = max(L, |g|),   G = G + |g|,   theta = theta - g
+        R = max(R - (p - w1) g, 0)
+        u = w1 + theta / (L max(G + L, alpha L)) (L + R) - p
+
+    w1 are the first parameters.
+
+    alpha: the first bet moves by 1 / alpha, above 0.
+    eps: first value of L, at least 0.
+    """
+
+    def leaf(g, p, c, w1, theta, L, G, R):
+        size = jnp.abs(g)
+        L = jnp.maximum(L, size)
+        G = G + size
+        R = jnp.maximum(R - jnp.real(jnp.conj(p - w1) * g), 0)
+        theta = theta - g
+        stake = L * jnp.maximum(G + L, alpha * L)
+        # Where L is 0, so is theta.
+        bet = theta / jnp.where(stake == 0, 1, stake) * (L + R)
+        return w1 + bet - p, w1, theta, L, G, R
+
+    slots = {
+        "init_particles": START,
+        "cumulative_gradients": Slot(),
+        "scale": Slot(make=lambda p: jnp.full_like(p, eps), decode=jnp.real),
+        "subgradients": REAL,
+        "reward": REAL,
+    }
+    return build(Rule(leaf, COCOBState, slots, needs_params=True))
+
+
+@public("optimizer", paper=PAPER)
+def cocob(
+    learning_rate: ScalarOrSchedule = 1.0,
+    alpha: ArrayLike = 100.0,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """COCOB: p = p + u, with u of `scale_by_cocob`.
+
+    u is that for the gradient learning_rate (g + weight_decay p).
+
+    learning_rate: scales gradients, to which the bets do not react unless it changes; a
+        number, or a schedule of the step.
+    weight_decay: a number at least 0, or a schedule of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_cocob`.
+    """
+    return chain(
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate, flip_sign=False),
+        scale_by_cocob(alpha, eps),
+    )

@@ -1,0 +1,100 @@
+"""MADGRAD: dual averaging from the first parameters, with a cube root.
+
+Defazio and Jelassi, 2021, Adaptivity without Compromise: A Momentumized, Adaptive, Dual
+Averaged Gradient Method for Stochastic Optimization (arXiv:2101.11075), Algorithm 1.
+
+Differences from the paper, as in its authors' program and Optax: eps is also added to
+the learning rate.  Difference from Optax: u is computed as it is written below, and not
+as the difference of the parameters after and before, which loses the digits that they
+have in common, and moves parameters without a gradient.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import square
+from .._engine.numerics import safe_increment, widen
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, START, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+
+
+PAPER = "arXiv:2101.11075"
+
+
+@twin
+class MadgradState(NamedTuple):
+    """count: steps taken.
+
+    grad_sum_sq, s: weighted sums of |g|² and g.  x0: the first parameters.
+    All three shaped as the parameters.
+    """
+
+    count: jax.Array
+    grad_sum_sq: Any
+    s: Any
+    x0: Any
+
+
+@public(paper=PAPER)
+def scale_by_madgrad(
+    learning_rate: ScalarOrSchedule,
+    momentum: ArrayLike = 0.9,
+    eps: ArrayLike = 1e-6,
+) -> GradientTransformation:
+    """Step towards the point that all gradients lead to from the first parameters.
+
+        lambda = (learning_rate + eps) sqrt(t)
+        nu = nu + lambda |g|²,   s = s + lambda g
+        z = x0 - s / (cbrt(nu) + eps)
+        u = (1 - momentum) (z - p)
+
+    learning_rate: a number at least 0, or a schedule of the step.
+    momentum: part of the way that is left over, in [0, 1).
+    eps: added to the root and to the learning rate, at least 0.
+    """
+
+    def once(shared, total, extra):
+        (count,) = shared
+        t = safe_increment(count)
+        rate = learning_rate(count) if callable(learning_rate) else learning_rate
+        return (rate + eps) * jnp.sqrt(widen(t)), (t,)
+
+    def leaf(g, p, weight, nu, s, x0):
+        nu = nu + weight * square(g)
+        s = s + weight * g
+        # Where nu is 0, so is s.
+        z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
+        return (1 - momentum) * (z - p), nu, s, x0
+
+    slots = {"grad_sum_sq": REAL, "s": Slot(), "x0": START}
+    return build(Rule(leaf, MadgradState, slots, COUNT, once, needs_params=True))
+
+
+@public("optimizer", paper=PAPER)
+def madgrad(
+    learning_rate: ScalarOrSchedule,
+    momentum: ArrayLike = 0.9,
+    weight_decay: ScalarOrSchedule = 0.0,
+    eps: ArrayLike = 1e-6,
+) -> GradientTransformationExtraArgs:
+    """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
+
+    weight_decay: a number at least 0, or a schedule of the step.
+    The others are those of `scale_by_madgrad`.
+    """
+    return chain(
+        add_decayed_weights(weight_decay),
+        scale_by_madgrad(learning_rate, momentum, eps),
+    )

@@ -1,0 +1,104 @@
+"""Simplified AdEMAMix: Adam with a sum of gradients, and more of the last one.
+
+Morwani et al., 2025, Connections between Schedule-Free Optimizers, AdEMAMix, and
+Accelerated SGD Variants (arXiv:2502.02431), Algorithm 2.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.moments import bias_correction, square
+from .._engine.numerics import safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+PAPER = "arXiv:2502.02431"
+
+
+@twin
+class ScaleBySimplifiedAdEMAMixState(NamedTuple):
+    """t: steps taken.
+
+    m: decaying sum of g.  n: mean of |g|².  Both shaped as the parameters.
+    """
+
+    t: jax.Array
+    m: Any
+    n: Any
+
+
+@public(paper=PAPER)
+def scale_by_simplified_ademamix(
+    b1: ArrayLike = 0.99,
+    b2: ArrayLike = 0.95,
+    alpha: ScalarOrSchedule = 0.0,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+) -> GradientTransformation:
+    """Divide a sum of gradients by the root of the mean squared gradient.
+
+        m = b1 m + g,   n = b2 n + (1 - b2) |g|²
+        u = (m + alpha g) / (sqrt(n / (1 - b2^t) + eps_root) + eps)
+
+    The sum is 1 / (1 - b1) times as large as a mean: take a lower learning rate.
+
+    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1).
+    alpha: additional weight of the gradient, at least 0; or a schedule of the step.
+    eps, eps_root: added to the root, and inside it; at least 0.
+    """
+
+    def once(shared, total, extra):
+        (count,) = shared
+        t = safe_increment(count)
+        return (bias_correction(b2, t), alpha(count) if callable(alpha) else None), (t,)
+
+    def leaf(g, p, c, m, n):
+        c2, alpha_now = c
+        m = b1 * m + g
+        n = square(g) + b2 * (n - square(g))
+        mixture = m + (alpha if alpha_now is None else alpha_now) * g
+        return mixture / (jnp.sqrt(n / c2 + eps_root) + eps), m, n
+
+    slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
+    return build(Rule(leaf, ScaleBySimplifiedAdEMAMixState, slots, count, once))
+
+
+@public("optimizer", paper=PAPER)
+def simplified_ademamix(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.99,
+    b2: ArrayLike = 0.95,
+    alpha: ScalarOrSchedule = 0.0,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Simplified AdEMAMix, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p)
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    u and the others are those of `scale_by_simplified_ademamix`.
+    """
+    return chain(
+        scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
