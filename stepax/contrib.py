@@ -1,5 +1,17 @@
 """Optimizers from newer or less travelled papers: names only."""
 
+from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
+from ._optimizers.ademamix import (
+    ScaleByAdemamixState as ScaleByAdemamixState,
+    ademamix as ademamix,
+    scale_by_ademamix as scale_by_ademamix,
+)
+from ._optimizers.adopt import adopt as adopt, scale_by_adopt as scale_by_adopt
+from ._optimizers.cocob import (
+    COCOBState as COCOBState,
+    cocob as cocob,
+    scale_by_cocob as scale_by_cocob,
+)
 from ._optimizers.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
     dadapt_adamw as dadapt_adamw,
@@ -9,6 +21,11 @@ from ._optimizers.dog import (
     DoWGState as DoWGState,
     dog as dog,
     dowg as dowg,
+)
+from ._optimizers.madgrad import (
+    MadgradState as MadgradState,
+    madgrad as madgrad,
+    scale_by_madgrad as scale_by_madgrad,
 )
 from ._optimizers.mechanic import MechanicState as MechanicState, mechanize as mechanize
 from ._optimizers.momo import (
@@ -36,6 +53,11 @@ from ._optimizers.schedule_free import (
     schedule_free_adamw as schedule_free_adamw,
     schedule_free_eval_params as schedule_free_eval_params,
     schedule_free_sgd as schedule_free_sgd,
+)
+from ._optimizers.simplified_ademamix import (
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+    scale_by_simplified_ademamix as scale_by_simplified_ademamix,
+    simplified_ademamix as simplified_ademamix,
 )
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
