@@ -119,8 +119,10 @@ def test_jitted_equals_not_jitted(row):
         u, eager = tx.update(g, state, p, **EXTRA)
         v, state = jitted(g, state, p)
         # What runs once a step is contracted to fused multiply-adds under jit only.
-        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-9)
-        jax.tree.map(close, u, v)
+        # Optimizers of matrices mix entries, so that errors are those of the largest.
+        for a, b in zip(jax.tree.leaves(u), jax.tree.leaves(v), strict=True):
+            atol = max(1e-9, 1e-6 * float(jnp.max(jnp.abs(b))))
+            np.testing.assert_allclose(a, b, rtol=3e-6, atol=atol)
     assert types(eager) == types(state)
 
 

@@ -109,7 +109,8 @@ def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
     if axes is None:
         return x.reshape(shape)
     order = [*axes.stack(len(shape)), *axes.rows, *axes.columns]
-    return jnp.transpose(x.reshape([shape[i] for i in order]), np.argsort(order))
+    back = [order.index(i) for i in range(len(shape))]
+    return jnp.transpose(x.reshape([shape[i] for i in order]), back)
 
 
 def on_matrices(

@@ -1,0 +1,268 @@
+"""GaLore: an optimizer that keeps its state for a projection of each matrix.
+
+Zhao et al., 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection
+(arXiv:2403.03507), Algorithm 2.
+
+Differences from the paper: the longer side of a matrix is projected, rather than the
+shorter; this makes the state smaller, and the projector larger.
+Differences from Optax: singular vectors of float64 gradients are taken in float64; the
+base optimizer sees the parameters, projected like the gradients; `None` and empty
+arrays are taken; the projector counts as constant in derivatives.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine import errors
+from .._engine.chain import chain
+from .._engine.control import branch
+from .._engine.flow import Flow, align
+from .._engine.numerics import safe_increment, widen
+from .._engine.precision import mixing
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    Params,
+    ScalarOrSchedule,
+    is_none,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.ranges import AT_LEAST_1
+from .._engine.registry import public
+from .._engine.rule import Slot, is_trainable
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from . import matrices
+from .adam import scale_by_adam
+
+
+PAPER = "arXiv:2403.03507"
+_RANGES = {"rank": AT_LEAST_1, "update_proj_gap": AT_LEAST_1}
+
+
+@twin
+class GaLoreDimensionNumbers(NamedTuple):
+    """The axes of an array that make up a matrix; together they are all of its axes.
+
+    reduction_axis: axis, or axes, of the rows.
+    output_axis: axis, or axes, of the columns.
+    """
+
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
+
+
+DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+Side = Literal["long", "short"]
+
+
+@twin
+class GaLoreState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    base_optimizer_state: its state, for the projections.
+    projector: orthonormal columns, (projected side, rank), for each matrix; of the
+        shape (0, 0) for arrays that are not projected.
+    """
+
+    count: jax.Array
+    base_optimizer_state: Any
+    projector: Any
+
+
+@public(paper=PAPER, ranges=_RANGES)
+def scale_by_galore(
+    rank: int = 128,
+    update_proj_gap: int = 200,
+    scale: ArrayLike = 1.0,
+    base_optimizer: GradientTransformation | None = None,
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+    *,
+    side: Side = "long",
+) -> GradientTransformationExtraArgs:
+    """Run an optimizer on projections of the gradients to a few directions.
+
+        P = the first singular vectors of g   at each `update_proj_gap`-th step
+        u = scale P base(Pᵀ g),   or scale base(g P) Pᵀ for wide matrices
+
+    Arrays that are no matrices come to the optimizer as they are, without `scale`.
+
+    rank: directions; at least 1, and at most the shorter side.
+    update_proj_gap: steps between new projectors, at least 1.
+    scale: a factor.
+    base_optimizer: by default `scale_by_adam`; it gets all keywords of `update`.
+    weight_dimension_numbers: `GaLoreDimensionNumbers` for all arrays, or a tree of them
+        with `None` for what is no matrix, or a function from the gradients to one; path
+        patterns as in `partition`.  By default arrays of two axes are matrices.
+    side: of the matrix that is projected, "long", or "short" as in the paper.
+
+    Raises a `ValueError` for another side, and for axes that do not fit.
+    """
+    if side not in ("long", "short"):
+        raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
+    base = scale_by_adam() if base_optimizer is None else base_optimizer
+    require(base, "`base_optimizer`")
+    base = with_extra_args_support(base)
+    views = ft.partial(_views, weight_dimension_numbers, rank, side)
+
+    def init(params):
+        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        found = views(params)
+        low = treedef.unflatten(_each(_first, found, ps))
+        projector = treedef.unflatten(map(_first_projector, ps, found))
+        return GaLoreState(jnp.zeros([], jnp.int32), base.init(low), projector)
+
+    def update(updates, state, params=None, **extra_args):
+        flow, found = Flow(updates, params), views(updates)
+        old = align(flow, state.projector, "projector")
+        projector = branch(
+            state.count % update_proj_gap == 0,
+            lambda: _each(_subspace, found, old, flow.leaves),
+            lambda: old,
+        )
+
+        def project(xs):
+            return flow.treedef.unflatten(_each(_project, found, xs, projector))
+
+        inner, ps = state.base_optimizer_state, None
+        if params is not None:
+            ps = project(flow.params)
+        low, inner = base.update(project(flow.leaves), inner, ps, **extra_args)
+        low = align(flow, low, "the updates of `base_optimizer`")
+        us = _each(ft.partial(_expand, scale), found, low, projector, flow.leaves)
+        count, projector = (
+            safe_increment(state.count),
+            flow.treedef.unflatten(projector),
+        )
+        return flow.treedef.unflatten(us), GaLoreState(count, inner, projector)
+
+    return transformation(init, update, inner=(base,))
+
+
+class _View(NamedTuple):
+    """How an array is projected.
+
+    shape: of the matrix.  is_left: whether the projector stands left of it.
+    """
+
+    axes: matrices.Axes
+    shape: tuple[int, int]
+    is_left: bool
+    rank: int
+
+
+def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
+    what = "weight_dimension_numbers"
+    leaves = jax.tree.leaves(tree, is_leaf=is_none)
+    found = matrices.resolve(spec, tree, GaLoreDimensionNumbers, what)
+    views = []
+    for i, (axes, x) in enumerate(zip(found, leaves, strict=True)):
+        is_matrix = (
+            axes is not None
+            and is_trainable(x)
+            and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
+        )
+        if axes is None or not is_matrix or 0 in x.shape:
+            views.append(None)
+            continue
+        if axes.stack(x.ndim):
+            raise ValueError(
+                f"`{what}` for {errors.paths(tree)[i]} leaves out the axes "
+                f"{axes.stack(x.ndim)} of the shape {x.shape}, but must name all"
+            )
+        rows, columns = axes.shape(x.shape)
+        is_left = (rows >= columns) == (side == "long")
+        views.append(_View(axes, (rows, columns), is_left, min(rank, rows, columns)))
+    return views
+
+
+def _each(f: Callable, views: list, xs: list, *others: list) -> list:
+    """`f` of a view, and what stands at its place in the lists, where there is one."""
+    rows = zip(views, xs, *others, strict=True)
+    return [x if view is None else f(view, x, *row) for view, x, *row in rows]
+
+
+def _first(view: _View, p: Any) -> jax.Array:
+    rows, columns = view.shape
+    low = (view.rank, columns) if view.is_left else (rows, view.rank)
+    return Slot(lambda p: jnp.zeros_like(p, shape=low)).new(p)
+
+
+def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
+    if not is_trainable(p):
+        return None
+    side = view.shape[0 if view.is_left else 1] if view else 0
+    shape = (side, view.rank if view else 0)
+    return Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
+    """The first singular vectors of g, in the dtype of the projector."""
+    # The derivative of singular vectors is infinite where two values are equal.
+    g = matrices.to_matrices(widen(jax.lax.stop_gradient(g)), view.axes)
+    u, _, vh = jnp.linalg.svd(g, full_matrices=False)
+    directions = u if view.is_left else jnp.conj(vh.T)
+    return directions[:, : view.rank].astype(projector.dtype)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+@mixing
+def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
+    wide = widen(projector)
+    m = matrices.to_matrices(widen(x), view.axes)
+    low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
+    return low.astype(x.dtype)
+
+
+@ft.partial(jax.jit, static_argnums=1)
+@mixing
+def _expand(
+    scale: ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
+) -> jax.Array:
+    """The update of the shape of g, from the one for its projection."""
+    low, wide = widen(low), widen(projector)
+    u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
+    return (scale * matrices.from_matrices(u, view.axes, g.shape)).astype(g.dtype)
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def galore(
+    learning_rate: ScalarOrSchedule,
+    rank: int = 128,
+    update_proj_gap: int = 200,
+    scale: ArrayLike = 1.0,
+    base_optimizer: GradientTransformation | None = None,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: MaskOrFn = None,
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+    *,
+    side: Side = "long",
+) -> GradientTransformationExtraArgs:
+    """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_galore`.
+    """
+    return chain(
+        scale_by_galore(
+            rank,
+            update_proj_gap,
+            scale,
+            base_optimizer,
+            weight_dimension_numbers,
+            side=side,
+        ),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

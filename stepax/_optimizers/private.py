@@ -1,0 +1,160 @@
+"""Differential privacy: the gradient of each example is clipped, and noise is added.
+
+Abadi et al., 2016, Deep Learning with Differential Privacy (arXiv:1607.00133),
+Algorithm 1.
+
+Differences from Optax: raw keys of `jax.random.PRNGKey` are taken, too; sums are taken,
+and noise is drawn, in float32 where gradients are narrower; examples without any
+gradient, and arrays that disagree on how many there are, raise errors.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.chain import chain
+from .._engine.flow import Flow, is_float0, is_still
+from .._engine.numerics import widen
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+    transformation,
+)
+from .._engine.ranges import AT_LEAST_0
+from .._engine.registry import public
+from .._engine.twin import twin
+from .._transforms.clip import per_example_global_norm_clip
+from .._transforms.noise import chosen_key, typed_key
+from .._transforms.scale import scale_by_learning_rate
+from .sgd import trace
+
+
+PAPER = "arXiv:1607.00133"
+_RANGES = {"l2_norm_clip": AT_LEAST_0, "noise_multiplier": AT_LEAST_0}
+
+
+@twin
+class DifferentiallyPrivateAggregateState(NamedTuple):
+    """rng_key: for the noise of the next step, a scalar key."""
+
+    rng_key: jax.Array
+
+
+@public("aggregate", paper=PAPER, ranges=_RANGES)
+def differentially_private_aggregate(
+    l2_norm_clip: ArrayLike,
+    noise_multiplier: ArrayLike,
+    key: jax.Array | int | None = None,
+    *,
+    seed: int | None = None,
+) -> GradientTransformation:
+    """The mean over examples i of clipped gradients, with Gaussian noise.
+
+        u = (Σ_i min(1, C / ‖g_i‖) g_i + N(0, σ² C²)) / n
+
+    It comes first in a chain; gradients have a first axis, over the n examples, that
+    the parameters and u lack.  It must not be wrapped by `MultiSteps`: the noise is
+    right for one whole batch.
+
+    l2_norm_clip: C, the most that an example counts, at least 0.
+    noise_multiplier: σ, at least 0; there is no privacy at 0.
+    key: a random key, or an integer to make one of.
+    seed: the former name of `key`, deprecated.
+
+    Raises a `ValueError` if both `key` and `seed` are given; in `update`, if the first
+    axes of the gradients differ, or count no examples.
+    """
+    key = chosen_key(key, seed)
+
+    def init(params):
+        return DifferentiallyPrivateAggregateState(typed_key(key))
+
+    def update(updates, state, params=None, **extra_args):
+        flow = Flow(updates, None)
+        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        _check_examples(flow, live)
+        gs = [flow.leaves[i] for i in live]
+        means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
+        flow.leaves = [_without_examples(g) for g in flow.leaves]
+        for i, u in zip(live, means, strict=True):
+            flow.leaves[i] = u
+        new = DifferentiallyPrivateAggregateState(rng_key)
+        return flow.treedef.unflatten(flow.leaves), new
+
+    return transformation(init, update)
+
+
+def _check_examples(flow, live):
+    sizes = {i: jnp.shape(flow.leaves[i])[:1] for i in live}
+    first = next(iter(sizes.values()), None)
+    for i, size in sizes.items():
+        if size in ((), (0,)) or size != first:
+            raise ValueError(
+                f"the gradient at {flow.path(i)} has shape "
+                f"{jnp.shape(flow.leaves[i])}, but its first axis must count the "
+                f"examples, of which {flow.path(live[0])} has "
+                f"{first[0] if first else 'none'}; take gradients with `jax.vmap`"
+            )
+
+
+def _without_examples(g):
+    return np.zeros(g.shape[1:], g.dtype) if is_float0(g) else g
+
+
+# Jitted, since compiled noise differs from noise that is drawn operation by operation.
+@jax.jit
+def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
+    rng_key, *keys = jax.random.split(rng_key, len(gs) + 1)
+    if not gs:
+        return [], rng_key
+    sums, _ = per_example_global_norm_clip([*map(widen, gs)], l2_norm_clip)
+    deviation = jnp.asarray(l2_norm_clip * noise_multiplier)
+    means = []
+    for g, total, now in zip(gs, sums, keys, strict=True):
+        noise = jax.random.normal(now, total.shape, total.dtype)
+        real = jnp.finfo(total.dtype).dtype
+        mean = (total + deviation.astype(real) * noise) / len(g)
+        means.append(
+            mean.astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.inexact) else mean
+        )
+    return means, rng_key
+
+
+@public("aggregate", paper=PAPER, ranges=_RANGES)
+def dpsgd(
+    learning_rate: ScalarOrSchedule,
+    l2_norm_clip: ArrayLike,
+    noise_multiplier: ArrayLike,
+    seed: jax.Array | int | None,
+    momentum: ArrayLike | None = None,
+    nesterov: bool = False,
+    *,
+    key: jax.Array | int | None = None,
+) -> GradientTransformationExtraArgs:
+    """Gradient descent with privacy: p = p - learning_rate u.
+
+    u is that of `differentially_private_aggregate`, or of `trace` of it.
+
+    learning_rate: a number, or a schedule of the step.
+    l2_norm_clip, noise_multiplier: as in `differentially_private_aggregate`.
+    seed: a random key, or an integer to make one of; `None` if `key` is given.
+    momentum: the decay of `trace`; none if `None`.
+    nesterov: as in `trace`.
+    key: the same as `seed`.
+
+    Raises a `ValueError` unless one of `seed` and `key` is given.
+    """
+    if (seed is None) == (key is None):
+        raise ValueError("give one of `seed` and `key`, the start of the noise")
+    return chain(
+        differentially_private_aggregate(
+            l2_norm_clip, noise_multiplier, seed if key is None else key
+        ),
+        identity() if momentum is None else trace(momentum, nesterov),
+        scale_by_learning_rate(learning_rate),
+    )
