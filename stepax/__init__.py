@@ -11,6 +11,7 @@ from . import (
     tree as tree,
     tree_utils as tree_utils,
 )
+from ._engine import deprecated as _deprecated
 from ._engine.apply import (
     apply_updates as apply_updates,
     incremental_update as incremental_update,
@@ -268,3 +269,14 @@ from .tree_utils import tree_map_params as tree_map_params
 
 
 __version__ = "0.1.0"
+__getattr__ = _deprecated.attributes(
+    __name__,
+    {
+        n: getattr(contrib, n)
+        for n in (
+            "DifferentiallyPrivateAggregateState",
+            "differentially_private_aggregate",
+            "dpsgd",
+        )
+    },
+)

@@ -22,6 +22,12 @@ from ._optimizers.dog import (
     dog as dog,
     dowg as dowg,
 )
+from ._optimizers.galore import (
+    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+    GaLoreState as GaLoreState,
+    galore as galore,
+    scale_by_galore as scale_by_galore,
+)
 from ._optimizers.madgrad import (
     MadgradState as MadgradState,
     madgrad as madgrad,
@@ -39,6 +45,11 @@ from ._optimizers.muon import (
     MuonState as MuonState,
     muon as muon,
     scale_by_muon as scale_by_muon,
+)
+from ._optimizers.private import (
+    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+    differentially_private_aggregate as differentially_private_aggregate,
+    dpsgd as dpsgd,
 )
 from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
 from ._optimizers.sam import (
@@ -62,4 +73,8 @@ from ._optimizers.simplified_ademamix import (
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,
+)
+from ._transforms.split_complex import (
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+    split_real_and_imaginary as split_real_and_imaginary,
 )
