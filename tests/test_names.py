@@ -14,7 +14,7 @@ from stepax._engine.registry import ROWS
 
 ROOT = Path(stepax.__file__).parent
 # Nothing imports from a layer after its own.
-LAYERS = ["_engine", "tree", "_transforms", "_optimizers"]
+LAYERS = ["_engine", "tree", "_transforms", "_linesearch", "_optimizers"]
 
 
 def parts(path: Path) -> tuple[str, ...]:
