@@ -1,0 +1,178 @@
+"""A line search that shortens the step until the value decreases.
+
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithm 3.1; Vaswani et
+al., 2019, Painless Stochastic Gradient (arXiv:1905.09997), for growth of the step from
+one search to the next.
+
+Differences from Optax: where no value is finite the state keeps that of the start, and
+a step of 0 is not where the next search starts.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.leafwise import keep_dtypes
+from .._engine.numerics import safe_increment
+from .._engine.protocol import GradientTransformationExtraArgs, transformation
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.registry import public
+from .._engine.rule import zeros_like
+from .._engine.twin import twin
+from .line import (
+    Line,
+    Point,
+    as_numbers,
+    choose,
+    decrease_error,
+    repeat,
+    search_dtype,
+)
+
+
+@twin
+class BacktrackingLinesearchInfo(NamedTuple):
+    """How a search went; both are scalars.
+
+    num_linesearch_steps: evaluations of the function.
+    decrease_error: by how much the value misses a sufficient decrease; 0 if it does
+        not, infinite if no value was finite.
+    """
+
+    num_linesearch_steps: jax.Array
+    decrease_error: jax.Array
+
+
+@twin
+class ScaleByBacktrackingLinesearchState(NamedTuple):
+    """State of `scale_by_backtracking_linesearch`.
+
+    learning_rate: the last step, a scalar.
+    value: of the function after that step, a scalar.
+    grad: there, too, shaped as the parameters; `None` if it is not stored.
+    info: how the search went.
+    """
+
+    learning_rate: jax.Array
+    value: jax.Array
+    grad: Any
+    info: BacktrackingLinesearchInfo
+
+
+class _Settings(NamedTuple):
+    slope_rtol: Any
+    decrease_factor: Any
+    atol: Any
+    rtol: Any
+
+
+class _Search(NamedTuple):
+    """A search under way: the next step, the last point, and how far that misses."""
+
+    count: jax.Array
+    step: jax.Array
+    last: Point
+    error: jax.Array
+
+
+_RANGES = {
+    "max_backtracking_steps": AT_LEAST_1,
+    "slope_rtol": UP_TO_1,
+    "decrease_factor": Range(0, 1, excludes_least=True, excludes_most=True),
+    "increase_factor": AT_LEAST_1,
+    "atol": AT_LEAST_0,
+    "rtol": AT_LEAST_0,
+}
+
+
+@public(paper="arXiv:1905.09997", ranges=_RANGES)
+def scale_by_backtracking_linesearch(
+    max_backtracking_steps: int,
+    slope_rtol: ArrayLike = 1e-4,
+    decrease_factor: ArrayLike = 0.8,
+    increase_factor: ArrayLike = 1.5,
+    max_learning_rate: ArrayLike = 1.0,
+    atol: ArrayLike = 0.0,
+    rtol: ArrayLike = 0.0,
+    store_grad: bool = False,
+    verbose: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Multiply by a step that decreases the value sufficiently.
+
+        f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0) + atol
+        f(step) = value_fn(p + step u)
+
+    `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
+    which is also given the other keywords.
+
+    max_backtracking_steps: how often the step may be shortened, at least 1.
+    decrease_factor: from one step to the next, in (0, 1).
+    increase_factor: from the last step to the first one of the next search, at least 1.
+    max_learning_rate: longest step, above 0.
+    store_grad: whether to keep the gradient for `value_and_grad_from_state`.
+    verbose: whether to print why a search fails.
+
+    Raises a `TypeError` for missing keywords and ones that `value_fn` does not take, a
+    `ValueError` for arguments out of range.
+    """
+    settings = _Settings(slope_rtol, decrease_factor, atol, rtol)
+
+    def init(params):
+        dtype = search_dtype(params)
+        full = lambda x: jnp.full([], x, dtype)
+        count = jnp.zeros([], jnp.int32)
+        info = BacktrackingLinesearchInfo(count, full(jnp.inf))
+        grad = jax.tree.map(zeros_like, params) if store_grad else None
+        return ScaleByBacktrackingLinesearchState(full(1), full(jnp.inf), grad, info)
+
+    def update(updates, state, params=None, **extra_args):
+        name = "scale_by_backtracking_linesearch"
+        line = Line(name, updates, state, params, extra_args)
+        numbers = as_numbers(settings, line.dtype)
+        evaluate = line.at if store_grad else line.value_at
+        goes_on = lambda s: (
+            (s.error > numbers.atol) & (s.count <= max_backtracking_steps)
+        )
+        advance = lambda s: _advance(s, evaluate(s.step), line.start, numbers)
+        limits = as_numbers((increase_factor, max_learning_rate), line.dtype)
+        end = repeat(goes_on, advance, _begin(line, state.learning_rate, *limits))
+        if verbose:
+            bare = end.last._replace(grads=())
+            jax.debug.callback(_report, line.start, end._replace(last=bare))
+        info = BacktrackingLinesearchInfo(end.count, end.error)
+        grad = line.gradient(end.last) if store_grad else None
+        step, value = end.last.step, end.last.value
+        new = ScaleByBacktrackingLinesearchState(step, value, grad, info)
+        return line.updates(step), keep_dtypes(new, state)
+
+    return transformation(init, update, inner=None)
+
+
+def _begin(line: Line, last: jax.Array, growth: Any, most: Any) -> _Search:
+    last = last.astype(line.dtype)
+    step = jnp.where(last > 0, jnp.minimum(growth * last, most), most)
+    count = jnp.zeros([], jnp.int32)
+    return _Search(count, step, line.start, jnp.full([], jnp.inf, line.dtype))
+
+
+@jax.jit
+def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search:
+    error = decrease_error(t, start, settings.slope_rtol, settings.rtol)
+    last = choose(t.is_finite(), t, start)
+    step = settings.decrease_factor * t.step
+    return _Search(safe_increment(s.count), step, last, error)
+
+
+def _report(start, end):
+    if end.error == 0:
+        return
+    print(
+        f"scale_by_backtracking_linesearch: after {end.count} steps from the value "
+        f"{start.value} with the slope {start.slope}"
+    )
+    print(f"  takes the step {end.last.step} to the value {end.last.value}")
+    print(f"  misses the decrease by {end.error}")
+    if start.slope >= 0:
+        print("  because the slope is not negative: these updates do not descend")

@@ -1,0 +1,248 @@
+"""The function along a line, the tests of a step, and the loop that tries steps.
+
+All line searches share this file.  The line is f(step) = value_fn(params + step u).
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, section 3.1, for the
+conditions of Armijo and Wolfe; Hager and Zhang, 2006, Algorithm 851 (DOI
+10.1145/1132973.1132979), equation 27, for the decrease that rounding cannot hide.
+
+Differences from Optax:
+
+1. A search computes in float32 or wider, and its state is of such a dtype.
+2. `params` may hold what has no gradient, such as the functions of a module.
+3. Outside of `jit` Python runs the loop: nothing is compiled anew at each step.
+4. Derivatives do not enter the search: the step counts as a constant.
+"""
+
+import functools as ft
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from .._engine.flow import Flow, align, is_still
+from .._engine.leafwise import keep_dtypes
+from .._engine.precision import compute_dtype, real_dtype
+from .._engine.rule import is_trainable
+from ..tree import conj, vdot
+
+
+T = TypeVar("T")
+
+
+class Point(NamedTuple):
+    """A place on the line; all numbers are scalars.
+
+    step: how far along the line it is.
+    value, slope: of the function there.
+    grads: its gradients with respect to the parameters, one for each that moves.
+    """
+
+    step: jax.Array
+    value: jax.Array
+    slope: jax.Array
+    grads: Any = ()
+
+    def is_finite(self) -> jax.Array:
+        return jnp.isfinite(self.value) & jnp.isfinite(self.slope)
+
+
+def search_dtype(params: Any) -> Any:
+    """The dtype of steps and values: real, float32 or wider, as the parameters ask."""
+    trainable = filter(is_trainable, jax.tree.leaves(params))
+    return real_dtype(compute_dtype(*map(jnp.zeros_like, map(_shape, trainable))))
+
+
+def _shape(p):
+    return jax.ShapeDtypeStruct((), jnp.result_type(p))
+
+
+class Line:
+    """The function along the updates, from the parameters.
+
+    start: the point at step 0.
+    dtype: of steps, values and slopes.
+    """
+
+    def __init__(
+        self, name: str, updates: Any, state: Any, params: Any, extra: dict[str, Any]
+    ):
+        value, grad, self._value_fn, self._keywords = _keywords(name, extra)
+        self._flow = flow = Flow(updates, params)
+        self._live = [i for i, u in enumerate(flow.leaves) if not is_still(u)]
+        # The step is a constant of the derivative: a loop of unknown length has none.
+        frozen = jax.lax.stop_gradient
+        self._params = frozen([jnp.asarray(flow.params[i]) for i in self._live])
+        self._updates = frozen([flow.leaves[i] for i in self._live])
+        self._stored = align(flow, state.grad, "grad") if state.grad is not None else []
+        grads = align(flow, grad, "grad")
+        for i in self._live:
+            flow.check_shape(i, jnp.shape(grads[i]), "the keyword `grad`")
+        grads = frozen([jnp.asarray(grads[i]) for i in self._live])
+        self.dtype = jnp.promote_types(
+            state.value.dtype, getattr(value, "dtype", state.value.dtype)
+        )
+        zero = jnp.zeros([], self.dtype)
+        slope = self._slope(grads)
+        self.start = Point(zero, self._number(frozen(value)), slope, self._keep(grads))
+
+    def at(self, step: jax.Array) -> Point:
+        """The point after a step."""
+        value, grads = jax.value_and_grad(self._value)(self._moved(step))
+        return Point(step, value, self._slope(grads), self._keep(grads))
+
+    def value_at(self, step: jax.Array) -> Point:
+        """The point after a step, without slope and gradients."""
+        value = self._value(self._moved(step))
+        return Point(step, value, jnp.zeros([], self.dtype))
+
+    def updates(self, step: jax.Array) -> Any:
+        """The updates of the whole step."""
+        leaves = self._flow.leaves
+        scaled = [_times(leaves[i], step) for i in self._live]
+        return put(self._flow, self._live, scaled, leaves)
+
+    def gradient(self, point: Point) -> Any:
+        """The gradients at a point, as the tree that the state holds."""
+        return put(self._flow, self._live, point.grads, self._stored)
+
+    def _moved(self, step):
+        pairs = zip(self._params, self._updates, strict=True)
+        return [_add(p, _times(u, step)) for p, u in pairs]
+
+    def _value(self, moved):
+        params = put(self._flow, self._live, moved, self._flow.params)
+        return self._number(self._value_fn(params, **self._keywords))
+
+    def _number(self, value):
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"`value_fn` and `value` have shape {jnp.shape(value)}, expected one "
+                "number"
+            )
+        return jnp.asarray(value).astype(self.dtype)
+
+    def _slope(self, grads):
+        # JAX's gradient of a complex parameter is the conjugate of the direction of
+        # ascent, so the slope is the real part of Σ u g.
+        return jnp.asarray(vdot(conj(self._updates), grads)).real.astype(self.dtype)
+
+    def _keep(self, grads):
+        """The gradients in the dtypes of the state, if it keeps any."""
+        if not self._stored:
+            return []
+        return keep_dtypes(grads, [self._stored[i] for i in self._live])
+
+
+def put(flow: Flow, live: list[int], new: list, leaves: list) -> Any:
+    """The tree of some leaves, with new ones where `live` says."""
+    leaves = list(leaves)
+    for i, x in zip(live, new, strict=True):
+        leaves[i] = x
+    return flow.treedef.unflatten(leaves)
+
+
+@jax.jit
+def _times(u, step):
+    wide = compute_dtype(u)
+    return (u.astype(wide) * step.astype(real_dtype(wide))).astype(u.dtype)
+
+
+@jax.jit
+def _add(p, u):
+    with jax.numpy_dtype_promotion("standard"):
+        return (p + u).astype(p.dtype)
+
+
+def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dict]:
+    """The keywords of a search, and those that it hands on to `value_fn`."""
+    rest = dict(extra)
+    wanted = "value", "grad", "value_fn"
+    missing = [key for key in wanted if rest.get(key) is None]
+    if missing:
+        raise TypeError(
+            f"`{name}` needs the keywords `value`, `grad` and `value_fn`, but "
+            f"{', '.join(f'`{key}`' for key in missing)} is missing: call "
+            "`update(updates, state, params, value=..., grad=..., value_fn=...)`"
+        )
+    value, grad, value_fn = map(rest.pop, wanted)
+    if not callable(value_fn):
+        raise TypeError(f"`value_fn` is a `{type(value_fn).__name__}`, no function")
+    unknown = [key for key in rest if not _takes(value_fn, key)]
+    if unknown:
+        raise TypeError(
+            f"`update` of `{name}` was given {', '.join(f'`{k}`' for k in unknown)}, "
+            "which `value_fn` does not take"
+        )
+    return value, grad, value_fn, rest
+
+
+def _takes(f: Callable, key: str) -> bool:
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (ValueError, TypeError):
+        return True  # it does not say
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return True
+    named = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, _EITHER)}
+    return key in named - {parameters[0].name if parameters else ""}
+
+
+_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def decrease_error(
+    point: Point,
+    start: Point,
+    slope_rtol: jax.Array,
+    rtol: ArrayLike = 0.0,
+    approx_rtol: jax.Array | None = None,
+) -> jax.Array:
+    """How far the value is from decreasing enough: 0 if it does, inf if not finite.
+
+    f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0)                 (Armijo)
+    or  f'(step) <= (2 slope_rtol - 1) f'(0)                  (Hager and Zhang)
+        and f(step) <= f(0) + approx_rtol |f(0)|,  unless that is `None`
+    """
+    allowed = start.value + rtol * start.value + slope_rtol * point.step * start.slope
+    error = point.value - allowed
+    if approx_rtol is not None:
+        steepness = point.slope - (2 * slope_rtol - 1) * start.slope
+        rise = point.value - (start.value + approx_rtol * jnp.abs(start.value))
+        error = jnp.minimum(error, jnp.maximum(steepness, rise))
+    return jnp.where(point.is_finite(), jnp.maximum(error, 0), jnp.inf)
+
+
+def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Array:
+    """How far the slope is from flat enough: 0 if it is, inf if not finite.
+
+    |f'(step)| <= curv_rtol |f'(0)|                                       (Wolfe)
+    """
+    # No slope is too steep for an infinite tolerance, whose product with 0 is NaN.
+    error = jnp.fmax(jnp.abs(point.slope) - curv_rtol * jnp.abs(start.slope), 0)
+    return jnp.where(point.is_finite(), error, jnp.inf)
+
+
+def choose(pred: jax.Array, x: T, y: T) -> T:
+    """One of two trees."""
+    return jax.tree.map(ft.partial(jnp.where, pred), x, y)
+
+
+def as_numbers(settings: T, dtype: Any) -> T:
+    """The numbers of a search as arrays of its dtype."""
+    return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), settings)
+
+
+def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
+    """Repeat a step while a condition holds; in Python as long as it is known.
+
+    A loop that is called from Python would be compiled anew for each new function.
+    """
+    while not any(isinstance(x, Tracer) for x in jax.tree.leaves(state)):
+        if not goes_on(state):
+            return state
+        state = step(state)
+    return jax.lax.while_loop(goes_on, step, state)

@@ -1,0 +1,284 @@
+"""A line search for a step that decreases the value and flattens the slope.
+
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 3.5 (find an
+interval) and 3.6 (zoom into it); Hager and Zhang, 2006 (DOI 10.1145/1132973.1132979)
+for the decrease near a minimum.
+
+Interpolation is cubic, else quadratic, else halves the interval, where a result near
+its ends is refused; Algorithm 3.6 leaves that open.
+
+Differences from Optax: `info` tells of the step that is taken, not of the last one that
+was tried; where no step is flat enough, the one of the lowest value is taken; a step of
+0 is not where the next search starts.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.leafwise import keep_dtypes
+from .._engine.numerics import safe_increment
+from .._engine.protocol import GradientTransformationExtraArgs, transformation
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.registry import public
+from .._engine.rule import zeros_like
+from .._engine.twin import twin
+from .line import (
+    Line,
+    Point,
+    as_numbers,
+    choose,
+    curvature_error,
+    decrease_error,
+    repeat,
+    search_dtype,
+)
+
+
+@twin
+class ZoomLinesearchInfo(NamedTuple):
+    """How a search went; all are scalars.
+
+    num_linesearch_steps: evaluations of the function.
+    decrease_error: by how much the value misses a sufficient decrease; 0 if it does
+        not, infinite if no finite value was found.
+    curvature_error: by how much the slope misses flatness.
+    """
+
+    num_linesearch_steps: jax.Array
+    decrease_error: jax.Array
+    curvature_error: jax.Array
+
+
+@twin
+class ScaleByZoomLinesearchState(NamedTuple):
+    """State of `scale_by_zoom_linesearch`.
+
+    learning_rate: the last step, a scalar.
+    value: of the function after that step, a scalar.
+    grad: there, too, shaped as the parameters.
+    info: how the search went.
+    """
+
+    learning_rate: jax.Array
+    value: jax.Array
+    grad: Any
+    info: ZoomLinesearchInfo
+
+
+class _Settings(NamedTuple):
+    most: Any
+    tol: Any
+    increase_factor: Any
+    slope_rtol: Any
+    curv_rtol: Any
+    approx_dec_rtol: Any
+    precision: Any
+
+
+class _Search(NamedTuple):
+    """A search under way.
+
+    low: the point of the lowest value so far, with a slope towards `high`; before an
+        interval is found, the last point.
+    high: the other end.  third: an end that was given up.  Their `grads` are empty.
+    best: what would be taken now, and its errors; at first the start.
+    """
+
+    count: jax.Array
+    step: jax.Array
+    low: Point
+    high: Point
+    third: Point
+    is_bracketed: jax.Array
+    is_done: jax.Array
+    best: Point
+    decrease_error: jax.Array
+    curvature_error: jax.Array
+
+
+_RANGES = {
+    "max_linesearch_steps": AT_LEAST_1,
+    "tol": AT_LEAST_0,
+    "increase_factor": Range(1, excludes_least=True),
+    "slope_rtol": UP_TO_1,
+    "curv_rtol": AT_LEAST_0,
+    "approx_dec_rtol": AT_LEAST_0,
+    "stepsize_precision": AT_LEAST_0,
+}
+
+
+@public(paper="DOI 10.1007/978-0-387-40065-5", ranges=_RANGES)
+def scale_by_zoom_linesearch(
+    max_linesearch_steps: int,
+    max_learning_rate: ArrayLike | None = None,
+    tol: ArrayLike = 0.0,
+    increase_factor: ArrayLike = 2.0,
+    slope_rtol: ArrayLike = 1e-4,
+    curv_rtol: ArrayLike = 0.9,
+    approx_dec_rtol: ArrayLike | None = 1e-6,
+    stepsize_precision: ArrayLike = 1e-5,
+    initial_guess_strategy: Literal["keep", "one"] = "keep",
+    verbose: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Multiply by a step that meets the strong Wolfe conditions.
+
+        f(step) <= f(0) + slope_rtol step f'(0) + tol,   f(step) = value_fn(p + step u)
+        |f'(step)| <= curv_rtol |f'(0)| + tol
+
+    `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
+    which is also given the other keywords.
+
+    max_linesearch_steps: most evaluations of the function, at least 1.
+    max_learning_rate: longest step, above 0.
+    increase_factor: from one step to the next in search of an interval, above 1.
+    approx_dec_rtol: rise of the value, relative to it, up to which the slope decides.
+    stepsize_precision: length of the interval at which a decrease is enough.
+    initial_guess_strategy: try the last step first, "keep", or 1, "one".
+    verbose: whether to print why a search fails.
+
+    Raises a `TypeError` for missing keywords and ones that `value_fn` does not take, a
+    `ValueError` for arguments out of range.
+    """
+    if initial_guess_strategy not in ("keep", "one"):
+        raise ValueError(
+            f"`initial_guess_strategy` is {initial_guess_strategy!r}, expected 'keep' "
+            "or 'one'"
+        )
+    settings = _Settings(
+        jnp.inf if max_learning_rate is None else max_learning_rate,
+        tol,
+        increase_factor,
+        slope_rtol,
+        curv_rtol,
+        approx_dec_rtol,
+        stepsize_precision,
+    )
+
+    def init(params):
+        dtype = search_dtype(params)
+        full = lambda x: jnp.full([], x, dtype)
+        count = jnp.zeros([], jnp.int32)
+        info = ZoomLinesearchInfo(count, full(jnp.inf), full(jnp.inf))
+        grad = jax.tree.map(zeros_like, params)
+        return ScaleByZoomLinesearchState(full(1), full(jnp.inf), grad, info)
+
+    def update(updates, state, params=None, **extra_args):
+        line = Line("scale_by_zoom_linesearch", updates, state, params, extra_args)
+        numbers = as_numbers(settings, line.dtype)
+        goes_on = lambda s: ~s.is_done & (s.count < max_linesearch_steps)
+        advance = lambda s: _advance(s, line.at(s.step), line.start, numbers)
+        guess = state.learning_rate if initial_guess_strategy == "keep" else 1.0
+        end = repeat(goes_on, advance, _begin(line, guess, numbers))
+        if verbose:
+            jax.debug.callback(_report, line.start, end._replace(best=_bare(end.best)))
+        errors = end.decrease_error, end.curvature_error
+        info = ZoomLinesearchInfo(end.count, *errors)
+        step, value, grad = end.best.step, end.best.value, line.gradient(end.best)
+        new = ScaleByZoomLinesearchState(step, value, grad, info)
+        return line.updates(step), keep_dtypes(new, state)
+
+    return transformation(init, update, inner=None)
+
+
+def _bare(point: Point) -> Point:
+    return point._replace(grads=())
+
+
+def _begin(line: Line, guess: Any, settings: _Settings) -> _Search:
+    guess = jnp.asarray(guess).astype(line.dtype)
+    step = jnp.minimum(jnp.where(guess > 0, guess, 1), settings.most)
+    no, infinite = jnp.zeros([], bool), jnp.full([], jnp.inf, line.dtype)
+    start = _bare(line.start)
+    nowhere = Point(*[jnp.full([], jnp.nan, line.dtype)] * 3)
+    count = jnp.zeros([], jnp.int32)
+    ends = start, nowhere, nowhere
+    return _Search(count, step, *ends, no, no, line.start, infinite, infinite)
+
+
+@jax.jit
+def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search:
+    """Algorithms 3.5 and 3.6, from one trial to the next."""
+    slope_rtol, rise = settings.slope_rtol, settings.approx_dec_rtol
+    decrease = decrease_error(t, start, slope_rtol, approx_rtol=rise)
+    curvature = curvature_error(t, start, settings.curv_rtol)
+    decreases, is_flat = decrease <= settings.tol, curvature <= settings.tol
+
+    # Which end the trial becomes.
+    has_low = s.is_bracketed | (s.low.step > 0)
+    is_high = ~decreases | (has_low & (t.value >= s.low.value))
+    ahead = jnp.where(s.is_bracketed, s.high.step - s.low.step, 1)
+    turns = ~is_high & (t.slope * ahead >= 0)
+    point = _bare(t)
+    low = choose(is_high, s.low, point)
+    high = choose(is_high, point, choose(turns, s.low, s.high))
+    third = choose(is_high | turns, s.high, s.low)
+    third = choose(s.is_bracketed, third, s.third)
+
+    # Whether to stop, and with what.
+    is_wolfe = decreases & is_flat & ~is_high
+    is_bracketed = s.is_bracketed | is_high | turns
+    is_longest = ~is_bracketed & (t.step >= settings.most)
+    was_safe = s.decrease_error <= settings.tol
+    is_better = ~was_safe | (decreases & (t.value < s.best.value))
+    best = choose(is_wolfe | is_better, choose(t.is_finite(), t, start), s.best)
+    errors = s.decrease_error, s.curvature_error
+    errors = choose(is_wolfe | is_better, (decrease, curvature), errors)
+    is_short = jnp.abs(s.high.step - s.low.step) <= settings.precision
+    is_enough = s.is_bracketed & is_short & (was_safe | decreases)
+
+    longer = jnp.minimum(settings.increase_factor * t.step, settings.most)
+    return _Search(
+        safe_increment(s.count),
+        jnp.where(is_bracketed, _between(low, high, third), longer),
+        *(low, high, third),
+        is_bracketed,
+        is_wolfe | is_longest | is_enough,
+        best,
+        *errors,
+    )
+
+
+def _between(low: Point, high: Point, third: Point) -> jax.Array:
+    """A step in the interval; comparisons with NaN are false, so that it is refused."""
+    width = jnp.abs(high.step - low.step)
+    left = jnp.minimum(low.step, high.step)
+    right = jnp.maximum(low.step, high.step)
+    cubic, quadratic = _cubic(low, high, third), _quadratic(low, high)
+    inside = lambda x, edge: (x > left + edge * width) & (x < right - edge * width)
+    step = jnp.where(inside(quadratic, 0.1), quadratic, (low.step + high.step) / 2)
+    return jnp.where(inside(cubic, 0.2), cubic, step)
+
+
+def _quadratic(a: Point, b: Point) -> jax.Array:
+    """The minimum of the parabola through two points, with the slope at the first."""
+    h = b.step - a.step
+    curvature = (b.value - a.value - a.slope * h) / jnp.square(h)
+    return a.step - a.slope / (2 * curvature)
+
+
+def _cubic(a: Point, b: Point, c: Point) -> jax.Array:
+    """The minimum of the cubic through three points, with the slope at the first."""
+    h, k = b.step - a.step, c.step - a.step
+    rise_b = b.value - a.value - a.slope * h
+    rise_c = c.value - a.value - a.slope * k
+    determinant = jnp.square(h * k) * (h - k)
+    p = (k * k * rise_b - h * h * rise_c) / determinant
+    q = (h * h * h * rise_c - k * k * k * rise_b) / determinant
+    return a.step + (-q + jnp.sqrt(q * q - 3 * p * a.slope)) / (3 * p)
+
+
+def _report(start, end):
+    if end.decrease_error == 0 and end.curvature_error == 0:
+        return
+    print(
+        f"scale_by_zoom_linesearch: after {end.count} steps from the value "
+        f"{start.value} with the slope {start.slope}"
+    )
+    print(f"  takes the step {end.best.step} to the value {end.best.value}")
+    print(f"  misses the decrease by {end.decrease_error}")
+    print(f"  misses the curvature by {end.curvature_error}")
+    if start.slope >= 0:
+        print("  because the slope is not negative: these updates do not descend")

@@ -1,0 +1,249 @@
+"""L-BFGS: steps of Newton's kind, with the curvature seen in the last few steps.
+
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 7.4 and 7.5;
+Liu and Nocedal, 1989, On the limited memory BFGS method for large scale optimization.
+
+The initial scale of the first step, which the book leaves open, is min(1, 1 / |g|), as
+in Optax: the step is no longer than 1.
+
+Differences from Optax:
+
+1. Inner products are computed in float32 or wider.
+2. A pair of differences without curvature has no weight and is stored as zeros: one
+   for which s·y, relative to |s| |y|, is not above the rounding error.  Optax keeps
+   negative curvature, for which the updates may not descend, and divides by products
+   that are close to 0.  The initial scale is that of the last pair with a weight.
+"""
+
+import functools as ft
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine import precision
+from .._engine.chain import chain
+from .._engine.flow import Flow, align, is_still
+from .._engine.numerics import safe_increment, widen
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+    transformation,
+)
+from .._engine.ranges import AT_LEAST_1
+from .._engine.registry import public
+from .._engine.rule import zeros_like
+from .._engine.twin import twin
+from .._linesearch.line import put
+from .._linesearch.zoom import scale_by_zoom_linesearch
+from .._transforms.scale import scale, scale_by_learning_rate
+from ..tree import norm, vdot
+
+
+@twin
+class ScaleByLBFGSState(NamedTuple):
+    """State of `scale_by_lbfgs`; n is the length of the memory.
+
+    count: steps taken, a scalar.
+    params, updates: of the last step, shaped as the parameters.
+    diff_params_memory, diff_updates_memory: differences s and y of these from step to
+        step, of shapes (n, ...); that from step t - 1 to t is at (t - 1) mod n.
+    weights_memory: 1 / s·y, of shape (n,); 0 where a pair counts for nothing.
+    """
+
+    count: jax.Array
+    params: Any
+    updates: Any
+    diff_params_memory: Any
+    diff_updates_memory: Any
+    weights_memory: jax.Array
+
+
+@public(paper="DOI 10.1007/978-0-387-40065-5", ranges={"memory_size": AT_LEAST_1})
+def scale_by_lbfgs(
+    memory_size: int = 10, scale_init_precond: bool = True
+) -> GradientTransformation:
+    """Multiply by an approximation of the inverse Hessian.
+
+        H = V' H V + s s' / s·y  for the last pairs (s, y),   V = I - y s' / s·y
+        u = H g,   at first H = s·y / y·y of the newest pair
+
+    memory_size: how many pairs are remembered, at least 1.
+    scale_init_precond: whether the initial H has that scale, else 1.
+
+    Raises a `ValueError` for a memory of no pair, and where `params` is missing.
+    """
+
+    def stack(x):
+        return jnp.broadcast_to(x, (memory_size, *x.shape))
+
+    def init(params):
+        zeros = lambda: jax.tree.map(zeros_like, params)
+        memory = lambda: jax.tree.map(stack, zeros())
+        count, weights = jnp.zeros([], jnp.int32), jnp.zeros(memory_size)
+        return ScaleByLBFGSState(count, zeros(), zeros(), memory(), memory(), weights)
+
+    def update(updates, state, params=None, **extra_args):
+        flow = Flow(updates, params)
+        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        pick = lambda leaves: [leaves[i] for i in live]
+        columns = {name: align(flow, getattr(state, name), name) for name in _COLUMNS}
+        _check(flow, live, columns)
+        old = state._replace(**{name: pick(x) for name, x in columns.items()})
+        g, p = pick(flow.leaves), list(map(jnp.asarray, pick(flow.params)))
+        u, new = _step(g, p, old, scale_init_precond)
+        back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
+        return put(flow, live, u, flow.leaves), new._replace(**back)
+
+    return transformation(init, update)
+
+
+_SEARCH = scale_by_zoom_linesearch(20, initial_guess_strategy="one")
+
+
+@public("optimizer", paper="DOI 10.1007/978-0-387-40065-5")
+def lbfgs(
+    learning_rate: ScalarOrSchedule | None = None,
+    memory_size: int = 10,
+    scale_init_precond: bool = True,
+    linesearch: GradientTransformation | None = _SEARCH,
+) -> GradientTransformationExtraArgs:
+    """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`.
+
+    `update` takes the keywords that the line search reads; the default one reads
+    `value`, `grad` and `value_fn`, see `scale_by_zoom_linesearch`.  Its value and
+    gradient can be had from `value_and_grad_from_state`.
+
+    learning_rate: a number, or a schedule of the step, by which the updates are
+        multiplied before the search; 1 if `None`.
+    linesearch: a transformation that multiplies descending updates by a step; `None`
+        for a step of 1.
+    The others are those of `scale_by_lbfgs`.
+    """
+    direction = scale_by_lbfgs(memory_size, scale_init_precond)
+    is_plain = learning_rate is None
+    descend = scale(-1.0) if is_plain else scale_by_learning_rate(learning_rate)
+    return chain(direction, descend, identity() if linesearch is None else linesearch)
+
+
+_COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
+
+
+def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
+    for name, column in columns.items():
+        for i in live:
+            if not hasattr(column[i], "shape"):
+                raise ValueError(
+                    f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
+                    f"{flow.path(i)}: there was no parameter when `init` was called"
+                )
+            shape = column[i].shape[1 if name.endswith("memory") else 0 :]
+            flow.check_shape(i, shape, f"`{name}` in its state")
+
+
+@ft.partial(jax.jit, static_argnums=3)
+@precision.mixing
+def _step(g, p, old, is_scaled):
+    """One step for lists of leaves; the fields of the state are lists, too."""
+    new = _remember(old, _cast(p, old.params), _cast(g, old.updates))
+    u = _direction(g, new, old.count, is_scaled)
+    return u, new
+
+
+def _remember(old, p, g):
+    """The state with the newest pair in the place of the oldest one."""
+    s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, g, old.updates)
+    weight = jnp.where(old.count > 0, _weight(s, y), 0)
+    at = _place(old.count, old.weights_memory, 0)
+
+    def write(memory, x):
+        x = jnp.where(weight > 0, x, jnp.zeros_like(x)).astype(memory.dtype)
+        return jax.lax.dynamic_update_index_in_dim(memory, x, at, 0)
+
+    s = _map(write, old.diff_params_memory, s)
+    y = _map(write, old.diff_updates_memory, y)
+    weights = write(old.weights_memory, weight)
+    return ScaleByLBFGSState(safe_increment(old.count), p, g, s, y, weights)
+
+
+def _weight(s, y):
+    """1 / s·y; 0 where rounding hides the sign of s·y, or there is no such number."""
+    sy, ss, yy = _dot(s, y), _dot(s, s), _dot(y, y)
+    limits = jnp.finfo(sy.dtype)
+    is_curved = sy > limits.eps * jnp.sqrt(ss) * jnp.sqrt(yy)
+    exists = (jnp.minimum(sy, yy) > limits.tiny) & (jnp.maximum(sy, yy) < jnp.inf)
+    return jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
+
+
+def _direction(g, new, count, is_scaled):
+    """Algorithm 7.4: from the newest pair to the oldest one, and back."""
+    weights = new.weights_memory
+    size = weights.shape[0]
+    wide = [x.astype(precision.compute_dtype(x)) for x in g]
+
+    def pair(age):
+        at = _place(count, weights, age)
+        row = lambda x: jax.lax.dynamic_index_in_dim(x, at, 0, keepdims=False)
+        s, y = _map(row, new.diff_params_memory), _map(row, new.diff_updates_memory)
+        return s, y, row(weights)
+
+    def down(age, carry):
+        q, alphas = carry
+        s, y, weight = pair(age)
+        alpha = weight * _dot(s, q)
+        return _add(q, -alpha, y), alphas.at[age].set(alpha)
+
+    def up(i, r):
+        age = size - 1 - i
+        s, y, weight = pair(age)
+        beta = weight * _dot(y, r)
+        return _add(r, alphas[age] - beta, s)
+
+    alphas = jnp.zeros(size, jnp.result_type(weights, _dot(wide, wide)))
+    q, alphas = jax.lax.fori_loop(0, size, down, (wide, alphas))
+    if is_scaled:
+        gamma = _initial_scale(wide, pair, _newest(count, weights))
+        q = [_times(gamma, x) for x in q]
+    return _cast(jax.lax.fori_loop(0, size, up, q), g)
+
+
+def _initial_scale(g, pair, age):
+    """s·y / y·y of the pair of an age; without one, so that the step is at most 1."""
+    s, y, weight = pair(age)
+    sy, yy = _dot(s, y), _dot(y, y)
+    curved = sy / jnp.where(weight > 0, yy, 1)
+    return jnp.where(weight > 0, curved, 1 / jnp.maximum(norm(g), 1))
+
+
+def _newest(count, weights):
+    """The age of the newest pair with a weight; any if there is none."""
+    ages = jnp.arange(weights.size, dtype=count.dtype)
+    return jnp.argmax(weights[_place(count, weights, ages)] > 0).astype(count.dtype)
+
+
+def _place(count, weights, age):
+    """Where the pair of an age is in the memory; the newest has age 0."""
+    return (count - 1 - age) % weights.size
+
+
+def _map(f, *lists):
+    return [f(*xs) for xs in zip(*lists, strict=True)]
+
+
+def _cast(xs, like):
+    return _map(lambda x, y: x.astype(y.dtype), xs, like)
+
+
+def _times(a, x):
+    return a.astype(precision.real_dtype(x.dtype)) * x
+
+
+def _add(xs, a, ys):
+    return _map(lambda x, y: x + _times(a, y.astype(x.dtype)), xs, ys)
+
+
+def _dot(xs, ys):
+    """The inner product of all numbers as real vectors, in float32 or wider."""
+    return widen(jnp.real(vdot(xs, ys)))
