@@ -68,6 +68,18 @@ from ._linear_algebra import (
     nnls as nnls,
     power_iteration as power_iteration,
 )
+from ._linesearch.backtracking import (
+    ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
+    scale_by_backtracking_linesearch as scale_by_backtracking_linesearch,
+)
+from ._linesearch.from_state import (
+    value_and_grad_from_state as value_and_grad_from_state,
+)
+from ._linesearch.zoom import (
+    ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
+    ZoomLinesearchInfo as ZoomLinesearchInfo,
+    scale_by_zoom_linesearch as scale_by_zoom_linesearch,
+)
 from ._multi_normal import multi_normal as multi_normal
 from ._optimizers.adabelief import (
     ScaleByBeliefState as ScaleByBeliefState,
@@ -117,6 +129,11 @@ from ._optimizers.dog import (
 )
 from ._optimizers.fromage import fromage as fromage
 from ._optimizers.lamb import lamb as lamb, lars as lars
+from ._optimizers.lbfgs import (
+    ScaleByLBFGSState as ScaleByLBFGSState,
+    lbfgs as lbfgs,
+    scale_by_lbfgs as scale_by_lbfgs,
+)
 from ._optimizers.lion import (
     ScaleByLionState as ScaleByLionState,
     lion as lion,
