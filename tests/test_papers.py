@@ -1,8 +1,7 @@
 """Each optimizer against its paper, in plain NumPy and float64.
 
-A reference takes the gradients of all steps and yields the update of each, written as
-in the paper, with a learning rate of 1 where it has one.  What we add to the papers,
-and where we differ, is in the second half.
+The references are in `papers`.  What we add to the papers, and where we differ, is in
+the second half.
 """
 
 import jax
@@ -10,6 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from papers import (
+    adadelta_paper,
+    adagrad,
+    adagrad_paper,
+    adam,
+    adam_with_optimism,
+    adamax,
+    adan,
+    amsgrad,
+    amsgrad_corrected,
+    belief,
+    graves,
+    heavy_ball,
+    irprop_minus,
+    lion,
+    nadam,
+    nesterov,
+    optimistic,
+    radam,
+    rms,
+    rprop_minus,
+    sign_descent,
+    sign_momentum,
+    yogi,
+    yogi_uncorrected,
+)
 
 from stepax._optimizers.adabelief import adabelief, scale_by_belief
 from stepax._optimizers.adadelta import adadelta
@@ -28,203 +53,6 @@ from stepax._optimizers.rmsprop import rmsprop, scale_by_rms, scale_by_stddev
 from stepax._optimizers.rprop import scale_by_rprop
 from stepax._optimizers.sgd import sgd, sign_sgd, signum
 from stepax._optimizers.yogi import scale_by_yogi
-
-
-def heavy_ball(gs, momentum):
-    """Polyak, 1964, equation 9: each step repeats a part of the last one."""
-    step = 0
-    for g in gs:
-        step = -g + momentum * step
-        yield step
-
-
-def nesterov(gs, momentum):
-    """Sutskever et al., 2013, equations 3 and 4.
-
-    The gradient is taken at theta + momentum v; the parameters are this point.
-    """
-    theta, v, here = 0, 0, 0
-    for g in gs:
-        v = momentum * v - g
-        theta = theta + v
-        before, here = here, theta + momentum * v
-        yield here - before
-
-
-def sign_descent(gs):
-    """Bernstein et al., 2018, Algorithm 1."""
-    for g in gs:
-        yield -np.sign(g)
-
-
-def sign_momentum(gs, beta):
-    """Bernstein et al., 2018, Algorithm 2."""
-    m = 0
-    for g in gs:
-        m = beta * m + (1 - beta) * g
-        yield -np.sign(m)
-
-
-def adam(gs, b1, b2, eps):
-    """Kingma and Ba, 2015, Algorithm 1."""
-    m, v = 0, 0
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g**2
-        yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
-
-
-def nadam(gs, b1, b2, eps):
-    """Dozat, 2016, Algorithm 2 with a constant mu; v is corrected as in Adam."""
-    m, v = 0, 0
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g**2
-        ahead = b1 * m / (1 - b1 ** (t + 1)) + (1 - b1) * g / (1 - b1**t)
-        yield ahead / (np.sqrt(v / (1 - b2**t)) + eps)
-
-
-def adamax(gs, b1, b2, eps):
-    """Kingma and Ba, 2015, Algorithm 2, with eps beside |g|."""
-    m, u = 0, 0
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        u = np.maximum(b2 * u, np.abs(g) + eps)
-        yield 1 / (1 - b1**t) * m / u
-
-
-def amsgrad(gs, b1, b2, eps):
-    """Reddi et al., 2018, Algorithm 2, uncorrected as there."""
-    m, v, largest = 0, 0, 0
-    for g in gs:
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g**2
-        largest = np.maximum(largest, v)
-        yield m / (np.sqrt(largest) + eps)
-
-
-def amsgrad_corrected(gs, b1, b2, eps):
-    """The same of means corrected as in Adam."""
-    m, v, largest = 0, 0, 0
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g**2
-        largest = np.maximum(largest, v / (1 - b2**t))
-        yield m / (1 - b1**t) / (np.sqrt(largest) + eps)
-
-
-def belief(gs, b1, b2, eps, eps_root):
-    """Zhuang et al., 2020, Algorithm 2; its one epsilon stands in both places."""
-    m, s = 0, 0
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        s = b2 * s + (1 - b2) * (g - m) ** 2 + eps_root
-        yield m / (1 - b1**t) / (np.sqrt(s / (1 - b2**t)) + eps)
-
-
-def lion(gs, b1, b2):
-    """Chen et al., 2023, Algorithm 2."""
-    m = 0
-    for g in gs:
-        yield np.sign(b1 * m + (1 - b1) * g)
-        m = b2 * m + (1 - b2) * g
-
-
-def rms(gs, decay, eps):
-    """Tieleman and Hinton, 2012, with eps inside the root."""
-    mean = 0
-    for g in gs:
-        mean = decay * mean + (1 - decay) * g**2
-        yield g / np.sqrt(mean + eps)
-
-
-def graves(gs, decay, eps):
-    """Graves, 2013, equations 38 to 40, and 41 without momentum."""
-    n, mean = 0, 0
-    for g in gs:
-        n = decay * n + (1 - decay) * g**2
-        mean = decay * mean + (1 - decay) * g
-        yield g / np.sqrt(n - mean**2 + eps)
-
-
-def adagrad(gs, initial_accumulator_value, eps):
-    """Duchi et al., 2011, Figure 1, diagonal; eps is their delta, inside the root."""
-    past = initial_accumulator_value
-    for g in gs:
-        past = past + g**2
-        yield g / np.sqrt(past + eps)
-
-
-def yogi(gs, b1, b2, eps, initial_accumulator_value):
-    """Zaheer et al., 2018, Algorithm 2, of means corrected as in Adam."""
-    m = v = initial_accumulator_value
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = v - (1 - b2) * np.sign(v - g**2) * g**2
-        yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
-
-
-def radam(gs, b1, b2, eps):
-    """Liu et al., 2020, Algorithm 2."""
-    m, v = 0, 0
-    rho_inf = 2 / (1 - b2) - 1
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g**2
-        m_hat = m / (1 - b1**t)
-        rho = rho_inf - 2 * t * b2**t / (1 - b2**t)
-        if rho <= 4:
-            yield m_hat
-            continue
-        l = 1 / (np.sqrt(v / (1 - b2**t)) + eps)
-        r = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
-        yield np.sqrt(r) * m_hat * l
-
-
-def adadelta_paper(gs, rho, eps):
-    """Zeiler, 2012, Algorithm 1; the update is subtracted."""
-    e_g, e_x = 0, 0
-    for g in gs:
-        e_g = rho * e_g + (1 - rho) * g**2
-        x = -np.sqrt(e_x + eps) / np.sqrt(e_g + eps) * g
-        e_x = rho * e_x + (1 - rho) * x**2
-        yield x
-
-
-def adan(gs, b1, b2, b3, eps):
-    """Xie et al., 2022, Algorithm 1, of corrected means, with 1 - b2 as in Optax."""
-    m, v, n, last = 0, 0, 0, gs[0]
-    for t, g in enumerate(gs, 1):
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * (g - last)
-        n = b3 * n + (1 - b3) * (g + (1 - b2) * (g - last)) ** 2
-        ahead = m / (1 - b1**t) + (1 - b2) * v / (1 - b2**t)
-        yield ahead / (np.sqrt(n / (1 - b3**t)) + eps)
-        last = g
-
-
-def optimistic(gs, alpha, beta):
-    """Mokhtari et al., 2020, the generalized method: two step sizes."""
-    last = gs[0]
-    for g in gs:
-        yield -alpha * g - beta * (g - last)
-        last = g
-
-
-def adam_with_optimism(gs, learning_rate, optimism, b1, b2, eps):
-    """Daskalakis et al., 2018, Algorithm 1, with a rate of its own for the change."""
-    return optimistic(list(adam(gs, b1, b2, eps)), learning_rate, optimism)
-
-
-def rprop_minus(gs, learning_rate, eta_minus, eta_plus, least, most):
-    """Igel and Hüsken, 2003, Rprop- with its step of the time before."""
-    step, waiting = np.full_like(gs[0], learning_rate), np.zeros_like(gs[0])
-    for g in gs:
-        sign = np.sign(g * waiting)
-        factor = np.choose(sign.astype(int) + 1, [eta_minus, 1.0, eta_plus])
-        yield np.where(sign > 0, waiting, 0.0)
-        step = np.where(sign == 0, step, np.clip(factor * step, least, most))
-        waiting = np.where(sign < 0, 0.0, step * np.sign(g))
 
 
 def to_options(**options):
@@ -257,11 +85,21 @@ TABLE = {
         to_options(decay=0.8, eps=1e-3),
     ),
     "AdaGrad": (
+        scale_by_rss(0.0, 1e-3, eps_in_sqrt=False),
+        adagrad_paper,
+        to_options(eps=1e-3),
+    ),
+    "AdaGrad, eps in the root": (
         scale_by_rss(0.2, 1e-3),
         adagrad,
         to_options(initial_accumulator_value=0.2, eps=1e-3),
     ),
     "Yogi": (
+        scale_by_yogi(**ADAM, initial_accumulator_value=1e-2, bias_correction=False),
+        yogi_uncorrected,
+        ADAM | to_options(initial_accumulator_value=1e-2),
+    ),
+    "Yogi, corrected": (
         scale_by_yogi(**ADAM, initial_accumulator_value=1e-2),
         yogi,
         ADAM | to_options(initial_accumulator_value=1e-2),
@@ -271,7 +109,16 @@ TABLE = {
         adadelta_paper,
         to_options(rho=0.8, eps=1e-3),
     ),
-    "Adan": (scale_by_adan(**ADAM, b3=0.9), adan, ADAM | to_options(b3=0.9)),
+    "Adan": (
+        scale_by_adan(**ADAM, b3=0.9, change_factor=ADAM["b2"]),
+        adan,
+        ADAM | to_options(b3=0.9, factor=ADAM["b2"]),
+    ),
+    "Adan, with 1 - b2": (
+        scale_by_adan(**ADAM, b3=0.9),
+        adan,
+        ADAM | to_options(b3=0.9, factor=1 - ADAM["b2"]),
+    ),
     "OGD": (
         optimistic_gradient_descent(1.0, 0.7, 0.3),
         optimistic,
@@ -285,6 +132,13 @@ TABLE = {
     "Rprop": (
         scale_by_rprop(0.1, 0.5, 1.2, 0.06, 0.2),
         rprop_minus,
+        to_options(
+            learning_rate=0.1, eta_minus=0.5, eta_plus=1.2, least=0.06, most=0.2
+        ),
+    ),
+    "iRprop-": (
+        scale_by_rprop(0.1, 0.5, 1.2, 0.06, 0.2, immediate=True),
+        irprop_minus,
         to_options(
             learning_rate=0.1, eta_minus=0.5, eta_plus=1.2, least=0.06, most=0.2
         ),
@@ -412,12 +266,13 @@ def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):
     assert np.isfinite(updates).all()
 
 
-# Rprop asks whether a gradient turned, which complex ones do not.
-@pytest.mark.parametrize("name", sorted(TABLE.keys() - {"Rprop"}))
+# Rprop asks whether a gradient turned, which complex ones do not; Yogi's means start at
+# a real number, but without a correction they must not start at 0.
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - {"Rprop", "iRprop-", "Yogi"}))
 def test_complex_means_of_squares_are_real(name):
     """A phase common to all gradients is that of all updates."""
     tx, _, _ = TABLE[name]
-    if name == "Yogi":  # its mean starts at a real number
+    if name == "Yogi, corrected":  # its mean starts at a real number
         tx = scale_by_yogi(**ADAM, initial_accumulator_value=0.0)
     gs = jnp.asarray(gradients(6), jnp.complex64)
     phase = jnp.asarray(np.exp(1.0j), jnp.complex64)

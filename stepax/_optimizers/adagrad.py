@@ -2,6 +2,9 @@
 
 Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning and
 Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal.
+
+Differences from the paper, as in Optax: eps is added inside the root;
+`eps_in_sqrt=False` adds it to the root.
 """
 
 from typing import Any, NamedTuple
@@ -36,21 +39,30 @@ class ScaleByRssState(NamedTuple):
 
 @public(paper=PAPER)
 def scale_by_rss(
-    initial_accumulator_value: ArrayLike = 0.1, eps: ArrayLike = 1e-7
+    initial_accumulator_value: ArrayLike = 0.1,
+    eps: ArrayLike = 1e-7,
+    *,
+    eps_in_sqrt: bool = True,
 ) -> GradientTransformation:
     """Divide by the root of the sum of squared gradients.
 
         s = s + |g|²
-        u = g / sqrt(s + eps),   0 where s = 0
+        u = g / sqrt(s + eps),   0 where s = 0;  g / (sqrt(s) + eps)
+            without `eps_in_sqrt`
 
     initial_accumulator_value: first value of s, at least 0.
-    eps: added inside the root, at least 0.
+    eps: added to s or to its root, at least 0.
+    eps_in_sqrt: to which of both.
     """
 
     def leaf(g, p, c, s):
         s = s + square(g)
         is_zero = s == 0
-        inverse = jax.lax.rsqrt(jnp.where(is_zero, 1, s) + eps)
+        positive = jnp.where(is_zero, 1, s)
+        if eps_in_sqrt:
+            inverse = jax.lax.rsqrt(positive + eps)
+        else:
+            inverse = 1 / (jnp.sqrt(positive) + eps)
         return jnp.where(is_zero, 0, inverse) * g, s
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
@@ -63,12 +75,14 @@ def adagrad(
     learning_rate: ScalarOrSchedule,
     initial_accumulator_value: ArrayLike = 0.1,
     eps: ArrayLike = 1e-7,
+    *,
+    eps_in_sqrt: bool = True,
 ) -> GradientTransformationExtraArgs:
     """AdaGrad: p = p - learning_rate u, with u and the others of `scale_by_rss`.
 
     learning_rate: a number, or a schedule of the step.
     """
     return chain(
-        scale_by_rss(initial_accumulator_value, eps),
+        scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),
         scale_by_learning_rate(learning_rate),
     )

@@ -5,7 +5,8 @@ Optimizing Deep Models (arXiv:2208.06677), Algorithm 1.
 
 Differences from the paper, as in Optax: b1, b2, b3 are 1 less those of the paper; the
 means are corrected for their zero start; the difference enters `n` and the update with
-the factor 1 - b2 rather than b2; weight decay is added to the update.
+the factor 1 - b2 rather than b2, which `change_factor=b2` gives; weight decay is added
+to the update.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from .._transforms.scale import scale_by_learning_rate
 
 @twin
 class ScaleByAdanState(NamedTuple):
-    """m, v, n: means of g, of its change d, and of |g + (1 - b2) d|².
+    """m, v, n: means of g, of its change d, and of |g + c d|².
 
     g: the last gradient.  t: steps taken.  All but t are shaped as the parameters.
     """
@@ -52,19 +53,23 @@ def scale_by_adan(
     b3: ArrayLike = 0.99,
     eps: ArrayLike = 1e-8,
     eps_root: ArrayLike = 0.0,
+    *,
+    change_factor: ArrayLike | None = None,
 ) -> GradientTransformation:
     """Divide the mean gradient, one step ahead, by a root mean square.
 
         d = g - g_last,   0 at the first step
         m = b1 m + (1 - b1) g,   v = b2 v + (1 - b2) d
-        n = b3 n + (1 - b3) |g + (1 - b2) d|²
-        u = (m' + (1 - b2) v') / (sqrt(n' + eps_root) + eps)
+        n = b3 n + (1 - b3) |g + c d|²
+        u = (m' + c v') / (sqrt(n' + eps_root) + eps)
 
-    with m' = m / (1 - b1^t), and so on.
+    with m' = m / (1 - b1^t), and so on, and c the `change_factor`.
 
     b1, b2, b3: decay of the means, in [0, 1).
     eps, eps_root: added to the root, and inside it; at least 0.
+    change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
     """
+    ahead = 1 - b2 if change_factor is None else change_factor
 
     def once(shared, total, extra):
         t = safe_increment(*shared)
@@ -75,8 +80,8 @@ def scale_by_adan(
         d = jnp.where(t == 1, jnp.zeros_like(g), g - last)
         m = ema(m, g, b1)
         v = ema(v, d, b2)
-        n = ema(n, square(g + (1 - b2) * d), b3)
-        u = (m / c1 + (1 - b2) * (v / c2)) / (jnp.sqrt(n / c3 + eps_root) + eps)
+        n = ema(n, square(g + ahead * d), b3)
+        u = (m / c1 + ahead * (v / c2)) / (jnp.sqrt(n / c3 + eps_root) + eps)
         return u, m, v, n, g
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
@@ -94,6 +99,8 @@ def adan(
     eps_root: ArrayLike = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    change_factor: ArrayLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adan, with decoupled weight decay.
 
@@ -104,7 +111,7 @@ def adan(
     The others are those of `scale_by_adan`.
     """
     return chain(
-        scale_by_adan(b1, b2, b3, eps, eps_root),
+        scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -4,8 +4,9 @@ Riedmiller and Braun, 1993, A Direct Adaptive Method for Faster Backpropagation 
 (doi:10.1109/ICNN.1993.298623); Igel and Hüsken, 2003, Empirical Evaluation of the
 Improved Rprop Learning Algorithms (doi:10.1016/S0925-2312(01)00700-7), Rprop-.
 
-Differences from the paper, as in Optax: a step is taken when the next gradient agrees
-with it in sign, so that the first update is zero.
+Differences from the papers, as in Optax: a step is taken when the next gradient agrees
+with it in sign, so that the first update is zero; with `immediate` it is taken at once,
+as in iRprop- of the second paper.
 """
 
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ PAPER = "doi:10.1109/ICNN.1993.298623"
 
 @twin
 class ScaleByRpropState(NamedTuple):
-    """step_sizes: above 0.  prev_updates: signed steps that wait, 0 after a turn.
+    """step_sizes: above 0.  prev_updates: the last signed steps, 0 after a turn.
 
     Both shaped as the parameters.
     """
@@ -47,16 +48,19 @@ def scale_by_rprop(
     eta_plus: ArrayLike = 1.2,
     min_step_size: ArrayLike = 1e-6,
     max_step_size: ArrayLike = 50.0,
+    *,
+    immediate: bool = False,
 ) -> GradientTransformation:
     """Lengthen steps while the gradient keeps its sign, shorten them when it turns.
 
         s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
         u = last if g last > 0 else 0
-        last = 0 if g last < 0 else s sign(g)
+        last = 0 if g last < 0 else s sign(g),   with `immediate` also u
 
     learning_rate: first step size, above 0.
     eta_minus, eta_plus: factors, below and above 1.
     min_step_size, max_step_size: bounds of s, above 0.
+    immediate: whether to take a step at once, not when the next gradient agrees.
     """
 
     def leaf(g, p, c, s, last):
@@ -64,8 +68,8 @@ def scale_by_rprop(
         turns, agrees = agreement < 0, agreement > 0
         s = jnp.where(agrees, s * eta_plus, jnp.where(turns, s * eta_minus, s))
         s = jnp.where(agrees | turns, jnp.clip(s, min_step_size, max_step_size), s)
-        u = jnp.where(agrees, last, 0)
-        return u, s, jnp.where(turns, 0, s * jnp.sign(g))
+        now = jnp.where(turns, 0, s * jnp.sign(g))
+        return now if immediate else jnp.where(agrees, last, 0), s, now
 
     start = Slot(make=lambda p: jnp.full_like(p, learning_rate))
     slots = {"step_sizes": start, "prev_updates": Slot()}
@@ -79,6 +83,8 @@ def rprop(
     eta_plus: ArrayLike = 1.2,
     min_step_size: ArrayLike = 1e-6,
     max_step_size: ArrayLike = 50.0,
+    *,
+    immediate: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Rprop: p = p - u, with u of `scale_by_rprop`.
 
@@ -86,11 +92,13 @@ def rprop(
         multiplied by r(t) / r(0).
     The others are those of `scale_by_rprop`.
     """
-    etas, bounds = (eta_minus, eta_plus), (min_step_size, max_step_size)
-    if not callable(learning_rate):
-        return chain(scale_by_rprop(learning_rate, *etas, *bounds), scale(-1.0))
-    first = learning_rate(0)
-    relative = lambda count: learning_rate(count) / first
+    is_schedule = callable(learning_rate)
+    first = learning_rate(0) if is_schedule else learning_rate
+    step = scale_by_rprop(
+        first, eta_minus, eta_plus, min_step_size, max_step_size, immediate=immediate
+    )
+    if not is_schedule:
+        return chain(step, scale(-1.0))
     return chain(
-        scale_by_rprop(first, *etas, *bounds), scale_by_learning_rate(relative)
+        step, scale_by_learning_rate(lambda count: learning_rate(count) / first)
     )

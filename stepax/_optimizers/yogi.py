@@ -3,16 +3,17 @@
 Zaheer, Reddi, Sachan, Kale and Kumar, 2018, Adaptive Methods for Nonconvex
 Optimization (NeurIPS 31), Algorithm 2.
 
-Differences from the paper: the means are corrected as in Adam, although both start at
-a small positive value.
+Differences from the paper, as in Optax: the means are corrected as in Adam, although
+both start at a small positive value; `bias_correction=False` leaves that out.
 """
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import moments
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
+from .._engine.moments import ema, square
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -37,21 +38,28 @@ def scale_by_yogi(
     eps: ArrayLike = 1e-3,
     eps_root: ArrayLike = 0.0,
     initial_accumulator_value: ArrayLike = 1e-6,
+    *,
+    bias_correction: bool = True,
 ) -> GradientTransformation:
     """Divide the mean gradient by the root of an additive mean square.
 
         mu = b1 mu + (1 - b1) g
         nu = nu - (1 - b2) sign(nu - |g|²) |g|²
-        u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+        u = mu / c1 / (sqrt(nu / c2 + eps_root) + eps)
+
+    with c1 = 1 - b1^t and c2 = 1 - b2^t, or both 1 without `bias_correction`.
 
     b1: decay of the mean of g, in [0, 1).
     b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1).
     eps, eps_root: added to the root, and inside it; at least 0.
     initial_accumulator_value: first value of both `mu` and `nu`, at least 0.
+    bias_correction: whether to correct the means as Adam does.
     """
 
     def corrections(t):
-        return bias_correction(b1, t), bias_correction(b2, t)
+        if not bias_correction:
+            return 1, 1
+        return moments.bias_correction(b1, t), moments.bias_correction(b2, t)
 
     def leaf(g, p, c, mu, nu):
         c1, c2 = c
@@ -70,9 +78,12 @@ def yogi(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-3,
+    *,
+    bias_correction: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Yogi: p = p - learning_rate u, with u and b1, b2, eps of `scale_by_yogi`.
+    """Yogi: p = p - learning_rate u, with u and the others of `scale_by_yogi`.
 
     learning_rate: a number, or a schedule of the step.
     """
-    return chain(scale_by_yogi(b1, b2, eps), scale_by_learning_rate(learning_rate))
+    scale_by = scale_by_yogi(b1, b2, eps, bias_correction=bias_correction)
+    return chain(scale_by, scale_by_learning_rate(learning_rate))
