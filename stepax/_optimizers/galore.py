@@ -232,7 +232,8 @@ def _expand(
     """The update of the shape of g, from the one for its projection."""
     low, wide = widen(low), widen(projector)
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
-    return (scale * matrices.from_matrices(u, view.axes, g.shape)).astype(g.dtype)
+    factor = jnp.asarray(scale, u.dtype)
+    return (factor * matrices.from_matrices(u, view.axes, g.shape)).astype(g.dtype)
 
 
 @public("optimizer", paper=PAPER, ranges=_RANGES)
