@@ -38,13 +38,21 @@ class Alias(ModuleType):
         if name == "__all__":
             return self._starred()
         if not name.startswith("__"):
-            module = self._finder.below(self.__name__, name)
-            if module is not None:
-                return module
-            for home in self._homes:
-                if hasattr(home, name):
+            if self._finder.has(f"{self.__name__}.{name}"):
+                return self._finder.module(f"{self.__name__}.{name}")
+            # What one home defines comes before what another calls deprecated.
+            defining = [home for home in self._homes if name in vars(home)]
+            for home in defining or self._homes:
+                with contextlib.suppress(AttributeError):
                     return getattr(home, name)
+            if name in self._beside():
+                return self._finder.module(f"optax._src.{name}")
         raise AttributeError(self._missing(name), name=name, obj=self)
+
+    def _beside(self) -> list[str]:
+        """Modules of `_src` know each other, and programs rely on that."""
+        is_inside = self.__name__.startswith("optax._src.")
+        return _private("optax._src") if is_inside else []
 
     def _missing(self, name: str) -> str:
         where = [x.__name__ for x in self._finder.public if hasattr(x, name)]
@@ -53,15 +61,14 @@ class Alias(ModuleType):
         return f"Stepax stands for Optax here, and has no `{asked}`{also}"
 
     def __dir__(self) -> list[str]:
-        names = {x for home in self._homes for x in dir(home)} | set(vars(self))
-        names.update(self._finder.names_below(self.__name__))
+        names = {x for home in self._homes for x in vars(home)} | set(vars(self))
+        names.update(self._beside(), self._finder.below(self.__name__))
         return sorted(x for x in names if not x.startswith("_"))
 
     def _starred(self) -> list[str]:
-        """What `import *` gives: programs rely on the modules in private ones."""
-        is_private = "._" in self.__name__
-        is_given = lambda x: is_private or not isinstance(x, ModuleType)
-        return [name for name in dir(self) if is_given(getattr(self, name))]
+        """What `import *` gives: no modules, if this one is public."""
+        left_out = self._finder.below(self.__name__)
+        return [name for name in dir(self) if name not in left_out]
 
 
 class Finder(MetaPathFinder, Loader):
@@ -81,18 +88,10 @@ class Finder(MetaPathFinder, Loader):
         parent, _, last = name.rpartition(".")
         return bool(self._ours(name)) or last in _private(parent)
 
-    def below(self, parent: str, name: str) -> Alias | None:
-        """The alias in a module, or if that is private and has none, beside it."""
-        if self.has(f"{parent}.{name}"):
-            return self.module(f"{parent}.{name}")
-        is_beside = parent.startswith("optax._src.") and name in _private("optax._src")
-        return self.module(f"optax._src.{name}") if is_beside else None
-
-    def names_below(self, parent: str) -> list[str]:
-        """The names for which `below` has an alias."""
-        if parent == "optax":
-            return [x.__name__.removeprefix("stepax.") for x in self.public[1:]]
-        return _private("optax._src" if parent.startswith("optax._src.") else parent)
+    def below(self, package: str) -> list[str]:
+        """The names of the aliases in a package."""
+        public = [x.__name__.rpartition(".")[2] for x in self.public[1:]]
+        return _private(package) + (public if package == "optax" else [])
 
     def homes(self, name: str) -> list[Any]:
         """A public module is ours; a private one has all that we have."""

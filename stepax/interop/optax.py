@@ -5,7 +5,7 @@ of each library it uses, means Stepax.  `install`, `uninstall` and `installed` d
 same from within a program.  `to_stepax` and `to_optax` convert states.
 """
 
-from ._command import main
+from ._command import main as main
 from ._states import to_optax as to_optax, to_stepax as to_stepax
 from ._switch import (
     install as install,
