@@ -23,7 +23,6 @@ from jax.typing import ArrayLike
 
 from . import tree as trees
 from ._engine import errors
-from ._engine.apply import map_pairs
 from ._engine.numerics import strong, widen
 
 
@@ -71,9 +70,8 @@ def power_iteration(
             f"`v0` has shape {jnp.shape(v0)}, expected {matrix.shape[:1]} for a matrix "
             f"of shape {matrix.shape}"
         )
-    product = ft.partial(jnp.matmul, matrix, precision=precision)
     v0 = widen(v0).astype(matrix.dtype)
-    eigenvalue, v = _power_iteration(product, v0, num_iters, error_tolerance)
+    eigenvalue, v = _of_matrix(matrix, v0, num_iters, error_tolerance, precision)
     return eigenvalue.astype(dtype), v.astype(dtype)
 
 
@@ -108,6 +106,12 @@ def _dtype(x: jax.Array) -> Any:
     return x.dtype if is_inexact else jnp.result_type(float)
 
 
+@ft.partial(jax.jit, static_argnames="precision")
+def _of_matrix(matrix, v0, num_iters, error_tolerance, precision):
+    product = ft.partial(jnp.matmul, matrix, precision=precision)
+    return _power_iteration(product, v0, num_iters, error_tolerance)
+
+
 def _power_iteration(product, v0, num_iters, error_tolerance):
     def multiply(v):
         return jax.tree.map(lambda x, y: y.astype(x.dtype), v, product(v))
@@ -116,7 +120,7 @@ def _power_iteration(product, v0, num_iters, error_tolerance):
         i, z, _, _ = carry
         v = _normalized(z)
         z = multiply(v)
-        eigenvalue = strong(trees.vdot(v, z))
+        eigenvalue = strong(jnp.asarray(trees.vdot(v, z)))
         rest = jax.tree.map(lambda z, v: z - eigenvalue.astype(z.dtype) * v, z, v)
         size, error = jnp.abs(eigenvalue), trees.norm(rest)
         goes_on = error > jnp.asarray(error_tolerance).astype(size.dtype) * size
@@ -180,16 +184,27 @@ def matrix_inverse_pth_root(
     matrix = _square(matrix)
     if not isinstance(p, Tracer) and p < 1:
         raise ValueError(f"`p` is {p}, expected at least 1")
-    dtype, A = _dtype(matrix), widen(matrix)
+    find = _inverse_root if isinstance(p, int) else _inverse_root_of_any_p
     with jax.numpy_dtype_promotion("standard"):
-        unit = trees.norm(A, ord="inf")
-        unit = jnp.where(unit == 0, jnp.ones_like(unit), unit)  # no square underflows
-        A, eye = A / unit, jnp.eye(len(A), dtype=A.dtype)
-        largest, _ = power_iteration(A, precision=precision)
-        largest = jnp.where(largest == 0, jnp.ones_like(largest), largest).real
-        A = A + ridge_epsilon * largest * eye
-        H, error = _root(A, eye, p, num_iters, error_tolerance, precision)
-        return (H * unit ** (-1 / p)).astype(dtype), error
+        root, error = find(
+            widen(matrix), p, num_iters, ridge_epsilon, error_tolerance, precision
+        )
+    return root.astype(_dtype(matrix)), error
+
+
+def _scaled_root(A, p, num_iters, ridge_epsilon, error_tolerance, precision):
+    unit = trees.norm(A, ord="inf")
+    unit = jnp.where(unit == 0, jnp.ones_like(unit), unit)  # no square underflows
+    A, eye = A / unit, jnp.eye(len(A), dtype=A.dtype)
+    largest, _ = power_iteration(A, precision=precision)
+    largest = jnp.where(largest == 0, jnp.ones_like(largest), largest).real
+    A = A + ridge_epsilon * largest * eye
+    H, error = _root(A, eye, p, num_iters, error_tolerance, precision)
+    return H * unit ** (-1 / p), error
+
+
+_inverse_root = jax.jit(_scaled_root, static_argnames=("p", "precision"))
+_inverse_root_of_any_p = jax.jit(_scaled_root, static_argnames="precision")
 
 
 def _root(A, eye, p, num_iters, error_tolerance, precision):
@@ -261,8 +276,14 @@ def nnls(
     A, b = widen(A), widen(b)
     wide = jnp.promote_types(A.dtype, b.dtype)
     A, b = A.astype(wide), b.astype(wide)
+    L = None if L is None else jnp.asarray(L).astype(wide)
+    return _descend(A, b, L, iters, unroll).astype(dtype)
+
+
+@ft.partial(jax.jit, static_argnames=("iters", "unroll"))
+def _descend(A, b, L, iters, unroll):
     gram, target = A.T @ A, A.T @ b
-    L = trees.norm(gram) if L is None else jnp.asarray(L).astype(wide)
+    L = trees.norm(gram) if L is None else L
     L = jnp.where(L == 0, jnp.ones_like(L), L)  # of zeros, whose gradient is 0
 
     def step(carry, _):
@@ -273,9 +294,9 @@ def nnls(
         return (new, y, next_t), None
 
     zeros = jnp.zeros_like(target)
-    start = zeros, zeros, jnp.ones([], wide)
+    start = zeros, zeros, jnp.ones([], A.dtype)
     (x, _, _), _ = jax.lax.scan(step, start, length=iters, unroll=unroll)
-    return x.astype(dtype)
+    return x
 
 
 def _check_system(A, b):

@@ -279,44 +279,48 @@ def _sign(x):
 
 
 def _simplex(tree, scale):
-    """Michelot's algorithm, from a first guess that holds all that can be positive.
-
-    Each turn lays the threshold τ so that what is above the last one sums to `scale`,
-    until nothing more is dropped.  The derivative is that of the last threshold.
-    """
+    """max(x - τ, 0), with the derivative of the last τ."""
     if not trees.size(tree):
         return tree
     top = jax.lax.stop_gradient(trees.max(_wide_map(widen, tree)))
-    shifted = _wide_map(lambda x: x - top, tree)
-    fixed = jax.lax.stop_gradient((shifted, scale))
-
-    def count(above):
-        return trees.sum(jax.tree.map(lambda m: jnp.sum(m, dtype=jnp.int32), above))
-
-    def threshold(xs, above, scale):
-        kept = jax.tree.map(lambda x, m: jnp.where(m, x, 0), xs, above)
-        # At least one element is kept, the largest, unless there is a NaN.
-        return (trees.sum(kept) - scale) / jnp.maximum(count(above), 1)
-
-    def drop(carry):
-        above, number, _ = carry
-        t = threshold(fixed[0], above, fixed[1])
-        fewer = jax.tree.map(lambda x, m: m & ((x > t) | (x >= 0)), fixed[0], above)
-        return fewer, count(fewer), number
-
-    def is_changing(carry):
-        _, number, before = carry
-        return number < before
-
-    near = jax.tree.map(lambda x: x >= -fixed[1].astype(x.dtype), fixed[0])
-    start = near, count(near), count(near) + 1
-    above, *_ = jax.lax.while_loop(is_changing, drop, start)
-    t = threshold(shifted, above, scale)
+    shifted = _wide_map(lambda x: x - top, tree)  # as it is, a large number hides a sum
+    above = _support(jax.lax.stop_gradient(shifted), jax.lax.stop_gradient(scale))
+    t = _threshold(shifted, above, scale)
 
     def leaf(_, x, is_above):
         return jnp.where((is_above == 0) & (x <= 0), 0, jax.nn.relu(x - t))
 
     return _map(leaf, tree, shifted, above)
+
+
+@jax.jit
+def _support(xs, scale):
+    """Where the projection on the simplex is positive, for numbers of at most 0.
+
+    Michelot's algorithm, from all that can be: each turn lays the threshold so that
+    what was above the last one sums to `scale`, until nothing more is dropped.
+    """
+
+    def drop(carry):
+        above, number, _ = carry
+        t = _threshold(xs, above, scale)
+        fewer = jax.tree.map(lambda x, m: m & ((x > t) | (x >= 0)), xs, above)
+        return fewer, _count(fewer), number
+
+    near = jax.tree.map(lambda x: x >= -scale.astype(x.dtype), xs)
+    start = near, _count(near), _count(near) + 1
+    is_changing = lambda carry: carry[1] < carry[2]
+    return jax.lax.while_loop(is_changing, drop, start)[0]
+
+
+def _threshold(xs, above, scale):
+    kept = jax.tree.map(lambda x, m: jnp.where(m, x, 0), xs, above)
+    # At least one element is kept, the largest, unless there is a NaN.
+    return (trees.sum(kept) - scale) / jnp.maximum(_count(above), 1)
+
+
+def _count(above):
+    return trees.sum(jax.tree.map(lambda m: jnp.sum(m, dtype=jnp.int32), above))
 
 
 def _shrunk(tree, *numbers):

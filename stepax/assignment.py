@@ -1,0 +1,172 @@
+"""The linear assignment problem: pairs of rows and columns of least total cost.
+
+The shortest augmenting path of Crouse, 2016, On implementing 2D rectangular assignment
+algorithms (DOI:10.1109/TAES.2016.140952), which goes back to Kuhn's Hungarian method
+and to Jonker and Volgenant, 1987 (DOI:10.1007/BF02278710).
+
+Differences from Optax: both names stand for one algorithm; integers are compared as
+such; infinite costs never make an endless loop, and the total of the chosen costs has a
+derivative.
+"""
+
+import functools as ft
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ._engine.numerics import widen
+
+
+def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """Pairs of rows and columns, each used at most once, of least total cost.
+
+        minimize Σ C[i, j] over min(N, M) pairs (i, j)
+
+    cost_matrix: C, of shape (N, M).  A pair of infinite or NaN cost is chosen only if
+        there is no other way.  Costs are compared in float32 or wider; integers are
+        exact if N times their range can be represented.
+
+    Returns the rows i, in ascending order, and the columns j, of shape (min(N, M),).
+    Takes min(N, M)² max(N, M) operations at most.  Raises ValueError for what is no
+    matrix of real numbers.
+    """
+    costs = jnp.asarray(cost_matrix)
+    if costs.ndim != 2:
+        raise ValueError(
+            f"`cost_matrix` has shape {costs.shape}, expected rows and columns; use "
+            "`jax.vmap` for several matrices"
+        )
+    if jnp.iscomplexobj(costs):
+        raise ValueError("`cost_matrix` is complex, expected real numbers")
+    if not costs.size:
+        return jnp.zeros([0], jnp.int32), jnp.zeros([0], jnp.int32)
+    costs = jax.lax.stop_gradient(costs)  # pairs have no derivative
+    is_tall = costs.shape[0] > costs.shape[1]
+    columns = _assign(costs.T if is_tall else costs)
+    rows = jnp.arange(len(columns), dtype=columns.dtype)
+    if not is_tall:
+        return rows, columns
+    order = jnp.argsort(columns)
+    return columns[order], rows[order]
+
+
+def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    """The same as `hungarian_algorithm`, under the other name that Optax gives it.
+
+    cost_matrix: the costs, of shape (N, M).
+
+    Returns the rows, in ascending order, and the columns, of shape (min(N, M),).
+    Raises ValueError for what is no matrix of real numbers.
+    """
+    return hungarian_algorithm(cost_matrix)
+
+
+class _Dual(NamedTuple):
+    """u, v: prices of rows and columns.  row, column: partners; -1 for none yet."""
+
+    u: jax.Array
+    v: jax.Array
+    row: jax.Array
+    column: jax.Array
+
+
+class _Search(NamedTuple):
+    """The columns that were reached, and how, on the way from a row to a free column.
+
+    i: the row at the end.  j: the last column.  length: of the shortest path to it.
+    lengths, before: of the shortest paths to each column, and the rows before it.
+    """
+
+    i: jax.Array
+    j: jax.Array
+    length: jax.Array
+    lengths: jax.Array
+    before: jax.Array
+    is_reached: jax.Array
+
+
+@jax.jit
+def _assign(costs):
+    """For each row its column, when there are at least as many columns as rows."""
+    n, m = costs.shape
+    costs = _finite(costs)
+    none = lambda size: jnp.full([size], -1, jnp.int32)
+    zeros = ft.partial(jnp.zeros, dtype=costs.dtype)
+    start = _Dual(zeros(n), zeros(m), none(m), none(n))
+    step = lambda i, dual: _add_row(costs, jnp.asarray(i, jnp.int32), dual)
+    return jax.lax.fori_loop(0, n, step, start).column
+
+
+def _finite(costs):
+    """Integers as they are, and in place of infinity a number that outweighs all."""
+    if not jnp.issubdtype(costs.dtype, jnp.inexact):
+        return costs.astype(jnp.promote_types(costs.dtype, jnp.int32))
+    costs = widen(costs)
+    is_finite = jnp.isfinite(costs)
+    lowest = jnp.min(costs, initial=jnp.inf, where=is_finite)
+    highest = jnp.max(costs, initial=-jnp.inf, where=is_finite)
+    lowest, highest = (jnp.where(jnp.isfinite(x), x, 0) for x in (lowest, highest))
+    far = (highest - lowest + 1) * (len(costs) + 1)
+    beyond = jnp.where(costs == -jnp.inf, lowest - far, highest + far)
+    return jnp.where(is_finite, costs, beyond)
+
+
+def _add_row(costs, i, dual):
+    """Gives row i a column, along the shortest path to a free one."""
+    m = costs.shape[1]
+    start = _Search(
+        i,
+        jnp.asarray(-1, jnp.int32),
+        jnp.zeros([], costs.dtype),
+        jnp.full([m], _top(costs), costs.dtype),
+        jnp.full([m], -1, jnp.int32),
+        jnp.zeros([m], bool),
+    )
+    is_going = lambda at: at.i >= 0
+    reach = ft.partial(_reach, costs, dual)
+    found = jax.lax.while_loop(is_going, reach, start)
+    left = jnp.where(found.is_reached, found.length - found.lengths, 0)
+    # Row i itself has no column yet, and the last column no row: index -1 is dropped.
+    at = jnp.where(dual.row < 0, len(costs), dual.row)
+    u = dual.u.at[at].add(left, mode="drop").at[i].add(found.length)
+    return _augment(i, found, dual._replace(u=u, v=dual.v - left))
+
+
+def _top(costs):
+    """Above the length of any path."""
+    is_integer = jnp.issubdtype(costs.dtype, jnp.integer)
+    return jnp.iinfo(costs.dtype).max if is_integer else jnp.inf
+
+
+def _reach(costs, dual, at):
+    """One step of Dijkstra's algorithm: to the nearest column that is not reached."""
+    through = at.length + (costs[at.i] - dual.u[at.i] - dual.v)
+    is_nearer = ~at.is_reached & (through < at.lengths)
+    lengths = jnp.where(is_nearer, through, at.lengths)
+    # Costs are finite, so that some column that is not reached comes before the top.
+    free = jnp.where(at.is_reached, _top(costs), lengths)
+    j = jnp.argmin(free).astype(jnp.int32)
+    return _Search(
+        i=dual.row[j],
+        j=j,
+        length=lengths[j],
+        lengths=lengths,
+        before=jnp.where(is_nearer, at.i, at.before),
+        is_reached=at.is_reached.at[j].set(True),
+    )
+
+
+def _augment(i, found, dual):
+    """Swaps the pairs along the path, from its end to its start."""
+
+    def swap(carry):
+        j, _, row, column = carry
+        i = found.before[j]
+        return column[i], i, row.at[j].set(i), column.at[i].set(j)
+
+    is_going = lambda carry: carry[1] != i
+    start = found.j, jnp.asarray(-1, jnp.int32), dual.row, dual.column
+    _, _, row, column = jax.lax.while_loop(is_going, swap, start)
+    return dual._replace(row=row, column=column)

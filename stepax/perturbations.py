@@ -1,0 +1,165 @@
+"""Derivatives of functions that have none, by random perturbation of their inputs.
+
+Berthet et al., 2020, Learning with Differentiable Perturbed Optimizers
+(arXiv:2002.08676); the derivatives are those of the score function, written with the
+operator of Foerster et al., 2018, DiCE (arXiv:1802.05098), so that there are any number
+of them.
+
+Differences from Optax: the score is taken of the noise itself, in float32 or wider, and
+not of what a narrow sum leaves of it; there is a derivative in `sigma`, too.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from . import tree
+from ._engine import errors
+from ._engine.numerics import has_numbers, strong, widen
+from ._engine.protocol import is_none
+
+
+class _Noise(Protocol):
+    def sample(
+        self, key: jax.Array, sample_shape: Sequence[int], dtype: DTypeLike
+    ) -> jax.Array: ...
+
+    def log_prob(self, inputs: jax.Array) -> jax.Array: ...
+
+
+class Gumbel:
+    """The standard Gumbel distribution, of density exp(-x - exp(-x))."""
+
+    def sample(
+        self,
+        key: jax.Array,
+        sample_shape: Sequence[int] = (),
+        dtype: DTypeLike = float,
+    ) -> jax.Array:
+        """Draw numbers.
+
+        key: a random key.
+        sample_shape, dtype: of the result.
+        """
+        return jax.random.gumbel(key, tuple(sample_shape), dtype)
+
+    def log_prob(self, inputs: jax.Array) -> jax.Array:
+        """The logarithm of the density, element by element."""
+        return -inputs - jnp.exp(-inputs)
+
+
+class Normal:
+    """The standard normal distribution, of density proportional to exp(-x² / 2)."""
+
+    def sample(
+        self,
+        key: jax.Array,
+        sample_shape: Sequence[int] = (),
+        dtype: DTypeLike = float,
+    ) -> jax.Array:
+        """Draw numbers.
+
+        key: a random key.
+        sample_shape, dtype: of the result.
+        """
+        return jax.random.normal(key, tuple(sample_shape), dtype)
+
+    def log_prob(self, inputs: jax.Array) -> jax.Array:
+        """The logarithm of the density, up to a constant, element by element."""
+        return -0.5 * jnp.square(inputs)
+
+
+_GUMBEL = Gumbel()
+
+
+def make_perturbed_fun(
+    fun: Callable[[Any], Any],
+    num_samples: int = 1000,
+    sigma: ArrayLike = 0.1,
+    noise: _Noise = _GUMBEL,
+    use_baseline: bool = True,
+) -> Callable[[jax.Array, Any], Any]:
+    """A smooth random function, whose mean is that of `fun` at perturbed inputs.
+
+        f(x) = mean of fun(x + σ z) over samples z
+        ∂f(x) = mean of -(fun(x + σ z) - baseline) ∂ log p(z) / σ
+
+    `fun` itself is never differentiated.
+
+    fun: from a tree of arrays to a tree of arrays; it need not be continuous.
+    num_samples: over how many samples the mean is taken, >= 1.
+    sigma: σ, the scale of the perturbations, above 0.
+    noise: the distribution of z, with methods `sample(key, shape, dtype)` and
+        `log_prob(z)`; `Gumbel` or `Normal`.
+    use_baseline: whether the baseline is fun(x), else 0.  The mean of the derivative is
+        the same, its variance is often smaller.
+
+    Returns a function of a random key and of the inputs.  It raises a ValueError for
+    inputs that are no real floating-point numbers, and names the path.
+    """
+    if operator.index(num_samples) < 1:
+        raise ValueError(f"`num_samples` is {num_samples}, expected at least 1")
+    if isinstance(sigma, int | float | np.generic) and not sigma > 0:
+        raise ValueError(f"`sigma` is {sigma}, expected above 0")
+
+    def perturbed(key: jax.Array, inputs: Any) -> Any:
+        _check(inputs)
+        with jax.numpy_dtype_promotion("standard"):
+            draw = lambda k: tree.random_like(k, inputs, noise.sample)
+            zs = jax.vmap(draw)(jax.random.split(key, num_samples))
+            shift = lambda x, z: strong((x + sigma * z).astype(z.dtype))
+            inner = lambda z: fun(jax.lax.stop_gradient(_each(shift, inputs, z)))
+            outputs = jax.vmap(inner)(zs)
+            box = _box(inputs, zs, sigma, noise)
+            baseline = fun(jax.lax.stop_gradient(inputs)) if use_baseline else None
+            mean = lambda y, *b: _mean(y, box, *b)
+            return jax.tree.map(
+                mean, outputs, *(() if baseline is None else [baseline])
+            )
+
+    return perturbed
+
+
+def _check(inputs):
+    for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=is_none)):
+        dtype = getattr(x, "dtype", type(x))
+        if x is not None and has_numbers(x) and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"the input at {errors.paths(inputs)[i]} is of dtype "
+                f"{np.dtype(dtype)}, expected real floating-point numbers"
+            )
+
+
+def _each(f, inputs, zs):
+    """`f` of the inputs that have numbers, and their noise."""
+    return jax.tree.map(lambda x, z: f(x, z) if has_numbers(x) else x, inputs, zs)
+
+
+def _box(inputs, zs, sigma, noise):
+    """1 for each sample, with the derivative of the logarithm of its probability."""
+    fixed = jax.lax.stop_gradient
+
+    def log_prob(x, z):
+        # z, but as what leads from x to a point that stays where it is.
+        x, z = widen(x), widen(z)
+        z = z + (fixed(x) - x + (fixed(sigma) - sigma) * z) / sigma
+        density = noise.log_prob(z) - jnp.log(sigma)
+        return jnp.sum(density, axis=tuple(range(1, z.ndim)))
+
+    logs = [x for x in jax.tree.leaves(_each(log_prob, inputs, zs)) if has_numbers(x)]
+    total = sum(logs, start=jnp.zeros([]))
+    return jnp.exp(total - fixed(total))
+
+
+def _mean(y, box, baseline=0.0):
+    """The mean of (y - b) box + b, in whose value there is no b."""
+    is_inexact = jnp.issubdtype(y.dtype, jnp.inexact)
+    wide, b = widen(y), jax.lax.stop_gradient(widen(baseline))
+    box = jnp.reshape(box, box.shape + (1,) * (y.ndim - 1)).astype(wide.dtype)
+    found = jnp.mean(wide * box + b * (1 - box), axis=0)
+    return found.astype(y.dtype) if is_inexact else found

@@ -1,0 +1,89 @@
+"""Parts of the second derivative of a loss, and of its Fisher information.
+
+Martens, 2020, New Insights and Perspectives on the Natural Gradient Method
+(arXiv:1412.1193), for what they are good for.
+
+Differences from Optax, which has deprecated these: the vector may be a tree like the
+parameters; the diagonal of the Hessian is computed one element at a time, in memory
+proportional to the parameters and not to their square.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from ._engine.numerics import abs_sq
+
+
+Loss = Callable[[Any, Any, Any], jax.Array]
+
+
+def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
+    """The product of the Hessian of a loss with a vector, H v.
+
+    loss: called as `loss(params, inputs, targets)`; returns a number.
+    v: a tree like `params`, or its elements in one long vector.
+    params: where the Hessian is taken; a tree of real arrays.
+    inputs, targets: for the loss.
+
+    Returns a tree like `params`.  Raises ValueError for a `v` that does not fit.
+    """
+    gradient = jax.grad(lambda p: loss(p, inputs, targets))
+    return jax.jvp(gradient, (params,), (_tangent(v, params),))[1]
+
+
+def _tangent(v, params):
+    if jax.tree.structure(v) == jax.tree.structure(params):
+        shapes = jax.tree.map(jnp.shape, v), jax.tree.map(jnp.shape, params)
+        if shapes[0] == shapes[1]:
+            return v
+    flat, unravel = ravel_pytree(params)
+    if not hasattr(v, "shape") or v.shape != flat.shape:
+        found = getattr(v, "shape", type(v).__name__)
+        raise ValueError(
+            f"`v` is {found}, expected a tree like `params` or a vector of shape "
+            f"{flat.shape}"
+        )
+    return unravel(jnp.asarray(v))
+
+
+def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Array:
+    """The diagonal of the Hessian of a loss, H_ii.
+
+    loss: called as `loss(params, inputs, targets)`; returns a number.
+    params: where the Hessian is taken; a tree of real arrays.
+    inputs, targets: for the loss.
+
+    Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.  Takes
+    one product with the Hessian for each element.
+    """
+    flat, unravel = ravel_pytree(params)
+
+    def element(i):
+        e = jnp.zeros_like(flat).at[i].set(1)
+        return _ravel(hvp(loss, unravel(e), params, inputs, targets))[i]
+
+    return jax.lax.map(element, jnp.arange(flat.size))
+
+
+def fisher_diag(
+    negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any
+) -> jax.Array:
+    """The diagonal of the observed Fisher information, |∂ loss / ∂ p_i|².
+
+    negative_log_likelihood: called as `loss(params, inputs, targets)`; returns a
+        number.  That of one example: of a mean, the result is the square of the mean.
+    params: where the derivative is taken; a tree of real arrays.
+    inputs, targets: for the loss.
+
+    Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.
+    """
+    gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
+    return abs_sq(_ravel(gradient))
+
+
+def _ravel(tree):
+    return ravel_pytree(tree)[0]
