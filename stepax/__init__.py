@@ -4,9 +4,12 @@ Names only; each is defined in the module it is imported from.
 """
 
 from . import (
+    assignment as assignment,
     contrib as contrib,
+    perturbations as perturbations,
     projections as projections,
     schedules as schedules,
+    second_order as second_order,
     transforms as transforms,
     tree as tree,
     tree_utils as tree_utils,
