@@ -4,10 +4,10 @@ Zhuang et al., 2021, Momentum Centering and Asynchronous Update for Adaptive Gra
 Methods (arXiv:2110.05454), Algorithm 1.
 
 Differences from the paper, as in Optax: the surprise is that over the mean before g is
-part of it, `nu` is corrected for its zero start, and the first step is the gradient
-itself.  Difference from Optax: so is the first step of a coordinate whose gradients
-were all 0 until then, as that of a rare word.  Optax divides it by sqrt(eps_root), for a
-step that is 10^5 times too long.
+part of it, unless `center_late`; `nu` is corrected for its zero start, and the first
+step is the gradient itself.  Difference from Optax: so is the first step of a
+coordinate whose gradients were all 0 until then, as that of a rare word.  Optax divides
+it by sqrt(eps_root), for a step that is 10^5 times too long.
 """
 
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ def scale_by_acprop(
     b2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-16,
     eps_root: ArrayLike = 1e-16,
+    *,
+    center_late: bool = False,
 ) -> GradientTransformation:
     """Divide by the root of the mean squared surprise, as it was one step before.
 
@@ -44,6 +46,7 @@ def scale_by_acprop(
 
     b1, b2: decay of the means of g and |g - mu|², in [0, 1).
     eps, eps_root: added to the root, and to `nu` at each step; at least 0.
+    center_late: whether nu gets |g - mu|² of the new mean, as in the paper.
     """
     # What `nu` comes to without any gradient.
     nothing = eps_root / (1 - b2)
@@ -51,8 +54,9 @@ def scale_by_acprop(
     def leaf(g, p, c2, mu, nu):
         is_new = (mu == 0) & (nu <= nothing)
         u = g / (jnp.sqrt(jnp.where(is_new, 1, nu / c2)) + eps)
-        nu = ema(nu, square(g - mu), b2) + eps_root
-        return u, ema(mu, g, b1), nu
+        new = ema(mu, g, b1)
+        nu = ema(nu, square(g - (new if center_late else mu)), b2) + eps_root
+        return u, new, nu
 
     slots = {"mu": Slot(), "nu": REAL}
     # At the first step nothing is divided by it.
@@ -69,6 +73,8 @@ def acprop(
     eps_root: ArrayLike = 1e-16,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    center_late: bool = False,
 ) -> GradientTransformationExtraArgs:
     """ACProp, with decoupled weight decay.
 
@@ -79,7 +85,7 @@ def acprop(
     The others are those of `scale_by_acprop`.
     """
     return chain(
-        scale_by_acprop(b1, b2, eps, eps_root),
+        scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
     )

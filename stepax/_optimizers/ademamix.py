@@ -71,20 +71,23 @@ def scale_by_ademamix(
     mu_dtype: stored dtype of `m1` and `m2`; the parameter's if `None`.
     """
 
+    slow: Any = b3, alpha
+
     def once(shared, total, extra):
         count, count_m2 = shared
         t = safe_increment(count)
-        # Numbers stay outside, where 1 - b3 is exact; XLA would get them as arrays.
-        scheduled = [f(count_m2) if callable(f) else None for f in (b3, alpha)]
-        c = bias_correction(b1, t), bias_correction(b2, t), *scheduled
+        # Numbers stay outside: 1 - b3 is exact for those of Python.
+        now = [f(count_m2) if callable(f) else None for f in slow]
+        c = bias_correction(b1, t), bias_correction(b2, t), now
         return c, (t, safe_increment(count_m2))
 
     def leaf(g, p, c, m1, m2, nu):
-        c1, c2, b3_now, alpha_now = c
+        c1, c2, now = c
+        b3, alpha = (x if y is None else y for x, y in zip(slow, now, strict=True))
         m1 = ema(m1, g, b1)
-        m2 = ema(m2, g, b3 if b3_now is None else b3_now)
+        m2 = ema(m2, g, b3)
         nu = ema(nu, square(g), b2)
-        m = m1 / c1 + (alpha if alpha_now is None else alpha_now) * m2
+        m = m1 / c1 + alpha * m2
         return m / (jnp.sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
 
     counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}

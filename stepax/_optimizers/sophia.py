@@ -1,0 +1,277 @@
+"""Sophia: mean gradients divided by curvature, and clipped.
+
+Liu et al., 2024, Sophia: A Scalable Stochastic Second-order Optimizer for Language
+Model Pre-training (arXiv:2305.14342), Algorithm 3, with the curvature of Algorithm 1.
+
+Differences from the paper, as in Optax: the mean is corrected for its zero start, a new
+estimate of the curvature acts from the next step on, so that the first step is one of
+signs, and its random vectors are signs rather than normal.  `bias_correction`,
+`use_new_curvature` and `sampler` give what the paper has.
+
+Difference from Optax: the seed of the estimator may be an integer.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .. import tree
+from .._engine import moments
+from .._engine.chain import chain
+from .._engine.compose import build
+from .._engine.control import branch
+from .._engine.leafwise import keep_dtypes, map_gradients
+from .._engine.moments import ema
+from .._engine.numerics import strong
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+    is_none,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.recipe import recipe
+from .._engine.registry import public
+from .._engine.rule import COUNT, Rule, Slot, counted, is_trainable
+from .._engine.twin import twin
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+
+
+PAPER = "arXiv:2305.14342"
+
+
+@twin
+class HutchinsonState(NamedTuple):
+    """key: a random key, for the next estimate."""
+
+    key: jax.Array
+
+
+@twin
+class SophiaState(NamedTuple):
+    """count: steps taken.
+
+    mu: mean of g.  nu: mean of the estimates of the Hessian's diagonal.  Both shaped as
+    the parameters.
+    hessian_fn_state: of the estimator.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    hessian_fn_state: Any
+
+
+@public("measure", paper=PAPER, holomorphic=False)
+def hutchinson_estimator_diag_hessian(
+    random_seed: jax.Array | int | None = None,
+    *,
+    sampler: Callable[..., jax.Array] = jax.random.rademacher,
+) -> GradientTransformationExtraArgs:
+    """Estimate the diagonal of the Hessian, in place of the updates.
+
+        h = z ∘ H z,   z of random signs
+
+    The mean of h over z is the diagonal.  `update` takes the keyword `obj_fn`, the loss
+    as a function of the parameters alone.
+
+    random_seed: a random key, or an integer to make one of; `None` is 0.
+    sampler: makes z of a key, a shape and a dtype; `jax.random.normal` in the paper.
+
+    Raises a `ValueError` where `obj_fn` or `params` is missing.
+    """
+
+    def init(params):
+        return HutchinsonState(_key(random_seed))
+
+    def update(updates, state, params=None, obj_fn=None, **extra_args):
+        if obj_fn is None:
+            raise ValueError(
+                "`hutchinson_estimator_diag_hessian` reads the keyword `obj_fn`, the "
+                "loss as a function of the parameters: call `update(updates, state, "
+                "params, obj_fn=...)`"
+            )
+        if params is None:
+            raise ValueError(
+                "`hutchinson_estimator_diag_hessian` needs `params`: call "
+                "`update(updates, state, params, obj_fn=...)`"
+            )
+        key, now = jax.random.split(state.key)
+        draw = lambda like: tree.random_like(now, like, sampler)
+        return _sampled(obj_fn, updates, params, draw), HutchinsonState(key)
+
+    return transformation(init, update)
+
+
+_HUTCHINSON = hutchinson_estimator_diag_hessian()
+
+
+@public("optimizer", paper=PAPER, holomorphic=False)
+def sophia(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.965,
+    b2: ArrayLike = 0.99,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 1e-4,
+    weight_decay_mask: MaskOrFn = None,
+    gamma: ArrayLike = 0.01,
+    clip_threshold: ArrayLike | None = 1.0,
+    update_interval: int = 10,
+    hessian_diagonal_fn: GradientTransformation = _HUTCHINSON,
+    mu_dtype: DTypeLike | None = None,
+    verbose: bool = False,
+    print_win_rate_every_n_steps: int = 0,
+    *,
+    bias_correction: bool = True,
+    use_new_curvature: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Sophia, with decoupled weight decay.
+
+        mu = b1 mu + (1 - b1) g
+        u = clip(mu / (1 - b1^t) / max(gamma nu, eps), clip_threshold)
+        nu = b2 nu + (1 - b2) h    at every update_interval-th step, from the first on
+        p = p - learning_rate (u + weight_decay p)
+
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2, eps: decay of the means, in [0, 1); lower bound of the divisor, above 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    gamma: factor of the curvature, above 0; with more of it, less is clipped.
+    clip_threshold: largest |u|, above 0; `None` does not clip.
+    update_interval: steps from one estimate to the next, at least 1.
+    hessian_diagonal_fn: its updates are h; it is given the keywords of `update`.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    verbose, print_win_rate_every_n_steps: whether to print which part of u is not
+        clipped, and how often; 0 is at every step.
+    bias_correction: whether to divide by 1 - b1^t.
+    use_new_curvature: whether nu is renewed before it is used, not after.
+
+    Raises a `TypeError` for complex parameters.
+    """
+    require(hessian_diagonal_fn, "`hessian_diagonal_fn` of `sophia`")
+    every = max(print_win_rate_every_n_steps, 1)
+    report = _reporter(every, clip_threshold) if verbose else lambda count, u: None
+    precondition = _preconditioned(
+        b1, eps, gamma, clip_threshold, mu_dtype, bias_correction
+    )
+    average, estimator = _averaged(b2), with_extra_args_support(hessian_diagonal_fn)
+    return chain(
+        _scale_by_sophia(
+            precondition, average, estimator, update_interval, use_new_curvature, report
+        ),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+class _Mean(NamedTuple):
+    count: jax.Array
+    mu: Any
+
+
+class _Curvature(NamedTuple):
+    nu: Any
+
+
+@recipe
+def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
+    """The mean gradient, divided by curvature, which it is given as the parameters."""
+
+    def leaf(g, nu, c1, mu):
+        mu = ema(mu, g, b1)
+        m = mu / c1 if is_corrected else mu
+        u = m / jnp.maximum(gamma * nu, eps)
+        if clip_threshold is not None:
+            u = jnp.clip(u, -clip_threshold, clip_threshold)
+        return u, mu
+
+    once = counted(lambda t: moments.bias_correction(b1, t))
+    slots = {"mu": Slot(dtype=mu_dtype)}
+    return build(Rule(leaf, _Mean, slots, COUNT, once, needs_params=True))
+
+
+@recipe
+def _averaged(b2):
+    """The mean of the estimates, which it is given as the updates."""
+    leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
+    return build(Rule(leaf, _Curvature, {"nu": Slot()}))
+
+
+def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
+    def init(params):
+        jax.tree_util.tree_map_with_path(_refuse_complex, params)
+        count, mu = precondition.init(params)
+        (nu,) = average.init(params)
+        return SophiaState(count, mu, nu, estimator.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        old = state.nu, state.hessian_fn_state
+
+        def estimate():
+            h, new = estimator.update(updates, old[1], params, **extra_args)
+            _, (nu,) = average.update(h, _Curvature(old[0]))
+            return keep_dtypes((nu, new), old)
+
+        is_due = state.count % interval == 0
+        nu, hessian_fn_state = branch(is_due, estimate, lambda: old)
+        mean, curvature = _Mean(state.count, state.mu), nu if is_new_used else old[0]
+        u, (count, mu) = precondition.update(updates, mean, curvature)
+        report(count, u)
+        return u, SophiaState(count, mu, nu, hessian_fn_state)
+
+    return transformation(init, update, inner=(estimator,))
+
+
+def _refuse_complex(path, p):
+    if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+        raise TypeError(
+            f"`sophia` needs real parameters, but that at "
+            f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
+            f"{jnp.result_type(p)}; the sign of a complex curvature is not defined"
+        )
+
+
+def _reporter(every, clip_threshold):
+    """Prints now and then which part of the updates is not clipped."""
+    threshold = jnp.inf if clip_threshold is None else clip_threshold
+    nothing = lambda u: None
+
+    def report(count, u):
+        won = map_gradients(lambda u: _won(u, threshold), u, idle=nothing)
+        size = tree.size(map_gradients(lambda u: u, u, idle=nothing))
+        rate = tree.sum(won) / max(size, 1)
+        show = lambda: jax.debug.print("Sophia optimizer win rate: {}", rate)
+        branch(count % every == 0, show, lambda: None)
+
+    return report
+
+
+@jax.jit
+def _won(u, threshold):
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.sum(jnp.abs(u) < threshold, dtype=jnp.float32)
+
+
+def _key(seed):
+    """A key of its own: that of the caller must outlive the donation of a state."""
+    if seed is None or isinstance(seed, int):
+        return jax.random.PRNGKey(seed or 0)
+    return jnp.copy(seed)
+
+
+def _sampled(obj_fn, updates, params, draw):
+    """z ∘ H z for the parameters that have a gradient; the others are held fixed."""
+    fixed = lambda g, p: None
+    take = lambda g, p: strong(jnp.asarray(p))
+    moved = map_gradients(take, updates, idle=fixed, params=params)
+    fill = lambda x, p: p if x is None else x
+    loss = lambda x: obj_fn(jax.tree.map(fill, x, params, is_leaf=is_none))
+    z = draw(moved)
+    _, products = jax.jvp(jax.grad(loss), (moved,), (z,))
+    return tree.mul(z, products)
