@@ -70,6 +70,12 @@ from ._optimizers.simplified_ademamix import (
     scale_by_simplified_ademamix as scale_by_simplified_ademamix,
     simplified_ademamix as simplified_ademamix,
 )
+from ._optimizers.sophia import (
+    HutchinsonState as HutchinsonState,
+    SophiaState as SophiaState,
+    hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
+    sophia as sophia,
+)
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,
