@@ -237,7 +237,7 @@ def scale_by_distance_over_gradients(
 
     reps_rel: above 0; 1e-4 is recommended for models with batch normalization.
     eps: added inside the root, at least 0.
-    param_dtype: stored dtype of p_start.
+    param_dtype: stored dtype of p_start, unless that is complex.
     global_scale: the factor, -1 to descend.
     """
 
@@ -246,11 +246,21 @@ def scale_by_distance_over_gradients(
         r, total = jnp.maximum(r, root(distance)), total + squares
         return global_scale * _step_size(r, total, eps) * g, r, total, start
 
+    def start_of(p):
+        p = INITIAL.make(p)
+        is_complex = jnp.iscomplexobj(p)  # which keeps its imaginary part
+        return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
+
     first = number(lambda p: reps_rel * (1 + norm(p)))
     slots = {
         "max_dist": Slot(make=first, alike=False),
-        "grad_sum_of_squares": Slot(make=number(shape=(1,)), alike=False),
-        "init_params": Slot(INITIAL.make, param_dtype),
+        "grad_sum_of_squares": Slot(
+            make=number(),
+            alike=False,
+            encode=lambda x: x.reshape(1),
+            decode=lambda x: x.reshape(()),
+        ),
+        "init_params": Slot(make=start_of),
     }
-    slots_of = ScaleByDistanceOverGradientsState
-    return build(Rule(leaf, slots_of, slots, needs_params=True))
+    State = ScaleByDistanceOverGradientsState
+    return build(Rule(leaf, State, slots, needs_params=True))

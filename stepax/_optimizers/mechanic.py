@@ -88,7 +88,7 @@ def _tune_scale(
         m = jnp.maximum(betas * m, jnp.abs(h) + eps)
         v = jnp.square(betas) * v + jnp.square(h)
         r = jnp.maximum(betas * r + bounded * s, 0)
-        new = (s_init * m / num_betas + r) / (jnp.sqrt(v) + eps)
+        new = (s_init * m / num_betas + r) / (root(v) + eps)
         return (s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
 
     def leaf(u, p, c, x0, g):
