@@ -289,17 +289,33 @@ def wrapped(wrapper, library, tx):
     return WRAPPERS[wrapper](getattr(library, wrapper), library, tx)
 
 
+def needs_keywords(library):
+    """A transformation that needs what line searches need."""
+
+    def update(updates, state, params=None, *, value, grad, value_fn, **extra_args):
+        size = value * value_fn(params)
+        return jax.tree.map(lambda u, g: size * u + g, updates, grad), state
+
+    init = lambda params: library.EmptyState()
+    return library.GradientTransformationExtraArgs(init, update)
+
+
 @standard_promotion
 @mixtures
 @wrappers
 def test_extra_keywords_reach_what_is_wrapped(wrapper, outer, inner):
-    tx = wrapped(wrapper, LIBRARIES[outer], scale_by_value(LIBRARIES[inner]))
-    value = jnp.float32(2)
-    step = jax.jit(lambda g, s, p: tx.update(g, s, p, value=value, other=3))
+    tx = wrapped(wrapper, LIBRARIES[outer], needs_keywords(LIBRARIES[inner]))
+    value_fn = lambda params: 3 * params["b"][0]
+
+    @jax.jit
+    def step(g, state, params):
+        extra = {"value": jnp.float32(2), "grad": g, "value_fn": value_fn}
+        return tx.update(g, state, params, **extra, other=3)
+
     state = tx.init(parameters())
     for t in range(2):
         updates, state = step(gradients(t), state, parameters())
-        assert_same(updates, jax.tree.map(lambda g: 2 * g, gradients(t)))
+        assert_same(updates, jax.tree.map(lambda g: 7 * g, gradients(t)), ulps=2)
 
 
 @standard_promotion
