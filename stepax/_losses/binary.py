@@ -1,0 +1,102 @@
+"""Cross-entropy of sigmoids, and the focal loss.
+
+Lin et al., 2017, Focal Loss for Dense Object Detection (arXiv:1708.02002), equation 5,
+for `sigmoid_focal_loss`; labels between 0 and 1 mix its two cases.
+
+Difference from Optax: loss and derivatives are finite, or infinite as they should be,
+for every logit, those of ±inf and 3e38 among them.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import fit, floats
+
+
+def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """Cross-entropy of each element between a sigmoid and a probability.
+
+        -y log σ(x) - (1 - y) log σ(-x)
+
+    logits: x.
+    labels: y, in [0, 1]; broadcast to the shape of the logits.
+
+    Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
+    point, ValueError where shapes do not fit.
+    """
+    x, y, _ = floats({"logits": logits}, {"labels": labels})
+    x, y = fit({"logits": x, "labels": y})
+    return _cross_entropy(x, y).astype(jnp.result_type(logits))
+
+
+def sigmoid_focal_loss(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    alpha: ArrayLike | None = None,
+    gamma: ArrayLike = 2.0,
+) -> jax.Array:
+    """Cross-entropy of each element that counts the hard ones more.
+
+        q = y σ(-x) + (1 - y) σ(x)
+        (alpha y + (1 - alpha) (1 - y)) q^gamma (-y log σ(x) - (1 - y) log σ(-x))
+
+    logits: x.
+    labels: y, in [0, 1]; broadcast to the shape of the logits.
+    alpha: weight of the label 1, in [0, 1], when that of 0 is 1 - alpha; `None` for
+        weights of 1.
+    gamma: how much less the easy ones count, at least 0; 0 for cross-entropy.
+
+    Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
+    point, ValueError where shapes do not fit.
+    """
+    x, y, _ = floats({"logits": logits}, {"labels": labels})
+    x, y = fit({"logits": x, "labels": y})
+    q = y * jax.nn.sigmoid(-x) + (1 - y) * jax.nn.sigmoid(x)
+    # Where q is smaller the cross-entropy is 0, but a power may have no derivative.
+    q = jnp.maximum(q, jnp.finfo(x.dtype).tiny)
+    loss = _weighted(q ** _exponent(gamma, x.dtype), _cross_entropy(x, y))
+    if alpha is not None:
+        a = jnp.asarray(alpha, x.dtype)
+        loss = (a * y + (1 - a) * (1 - y)) * loss
+    return loss.astype(jnp.result_type(logits))
+
+
+@jax.custom_jvp
+def _cross_entropy(x, y):
+    size = jnp.abs(x)
+    against = jnp.where(x > 0, 1 - y, y)
+    linear = jnp.where(against == 0, 0, against * size)
+    return linear + jnp.log1p(jnp.exp(-size))
+
+
+@_cross_entropy.defjvp
+def _(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    slope = (1 - y) * jax.nn.sigmoid(x) - y * jax.nn.sigmoid(-x)
+    return _cross_entropy(x, y), slope * dx - _finite(x) * dy
+
+
+@jax.custom_jvp
+def _weighted(weight, loss):
+    return weight * loss
+
+
+@_weighted.defjvp
+def _(primals, tangents):
+    (weight, loss), (d_weight, d_loss) = primals, tangents
+    return weight * loss, weight * d_loss + d_weight * _finite(loss)
+
+
+def _finite(x):
+    """x, of which a product with 0 is 0."""
+    info = jnp.finfo(x.dtype)
+    return jnp.clip(x, info.min, info.max)
+
+
+def _exponent(gamma, dtype):
+    """A Python integer where it can be, of which the power is cheaper."""
+    if isinstance(gamma, float | int) and float(gamma).is_integer():
+        return int(gamma)
+    return jnp.asarray(gamma, dtype)

@@ -1,0 +1,120 @@
+"""Losses that draw like vectors together and push others apart.
+
+Chen et al., 2020, A Simple Framework for Contrastive Learning of Visual Representations
+(arXiv:2002.05709), equation 1, for `ntxent`; Balntas et al., 2016, Learning Local
+Feature Descriptors with Triplets and Shallow Convolutional Neural Networks
+(DOI:10.5244/C.30.119), section 3, for `triplet_margin_loss`.
+
+Differences from the paper, as in Optax: `ntxent` takes any number of examples of a
+class, and contrasts a pair with the examples of other classes alone.
+
+Differences from Optax: without pairs `ntxent` is 0, not NaN; distances of 0 have
+derivatives for every `norm_degree` and for `eps` of 0; odd and fractional degrees are
+of absolute values, and that of inf works.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.numerics import root
+from .cosine import unit
+from .inputs import Axis, fit, floats, normal_axes
+from .softmax import log_sum_exp
+
+
+def ntxent(
+    embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07
+) -> jax.Array:
+    """Cross-entropy of finding, for each pair of a class, one by the other.
+
+        s_ij = cos(x_i, x_j) / temperature
+        mean of log(exp(s_ij) + Σ exp(s_ik)) - s_ij,   k of other classes than i and j
+
+    embeddings: x, shape [batch, size].
+    labels: the class of each, shape [batch].
+    temperature: how much the nearest ones count more, above 0.
+
+    Returns a scalar; 0 without pairs.  Raises TypeError unless the embeddings are of
+    floating point, ValueError where shapes do not fit.
+    """
+    x, dtype = floats({"embeddings": embeddings})
+    y = jnp.asarray(labels)
+    if x.ndim != 2 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"`embeddings` has shape {x.shape} and `labels` has shape {y.shape}, "
+            "expected [batch, size] and [batch]"
+        )
+    x = unit(x, (1,))
+    s = jnp.matmul(x, x.T, precision="highest") / jnp.asarray(temperature, x.dtype)
+    is_like = y[:, None] == y[None, :]
+    is_pair = is_like & ~jnp.eye(len(y), dtype=bool)
+    others = _log_sum_exp_of(s, ~is_like)
+    pairs = jnp.sum(is_pair, dtype=x.dtype)
+    losses = jnp.where(is_pair, jax.nn.softplus(others - s), 0)
+    return (jnp.sum(losses) / jnp.maximum(pairs, 1)).astype(dtype)
+
+
+def triplet_margin_loss(
+    anchors: ArrayLike,
+    positives: ArrayLike,
+    negatives: ArrayLike,
+    axis: Axis = -1,
+    norm_degree: ArrayLike = 2,
+    margin: ArrayLike = 1.0,
+    eps: ArrayLike = 1e-6,
+) -> jax.Array:
+    """How far the positive falls short of being nearer than the negative by a margin.
+
+        d(x) = (Σ |a - x|^norm_degree + eps)^(1 / norm_degree)
+        max(0, d(p) - d(n) + margin)
+
+    anchors, positives, negatives: a, p and n, shape [..., size].
+    axis: the axis or axes of the vectors; `None` for all.
+    norm_degree: degree of the norm, above 0; may be inf.
+    margin: by how much the negative is to be further off.
+    eps: added to the sum of powers, at least 0.
+
+    Returns shape [...].  Raises TypeError unless all are of floating point,
+    ValueError where shapes do not fit or the degree is known not to be positive.
+    """
+    given = {"anchors": anchors, "positives": positives, "negatives": negatives}
+    *vectors, dtype = floats(given)
+    a, p, n = fit(dict(zip(given, vectors, strict=True)), axis)
+    axes = normal_axes(axis, a.ndim)
+    eps, margin = (jnp.asarray(z, a.dtype) for z in (eps, margin))
+    near, far = (_distance(a - x, axes, norm_degree, eps) for x in (p, n))
+    return jnp.maximum(near - far + margin, 0).astype(dtype)
+
+
+def _log_sum_exp_of(s, where):
+    """log Σ exp s over the elements of a row that are meant; very low without any."""
+    s = jnp.where(where, s, jnp.finfo(s.dtype).min / 4)
+    top = jax.lax.stop_gradient(jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf))
+    _, log_sum = log_sum_exp(s, (1,))
+    return top + log_sum
+
+
+def _distance(x, axes, degree, eps):
+    if isinstance(degree, jax.Array | np.ndarray):
+        return _power_norm(jnp.abs(x), axes, degree.astype(x.dtype), eps)
+    if degree <= 0:
+        raise ValueError(f"`norm_degree` is {degree}, expected a number above 0")
+    if degree == 2:
+        return root(jnp.sum(jnp.square(x), axes) + eps)
+    if degree == 1:
+        return jnp.sum(jnp.abs(x), axes) + eps
+    if degree == np.inf:
+        return jnp.max(jnp.abs(x), axes)
+    return _power_norm(jnp.abs(x), axes, degree, eps)
+
+
+def _power_norm(x, axes, degree, eps):
+    return _power(jnp.sum(_power(x, degree), axes) + eps, 1 / degree)
+
+
+def _power(x, degree):
+    """x^degree for x >= 0, with derivative 0 at 0."""
+    is_zero = x == 0
+    return jnp.where(is_zero, 0, jnp.where(is_zero, 1, x) ** degree)

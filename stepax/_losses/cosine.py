@@ -1,0 +1,77 @@
+"""The cosine of the angle between vectors, as a similarity and as a distance.
+
+Difference from Optax: the derivative at a vector of zeros is 0, not NaN, and lengths
+neither overflow nor underflow.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.numerics import root
+from .inputs import Axis, fit, floats, mask, normal_axes
+
+
+def cosine_similarity(
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    epsilon: ArrayLike = 0.0,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """The cosine of the angle between vectors.
+
+        p·t / (max(‖p‖, epsilon) max(‖t‖, epsilon)),   0 where a vector is 0
+
+    predictions, targets: p and t, shape [..., size].
+    epsilon: the least length to divide by, at least 0.
+    axis: the axis or axes of the vectors; `None` for all.
+    where: which elements count; broadcast to the predictions.
+
+    Returns shape [...].  Raises TypeError unless both are of floating point,
+    ValueError where shapes do not fit.
+    """
+    p, t, dtype = floats({"predictions": predictions, "targets": targets})
+    p, t = fit({"predictions": p, "targets": t}, axis)
+    counts, axes = mask(where, p.shape), normal_axes(axis, p.ndim)
+    if counts is not None:
+        p, t = (jnp.where(counts, x, 0) for x in (p, t))
+    least = jnp.asarray(epsilon, p.dtype)
+    return jnp.sum(unit(p, axes, least) * unit(t, axes, least), axes).astype(dtype)
+
+
+def cosine_distance(
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    epsilon: ArrayLike = 0.0,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """One less the cosine of the angle between vectors; 0 where they are parallel.
+
+    predictions, targets, epsilon, axis, where: as in `cosine_similarity`.
+
+    Returns shape [...].  Raises TypeError unless both are of floating point,
+    ValueError where shapes do not fit.
+    """
+    return 1 - cosine_similarity(
+        predictions, targets, epsilon=epsilon, axis=axis, where=where
+    )
+
+
+def unit(
+    x: jax.Array, axes: tuple[int, ...], least: jax.Array | float = 0.0
+) -> jax.Array:
+    """x / max(‖x‖, least); 0 where that divides by 0, with derivative 0.
+
+    x is first divided by its largest element, so that no square leaves the range.
+    """
+    size = jnp.max(jnp.abs(x), axes, keepdims=True, initial=0)
+    size = jax.lax.stop_gradient(size)
+    size = jnp.where(size < jnp.finfo(x.dtype).tiny, 1, size)
+    x = x / size
+    norm = root(jnp.sum(jnp.square(x), axes, keepdims=True))
+    norm = jnp.maximum(norm, least / size)
+    return x / jnp.where(norm == 0, jnp.inf, norm)

@@ -1,0 +1,190 @@
+"""What losses are given: numbers of one dtype, shapes that fit, masks and labels."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+
+Axis: TypeAlias = int | tuple[int, ...] | None
+Given: TypeAlias = Mapping[str, ArrayLike]
+
+
+def floats(floating: Given, real: Given | None = None) -> tuple[Any, ...]:
+    """The arrays in one dtype, float32 or wider, and after them that of the result.
+
+    floating: by name, arrays that must be of floating point.
+    real: by name, arrays that may also be integers or booleans.
+
+    Raises TypeError for other dtypes.
+    """
+    real = real or {}
+    _check_kind(floating, (jnp.floating,), "floating-point numbers")
+    _check_kind(real, (jnp.floating, jnp.integer, jnp.bool_), "real numbers")
+    given = [*floating.values(), *real.values()]
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*given)
+        wide = jnp.promote_types(dtype, jnp.float32)
+    return *(jnp.asarray(x).astype(wide) for x in given), dtype
+
+
+def floating(dtype: Any) -> Any:
+    """The dtype of a result: float32 or wider for integers."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return dtype
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(dtype, jnp.float32)
+
+
+def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
+    for name, x in given.items():
+        if x is None:
+            raise TypeError(f"`{name}` is None, expected {expected}")
+        dtype = jnp.result_type(x)
+        if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+            raise TypeError(f"`{name}` is of dtype {dtype}, expected {expected}")
+
+
+def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
+    """The axes, counted from the front; all of them for `None`.
+
+    Raises ValueError for an axis that does not exist or is named twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    axes = axis if isinstance(axis, tuple | list) else (axis,)
+    if any(not -rank <= a < rank for a in axes):
+        raise ValueError(
+            f"`axis` is {axis}, expected axes of an array of rank {rank}: "
+            f"at least {-rank} and below {rank}"
+        )
+    found = tuple(a % rank for a in axes)
+    if len(set(found)) < len(found):
+        raise ValueError(f"`axis` is {axis}, expected each axis once")
+    return found
+
+
+def common_shape(
+    shapes: Mapping[str, tuple[int, ...]], axis: Axis = ()
+) -> tuple[int, ...]:
+    """The shape that arrays broadcast to, which is that of one of them.
+
+    So (n,) meets (m, n) and (1, n), but (n, 1), of which a column and a row would
+    silently make a matrix, does not.
+
+    axis: axes along which nothing is broadcast, such as that of the classes.
+
+    Raises ValueError, with the names and the shapes, where they do not fit.
+    """
+    text = _shapes(shapes)
+    common = _broadcast(*shapes.values())
+    if common is None or common not in shapes.values():
+        raise ValueError(f"{text}, expected shapes of which one broadcasts to another")
+    axes = normal_axes(axis, len(common))
+    whole = [(1,) * (len(common) - len(s)) + s for s in shapes.values()]
+    if any(s[a] != common[a] for s in whole for a in axes):
+        raise ValueError(f"{text}, expected equal sizes along `axis` {axis}")
+    return common
+
+
+def fit(arrays: Mapping[str, jax.Array], axis: Axis = ()) -> list[jax.Array]:
+    """The arrays in their common shape; see `common_shape`."""
+    common = common_shape({name: x.shape for name, x in arrays.items()}, axis)
+    return [jnp.broadcast_to(x, common) for x in arrays.values()]
+
+
+def check_same_shape(**arrays: jax.Array) -> None:
+    """Raise ValueError, with the names and the shapes, unless all shapes are equal."""
+    shapes = {name: x.shape for name, x in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"{_shapes(shapes)}, expected equal shapes")
+
+
+def _shapes(shapes):
+    return " and ".join(f"`{name}` has shape {s}" for name, s in shapes.items())
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+def mask(
+    where: ArrayLike | None,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...] = (),
+) -> jax.Array | None:
+    """`where` in the given shape; `None` if all elements count.
+
+    axes: of the classes; a mask with fewer axes than `shape` lacks these.  With none
+        given it is broadcast as arrays are.
+
+    Raises TypeError unless it is boolean, ValueError where it does not fit.
+    """
+    if where is None:
+        return None
+    _check_kind({"where": where}, (jnp.bool_,), "booleans")
+    found = jnp.asarray(where)
+    rank = len(shape)
+    missing = rank - len(axes) - found.ndim
+    if found.ndim < rank and axes and missing >= 0:
+        found = jnp.expand_dims(found.reshape((1,) * missing + found.shape), axes)
+    return broadcast("where", found, shape)
+
+
+def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """An array in the given shape; raises ValueError, with its name, if it cannot."""
+    if _broadcast(x.shape, shape) == shape:
+        return jnp.broadcast_to(x, shape)
+    raise ValueError(
+        f"`{name}` has shape {x.shape}, expected one that broadcasts to {shape}"
+    )
+
+
+def whole_labels(
+    labels: ArrayLike, classes: int, least: int = 0, known: bool = True
+) -> jax.Array:
+    """Integer labels, whose values are checked where they are known.
+
+    classes: the number of classes, which every label is below.
+    least: the smallest label.
+    known: whether to check values at all.
+
+    Raises TypeError for other dtypes, ValueError for labels out of range.
+    """
+    _check_kind({"labels": labels}, (jnp.integer,), "integers")
+    if known and not isinstance(labels, Tracer) and np.size(labels):
+        low, high = np.min(labels), np.max(labels)
+        if low < least or high >= classes:
+            raise ValueError(
+                f"`labels` has values from {low} to {high}, "
+                f"expected integers of at least {least} and below {classes}"
+            )
+    return jnp.asarray(labels).astype(jnp.result_type(int))
+
+
+def at_label(x: jax.Array, labels: jax.Array) -> jax.Array:
+    """The elements along the last axis that the labels name."""
+    return jnp.take_along_axis(x, labels[..., None], axis=-1)[..., 0]
+
+
+def score_at_label(
+    scores: ArrayLike, labels: ArrayLike, least: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """Scores [..., classes] and integer labels [...], of one leading shape.
+
+    Raises ValueError where shapes or labels do not fit.
+    """
+    x = jnp.asarray(scores)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"scores have shape {x.shape}, expected [..., classes]")
+    y = whole_labels(labels, x.shape[-1], least)
+    shapes = {"labels": y.shape, "scores without classes": x.shape[:-1]}
+    batch = common_shape(shapes)
+    return jnp.broadcast_to(x, batch + x.shape[-1:]), jnp.broadcast_to(y, batch)

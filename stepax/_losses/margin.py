@@ -1,0 +1,78 @@
+"""Losses of margins: hinge and perceptron, of two classes and of many.
+
+Crammer and Singer, 2001, On the Algorithmic Implementation of Multiclass Kernel-based
+Vector Machines (JMLR 2), for `multiclass_hinge_loss`; Collins, 2002, Discriminative
+Training Methods for Hidden Markov Models (DOI:10.3115/1118693.1118694), for
+`multiclass_perceptron_loss`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import at_label, check_same_shape, fit, floats, score_at_label
+
+
+def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
+    """How far each output falls short of a margin of 1: max(0, 1 - y f).
+
+    predictor_outputs: f.
+    targets: y, -1 or 1; broadcast to the shape of the outputs.
+
+    Raises TypeError for complex numbers, ValueError where shapes do not fit.
+    """
+    f, y, dtype = _real(predictor_outputs, targets)
+    f, y = fit({"predictor_outputs": f, "targets": y})
+    return jnp.maximum(1 - y * f, 0).astype(dtype)
+
+
+def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
+    """How far each output is on the wrong side: max(0, -y f).
+
+    predictor_outputs: f.
+    targets: y, -1 or 1; shaped as the outputs.
+
+    Raises TypeError for complex numbers, ValueError where the shapes differ.
+    """
+    f, y, dtype = _real(predictor_outputs, targets)
+    check_same_shape(predictor_outputs=f, targets=y)
+    return jnp.maximum(-y * f, 0).astype(dtype)
+
+
+def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """How far the right class falls short of a margin of 1 to the others.
+
+        max(0, max 1 + s_j - s_label over j ≠ label)
+
+    scores: s, shape [..., classes].
+    labels: shape [...], integers in [0, classes).
+
+    Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
+    ValueError where shapes do not fit or a known label is out of range.
+    """
+    s, y, _ = _scores(scores, labels)
+    is_label = jax.nn.one_hot(y, s.shape[-1], dtype=bool)
+    behind = s - at_label(s, y)[..., None]
+    return jnp.max(jnp.where(is_label, 0, behind + 1), axis=-1)
+
+
+def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """How far the right class is behind the best: max_j s_j - s_label.
+
+    scores: s, shape [..., classes].
+    labels: shape [...], integers in [0, classes).
+
+    Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
+    ValueError where shapes do not fit or a known label is out of range.
+    """
+    s, y, _ = _scores(scores, labels)
+    return jnp.max(s, axis=-1) - at_label(s, y)
+
+
+def _real(outputs, targets):
+    return floats({}, {"predictor_outputs": outputs, "targets": targets})
+
+
+def _scores(scores, labels):
+    s, dtype = floats({}, {"scores": scores})
+    return *score_at_label(s, labels), dtype

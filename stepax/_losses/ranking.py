@@ -1,0 +1,58 @@
+"""The softmax loss of ranking: cross-entropy over the items of a list.
+
+Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
+(DOI:10.1145/1273496.1273513), with the relevance as it is given.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import broadcast, fit, floats, mask
+from .softmax import log_softmax, masked, times_log
+
+
+def ranking_softmax_loss(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    where: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    reduce_fn: Callable[..., ArrayLike] | None = jnp.mean,
+) -> jax.Array:
+    """Cross-entropy between the relevance of items and a softmax of their scores.
+
+        -Σ w y log softmax(s),   with 0 log 0 = 0
+
+    logits: s, shape [..., items].
+    labels: y, the relevance, at least 0, of the same number of items.
+    where: which items count; broadcast to the logits.
+    weights: w, of each item; broadcast to the logits.
+    reduce_fn: called as `reduce_fn(losses, where=lists)`, where `lists` says which
+        lists have items that count, or is `None`; `None` for losses of shape [...].
+
+    Returns the dtype of the logits; the mean without lists that count is 0.  Raises
+    TypeError unless the logits are of floating point, ValueError where shapes do not
+    fit.
+    """
+    x, y, _ = floats({"logits": logits}, {"labels": labels})
+    x, y = fit({"logits": x, "labels": y}, -1)
+    if weights is not None:
+        w, _ = floats({}, {"weights": weights})
+        y = broadcast("weights", w.astype(y.dtype), x.shape) * y
+    counts = mask(where, x.shape)
+    x, y = masked(x, y, counts)
+    loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
+    if reduce_fn is not None:
+        loss = jnp.asarray(reduce_fn(loss, where=_lists(counts)))
+    return loss.astype(jnp.result_type(logits))
+
+
+def _lists(counts):
+    """Which lists count; all, whose losses are 0, where none does."""
+    if counts is None:
+        return None
+    lists = jnp.any(counts, axis=-1)
+    return lists | ~jnp.any(lists)

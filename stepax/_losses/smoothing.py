@@ -1,0 +1,41 @@
+"""Label smoothing.
+
+Müller et al., 2019, When Does Label Smoothing Help? (arXiv:1906.02629), section 1.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import Axis, broadcast, floats, mask, normal_axes
+
+
+def smooth_labels(
+    labels: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """Mix labels with the uniform distribution: (1 - alpha) y + alpha / classes.
+
+    labels: y, shape [..., classes].
+    alpha: the share of the uniform distribution, in [0, 1]; a number, or an array that
+        broadcasts to the labels.
+    axis: the axis or axes of the classes; `None` for all.
+    where: which classes count; broadcast to the labels.
+
+    Returns the shape of the labels.  Raises TypeError unless the labels are of floating
+    point, ValueError where shapes do not fit.
+    """
+    y, a, dtype = floats({"labels": labels}, {"alpha": alpha})
+    axes = normal_axes(axis, y.ndim)
+    counts = mask(where, y.shape)
+    if counts is None:
+        classes = math.prod(y.shape[i] for i in axes)
+    else:
+        classes = jnp.sum(counts, axes, keepdims=True, dtype=y.dtype)
+    a = broadcast("alpha", a, y.shape)
+    return ((1 - a) * y + a / jnp.maximum(classes, 1)).astype(dtype)

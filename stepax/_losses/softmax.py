@@ -1,0 +1,179 @@
+"""Cross-entropy of a softmax, and its polynomial variant.
+
+Leng et al., 2022, PolyLoss: A Polynomial Expansion Perspective of Classification Loss
+Functions (arXiv:2204.12511), equation 3 with N = 1, for `poly_loss_cross_entropy`.
+
+Difference from Optax: 0 log 0 = 0 in all of them, so that a class that is masked by a
+logit of -inf costs nothing where its label is 0, and derivatives of both modes are
+finite there.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import (
+    Axis,
+    at_label,
+    common_shape,
+    fit,
+    floats,
+    mask,
+    normal_axes,
+    whole_labels,
+)
+
+
+def softmax_cross_entropy(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """Cross-entropy between a softmax and distributions.
+
+        -Σ y log softmax(x),   with 0 log 0 = 0
+
+    logits: x, shape [..., classes].
+    labels: y, of the same number of classes; probabilities that sum to 1.
+    axis: the axis or axes of the classes; `None` for all.
+    where: which classes count, shaped as the logits, or which examples, shaped as the
+        result; the others cost nothing.
+
+    Returns shape [...].  Raises TypeError unless the logits are of floating point,
+    ValueError where shapes do not fit.
+    """
+    x, y, dtype = floats({"logits": logits}, {"labels": labels})
+    x, y = fit({"logits": x, "labels": y}, axis)
+    axes = normal_axes(axis, x.ndim)
+    x, y = masked(x, y, mask(where, x.shape, axes))
+    return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
+
+
+def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """Cross-entropy between a softmax and distributions, over the last axis.
+
+    Another name for `softmax_cross_entropy`, which is as safe here.
+
+    logits: shape [..., classes].
+    labels: of the same number of classes; probabilities that sum to 1.
+    """
+    return softmax_cross_entropy(logits, labels)
+
+
+def softmax_cross_entropy_with_integer_labels(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """Cross-entropy of a softmax where each example belongs to one class.
+
+        log Σ exp x - x_label
+
+    logits: x, shape [..., classes].
+    labels: shape [...], integers below the number of classes; negative ones count from
+        the end.  With several axes they count through these in order.
+    axis: the axis or axes of the classes; `None` for all.
+    where: which classes count, shaped as the logits, or which examples, shaped as the
+        labels; where the label does not count, the loss is 0.
+
+    Returns shape [...].  Raises TypeError for other dtypes and ValueError where shapes
+    do not fit or a known label is out of range; one that is not known gives NaN.
+    """
+    x, dtype = floats({"logits": logits})
+    axes = normal_axes(axis, x.ndim)
+    counts = mask(where, x.shape, axes)
+    x = _classes_last(x, axes)
+    classes = x.shape[-1]
+    y = whole_labels(labels, classes, -classes, known=where is None)
+    shapes = {"labels": y.shape, "logits without classes": x.shape[:-1]}
+    batch = common_shape(shapes)
+    across = lambda x: jnp.broadcast_to(x, batch + x.shape[-1:])
+    x, y = across(x), jnp.broadcast_to(y, batch)
+    if counts is None:
+        return _surprise(x, y).astype(dtype)
+    counts = across(_classes_last(counts, axes))
+    loss = _surprise(jnp.where(counts, x, -jnp.inf), y)
+    is_counted = at_label(counts, y) & jnp.any(counts, axis=-1)
+    return jnp.where(is_counted, loss, 0).astype(dtype)
+
+
+def poly_loss_cross_entropy(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    epsilon: ArrayLike = 2.0,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """Cross-entropy with another weight of its first polynomial term.
+
+        p = softmax(x)
+        -Σ y log p + epsilon Σ y (1 - p)
+
+    logits: x, shape [..., classes].
+    labels: y, of the same number of classes; probabilities that sum to 1.
+    epsilon: what is added to the weight of 1 - p, at least -1; the paper has 2 for
+        images, -1 for the detection of objects.
+    axis, where: as in `softmax_cross_entropy`.
+
+    Returns shape [...].  Raises TypeError unless both are of floating point,
+    ValueError where shapes do not fit.
+    """
+    x, y, dtype = floats({"logits": logits, "labels": labels})
+    x, y = fit({"logits": x, "labels": y}, axis)
+    axes = normal_axes(axis, x.ndim)
+    x, y = masked(x, y, mask(where, x.shape, axes))
+    log_p = log_softmax(x, axes)
+    cross_entropy = -jnp.sum(times_log(y, log_p), axes)
+    missed = -jnp.sum(y * jnp.expm1(log_p), axes)
+    return (cross_entropy + jnp.asarray(epsilon, x.dtype) * missed).astype(dtype)
+
+
+def masked(
+    x: jax.Array, y: jax.Array, where: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Logits of -inf and labels of 0 where an element does not count."""
+    if where is None:
+        return x, y
+    return jnp.where(where, x, -jnp.inf), jnp.where(where, y, 0)
+
+
+def log_softmax(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """log softmax(x); -inf, with finite derivatives, where x is -inf."""
+    x, log_sum = log_sum_exp(x, axes)
+    return x - log_sum
+
+
+def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """x less its maximum, and log Σ exp of that, with the axes kept.
+
+    The maximum is finite also where all of x is -inf, and the sum is then raised to a
+    number that has a logarithm; elsewhere it is at least 1.
+    """
+    least = jnp.finfo(x.dtype)
+    top = jnp.max(x, axes, keepdims=True, initial=least.min)
+    x = x - jax.lax.stop_gradient(top)
+    total = jnp.sum(jnp.exp(x), axes, keepdims=True)
+    return x, jnp.log(jnp.maximum(total, least.tiny))
+
+
+def times_log(y: jax.Array, log_p: jax.Array) -> jax.Array:
+    """y log p, with 0 log 0 = 0."""
+    is_empty = (y == 0) & (log_p == -jnp.inf)
+    return y * jnp.where(is_empty, 0, log_p)
+
+
+def _surprise(x, labels):
+    x, log_sum = log_sum_exp(x, (x.ndim - 1,))
+    return log_sum[..., 0] - at_label(x, labels)
+
+
+def _classes_last(x, axes):
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    x = jnp.moveaxis(x, axes, last)
+    split = x.ndim - len(axes)
+    return x.reshape((*x.shape[:split], math.prod(x.shape[split:])))

@@ -1,0 +1,67 @@
+"""Sparsemax losses: piecewise quadratic, with probabilities that may be exactly 0.
+
+Martins and Astudillo, 2016, From Softmax to Sparsemax: A Sparse Model of Attention and
+Multi-Label Classification (arXiv:1602.02068), equation 16 and algorithm 1; for two
+classes Blondel et al., 2020, Learning with Fenchel-Young Losses (JMLR 21), section 4.4.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
+
+
+def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """The sparsemax loss of two classes, for each element.
+
+        z = x where the label is 0, -x where it is 1
+        0 for z <= -1, z for z >= 1, (z + 1)² / 4 between
+
+    logits: x.
+    labels: 0 or 1; broadcast to the shape of the logits.
+
+    Returns the dtype of the logits, float32 for integers.  Raises TypeError for complex
+    logits, ValueError where shapes do not fit or a known integer label is not 0 or 1.
+    """
+    x, dtype = floats({}, {"logits": logits})
+    y = jnp.asarray(labels)
+    if jnp.issubdtype(y.dtype, jnp.integer):
+        whole_labels(labels, 2)
+    x, y = fit({"logits": x, "labels": y})
+    loss = jax.nn.sparse_plus(jnp.where(y != 0, -x, x))
+    return loss.astype(floating(dtype))
+
+
+def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
+    """The sparsemax loss of many classes.
+
+        p = the distribution nearest to s
+        p·s - ‖p‖²/2 + 1/2 - s_label
+
+    scores: s, shape [..., classes].
+    labels: shape [...], integers in [0, classes).
+
+    Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
+    ValueError where shapes do not fit or a known label is out of range.
+    """
+    s, _ = floats({}, {"scores": scores})
+    s, y = score_at_label(s, labels)
+    # The loss is the same for all scores shifted, and these do not overflow.
+    s = s - jax.lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))
+    p = _sparsemax(s)
+    best = jnp.sum(p * jnp.where(p > 0, s, 0) - jnp.square(p) / 2, axis=-1)
+    return best + 0.5 - at_label(s, y)
+
+
+def _sparsemax(s):
+    """The distribution nearest to scores of which the largest is 0."""
+    ordered = jnp.flip(jnp.sort(jax.lax.stop_gradient(s), axis=-1), axis=-1)
+    rank = jax.lax.broadcasted_iota(s.dtype, s.shape, s.ndim - 1) + 1
+    is_in = 1 + rank * ordered > jnp.cumsum(ordered, axis=-1)
+    least = jnp.min(jnp.where(is_in, ordered, 0), axis=-1, keepdims=True)
+    support = s >= least
+    count = jnp.sum(support, axis=-1, keepdims=True, dtype=s.dtype)
+    # At least one element, the largest, is in the support.
+    tau = (jnp.sum(jnp.where(support, s, 0), axis=-1, keepdims=True) - 1) / count
+    return jnp.where(support, s - tau, 0)
