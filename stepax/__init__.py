@@ -6,6 +6,7 @@ Names only; each is defined in the module it is imported from.
 from . import (
     assignment as assignment,
     contrib as contrib,
+    losses as losses,
     perturbations as perturbations,
     projections as projections,
     schedules as schedules,
@@ -82,6 +83,37 @@ from ._linesearch.zoom import (
     ScaleByZoomLinesearchState as ScaleByZoomLinesearchState,
     ZoomLinesearchInfo as ZoomLinesearchInfo,
     scale_by_zoom_linesearch as scale_by_zoom_linesearch,
+)
+from ._losses.binary import (
+    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+    sigmoid_focal_loss as sigmoid_focal_loss,
+)
+from ._losses.contrastive import ntxent as ntxent
+from ._losses.cosine import (
+    cosine_distance as cosine_distance,
+    cosine_similarity as cosine_similarity,
+)
+from ._losses.ctc import (
+    ctc_loss as ctc_loss,
+    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+)
+from ._losses.divergence import (
+    convex_kl_divergence as convex_kl_divergence,
+    generalized_kl_divergence as generalized_kl_divergence,
+    kl_divergence as kl_divergence,
+)
+from ._losses.margin import hinge_loss as hinge_loss
+from ._losses.regression import (
+    huber_loss as huber_loss,
+    l2_loss as l2_loss,
+    log_cosh as log_cosh,
+    squared_error as squared_error,
+)
+from ._losses.smoothing import smooth_labels as smooth_labels
+from ._losses.softmax import (
+    safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+    softmax_cross_entropy as softmax_cross_entropy,
+    softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
 )
 from ._multi_normal import multi_normal as multi_normal
 from ._optimizers.adabelief import (
