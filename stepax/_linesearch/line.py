@@ -133,7 +133,7 @@ class Line:
     def _keep(self, grads):
         """The gradients in the dtypes of the state, if it keeps any."""
         if not self._stored:
-            return []
+            return ()
         return keep_dtypes(grads, [self._stored[i] for i in self._live])
 
 
@@ -174,8 +174,8 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
     unknown = [key for key in rest if not _takes(value_fn, key)]
     if unknown:
         raise TypeError(
-            f"`update` of `{name}` was given {', '.join(f'`{k}`' for k in unknown)}, "
-            "which `value_fn` does not take"
+            f"Unexpected keyword arguments of `update`: `value_fn`, to which `{name}` "
+            f"hands them on, does not take {', '.join(f'`{key}`' for key in unknown)}"
         )
     return value, grad, value_fn, rest
 

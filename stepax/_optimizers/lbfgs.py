@@ -10,9 +10,11 @@ Differences from Optax:
 
 1. Inner products are computed in float32 or wider.
 2. A pair of differences without curvature has no weight and is stored as zeros: one
-   for which s·y, relative to |s| |y|, is not above the rounding error.  Optax keeps
-   negative curvature, for which the updates may not descend, and divides by products
-   that are close to 0.  The initial scale is that of the last pair with a weight.
+   for which |s·y|, relative to |s| |y|, is not above the rounding error.  Optax divides
+   by products that are close to 0.  The initial scale is that of the newest pair with
+   a weight.
+3. Negative curvature is kept, as in Optax; the book leaves such pairs out, because with
+   them the updates may not descend.  `positive_only` does so.
 """
 
 import functools as ft
@@ -63,7 +65,10 @@ class ScaleByLBFGSState(NamedTuple):
 
 @public(paper="DOI 10.1007/978-0-387-40065-5", ranges={"memory_size": AT_LEAST_1})
 def scale_by_lbfgs(
-    memory_size: int = 10, scale_init_precond: bool = True
+    memory_size: int = 10,
+    scale_init_precond: bool = True,
+    *,
+    positive_only: bool = False,
 ) -> GradientTransformation:
     """Multiply by an approximation of the inverse Hessian.
 
@@ -72,6 +77,7 @@ def scale_by_lbfgs(
 
     memory_size: how many pairs are remembered, at least 1.
     scale_init_precond: whether the initial H has that scale, else 1.
+    positive_only: whether to leave out pairs with s·y < 0, as the book does.
 
     Raises a `ValueError` for a memory of no pair, and where `params` is missing.
     """
@@ -93,7 +99,7 @@ def scale_by_lbfgs(
         _check(flow, live, columns)
         old = state._replace(**{name: pick(x) for name, x in columns.items()})
         g, p = pick(flow.leaves), list(map(jnp.asarray, pick(flow.params)))
-        u, new = _step(g, p, old, scale_init_precond)
+        u, new = _step(g, p, old, scale_init_precond, positive_only)
         back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
         return put(flow, live, u, flow.leaves), new._replace(**back)
 
@@ -109,6 +115,8 @@ def lbfgs(
     memory_size: int = 10,
     scale_init_precond: bool = True,
     linesearch: GradientTransformation | None = _SEARCH,
+    *,
+    positive_only: bool = False,
 ) -> GradientTransformationExtraArgs:
     """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`.
 
@@ -122,7 +130,9 @@ def lbfgs(
         for a step of 1.
     The others are those of `scale_by_lbfgs`.
     """
-    direction = scale_by_lbfgs(memory_size, scale_init_precond)
+    direction = scale_by_lbfgs(
+        memory_size, scale_init_precond, positive_only=positive_only
+    )
     is_plain = learning_rate is None
     descend = scale(-1.0) if is_plain else scale_by_learning_rate(learning_rate)
     return chain(direction, descend, identity() if linesearch is None else linesearch)
@@ -143,23 +153,24 @@ def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
             flow.check_shape(i, shape, f"`{name}` in its state")
 
 
-@ft.partial(jax.jit, static_argnums=3)
+@ft.partial(jax.jit, static_argnums=(3, 4))
 @precision.mixing
-def _step(g, p, old, is_scaled):
+def _step(g, p, old, is_scaled, positive_only):
     """One step for lists of leaves; the fields of the state are lists, too."""
-    new = _remember(old, _cast(p, old.params), _cast(g, old.updates))
+    new = _remember(old, _cast(p, old.params), _cast(g, old.updates), positive_only)
     u = _direction(g, new, old.count, is_scaled)
     return u, new
 
 
-def _remember(old, p, g):
+def _remember(old, p, g, positive_only):
     """The state with the newest pair in the place of the oldest one."""
     s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, g, old.updates)
-    weight = jnp.where(old.count > 0, _weight(s, y), 0)
+    weight = _weight(s, y)
+    is_kept = (weight > 0 if positive_only else weight != 0) & (old.count > 0)
     at = _place(old.count, old.weights_memory, 0)
 
     def write(memory, x):
-        x = jnp.where(weight > 0, x, jnp.zeros_like(x)).astype(memory.dtype)
+        x = jnp.where(is_kept, x, jnp.zeros_like(x)).astype(memory.dtype)
         return jax.lax.dynamic_update_index_in_dim(memory, x, at, 0)
 
     s = _map(write, old.diff_params_memory, s)
@@ -172,8 +183,9 @@ def _weight(s, y):
     """1 / s·y; 0 where rounding hides the sign of s·y, or there is no such number."""
     sy, ss, yy = _dot(s, y), _dot(s, s), _dot(y, y)
     limits = jnp.finfo(sy.dtype)
-    is_curved = sy > limits.eps * jnp.sqrt(ss) * jnp.sqrt(yy)
-    exists = (jnp.minimum(sy, yy) > limits.tiny) & (jnp.maximum(sy, yy) < jnp.inf)
+    size = jnp.abs(sy)
+    is_curved = size > limits.eps * jnp.sqrt(ss) * jnp.sqrt(yy)
+    exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
     return jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
 
 
@@ -213,14 +225,14 @@ def _initial_scale(g, pair, age):
     """s·y / y·y of the pair of an age; without one, so that the step is at most 1."""
     s, y, weight = pair(age)
     sy, yy = _dot(s, y), _dot(y, y)
-    curved = sy / jnp.where(weight > 0, yy, 1)
-    return jnp.where(weight > 0, curved, 1 / jnp.maximum(norm(g), 1))
+    curved = sy / jnp.where(weight == 0, 1, yy)
+    return jnp.where(weight != 0, curved, 1 / jnp.maximum(norm(g), 1))
 
 
 def _newest(count, weights):
     """The age of the newest pair with a weight; any if there is none."""
     ages = jnp.arange(weights.size, dtype=count.dtype)
-    return jnp.argmax(weights[_place(count, weights, ages)] > 0).astype(count.dtype)
+    return jnp.argmax(weights[_place(count, weights, ages)] != 0).astype(count.dtype)
 
 
 def _place(count, weights, age):
