@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .inputs import broadcast, fit, floats, mask
-from .softmax import log_softmax, masked, times_log
+from .softmax import left_out, log_softmax, times_log
 
 
 def ranking_softmax_loss(
@@ -43,7 +43,7 @@ def ranking_softmax_loss(
         w, _ = floats({}, {"weights": weights})
         y = broadcast("weights", w.astype(y.dtype), x.shape) * y
     counts = mask(where, x.shape)
-    x, y = masked(x, y, counts)
+    x, y = left_out(x, y, counts)
     loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
     if reduce_fn is not None:
         loss = jnp.asarray(reduce_fn(loss, where=_lists(counts)))

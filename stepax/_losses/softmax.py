@@ -48,7 +48,7 @@ def softmax_cross_entropy(
     x, y, dtype = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y}, axis)
     axes = normal_axes(axis, x.ndim)
-    x, y = masked(x, y, mask(where, x.shape, axes))
+    x, y = left_out(x, y, mask(where, x.shape, axes))
     return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
 
 
@@ -126,14 +126,14 @@ def poly_loss_cross_entropy(
     x, y, dtype = floats({"logits": logits, "labels": labels})
     x, y = fit({"logits": x, "labels": y}, axis)
     axes = normal_axes(axis, x.ndim)
-    x, y = masked(x, y, mask(where, x.shape, axes))
+    x, y = left_out(x, y, mask(where, x.shape, axes))
     log_p = log_softmax(x, axes)
     cross_entropy = -jnp.sum(times_log(y, log_p), axes)
     missed = -jnp.sum(y * jnp.expm1(log_p), axes)
     return (cross_entropy + jnp.asarray(epsilon, x.dtype) * missed).astype(dtype)
 
 
-def masked(
+def left_out(
     x: jax.Array, y: jax.Array, where: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     """Logits of -inf and labels of 0 where an element does not count."""
