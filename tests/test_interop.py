@@ -273,3 +273,16 @@ def test_the_command_explains_itself(capsys):
         main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "python -m stepax.interop.optax" in said and "gives Stepax" in said
+
+
+# --- the page ------------------------------------------------------------------------
+
+
+def test_blocks_of_the_page_run():
+    text = (ROOT / "docs" / "interop.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    with jax.numpy_dtype_promotion("standard"):
+        for block in blocks:
+            exec(compile(block, "interop.md", "exec"), names)
