@@ -87,9 +87,13 @@ class _Sealed:
 
 
 def _sealed(spec: Any, kind: type) -> Any:
-    is_label = lambda x: isinstance(x, kind)
-    seal = lambda x: _Sealed(x) if is_label(x) else x
-    return jax.tree.map(seal, spec, is_leaf=is_label)
+    if isinstance(spec, kind):
+        return _Sealed(spec)
+    if isinstance(spec, dict):  # whose order JAX would change, and patterns have one
+        return {key: _sealed(x, kind) for key, x in spec.items()}
+    is_end = lambda x: isinstance(x, kind | dict)
+    seal = lambda x: _sealed(x, kind) if is_end(x) else x
+    return jax.tree.map(seal, spec, is_leaf=is_end)
 
 
 def _has_mapping(spec: Any) -> bool:
