@@ -63,11 +63,11 @@ def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
     labels = select.resolve(spec, tree, what, kind)
     axes = []
     for i, (label, x) in enumerate(zip(labels, leaves, strict=True)):
-        if label is None or not is_array(x):
+        if label is None or not (is_array(x) or x is None):
             axes.append(None)
             continue
         try:
-            axes.append(_axes(label, np.shape(x), kind))
+            axes.append(_axes(label, None if x is None else np.shape(x), kind))
         except (ValueError, TypeError) as error:
             where = f"`{what}` for {errors.paths(tree)[i]}"
             raise type(error)(f"{where} is {label!r}, {error}") from None
@@ -78,10 +78,12 @@ def _ndim(x: Any) -> int:
     return np.ndim(x) if is_array(x) else 0
 
 
-def _axes(label: Any, shape: tuple, kind: type) -> Axes:
+def _axes(label: Any, shape: tuple | None, kind: type) -> Axes:
     if not isinstance(label, kind):
         raise TypeError(f"expected a `{kind.__name__}` or `None`")
     rows, columns = map(_tuple, label)
+    if shape is None:
+        return Axes(rows, columns)  # there is no gradient, and nothing to be done
     used, n = rows + columns, len(shape)
     if not rows or not columns or not all(-n <= i < n for i in used):
         raise ValueError(
@@ -126,7 +128,7 @@ def on_matrices(
 
     def update(updates, state, params=None, **extra_args):
         flow, axes = Flow(updates, None), find(updates)
-        shapes = [jnp.shape(x) for x in flow.leaves]
+        shapes = [getattr(x, "shape", None) for x in flow.leaves]
 
         def moved(tree, name, move):
             xs = zip(align(flow, tree, name), flow.leaves, axes, shapes, strict=True)

@@ -41,7 +41,7 @@ def orthogonalize(
     is_tall = x.shape[-2] > x.shape[-1]
     x = _adjoint(x) if is_tall else x
     norm = precondition(x) + eps
-    x = x / jnp.where(norm == 0, 1, norm)
+    x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 
     # Rolled: a program as long as one step, which needs the memory of one step.
