@@ -244,7 +244,8 @@ def scale_by_distance_over_gradients(
     def leaf(g, p, c, r, total, start):
         squares, distance = _statistics(g, p, start)
         r, total = jnp.maximum(r, root(distance)), total + squares
-        return global_scale * _step_size(r, total, eps) * g, r, total, start
+        eta = global_scale * _step_size(r, total, eps)[0]
+        return eta * g, r, total, start
 
     def start_of(p):
         p = INITIAL.make(p)
@@ -254,12 +255,7 @@ def scale_by_distance_over_gradients(
     first = number(lambda p: reps_rel * (1 + norm(p)))
     slots = {
         "max_dist": Slot(make=first, alike=False),
-        "grad_sum_of_squares": Slot(
-            make=number(),
-            alike=False,
-            encode=lambda x: x.reshape(1),
-            decode=lambda x: x.reshape(()),
-        ),
+        "grad_sum_of_squares": Slot(make=number(shape=(1,)), alike=False),
         "init_params": Slot(make=start_of),
     }
     State = ScaleByDistanceOverGradientsState

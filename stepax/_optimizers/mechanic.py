@@ -87,8 +87,8 @@ def _tune_scale(
         bounded = jnp.clip(h, -m, m)
         m = jnp.maximum(betas * m, jnp.abs(h) + eps)
         v = jnp.square(betas) * v + jnp.square(h)
-        r = jnp.maximum(betas * r + bounded * s, 0)
-        new = (s_init * m / num_betas + r) / (root(v) + eps)
+        r = betas * r + bounded * s
+        new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (root(v) + eps)
         return (s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
 
     def leaf(u, p, c, x0, g):
@@ -121,9 +121,9 @@ def mechanize(
 
         Δ = (p_start - p) / (S + eps),   S = Σ s,   u = base_optimizer(g)
         h = Σ Δ (g + weight_decay S ‖g‖ / (‖p‖ + eps) p)
-        r = max(β r + clip(h, -m, m) s, 0)
+        r = β r + clip(h, -m, m) s
         m = max(β m, |h| + eps),   v = β² v + h²
-        s = (s_init m / num_betas + r) / (sqrt(v) + eps)
+        s = (s_init m / num_betas + max(r, 0)) / (sqrt(v) + eps)
         p = p_start - S (Δ - u)
 
     base_optimizer: gives the direction, at a learning rate near 1 or a schedule of it;

@@ -18,6 +18,7 @@ from .._engine.compose import build
 from .._engine.moments import square
 from .._engine.numerics import safe_increment
 from .._engine.partition import masked
+from .._engine.precision import mixing
 from .._engine.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -151,6 +152,7 @@ def prodigy(
 def _decaying(tx, rate, weight_decay, mask):
     """Prodigy with decay of some parameters, in the state of the plain one."""
 
+    @mixing
     def update(updates, state, params=None, **extra_args):
         updates, new = tx.update(updates, state, params)
         decay = rate(state.estim_lr, state.count) * at(weight_decay, state.count)
