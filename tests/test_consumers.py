@@ -13,7 +13,7 @@ import orbax.checkpoint
 import pytest
 from brax.training.agents.ppo import losses, networks
 from brax.training.agents.ppo.optimizer import adaptive_kl_learning_rate
-from flax import linen, nnx
+from flax import linen, nnx, serialization
 from flax.training.train_state import TrainState
 from numpyro import distributions as dist, infer
 
@@ -100,6 +100,43 @@ def test_flax_train_state_trains_as_with_optax():
     assert len(traces) == 1  # a fresh transformation is an equal static field
     assert_close(found.params, trained(optax.adamw(1e-2)).params)
     assert isinstance(found.opt_state[0], optax.ScaleByAdamState)
+
+
+def test_a_train_state_is_saved_and_restored():
+    """By Flax, with a state of Optax to start from, too."""
+    params = linen.Dense(2).init(jax.random.key(0), inputs)
+
+    def made(o):
+        tx = o.chain(o.clip(1.0), o.inject_hyperparams(o.adam)(1e-2))
+        return TrainState.create(apply_fn=jnp.dot, params=params, tx=tx)
+
+    step = lambda state: state.apply_gradients(grads=params)
+    ours, theirs = step(made(stepax)), step(made(optax))
+    for saved in ours, theirs:
+        again = serialization.from_bytes(made(stepax), serialization.to_bytes(saved))
+        assert jax.tree.structure(again) == jax.tree.structure(ours)
+        found, wanted = step(again), step(theirs)
+        assert_close(found.params, wanted.params)
+        assert_close(found.opt_state, wanted.opt_state)
+
+
+def test_an_nnx_state_is_a_tree_of_parameters():
+    graph, params = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Param)
+
+    def trained(o):
+        tx, p = (
+            o.lion(1e-2, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
+            params,
+        )
+        state = tx.init(p)
+        value = lambda p: jnp.mean(nnx.merge(graph, p)(inputs) ** 2)
+        for _ in range(3):
+            updates, state = tx.update(jax.grad(value)(p), state, p)
+            p = o.apply_updates(p, updates)
+        return p, state
+
+    assert_close(trained(stepax), trained(optax))
+    assert type(trained(stepax)[0]) is nnx.State
 
 
 # --- Equinox, Optimistix, NumPyro, Orbax ---------------------------------------------
