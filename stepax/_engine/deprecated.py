@@ -33,6 +33,11 @@ TABLE = {
 }
 
 
+def is_replaced(name: str) -> bool:
+    """Whether a name is deprecated everywhere; one that moved is in its old home."""
+    return name in TABLE and TABLE[name].new.rpartition(".")[2] != name
+
+
 def warn(name: str, stacklevel: int = 2) -> None:
     """Say what to write instead of `name`, to whoever called the caller of this.
 

@@ -143,7 +143,7 @@ def recipe(
         for k, x in bound.arguments.items():
             bound.arguments[k] = _plain(x)
         ranges.check(name, bound.arguments, own_ranges)
-        if name in deprecated.TABLE:
+        if deprecated.is_replaced(name):
             deprecated.warn(name, stacklevel=2)
         tx: Any = factory(*bound.args, **bound.kwargs)
         if not isinstance(tx, Transformation):
