@@ -1,0 +1,127 @@
+"""Cutting the arguments of a call into microbatches, without moving a number."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._engine import errors
+from ._engine.protocol import is_none
+
+
+def axis_of(x, axis, name):
+    ndim = jnp.ndim(x)
+    if not -ndim <= axis < ndim:
+        raise ValueError(
+            f"{name} has shape {jnp.shape(x)}, so that it has no batch axis {axis}"
+        )
+    return axis % ndim
+
+
+def count_of(rows, size, name):
+    """How many microbatches there are."""
+    if size < 1 or rows % size:
+        raise ValueError(
+            f"{name} has {rows} rows, which `microbatch_size` {size} does not divide; "
+            "choose a divisor, or pad the batch and weigh the padding with 0"
+        )
+    return rows // size
+
+
+def cut(x, axis, size):
+    """The batch axis as two, of rows and of microbatches; nothing is moved."""
+    shape = jnp.shape(x)
+    count = shape[axis] // size
+    return jnp.reshape(x, (*shape[:axis], size, count, *shape[axis + 1 :]))
+
+
+class Parts:
+    """The arguments of a call, of which some are cut into microbatches.
+
+    places: from positions and keywords of arguments to their batch axes, which may be
+        prefixes of their trees.
+    """
+
+    def __init__(self, args, kwargs, places, size):
+        call = list(args), kwargs
+        (self.leaves, self.treedef), self.size = jax.tree.flatten(call), size
+        names = _names(call)
+        axes = []
+        for place, x in [*enumerate(args), *sorted(kwargs.items())]:
+            axes += _prefix(places.get(place), x, place)
+        self.axes, rows = [], {}
+        for x, axis, name in zip(self.leaves, axes, names, strict=True):
+            self.axes.append(None if axis is None else axis_of(x, axis, name))
+            if axis is not None:
+                rows[name] = jnp.shape(x)[self.axes[-1]]
+        if not rows:
+            raise ValueError("no argument has a batch axis, so that nothing can be cut")
+        first, wanted = next(iter(rows.items()))
+        for name, found in rows.items():
+            if found != wanted:
+                raise ValueError(
+                    f"{name} has {found} rows and {first} has {wanted}, but the batch "
+                    "axes must be equally long"
+                )
+        self.count = count_of(wanted, size, first)
+        pairs = zip(self.leaves, self.axes, strict=True)
+        self.cut = [x if k is None else cut(x, k, size) for x, k in pairs]
+
+    def take(self, i):
+        """The arguments for microbatch i."""
+
+        def leaf(x, axis):
+            if axis is None:
+                return x
+            return jax.lax.dynamic_index_in_dim(x, i, axis + 1, keepdims=False)
+
+        return self._call(map(leaf, self.cut, self.axes))
+
+    def like(self):
+        """Arguments that look like those of a microbatch, also if there is none."""
+
+        def leaf(x, axis):
+            if axis is None:
+                return x
+            shape = (*x.shape[: axis + 1], *x.shape[axis + 2 :])
+            return jnp.zeros(shape, x.dtype)
+
+        return self._call(map(leaf, self.cut, self.axes))
+
+    def _call(self, leaves):
+        return self.treedef.unflatten(leaves)
+
+
+def paths(tree: Any) -> list[str]:
+    """The path of each leaf, `None` left out."""
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(path) or "the root" for path, _ in found]
+
+
+def _names(call):
+    """Each leaf as errors name it."""
+    found = []
+    for path, _ in jax.tree_util.tree_leaves_with_path(call):
+        kind, name, *rest = path
+        place = f"argument {name.idx}" if kind.idx == 0 else f"`{name.key}`"
+        found.append(f"{place}{jax.tree_util.keystr(tuple(rest))}")
+    return found
+
+
+def _prefix(axes, x, place):
+    """The axis of each leaf of an argument."""
+    try:
+        return spread(axes, x)
+    except (ValueError, TypeError):
+        raise errors.mismatch("in_axes", axes, f"argument {place}", x) from None
+
+
+def spread(prefix: Any, tree: Any) -> list:
+    """What a prefix has for each leaf of a tree; `None` counts as something."""
+    found = []
+
+    def extend(x, part):
+        found.extend([x] * len(jax.tree.leaves(part)))
+
+    jax.tree.map(extend, prefix, tree, is_leaf=is_none)
+    return found
