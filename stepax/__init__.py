@@ -7,6 +7,7 @@ from . import (
     assignment as assignment,
     contrib as contrib,
     losses as losses,
+    microbatching as microbatching,
     perturbations as perturbations,
     projections as projections,
     schedules as schedules,
@@ -294,6 +295,7 @@ from ._transforms.stateless import (
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
 )
+from .microbatching import microbatch as microbatch
 from .schedules import (
     constant_schedule as constant_schedule,
     cosine_decay_schedule as cosine_decay_schedule,
