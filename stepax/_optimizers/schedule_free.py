@@ -15,6 +15,7 @@ without x, whose division by b1 rounds; averages are kept in float32 or wider;
 `schedule_free_eval_params` finds the state wherever it is.
 """
 
+import functools as ft
 from typing import Any, NamedTuple
 
 import jax
@@ -113,7 +114,7 @@ def _alien(name: str, state: Any) -> ValueError:
     )
 
 
-@recipe
+@ft.partial(recipe, own_ranges=_RANGES)
 def average_iterates(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike,
