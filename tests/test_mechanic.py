@@ -1,5 +1,7 @@
 """Mechanic: the paper, Optax, and what it hands to the optimizer that it tunes."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,10 +122,11 @@ def test_complex_parameters_are_pairs_of_real_ones():
 
 
 def test_mistakes_are_told():
+    factory: Any = stepax.sgd
     with pytest.raises(ValueError, match="`num_betas` is 0, expected at least 1"):
         contrib.mechanize(stepax.sgd(1.0), num_betas=0)
     with pytest.raises(TypeError, match="`base_optimizer` of `mechanize` must be a"):
-        contrib.mechanize(stepax.sgd)
+        contrib.mechanize(factory)
     p, tx = jnp.ones(2), contrib.mechanize(stepax.sgd(1.0))
     with pytest.raises(ValueError, match="`params` is missing"):
         tx.update(p, tx.init(p))
