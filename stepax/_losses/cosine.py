@@ -22,10 +22,10 @@ def cosine_similarity(
 ) -> jax.Array:
     """The cosine of the angle between vectors.
 
-        p·t / (max(‖p‖, epsilon) max(‖t‖, epsilon)),   0 where a vector is 0
+        p·t / sqrt(max(‖p‖², epsilon) max(‖t‖², epsilon)),   0 where a vector is 0
 
     predictions, targets: p and t, shape [..., size].
-    epsilon: the least length to divide by, at least 0.
+    epsilon: the least squared length to divide by, at least 0.
     axis: the axis or axes of the vectors; `None` for all.
     where: which elements count; broadcast to the predictions.
 
@@ -37,7 +37,7 @@ def cosine_similarity(
     counts, axes = mask(where, p.shape), normal_axes(axis, p.ndim)
     if counts is not None:
         p, t = (jnp.where(counts, x, 0) for x in (p, t))
-    least = jnp.asarray(epsilon, p.dtype)
+    least = jnp.sqrt(jnp.asarray(epsilon, p.dtype))
     return jnp.sum(unit(p, axes, least) * unit(t, axes, least), axes).astype(dtype)
 
 

@@ -147,6 +147,11 @@ def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     )
 
 
+def is_known(x: ArrayLike) -> bool:
+    """Whether the elements can be read here and now."""
+    return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+
+
 def whole_labels(
     labels: ArrayLike, classes: int, least: int = 0, known: bool = True
 ) -> jax.Array:
@@ -159,8 +164,9 @@ def whole_labels(
     Raises TypeError for other dtypes, ValueError for labels out of range.
     """
     _check_kind({"labels": labels}, (jnp.integer,), "integers")
-    if known and not isinstance(labels, Tracer) and np.size(labels):
-        low, high = np.min(labels), np.max(labels)
+    if known and np.size(labels) and is_known(labels):
+        values = np.asarray(labels)
+        low, high = values.min(), values.max()
         if low < least or high >= classes:
             raise ValueError(
                 f"`labels` has values from {low} to {high}, "

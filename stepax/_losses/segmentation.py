@@ -19,10 +19,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .inputs import check_same_shape, floating, floats, normal_axes
+from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
 
@@ -163,17 +162,18 @@ def _probabilities(x):
 
 def _checked(p, dtype):
     """Probabilities; checked where they are known."""
-    if isinstance(p, Tracer) or p.size == 0:
+    if p.size == 0 or not is_known(p):
         return p
     is_single = p.shape[-1] == 1
-    total = np.asarray(p) if is_single else np.sum(p, -1)
+    total = np.asarray(p) if is_single else np.asarray(p).sum(-1)
     low, high = total.min(), total.max()
     tolerance = max(1e-3, 4 * float(jnp.finfo(dtype).eps))
     if low < (0 if is_single else 1) - tolerance or high > 1 + tolerance:
         what = "values" if is_single else "sums over the classes"
         raise ValueError(
             f"`predictions` has {what} from {low} to {high}, "
-            "expected probabilities where `apply_softmax` or `apply_sigmoid` is false"
+            "expected valid probability distributions where `apply_softmax` or "
+            "`apply_sigmoid` is false"
         )
     return p
 
