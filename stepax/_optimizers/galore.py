@@ -218,10 +218,10 @@ def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
 @ft.partial(jax.jit, static_argnums=0)
 @mixing
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
+    """Not rounded to half precision, in which the sums may not exist."""
     wide = widen(projector)
     m = matrices.to_matrices(widen(x), view.axes)
-    low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
-    return low.astype(x.dtype)
+    return jnp.conj(wide.T) @ m if view.is_left else m @ wide
 
 
 @ft.partial(jax.jit, static_argnums=1)

@@ -116,13 +116,16 @@ def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
     deviation = jnp.asarray(l2_norm_clip * noise_multiplier)
     means = []
     for g, total, now in zip(gs, sums, keys, strict=True):
-        noise = jax.random.normal(now, total.shape, total.dtype)
-        real = jnp.finfo(total.dtype).dtype
-        mean = (total + deviation.astype(real) * noise) / len(g)
-        means.append(
-            mean.astype(g.dtype) if jnp.issubdtype(g.dtype, jnp.inexact) else mean
-        )
+        mean = (total + deviation.astype(total.dtype) * _noise(now, total)) / len(g)
+        is_inexact = jnp.issubdtype(g.dtype, jnp.inexact)
+        means.append(mean.astype(g.dtype) if is_inexact else mean)
     return means, rng_key
+
+
+def _noise(key, x):
+    """Of deviation 1 in each number; JAX halves the variance of complex ones."""
+    noise = jax.random.normal(key, x.shape, x.dtype)
+    return noise * jnp.asarray(2**0.5, x.dtype) if jnp.iscomplexobj(x) else noise
 
 
 @public("aggregate", paper=PAPER, ranges=_RANGES)
