@@ -1,0 +1,3 @@
+"""What may still change: names only."""
+
+from . import aggregating as aggregating

@@ -1,0 +1,273 @@
+"""Optimizers of the gradients of single examples: process, aggregate, then step.
+
+Differences from Optax: means are kept in float32 or wider; the optimizer behind an
+aggregator that still gathers does no work; no NaN is carried from one step into the
+next.
+"""
+
+import functools as ft
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from .. import tree
+from .._engine import errors
+from .._engine.compose import build
+from .._engine.control import branch
+from .._engine.leafwise import keep_dtypes, map_gradients, zeros_like_updates
+from .._engine.numerics import has_numbers, safe_increment, widen
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    TransformInitFn,
+    Updates,
+    init_empty_state,
+    require,
+    takes_extra_args,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.recipe import recipe
+from .._engine.rule import Rule, Slot
+from .._engine.twin import twin
+
+
+Axis = int | Sequence[int] | None
+
+
+class AggregatorUpdateFn(Protocol):
+    """Makes one update of the updates of single examples."""
+
+    def __call__(
+        self,
+        per_elt_updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        **extra_args: Any,
+    ) -> tuple[Updates, OptState]: ...
+
+
+@twin
+class Aggregator(NamedTuple):
+    """A pair of functions like a transformation, but from many updates to one.
+
+    init:   params -> state
+    update: (per_elt_updates, state, params=None) -> (updates, state)
+    """
+
+    init: TransformInitFn
+    update: Callable[..., tuple[Updates, OptState]]
+
+
+def process(
+    preprocessor: GradientTransformation,
+    aggregator: Aggregator | GradientTransformation,
+    postprocessor: GradientTransformation,
+    aggregator_has_aux: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Process the gradients of examples, aggregate them, and process the aggregate.
+
+    Where the state of the aggregator has a field `ready` that is false, nothing comes
+    after it: the updates are zeros and the postprocessor keeps its state.
+
+    preprocessor: sees the updates of the examples.
+    aggregator: makes one update of them.
+    postprocessor: sees that one; it is given the keywords of `update`.
+    aggregator_has_aux: whether the aggregator returns a pair of the update and a dict,
+        which are further keywords for the postprocessor.
+    """
+    members = {
+        "preprocessor": preprocessor,
+        "aggregator": aggregator,
+        "postprocessor": postprocessor,
+    }
+    for name, tx in members.items():
+        require(tx, f"`{name}` of `process`")
+    before, after = map(with_extra_args_support, (preprocessor, postprocessor))
+
+    def init(params):
+        return before.init(params), aggregator.init(params), after.init(params)
+
+    def update(updates, state, params=None, **extra_args):
+        first, middle, last = state
+        updates, first = before.update(updates, first, params, **extra_args)
+        more = extra_args if takes_extra_args(aggregator) else {}
+        found, middle = aggregator.update(updates, middle, params, **more)
+        mean, aux = found if aggregator_has_aux else (found, {})
+
+        def step():
+            u, new = after.update(mean, last, params, **extra_args, **aux)
+            u = map_gradients(lambda g, x: x.astype(g.dtype), mean, updates=u)
+            return u, keep_dtypes(new, last)
+
+        def wait():
+            return zeros_like_updates(mean), last
+
+        flags = [x for _, x in tree.get_all_with_path(middle, "ready")]
+        if not flags:
+            updates, last = after.update(mean, last, params, **extra_args, **aux)
+        else:
+            updates, last = branch(ft.reduce(jnp.logical_and, flags), step, wait)
+        return updates, (first, middle, last)
+
+    return transformation(init, update, inner=(before, after))
+
+
+def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
+    """An aggregator that takes the mean over examples.
+
+    per_elt_axis: the axis, or axes, of examples.
+    """
+
+    def update(per_elt_updates, state, params=None):
+        get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
+        return each(_narrow_mean(per_elt_axis), per_elt_updates), state
+
+    return Aggregator(init_empty_state, update)
+
+
+@twin
+class AccumulateAvgUpdatesState(NamedTuple):
+    """State of `accumulate_avg_updates`.
+
+    micro_step: updates taken in since the last mean, a scalar.
+    ready: whether the last call returned a mean, a scalar.
+    avg_grad: their mean, shaped as the parameters.
+    """
+
+    micro_step: jax.Array
+    ready: jax.Array
+    avg_grad: Any
+
+
+@recipe
+def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
+    """Return the mean of k updates at each k-th step, and zeros at the others.
+
+        avg = avg + (g - avg) / n,   n = 1 ... k;   at n = k: u = avg, avg = 0
+
+    accumulation_steps: k, at least 1.
+
+    Raises ValueError for fewer.
+    """
+    check_steps(accumulation_steps)
+    if accumulation_steps == 1:
+        return identity()
+
+    def once(shared, total, extra):
+        n, is_last = next_step(shared[0], accumulation_steps)
+        return (n, is_last), (jnp.where(is_last, 0, n), is_last)
+
+    def leaf(g, p, c, avg):
+        n, is_last = c
+        avg = avg + (g - avg) / n
+        return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
+
+    shared = {"micro_step": zero, "ready": lambda: jnp.zeros([], bool)}
+    slots = {"avg_grad": Slot(wide_zeros)}
+    return build(Rule(leaf, AccumulateAvgUpdatesState, slots, shared, once))
+
+
+def average_incrementally_updates(
+    per_elt_axis: Axis, accumulation_steps: int
+) -> Aggregator | GradientTransformation:
+    """The mean over examples, and over several batches of them.
+
+    per_elt_axis: the axis, or axes, of examples; `None` if the updates are means.
+    accumulation_steps: how many batches, at least 1.
+
+    Returns an aggregator, or for no axis a transformation.  Raises ValueError for fewer
+    than 1 batch.
+    """
+    gather = accumulate_avg_updates(accumulation_steps)
+    if per_elt_axis is None:
+        return gather
+    average = average_per_element_updates(per_elt_axis)
+
+    def init(params):
+        return average.init(params), gather.init(params)
+
+    def update(per_elt_updates, state, params=None):
+        mean, first = average.update(per_elt_updates, state[0], params)
+        mean, second = gather.update(mean, state[1], params)
+        return mean, (first, second)
+
+    return Aggregator(init, update)
+
+
+def get_batch_size_from_per_elt_updates(
+    per_elt_updates: Updates, per_elt_axis: int | Sequence[int]
+) -> int:
+    """The number of examples, which is the same for all leaves.
+
+    per_elt_updates: a tree of arrays.
+    per_elt_axis: the axis, or axes, of examples.
+
+    Raises ValueError if a leaf lacks an axis or has another number, and names the path.
+    """
+    axes = axes_of(per_elt_axis)
+    sizes: dict[str, int] = {}
+
+    def measure(path, g):
+        if not has_numbers(g):
+            return
+        name, shape = jax.tree_util.keystr(path) or "the root", jnp.shape(g)
+        if any(not -len(shape) <= k < len(shape) for k in axes):
+            raise ValueError(
+                f"the updates at {name} have shape {shape}, so that they have no axis "
+                f"of examples {per_elt_axis}"
+            )
+        sizes[name] = math.prod(shape[k] for k in axes)
+
+    jax.tree_util.tree_map_with_path(measure, per_elt_updates)
+    if not sizes:
+        raise ValueError("`per_elt_updates` has no array, so that there is no size")
+    if len(set(sizes.values())) > 1:
+        listed = errors.some(f"{n} at {name}" for name, n in sizes.items())
+        raise ValueError(f"the numbers of examples differ: {listed}")
+    return next(iter(sizes.values()))
+
+
+def axes_of(axis):
+    if axis is None:
+        raise ValueError("`per_elt_axis` is None, expected the axis of examples")
+    return (axis,) if isinstance(axis, int) else tuple(axis)
+
+
+def each(f, gradients):
+    return jax.tree.map(lambda g: f(g) if has_numbers(g) else g, gradients)
+
+
+def _narrow_mean(axis):
+    return lambda g: jnp.mean(widen(g), axis=axes_of(axis)).astype(dtype_of(g))
+
+
+def dtype_of(g):
+    return jnp.result_type(g) if has_numbers(g) else g.dtype
+
+
+def check_steps(steps):
+    if steps < 1:
+        raise ValueError(f"`accumulation_steps` is {steps}, expected at least 1")
+
+
+def next_step(micro_step, steps):
+    n = safe_increment(micro_step)
+    return n, n >= steps
+
+
+def zero():
+    return jnp.zeros([], jnp.int32)
+
+
+def wide_zeros(p):
+    """Zeros in float32 or wider."""
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.promote_types(jnp.result_type(p), jnp.float32)
+    return jnp.zeros_like(p, dtype)

@@ -1,0 +1,258 @@
+"""Mean and variance of the gradients of single examples, and their running means.
+
+The variance of several batches is joined as in Chan, Golub and LeVeque, 1983,
+Algorithms for Computing the Sample Variance (DOI:10.1080/00031305.1983.10483115).
+
+Differences from Optax: all is kept in float32 or wider; nothing is divided by 0 for a
+batch of one example, or before the first; the weight of what is new is 1 minus the
+stored decay, which is what the correction for the start divides by.
+"""
+
+import functools as ft
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .. import tree
+from .._engine.chain import chain
+from .._engine.numerics import abs_sq, has_numbers, safe_increment, widen
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    init_empty_state,
+    transformation,
+)
+from .._engine.recipe import recipe
+from .._engine.rule import Slot, is_trainable
+from .._engine.twin import twin
+from ._aggregate import (
+    Aggregator,
+    axes_of,
+    check_steps,
+    dtype_of,
+    each,
+    get_batch_size_from_per_elt_updates,
+    next_step,
+    process,
+    wide_zeros,
+    zero,
+)
+
+
+Axis = int | Sequence[int] | None
+
+
+@twin
+class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
+    """State of `get_per_element_mean_and_sum_sq_diff_grads`.
+
+    micro_step: batches taken in since the last result, a scalar.
+    ready: whether the last call returned a result, a scalar.
+    mean_grads: mean over the examples so far, shaped as the parameters.
+    sum_sq_diff_grads: sum of squared distances from it, shaped as the parameters.
+    """
+
+    micro_step: jax.Array
+    ready: jax.Array
+    mean_grads: Any
+    sum_sq_diff_grads: Any
+
+
+def get_per_element_mean_and_sum_sq_diff_grads(
+    per_elt_axis: int | Sequence[int] = 0, accumulation_steps: int = 1
+) -> Aggregator:
+    """An aggregator that takes the mean, and the sum of squared distances from it.
+
+        mean = Σ g / B,   sum_sq_diff = Σ |g - mean|²      over B examples
+        joined:  δ = mean' - mean,   mean = mean + δ B / N,
+                 sum_sq_diff = sum_sq_diff + sum_sq_diff' + |δ|² B (N - B) / N
+
+    per_elt_axis: the axis, or axes, of examples.
+    accumulation_steps: over how many batches, at least 1.
+
+    Its update returns the mean, and a dict of `sum_sq_diff_grads` and of `sample_size`,
+    the number N of examples, which is 0 as long as it gathers.
+    """
+    check_steps(accumulation_steps)
+
+    def init(params):
+        if accumulation_steps == 1:
+            return init_empty_state(params)
+        mean, sq = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
+        ready = jnp.zeros([], bool)
+        return PerElementMeanAndSumSqDiffGradsState(zero(), ready, mean, sq)
+
+    def update(per_elt_updates, state, params=None):
+        size = get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
+        mean, sq = _moments(per_elt_updates, per_elt_axis)
+        if accumulation_steps > 1:
+            n, is_last = next_step(state.micro_step, accumulation_steps)
+            mean, sq, state = _joined(mean, sq, size, n, is_last, state)
+            size = jnp.where(is_last, n * size, 0)
+        mean = jax.tree.map(lambda x, g: x.astype(dtype_of(g)), mean, per_elt_updates)
+        return (mean, {"sum_sq_diff_grads": sq, "sample_size": size}), state
+
+    return Aggregator(init, update)
+
+
+def _joined(mean, sq, size, n, is_last, state):
+    """What is returned of n batches, and the next state."""
+
+    def add(old, mean):
+        return old + (mean - old) / n.astype(mean.real.dtype)
+
+    def add_squares(old_sq, sq, old, mean):
+        weight = (n - 1).astype(sq.dtype) * size / n.astype(sq.dtype)
+        return old_sq + sq + abs_sq(mean - old) * weight
+
+    old, old_sq = state.mean_grads, state.sum_sq_diff_grads
+    sq = jax.tree.map(add_squares, old_sq, sq, old, mean)
+    mean = jax.tree.map(add, old, mean)
+    shown = tree.where(is_last, (mean, sq), tree.zeros_like((mean, sq)))
+    kept = tree.where(is_last, tree.zeros_like((mean, sq)), (mean, sq))
+    micro_step = jnp.where(is_last, 0, n)
+    return *shown, PerElementMeanAndSumSqDiffGradsState(micro_step, is_last, *kept)
+
+
+@twin
+class PerElementMeanAndVarianceEMAState(NamedTuple):
+    """State of `track_per_element_mean_and_variance_with_ema`.
+
+    count: steps taken, a scalar.
+    ema_decay: weight of the past, a scalar.
+    mean_grads_ema, variance_grads_ema: running means, shaped as the parameters; see
+        `get_unbiased_mean_and_variance_ema`.
+    """
+
+    count: jax.Array
+    ema_decay: jax.Array
+    mean_grads_ema: Any
+    variance_grads_ema: Any
+
+
+@recipe
+def track_per_element_mean_and_variance_with_ema(
+    ema_decay: ArrayLike = 0.9,
+) -> GradientTransformationExtraArgs:
+    """Keep running means of the gradient and of its variance among examples.
+
+        mean = decay mean + (1 - decay) g
+        variance = decay variance + (1 - decay) sum_sq_diff / (N - 1)
+
+    The updates are passed on; where N is 0 nothing is taken in.
+
+    ema_decay: weight of the past, in [0, 1).
+
+    Its update needs the keywords `sum_sq_diff_grads` and `sample_size`, which the
+    aggregator `get_per_element_mean_and_sum_sq_diff_grads` gives.
+    """
+
+    def init(params):
+        decay = jnp.asarray(ema_decay, jnp.float32)
+        mean, variance = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
+        return PerElementMeanAndVarianceEMAState(zero(), decay, mean, variance)
+
+    def update(
+        updates, state, params=None, *, sum_sq_diff_grads, sample_size, **extra_args
+    ):
+        size = jnp.asarray(sample_size)
+        freedom = jnp.maximum(size - 1, 1)
+        is_new = size > 0
+
+        def mix(old, x, divisor: ArrayLike = 1):
+            decay = state.ema_decay.astype(old.real.dtype)
+            x = x.astype(old.dtype) / jnp.asarray(divisor).astype(old.real.dtype)
+            return jnp.where(is_new, decay * old + (1 - decay) * x, old)
+
+        spread = ft.partial(mix, divisor=freedom)
+        mean = _mixed(mix, state.mean_grads_ema, updates)
+        variance = _mixed(spread, state.variance_grads_ema, sum_sq_diff_grads)
+        count = jnp.where(is_new, safe_increment(state.count), state.count)
+        decay = state.ema_decay
+        return updates, PerElementMeanAndVarianceEMAState(count, decay, mean, variance)
+
+    return transformation(init, update)
+
+
+def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
+    """The running means of gradient and variance, without the zeros they started from.
+
+        mean / (1 - decay^count),   and zeros before the first step
+
+    state: of an optimizer that `track_per_element_mean_and_variance_with_ema` is a part
+        of.
+
+    Raises ValueError where it is none.
+    """
+    found = tree.get_all_with_path(state, "PerElementMeanAndVarianceEMAState")
+    if len(found) != 1:
+        raise ValueError(
+            f"`state` holds {len(found)} states of "
+            "`track_per_element_mean_and_variance_with_ema`, expected 1"
+        )
+    ((_, ema),) = found
+    t = jnp.maximum(ema.count, 1)
+    rest = 1 - ema.ema_decay ** t.astype(ema.ema_decay.dtype)
+    # A decay of 1 takes nothing in, and there is nothing to make up for.
+    rest = jnp.where(rest == 0, jnp.ones_like(rest), rest)
+    whole = lambda x: x / rest.astype(x.real.dtype)
+    return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
+
+
+def add_mean_variance_to_opt(
+    opt: GradientTransformation,
+    ema_decay: ArrayLike = 0.9,
+    per_elt_axis: int | Sequence[int] = 0,
+    accumulation_steps: int = 1,
+) -> GradientTransformationExtraArgs:
+    """Let an optimizer take gradients of examples, and keep their mean and variance.
+
+    opt: the optimizer, which sees the mean over examples and batches.
+    ema_decay: weight of the past, in [0, 1).
+    per_elt_axis: the axis, or axes, of examples.
+    accumulation_steps: over how many batches the mean is taken, at least 1.
+
+    `get_unbiased_mean_and_variance_ema` reads them.
+    """
+    track = track_per_element_mean_and_variance_with_ema(ema_decay)
+    return process(
+        identity(),
+        get_per_element_mean_and_sum_sq_diff_grads(per_elt_axis, accumulation_steps),
+        chain(track, opt),
+        aggregator_has_aux=True,
+    )
+
+
+def _moments(gradients, axis):
+    """Mean, and sum of squared distances from it, in float32 or wider."""
+    axes = axes_of(axis)
+
+    def squares(g):
+        mean = jnp.mean(widen(g), axis=axes, keepdims=True)
+        return jnp.sum(abs_sq(widen(g) - mean), axis=axes)
+
+    mean = each(lambda g: jnp.mean(widen(g), axis=axes), gradients)
+    return mean, each(squares, gradients)
+
+
+def _mixed(mix, old, new):
+    def leaf(x, was):
+        return mix(was, x) if is_trainable(was) and has_numbers(x) else was
+
+    return jax.tree.map(leaf, new, old)
+
+
+def _zeros(make, params):
+    return jax.tree.map(
+        lambda p: Slot(make).new(p) if is_trainable(p) else None, params
+    )
+
+
+def _real_zeros(p):
+    x = wide_zeros(p)
+    return x.real if jnp.iscomplexobj(x) else x
