@@ -6,6 +6,7 @@ Names only; each is defined in the module it is imported from.
 from . import (
     assignment as assignment,
     contrib as contrib,
+    experimental as experimental,
     losses as losses,
     microbatching as microbatching,
     perturbations as perturbations,
