@@ -86,7 +86,8 @@ def _weighted(weight, loss):
 @_weighted.defjvp
 def _(primals, tangents):
     (weight, loss), (d_weight, d_loss) = primals, tangents
-    return weight * loss, weight * d_loss + d_weight * _finite(loss)
+    # Where the loss is larger, the weight is constant, and inf · 0 must be 0.
+    return weight * loss, weight * d_loss + d_weight * jnp.minimum(loss, 1e6)
 
 
 def _finite(x):

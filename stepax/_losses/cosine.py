@@ -68,10 +68,11 @@ def unit(
 
     x is first divided by its largest element, so that no square leaves the range.
     """
-    size = jnp.max(jnp.abs(x), axes, keepdims=True, initial=0)
-    size = jax.lax.stop_gradient(size)
-    size = jnp.where(size < jnp.finfo(x.dtype).tiny, 1, size)
-    x = x / size
+    tiny = jnp.finfo(x.dtype).tiny
+    size = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axes, keepdims=True, initial=0))
+    # Products with 1 / size, which exists: XLA would join quotients to x² / size².
+    inverse = 1 / jnp.where(size < tiny, 1, jnp.minimum(size, 1 / (4 * tiny)))
+    x = x * inverse
     norm = root(jnp.sum(jnp.square(x), axes, keepdims=True))
-    norm = jnp.maximum(norm, least / size)
+    norm = jnp.maximum(norm, least * inverse)
     return x / jnp.where(norm == 0, jnp.inf, norm)
