@@ -49,7 +49,7 @@ __getattr__ = deprecated.attributes(
         "tree_scalar_mul": tree_scale,
         "tree_add_scalar_mul": tree_add_scale,
         "tree_l1_norm": ft.partial(tree_norm, ord=1),
-        "tree_l2_norm": tree_norm,
+        "tree_l2_norm": ft.partial(tree_norm, ord=2),
         "tree_linf_norm": ft.partial(tree_norm, ord="inf"),
     },
 )

@@ -2,6 +2,7 @@
 
 import functools as ft
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -93,8 +94,12 @@ class Recipe:
         return Mould(self.build, rest, tuple(self.arrays))
 
     def again(self) -> Callable:
-        """A function of nothing that calls the factory again."""
-        return ft.partial(self.factory, *self.bound.args, **self.bound.kwargs)
+        """A function of nothing that calls the factory again; defaults stay there."""
+        parameters = self.bound.signature.parameters
+        arguments = self.bound.arguments.items()
+        given = {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
+        call = inspect.BoundArguments(self.bound.signature, OrderedDict(given))
+        return ft.partial(self.factory, *call.args, **call.kwargs)
 
 
 class Mould:

@@ -28,9 +28,7 @@ from .._transforms.scale import scale_by_learning_rate
 from .adam import ScaleByAdamState
 
 
-def fourth_root(count: jax.Array) -> jax.Array:
-    """count^(1/4): the bound of the paper."""
-    return widen(count) ** 0.25
+_FOURTH_ROOT = lambda count: widen(count) ** 0.25  # the bound of the paper
 
 
 @public(paper="arXiv:2411.02853")
@@ -42,7 +40,7 @@ def scale_by_adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = fourth_root,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
 ) -> GradientTransformation:
     """Average gradients, each divided by the root of the mean square before it.
 
@@ -99,7 +97,7 @@ def adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = fourth_root,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
 ) -> GradientTransformationExtraArgs:
     """ADOPT: p = p - learning_rate u, with u of `scale_by_adopt`.
 

@@ -106,7 +106,10 @@ def scale_by_lbfgs(
     return transformation(init, update)
 
 
-_SEARCH = scale_by_zoom_linesearch(20, initial_guess_strategy="one")
+# Of Optax's class, by which signatures are compared.
+_SEARCH = GradientTransformationExtraArgs(
+    *scale_by_zoom_linesearch(20, initial_guess_strategy="one")
+)
 
 
 @public("optimizer", paper="DOI 10.1007/978-0-387-40065-5")

@@ -110,7 +110,8 @@ def hutchinson_estimator_diag_hessian(
     return transformation(init, update)
 
 
-_HUTCHINSON = hutchinson_estimator_diag_hessian()
+# Of Optax's class, by which signatures are compared.
+_HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
 
 
 @public("optimizer", paper=PAPER, holomorphic=False)
@@ -204,6 +205,9 @@ def _averaged(b2):
 
 
 def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
+    # Built again, now that the recipes are known by which equal rules share kernels.
+    precondition, average = build(precondition.node), build(average.node)
+
     def init(params):
         jax.tree_util.tree_map_with_path(_refuse_complex, params)
         count, mu = precondition.init(params)
