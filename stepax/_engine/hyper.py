@@ -19,7 +19,7 @@ from .arguments import Call
 from .compose import parts
 from .leafwise import keep_dtypes
 from .numerics import safe_increment
-from .precision import compute_dtype, real_dtype
+from .precision import scalar_dtype
 from .protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -62,14 +62,6 @@ def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
     """A hyperparameter as an array of its own, strongly typed."""
     is_whole = is_whole and jnp.issubdtype(jnp.result_type(x), jnp.integer)
     return jnp.array(x, jnp.int32 if is_whole else wide)
-
-
-def _hyper_dtype(tree: Any) -> Any:
-    """float32, or float64 where the arrays of `tree` are: never less than float32."""
-    if jax.dtypes.canonicalize_dtype(float) == jnp.float32:
-        return jnp.dtype(jnp.float32)
-    arrays = {x.dtype: x for x in jax.tree.leaves(tree) if hasattr(x, "dtype")}
-    return real_dtype(compute_dtype(*arrays.values()))
 
 
 def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
@@ -139,7 +131,7 @@ def _injected(
         return {k: _cast(x, wide, type(call.default(k)) is int) for k, x in values}
 
     def init(params):
-        wide = dtype or _hyper_dtype(params)
+        wide = dtype or scalar_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
         values = numbers | {k: s(states[k]) for k, s in schedules.items()}
         # Arrays of its own: a state that keeps one of them must not share its buffer.
@@ -149,7 +141,7 @@ def _injected(
         return InjectStatefulHyperparamsState(count, values, states, inner)
 
     def update(updates, state, params=None, **extra_args):
-        wide = dtype or _hyper_dtype(updates if params is None else params)
+        wide = dtype or scalar_dtype(updates if params is None else params)
         found, states = _read(state, names, known), state.hyperparams_states
         found |= {k: s(states[k], **extra_args) for k, s in schedules.items()}
         values = cast([(k, found[k]) for k in names], wide)
