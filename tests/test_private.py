@@ -68,7 +68,7 @@ OPTIONS = {
 def test_updates_are_those_of_optax(name):
     gs = examples(lead=(200,))
     rate = lambda count: 1 / (10.0 + count)
-    found = drive(dpsgd(rate, 1.0, 0.5, 3, **OPTIONS[name]), gs)
+    found = drive(dpsgd(rate, 1.0, 0.5, key=3, **OPTIONS[name]), gs)
     with jax.numpy_dtype_promotion("standard"), pytest.deprecated_call():
         theirs = optax.contrib.dpsgd(rate, 1.0, 0.5, 3, **OPTIONS[name])
         expected = drive(theirs, gs)
@@ -92,7 +92,7 @@ def test_keys_in_all_forms_are_one():
 
     for key in (jnp.int32(5), jax.random.key(5), jax.random.PRNGKey(5)):
         np.testing.assert_array_equal(draw(key), draw(5))
-    for same in (dpsgd(1.0, 1.0, 1.0, None, key=5), dpsgd(1.0, 1.0, 1.0, 5)):
+    for same in (dpsgd(1.0, 1.0, 1.0, None, key=5), dpsgd(1.0, 1.0, 1.0, key=5)):
         u, _ = same.update(examples(), same.init(P), P)
         np.testing.assert_array_equal(u["w"], -draw(5))
 
@@ -108,7 +108,7 @@ def test_leaves_without_a_gradient_pass():
     nothing = np.zeros((4, 2), jax.dtypes.float0)
     g = {**examples(), "none": None, "n": nothing}
     p = {**P, "none": None, "n": jnp.arange(2)}
-    tx = dpsgd(0.1, 1.0, 0.5, 0)
+    tx = dpsgd(0.1, 1.0, 0.5, key=0)
     for update in (tx.update, jax.jit(tx.update)):
         u, _ = update(g, tx.init(p), p)
         assert u["none"] is None and jnp.isfinite(u["w"]).all()
@@ -171,7 +171,7 @@ BATCHES = {
 def test_the_first_axes_must_count_the_same_examples(case):
     shapes, message = BATCHES[case]
     g = {k: jnp.ones(shape) for k, shape in shapes.items()}
-    tx = dpsgd(0.1, 1.0, 1.0, 0)
+    tx = dpsgd(0.1, 1.0, 1.0, key=0)
     with pytest.raises(ValueError, match=f"the gradient at {message}.*`jax.vmap`"):
         tx.update(g, tx.init(g), g)
 
@@ -186,7 +186,13 @@ def test_private_descent_learns():
         u, state = tx.update(g, state, p)
         return (p + u, state), None
 
-    tx = dpsgd(0.1, 1.0, 0.1, 0)
+    tx = dpsgd(0.1, 1.0, 0.1, key=0)
     first = jnp.zeros(()), tx.init(jnp.zeros(()))
     (p, _), _ = jax.lax.scan(step, first, length=100)
     assert abs(p - 1) < 0.01
+
+
+def test_the_seed_of_dpsgd_is_old():
+    with pytest.warns(DeprecationWarning, match="`seed` is deprecated"):
+        old = dpsgd(0.1, 1.0, 1.0, 3)
+    assert repr(old.init({})) == repr(dpsgd(0.1, 1.0, 1.0, key=3).init({}))

@@ -23,7 +23,8 @@ TWINS: dict[str, type] = {}
 def _namesake(name: str) -> type | None:
     """Optax's class of this name, if Optax is loaded."""
     for home in _HOMES:
-        found = getattr(sys.modules.get(home), name, None)
+        # Not by `getattr`, which for a name that has moved warns its reader.
+        found = getattr(sys.modules.get(home), "__dict__", {}).get(name)
         # `stepax.interop.optax` gives our own classes out as Optax's.
         if isinstance(found, type) and not isinstance(found, _Meta):
             return found

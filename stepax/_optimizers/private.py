@@ -8,7 +8,8 @@ and noise is drawn, in float32 where gradients are narrower; examples without an
 gradient, and arrays that disagree on how many there are, raise errors.
 """
 
-from typing import NamedTuple
+import inspect
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +134,7 @@ def dpsgd(
     learning_rate: ScalarOrSchedule,
     l2_norm_clip: ArrayLike,
     noise_multiplier: ArrayLike,
-    seed: jax.Array | int | None,
+    seed: jax.Array | int | None = None,
     momentum: ArrayLike | None = None,
     nesterov: bool = False,
     *,
@@ -145,10 +146,10 @@ def dpsgd(
 
     learning_rate: a number, or a schedule of the step.
     l2_norm_clip, noise_multiplier: as in `differentially_private_aggregate`.
-    seed: a random key, or an integer to make one of; `None` if `key` is given.
+    seed: the former name of `key`, deprecated.
     momentum: the decay of `trace`; none if `None`.
     nesterov: as in `trace`.
-    key: the same as `seed`.
+    key: a random key, or an integer to make one of.
 
     Raises a `ValueError` unless one of `seed` and `key` is given.
     """
@@ -156,8 +157,19 @@ def dpsgd(
         raise ValueError("give one of `seed` and `key`, the start of the noise")
     return chain(
         differentially_private_aggregate(
-            l2_norm_clip, noise_multiplier, seed if key is None else key
+            l2_norm_clip, noise_multiplier, chosen_key(key, seed)
         ),
         identity() if momentum is None else trace(momentum, nesterov),
         scale_by_learning_rate(learning_rate),
     )
+
+
+def _without_default(f: Any, name: str) -> None:
+    """Let a parameter look required, as it is in Optax, that need not be given."""
+    signature = inspect.signature(f)
+    parameters = dict(signature.parameters)
+    parameters[name] = parameters[name].replace(default=inspect.Parameter.empty)
+    f.__signature__ = signature.replace(parameters=list(parameters.values()))
+
+
+_without_default(dpsgd, "seed")
