@@ -36,6 +36,12 @@ EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
 # --- the mean of k is one step -------------------------------------------------------
 
 
+def near(x, y):
+    """Close; optimizers of matrices mix entries, so that errors are of the largest."""
+    atol = max(1e-9, 1e-6 * float(np.max(np.abs(y), initial=0)))
+    np.testing.assert_allclose(x, y, rtol=3e-6, atol=atol)
+
+
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_k_gradients_are_one_step_with_their_mean(row):
     p, gs = parameters(), many(2 * K)
@@ -47,9 +53,9 @@ def test_k_gradients_are_one_step_with_their_mean(row):
             mean = jax.tree.map(lambda m, x, n=n: m + (x - m) / n, mean, g)
         means.append(mean)
     v, inner = jitted(make(row), means, p, **EXTRA)
-    compare(close, jax.tree.map(lambda x: x[K - 1 :: K], u), v)
+    compare(near, jax.tree.map(lambda x: x[K - 1 :: K], u), v)
     if not any(x.dtype == bool for x in jax.tree.leaves(inner)):
-        compare(close, state.inner_opt_state, inner)
+        compare(near, state.inner_opt_state, inner)
     for i in (0, 1, 3, 4):
         assert not any(x[i].any() for x in jax.tree.leaves(u))
 
