@@ -49,6 +49,8 @@ def factory_of_optax(row) -> Any:
 
 OUT = {
     "monitor",  # starts with a state of another structure; it has its own test
+    "scale_by_lbfgs",  # is in `lbfgs`, and slow to compile
+    "scale_by_zoom_linesearch",  # likewise
     "scale_by_muon",  # takes one matrix alone, if it is not told more; see `muon`
 }
 PLAIN = [
