@@ -42,6 +42,8 @@ ARGUMENTS = {
     "mask": lambda params: jax.tree.map(lambda p: ndim(p) > 0, params),
     "freeze_mask": lambda params: jax.tree.map(lambda p: ndim(p) == 0, params),
     "max_consecutive_errors": 2,
+    "max_linesearch_steps": 5,
+    "max_backtracking_steps": 5,
     "should_transform_fn": lambda step, **extra: step % 2 == 0,
     "transforms": lambda: {"a": stepax.adamw(1e-2), "b": stepax.sgd(1e-2)},
     "param_labels": lambda params: jax.tree.map(

@@ -17,15 +17,13 @@ from cases import (
     rows,
     types,
 )
+from keywords import keywords
 
 import stepax
 
 
-EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
-
-
 def one_step(tx):
-    return jax.jit(lambda g, s, p: tx.update(g, s, p, **EXTRA))
+    return jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(g)))
 
 
 def plain(x):
@@ -54,7 +52,7 @@ def test_state_is_a_scan_carry_and_compiles_once(row, dtypes):
         @jax.jit
         def step(s):
             traced.append(None)
-            u, s = tx.update(g, s, p, **EXTRA)
+            u, s = tx.update(g, s, p, **keywords(g))
             return s, u
 
         state, u = step(first)
@@ -82,7 +80,7 @@ def test_takes_any_tree(row, tree):
     u, state = g, first
     for i in range(2):
         g = gradients(p, i)
-        u, state = tx.update(g, state, p, **EXTRA)
+        u, state = tx.update(g, state, p, **keywords(g))
         assert jax.tree.structure(u) == jax.tree.structure(g)
         assert [jnp.shape(x) for x in jax.tree.leaves(u)] == [
             jnp.shape(x) for x in jax.tree.leaves(g)
@@ -116,7 +114,7 @@ def test_jitted_equals_not_jitted(row):
     jitted = one_step(tx)
     for i in range(3):
         g = gradients(p, i)
-        u, eager = tx.update(g, state, p, **EXTRA)
+        u, eager = tx.update(g, state, p, **keywords(g))
         v, state = jitted(g, state, p)
         # What runs once a step is contracted to fused multiply-adds under jit only.
         # Optimizers of matrices mix entries, so that errors are those of the largest.
@@ -135,7 +133,7 @@ def test_vmap_runs_each_on_its_own(row):
     def two(p, g):
         u, s = g, tx.init(p)
         for _ in range(2):
-            u, s = tx.update(g, s, p, **EXTRA)
+            u, s = tx.update(g, s, p, **keywords(g))
         return u
 
     both = jax.jit(jax.vmap(two))(p, g)
@@ -153,7 +151,7 @@ def test_can_be_differentiated(row):
     state = tx.init(p)
 
     def moved(g, p):
-        u, _ = tx.update(g, state, p, **EXTRA)
+        u, _ = tx.update(g, state, p, **keywords(g))
         return sum(jnp.sum(x**2) for x in jax.tree.leaves(stepax.apply_updates(p, u)))
 
     for x in jax.tree.leaves(jax.jit(jax.grad(moved, (0, 1)))(gradients(p), p)):
@@ -171,7 +169,7 @@ def test_parameters_and_fresh_state_can_be_donated(row):
     assert len(set(buffers)) == len(buffers)
 
     def step(p, s):
-        u, s = tx.update(gradients(p), s, p, **EXTRA)
+        u, s = tx.update(gradients(p), s, p, **keywords(gradients(p)))
         return stepax.apply_updates(p, u), s
 
     expected = jax.jit(step)(p, state)
@@ -184,7 +182,7 @@ def test_nothing_leaks_from_a_trace(row):
     tx = make(row)
     with jax.checking_leaks():
         state = jax.eval_shape(tx.init, p)
-        jax.eval_shape(lambda g, s, p: tx.update(g, s, p, **EXTRA), p, state, p)
+        jax.eval_shape(lambda g, s, p: tx.update(g, s, p, **keywords(g)), p, state, p)
 
 
 @pytest.mark.parametrize("row", rows())
@@ -226,8 +224,8 @@ def test_gradients_of_integers_pass(row):
     nothing = lambda x: np.zeros(x.shape, jax.dtypes.float0)
     g = {k: x if k == "w" else nothing(x) for k, x in p.items()}
     tx = make(row)
-    u, state = tx.update(g, tx.init(p), p, **EXTRA)
-    u, state = tx.update(g, state, p, **EXTRA)
+    u, state = tx.update(g, tx.init(p), p, **keywords(g))
+    u, state = tx.update(g, state, p, **keywords(g))
     assert u["n"].dtype == jax.dtypes.float0
     moved = stepax.apply_updates(p, u)
     leaves_equal(
@@ -254,7 +252,9 @@ def test_equal_recipes_make_equal_transformations(row):
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_mask_keeps_other_leaves_out(row):
     p = TREES["dict"]()
-    tx = stepax.masked(make(row), {"w": True, "b": False})
+    # Keywords like the gradients are cut, too, for those that read them.
+    mask = {"w": True, "b": False}
+    tx = stepax.masked(make(row), mask, mask_compatible_extra_args=True)
     g = gradients(p)
     u, state = one_step(tx)(g, tx.init(p), p)
     alone = make(row)
