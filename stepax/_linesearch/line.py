@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
-from .._engine.precision import compute_dtype, real_dtype
+from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj, vdot
 
@@ -82,9 +82,8 @@ class Line:
         for i in self._live:
             flow.check_shape(i, jnp.shape(grads[i]), "the keyword `grad`")
         grads = frozen([jnp.asarray(grads[i]) for i in self._live])
-        self.dtype = jnp.promote_types(
-            state.value.dtype, getattr(value, "dtype", state.value.dtype)
-        )
+        numbers = [x for x in (state.value, value) if hasattr(x, "dtype")]
+        self.dtype = compute_dtype(*numbers)
         zero = jnp.zeros([], self.dtype)
         slope = self._slope(grads)
         self.start = Point(zero, self._number(frozen(value)), slope, self._keep(grads))
@@ -146,15 +145,16 @@ def put(flow: Flow, live: list[int], new: list, leaves: list) -> Any:
 
 
 @jax.jit
+@mixing
 def _times(u, step):
     wide = compute_dtype(u)
     return (u.astype(wide) * step.astype(real_dtype(wide))).astype(u.dtype)
 
 
 @jax.jit
+@mixing
 def _add(p, u):
-    with jax.numpy_dtype_promotion("standard"):
-        return (p + u).astype(p.dtype)
+    return (p + u).astype(p.dtype)
 
 
 def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dict]:
