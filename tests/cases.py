@@ -62,6 +62,7 @@ ARGUMENTS = {
     "measures": lambda: {"norm": stepax.tree.norm},
     "reps_rel": 1e-6,
     "hessian_diagonal_fn": stepax.scale(1.0),  # the default reads the loss function
+    "linesearch": stepax.scale(1.0),  # as does this one
 }
 
 # Arguments that are made anew for each use, because they need the library whole.
@@ -79,7 +80,9 @@ def make(row: Row, **more: Any) -> Any:
             if row.name == "named_chain":  # the only one that takes pairs
                 args = [(str(i), tx) for i, tx in enumerate(args)]
         elif (
-            p.default in (p.empty, None) or p.name == "hessian_diagonal_fn"
+            p.default in (p.empty, None)
+            or isinstance(p.default, stepax.GradientTransformation)
+            or p.name == "hessian_diagonal_fn"
         ) and p.name in ARGUMENTS.keys() - kwargs.keys():
             value = ARGUMENTS[p.name]
             kwargs[p.name] = value() if p.name in MADE else value
