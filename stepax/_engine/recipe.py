@@ -97,7 +97,9 @@ class Recipe:
         """A function of nothing that calls the factory again; defaults stay there."""
         parameters = self.bound.signature.parameters
         arguments = self.bound.arguments.items()
-        given = {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
+        given = {
+            k: x for k, x in arguments if not _is_default(x, parameters[k].default)
+        }
         call = inspect.BoundArguments(self.bound.signature, OrderedDict(given))
         return ft.partial(self.factory, *call.args, **call.kwargs)
 

@@ -96,7 +96,7 @@ def counted(f: Callable) -> Callable:
     return once
 
 
-COUNT = {"count": lambda: jnp.zeros([], jnp.int32)}
+COUNT = {"count": lambda params: jnp.zeros([], jnp.int32)}
 
 
 @dataclass(eq=False)
@@ -107,7 +107,7 @@ class Rule:
         nothing.
     State: named tuple whose fields are the names in `shared` and `slots`.
     slots: what `leaf` keeps for each parameter, in the order `leaf` takes them.
-    shared: what is kept once for all parameters, with a function that makes it.
+    shared: what is kept once for all parameters, with a function of them to make it.
     once: (shared, total, extra) -> (c, shared).  Runs once a step; all leaves get `c`.
     total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
     needs_params: whether `leaf` or `total` reads `p`.
@@ -144,7 +144,7 @@ class Rule:
                 slot.new(p) if is_trainable(p) else None for p in ps
             )
 
-        shared = {k: make() for k, make in self.shared.items()}
+        shared = {k: make(params) for k, make in self.shared.items()}
         return self.State(**shared, **{k: column(s) for k, s in self.slots.items()})
 
     def check(self, state: Any) -> None:

@@ -85,7 +85,7 @@ def scale_by_adan(
         return u, m, v, n, g
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
-    count = {"t": lambda: jnp.zeros([], jnp.int32)}
+    count = {"t": lambda params: jnp.zeros([], jnp.int32)}
     return build(Rule(leaf, ScaleByAdanState, slots, count, once))
 
 

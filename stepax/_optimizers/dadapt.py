@@ -19,18 +19,9 @@ from .._engine.moments import bias_correction, ema, square
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.registry import public
+from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
-from .parameter_free import (
-    MEAN,
-    MEAN_SQUARE,
-    GlobalRule,
-    at,
-    count,
-    dot,
-    number,
-    quotient,
-    sums,
-)
+from .parameter_free import MEAN, MEAN_SQUARE, at, dot, number, quotient, sums
 
 
 @twin
@@ -113,9 +104,7 @@ def dadapt_adamw(
     shared = {
         "estim_lr": number(estim_lr0),
         "numerator_weighted": number(),
-        "count": count,
+        **COUNT,
     }
-    rule = GlobalRule(
-        leaf, DAdaptAdamWState, slots, shared, once, total, needs_params=True
-    )
+    rule = Rule(leaf, DAdaptAdamWState, slots, shared, once, total, needs_params=True)
     return build(rule)

@@ -30,11 +30,11 @@ from .._engine.protocol import (
 )
 from .._engine.recipe import recipe
 from .._engine.registry import public
-from .._engine.rule import Rule, Slot
+from .._engine.rule import START, Rule, Slot, copied
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
-from .parameter_free import INITIAL, GlobalRule, norm, number, quotient, sums
+from .parameter_free import norm, number, quotient, sums
 
 
 DOG = "arXiv:2302.12022"
@@ -113,10 +113,10 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
         eta = jnp.where(is_first, first, eta) if kind == "learning_rate" else eta
         return eta, (jnp.zeros_like(is_first), r, squares)
 
-    rule = GlobalRule(
+    rule = Rule(
         lambda g, p, eta, start: (eta * g, start),
         DoGState,
-        {"init_params": INITIAL},
+        {"init_params": START},
         {
             "is_init_step": lambda params: jnp.ones([], bool),
             "max_dist": number(distances[kind]),
@@ -140,10 +140,10 @@ def _scale_by_dowg(
         v = v + r2 * squares
         return quotient(r2, root(v) + eps), (v, r2)
 
-    rule = GlobalRule(
+    rule = Rule(
         lambda g, p, eta, start: (eta * g, start),
         DoWGState,
-        {"init_params": INITIAL},
+        {"init_params": START},
         {
             "weighted_sq_norm_grads": number(),
             "estim_sq_dist": number(init_estim_sq_dist),
@@ -248,7 +248,7 @@ def scale_by_distance_over_gradients(
         return eta * g, r, total, start
 
     def start_of(p):
-        p = INITIAL.make(p)
+        p = copied(p)
         is_complex = jnp.iscomplexobj(p)  # which keeps its imaginary part
         return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
 

@@ -30,9 +30,9 @@ from .._engine.protocol import (
 )
 from .._engine.recipe import recipe
 from .._engine.registry import public
-from .._engine.rule import Slot
+from .._engine.rule import COUNT, START, Rule, Slot
 from .._engine.twin import twin
-from .parameter_free import INITIAL, GlobalRule, at, count, dot, number, sums
+from .parameter_free import at, dot, number, sums
 
 
 @twin
@@ -97,16 +97,14 @@ def _tune_scale(
 
     zeros = number(shape=(num_betas,))
     shared = {
-        "count": count,
+        **COUNT,
         "r": zeros,
         "m": zeros,
         "v": zeros,
         "s": number(s_init, (num_betas,)),
     }
-    slots = {"x0": INITIAL, "gradients": Slot()}
-    return build(
-        GlobalRule(leaf, _Tuned, slots, shared, once, total, needs_params=True)
-    )
+    slots = {"x0": START, "gradients": Slot()}
+    return build(Rule(leaf, _Tuned, slots, shared, once, total, needs_params=True))
 
 
 @public("wrapper", paper="arXiv:2306.00144")

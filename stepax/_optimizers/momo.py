@@ -19,9 +19,9 @@ from .._engine.moments import bias_correction, ema, square
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.registry import public
-from .._engine.rule import REAL, Slot
+from .._engine.rule import COUNT, REAL, Rule, Slot
 from .._engine.twin import twin
-from .parameter_free import GlobalRule, at, count, dot, number, quotient, sums
+from .parameter_free import at, dot, number, quotient, sums
 
 
 PAPER = "arXiv:2305.07583"
@@ -63,7 +63,7 @@ def _shared(lower_bound):
         "barf": number(),
         "gamma": number(),
         "lb": number(lower_bound),
-        "count": count,
+        **COUNT,
     }
 
 
@@ -115,7 +115,7 @@ def momo(
 
     bounds = lower_bound, adapt_lower_bound
     return build(
-        GlobalRule(
+        Rule(
             leaf,
             MomoState,
             {"exp_avg": Slot()},
@@ -184,7 +184,7 @@ def momo_adam(
 
     bounds = lower_bound, adapt_lower_bound
     return build(
-        GlobalRule(
+        Rule(
             leaf,
             MomoAdamState,
             {"exp_avg": Slot(), "exp_avg_sq": REAL},

@@ -155,7 +155,7 @@ def scale_by_muon(
         o = orthogonalize(m, steps, norm, eps, ns_dtype).astype(m.dtype)
         return (_dual_norm(m, o) * o if adaptive else o), mu
 
-    shared = {**COUNT, "ns_coeffs": lambda: jnp.array(coefficients, float)}
+    shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     tx = build(Rule(leaf, MuonState, {"mu": Slot(dtype=mu_dtype)}, shared, once))
     if not is_stack:
         return tx

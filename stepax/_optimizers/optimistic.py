@@ -59,7 +59,7 @@ def scale_by_optimistic_gradient(
         return (alpha + beta) * g - beta * last, g
 
     slots = {"previous_gradient": Slot()}
-    first = {"is_initial_step": lambda: jnp.ones([], bool)}
+    first = {"is_initial_step": lambda params: jnp.ones([], bool)}
     return build(Rule(leaf, ScaleByOptimisticGradientState, slots, first, once))
 
 

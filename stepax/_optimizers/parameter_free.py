@@ -5,7 +5,6 @@ parameters are, and the point where they started.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,16 +14,7 @@ from jax.typing import ArrayLike
 from .._engine import reduce
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.protocol import ScalarOrSchedule
-from .._engine.rule import Rule, Slot, is_trainable
-
-
-class GlobalRule(Rule):
-    """A rule whose shared numbers are made from the parameters."""
-
-    def init(self, params: Any) -> Any:
-        start = lambda make: lambda: make(params)
-        shared = {k: start(make) for k, make in self.shared.items()}
-        return super(GlobalRule, replace(self, shared=shared)).init(params)
+from .._engine.rule import Slot, is_trainable
 
 
 def sums(total: Any, size: int) -> Any:
@@ -48,11 +38,6 @@ def number(first: Any = 0.0, shape: tuple = ()) -> Callable:
     return make
 
 
-def count(params: Any) -> jax.Array:
-    """Makes the number of steps taken."""
-    return jnp.zeros([], jnp.int32)
-
-
 def _inexact(params):
     """What may have a gradient; `None` in place of integers, functions and the like."""
 
@@ -71,19 +56,12 @@ def norm(params: Any) -> ArrayLike:
     return 0.0 if any(map(is_shape, jax.tree.leaves(found))) else reduce.norm(found)
 
 
-def _copy(p):
-    """A copy, so that parameters and state can be donated together."""
-    is_shape = isinstance(p, jax.ShapeDtypeStruct)
-    return jnp.zeros(p.shape, p.dtype) if is_shape else jnp.array(p)
-
-
 def _roomy(p):
     """Zeros; the square of a small step times a gradient would vanish in float16."""
     is_half = jnp.result_type(p) == jnp.float16
     return jnp.zeros_like(p, jnp.float32 if is_half else None)
 
 
-INITIAL = Slot(make=_copy)
 MEAN = Slot(make=_roomy)
 MEAN_SQUARE = Slot(make=_roomy, decode=jnp.real)
 

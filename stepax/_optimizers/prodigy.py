@@ -26,21 +26,11 @@ from .._engine.protocol import (
     transformation,
 )
 from .._engine.registry import public
+from .._engine.rule import COUNT, START, Rule
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
 from .dadapt import corrected_rate
-from .parameter_free import (
-    INITIAL,
-    MEAN,
-    MEAN_SQUARE,
-    GlobalRule,
-    at,
-    count,
-    dot,
-    number,
-    quotient,
-    sums,
-)
+from .parameter_free import MEAN, MEAN_SQUARE, at, dot, number, quotient, sums
 
 
 @twin
@@ -138,14 +128,14 @@ def prodigy(
         "exp_avg": MEAN,
         "exp_avg_sq": MEAN_SQUARE,
         "grad_sum": MEAN,
-        "params0": INITIAL,
+        "params0": START,
     }
     shared = {
         "estim_lr": number(estim_lr0),
         "numerator_weighted": number(),
-        "count": count,
+        **COUNT,
     }
-    rule = GlobalRule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)
+    rule = Rule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)
     return build(rule)
 
 

@@ -136,10 +136,10 @@ def average_iterates(
         return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
 
     shared = {
-        "b1": lambda: jnp.array(b1, jnp.result_type(float)),
-        "weight_sum": lambda: jnp.zeros([]),
-        "step_count": lambda: jnp.ones([], jnp.int32),
-        "max_lr": lambda: jnp.zeros([]),
+        "b1": lambda params: jnp.array(b1, jnp.result_type(float)),
+        "weight_sum": lambda params: jnp.zeros([]),
+        "step_count": lambda params: jnp.ones([], jnp.int32),
+        "max_lr": lambda params: jnp.zeros([]),
     }
     slots = {"z": Slot(copied, state_dtype)}
     return build(Rule(leaf, _Average, slots, shared, once, needs_params=True))

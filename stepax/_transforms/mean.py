@@ -64,6 +64,7 @@ def apply_every(k: ArrayLike = 1) -> GradientTransformation:
 
     Raises a `ValueError` for a smaller one.
     """
+
     def once(shared, total, extra):
         (count,) = shared
         period = jnp.asarray(k).astype(count.dtype)

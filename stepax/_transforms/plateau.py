@@ -56,14 +56,14 @@ class _Plateau(Rule):
         return jax.tree.map(cast, super().init(params))
 
 
-_zero = lambda: jnp.zeros([], jnp.int32)
+_zero = lambda params: jnp.zeros([], jnp.int32)
 _SHARED = {
-    "scale": lambda: jnp.ones([]),
-    "best_value": lambda: jnp.full([], jnp.inf),
+    "scale": lambda params: jnp.ones([]),
+    "best_value": lambda params: jnp.full([], jnp.inf),
     "plateau_count": _zero,
     "cooldown_count": _zero,
     "count": _zero,
-    "avg_value": lambda: jnp.zeros([]),
+    "avg_value": lambda params: jnp.zeros([]),
 }
 _RANGES = {
     "factor": Range(0, 1, excludes_least=True, excludes_most=True),

@@ -6,8 +6,9 @@ next.
 """
 
 import functools as ft
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -25,11 +26,9 @@ from .._engine.protocol import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    TransformInitFn,
     Updates,
     init_empty_state,
     require,
-    takes_extra_args,
     transformation,
     with_extra_args_support,
 )
@@ -53,16 +52,12 @@ class AggregatorUpdateFn(Protocol):
     ) -> tuple[Updates, OptState]: ...
 
 
-@twin
-class Aggregator(NamedTuple):
+class Aggregator(GradientTransformationExtraArgs):
     """A pair of functions like a transformation, but from many updates to one.
 
     init:   params -> state
     update: (per_elt_updates, state, params=None) -> (updates, state)
     """
-
-    init: TransformInitFn
-    update: Callable[..., tuple[Updates, OptState]]
 
 
 def process(
@@ -70,7 +65,7 @@ def process(
     aggregator: Aggregator | GradientTransformation,
     postprocessor: GradientTransformation,
     aggregator_has_aux: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> Aggregator | GradientTransformationExtraArgs:
     """Process the gradients of examples, aggregate them, and process the aggregate.
 
     Where the state of the aggregator has a field `ready` that is false, nothing comes
@@ -81,6 +76,8 @@ def process(
     postprocessor: sees that one; it is given the keywords of `update`.
     aggregator_has_aux: whether the aggregator returns a pair of the update and a dict,
         which are further keywords for the postprocessor.
+
+    Returns an aggregator if `aggregator` is one, else a transformation.
     """
     members = {
         "preprocessor": preprocessor,
@@ -97,7 +94,7 @@ def process(
     def update(updates, state, params=None, **extra_args):
         first, middle, last = state
         updates, first = before.update(updates, first, params, **extra_args)
-        more = extra_args if takes_extra_args(aggregator) else {}
+        more = extra_args if _takes_keywords(aggregator) else {}
         found, middle = aggregator.update(updates, middle, params, **more)
         mean, aux = found if aggregator_has_aux else (found, {})
 
@@ -116,7 +113,15 @@ def process(
             updates, last = branch(ft.reduce(jnp.logical_and, flags), step, wait)
         return updates, (first, middle, last)
 
+    if isinstance(aggregator, Aggregator):
+        return Aggregator(init, update)
     return transformation(init, update, inner=(before, after))
+
+
+def _takes_keywords(aggregator):
+    """By its signature, for one that somebody writes takes three arguments."""
+    parameters = inspect.signature(aggregator.update).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
@@ -125,7 +130,7 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
     per_elt_axis: the axis, or axes, of examples.
     """
 
-    def update(per_elt_updates, state, params=None):
+    def update(per_elt_updates, state, params=None, **extra_args):
         get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
         return each(_narrow_mean(per_elt_axis), per_elt_updates), state
 
@@ -169,7 +174,7 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
         avg = avg + (g - avg) / n
         return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
 
-    shared = {"micro_step": zero, "ready": lambda: jnp.zeros([], bool)}
+    shared = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
     slots = {"avg_grad": Slot(wide_zeros)}
     return build(Rule(leaf, AccumulateAvgUpdatesState, slots, shared, once))
 
@@ -193,7 +198,7 @@ def average_incrementally_updates(
     def init(params):
         return average.init(params), gather.init(params)
 
-    def update(per_elt_updates, state, params=None):
+    def update(per_elt_updates, state, params=None, **extra_args):
         mean, first = average.update(per_elt_updates, state[0], params)
         mean, second = gather.update(mean, state[1], params)
         return mean, (first, second)
@@ -262,7 +267,7 @@ def next_step(micro_step, steps):
     return n, n >= steps
 
 
-def zero():
+def zero(params):
     return jnp.zeros([], jnp.int32)
 
 

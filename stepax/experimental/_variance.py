@@ -85,9 +85,9 @@ def get_per_element_mean_and_sum_sq_diff_grads(
             return init_empty_state(params)
         mean, sq = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
         ready = jnp.zeros([], bool)
-        return PerElementMeanAndSumSqDiffGradsState(zero(), ready, mean, sq)
+        return PerElementMeanAndSumSqDiffGradsState(zero(params), ready, mean, sq)
 
-    def update(per_elt_updates, state, params=None):
+    def update(per_elt_updates, state, params=None, **extra_args):
         size = get_batch_size_from_per_elt_updates(per_elt_updates, per_elt_axis)
         mean, sq = _moments(per_elt_updates, per_elt_axis)
         if accumulation_steps > 1:
@@ -155,7 +155,7 @@ def track_per_element_mean_and_variance_with_ema(
     def init(params):
         decay = jnp.asarray(ema_decay, jnp.float32)
         mean, variance = _zeros(wide_zeros, params), _zeros(_real_zeros, params)
-        return PerElementMeanAndVarianceEMAState(zero(), decay, mean, variance)
+        return PerElementMeanAndVarianceEMAState(zero(params), decay, mean, variance)
 
     def update(
         updates, state, params=None, *, sum_sq_diff_grads, sample_size, **extra_args
@@ -209,7 +209,7 @@ def add_mean_variance_to_opt(
     ema_decay: ArrayLike = 0.9,
     per_elt_axis: int | Sequence[int] = 0,
     accumulation_steps: int = 1,
-) -> GradientTransformationExtraArgs:
+) -> Aggregator | GradientTransformationExtraArgs:
     """Let an optimizer take gradients of examples, and keep their mean and variance.
 
     opt: the optimizer, which sees the mean over examples and batches.
