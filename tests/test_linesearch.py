@@ -299,7 +299,7 @@ def test_nothing_is_compiled_anew_outside_of_jit(tx):
     step(jnp.float32(1.0))
     names = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: names.append(name)
+        lambda event, duration_secs, **_: names.append(event)
     )
     try:
         step(jnp.float32(1.1))
