@@ -116,8 +116,10 @@ NARROW = {
     "trace": [to_call(0.9, True, jnp.bfloat16)],
 }
 
-# Not tested with default arguments: some have none, `lamb` has its own test.
+# Not tested with default arguments: some have none, `lamb` has its own test, and the
+# gradients here have no curvature, without which L-BFGS diverges; see `test_lbfgs.py`.
 NEEDS_ARGUMENTS = {"lamb", "noisy_sgd", "scale_by_rprop", "trace"}
+NEEDS_ARGUMENTS |= {"lbfgs", "scale_by_lbfgs"}
 
 
 def default(row):
