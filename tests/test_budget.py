@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cases import make, rows
+from keywords import keywords
 
 import stepax
 
@@ -120,7 +121,7 @@ def test_a_new_learning_rate_as_an_array_compiles_nothing(row):
 
     def run(learning_rate):
         tx = make(row, learning_rate=jnp.asarray(learning_rate, jnp.float32))
-        tx.update(params, tx.init(params), params)
+        tx.update(params, tx.init(params), params, **keywords(params))
 
     run(1.5e-3)
     assert compilations(lambda: run(2.5e-3)) == 0

@@ -23,13 +23,22 @@ class Pass:
     def __init__(self, rules: Sequence[Rule]):
         self.rules = tuple(rules)
         self.size = len(self.rules)
-        sources = tuple(_source(r) for r in self.rules)
-        is_shared = not any(isinstance(x, Rule) for x in sources)
-        make = _shared_kernels if is_shared else _kernels
-        self.one, self.total = make(sources)
-        self.arrays = [
-            {} if isinstance(x, Rule) else r.recipe.arrays
-            for x, r in zip(sources, self.rules, strict=True)
+
+    # At the first step, because a rule is given its recipe after this pass was made.
+    @ft.cached_property
+    def sources(self) -> tuple:
+        return tuple(map(_source, self.rules))
+
+    @ft.cached_property
+    def kernels(self) -> tuple[Callable, list[Callable]]:
+        is_shared = not any(isinstance(x, Rule) for x in self.sources)
+        return (_shared_kernels if is_shared else _kernels)(self.sources)
+
+    @ft.cached_property
+    def arrays(self) -> list[dict]:
+        return [
+            {} if isinstance(source, Rule) else rule.recipe.arrays
+            for source, rule in zip(self.sources, self.rules, strict=True)
         ]
 
     def __call__(
@@ -120,7 +129,7 @@ class Pass:
                     for i, on in enumerate(active)
                     if n in on
                 ]
-                total = _sum(self.total[n], touched, old, self.arrays[n])
+                total = _sum(self.kernels[1][n], touched, old, self.arrays[n])
             c, new = rule.once(old, total, extra)
             cs.append(c)
             kept = zip(rule.shared, new, old, strict=True)
@@ -130,7 +139,7 @@ class Pass:
     def _leaf(self, i, on, flow, p, cs, rows, columns):
         c = tuple(cs[n] for n in on)
         arrays = tuple(self.arrays[n] for n in on)
-        u, out = self.one(on, flow.leaves[i], p, c, rows[i], arrays)
+        u, out = self.kernels[0](on, flow.leaves[i], p, c, rows[i], arrays)
         flow.leaves[i] = u
         for n, slots in zip(on, out, strict=True):
             for column, x in zip(columns[n], slots, strict=True):
