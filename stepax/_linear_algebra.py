@@ -8,8 +8,9 @@ least square (DOI:10.1090/conm/636), with the momentum of Beck and Teboulle, 200
 (DOI:10.1137/080716542).
 
 Differences from Optax: narrow dtypes are computed with in float32, integers are taken;
-a matrix of zeros gives no NaN; matrices may be complex where that has a meaning; `nnls`
-is one iteration ahead, because its momentum does not undo the first one.
+a matrix of zeros gives no NaN; matrices may be complex where that has a meaning; an
+inverse root is right for every p, and not for powers of 2 alone; `nnls` is one
+iteration ahead, because its momentum does not undo the first one.
 """
 
 import functools as ft

@@ -22,7 +22,7 @@ def count_of(rows, size, name):
     """How many microbatches there are."""
     if size < 1 or rows % size:
         raise ValueError(
-            f"{name} has {rows} rows, which `microbatch_size` {size} does not divide; "
+            f"{name} has {rows} rows, not divisible by the `microbatch_size` {size}; "
             "choose a divisor, or pad the batch and weigh the padding with 0"
         )
     return rows // size

@@ -102,7 +102,11 @@ def _assign(costs):
 def _finite(costs):
     """Integers as they are, and in place of infinity a number that outweighs all."""
     if not jnp.issubdtype(costs.dtype, jnp.inexact):
-        return costs.astype(jnp.promote_types(costs.dtype, jnp.int32))
+        # Prices may be negative, so that an unsigned number needs a longer one.
+        is_short = costs.dtype.itemsize < 4
+        is_signed = jnp.issubdtype(costs.dtype, jnp.signedinteger)
+        if is_short or is_signed:
+            return costs.astype(jnp.int32) if is_short else costs
     costs = widen(costs)
     is_finite = jnp.isfinite(costs)
     lowest = jnp.min(costs, initial=jnp.inf, where=is_finite)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from ._engine import errors
@@ -282,13 +283,10 @@ def _loop(fun, parts, accumulator, real):
         args, kwargs = call
         return jax.tree.map(jnp.asarray, fun(*args, **kwargs))
 
-    example = lambda: evaluate(parts.take(0) if parts.count else parts.like())
-    shapes = jax.eval_shape(example)
-    kinds, (structs, treedef) = (
-        _broadcast(accumulator, shapes),
-        jax.tree.flatten(shapes),
-    )
-    each = zip(kinds, structs, paths(shapes), strict=True)
+    types = _types(lambda: evaluate(parts.take(0) if parts.count else parts.like()))
+    kinds = _broadcast(accumulator, types)
+    structs, treedef = jax.tree.flatten(types)
+    each = zip(kinds, structs, paths(types), strict=True)
     ways = [_way(k, s, parts.count, name) for k, s, name in each]
 
     def step(i, carries):
@@ -302,6 +300,30 @@ def _loop(fun, parts, accumulator, real):
         carries = jax.lax.fori_loop(0, last, step, carries)
     results = [way.finalize(x) for way, x in zip(ways, carries, strict=True)]
     return treedef.unflatten(results)
+
+
+def _types(example):
+    """Shapes, dtypes and shardings of what a function returns, without running it."""
+    found = []
+
+    def run():
+        result = example()
+        found.append(jax.tree.map(jax.typeof, result))
+        return result
+
+    jax.eval_shape(run)
+    return found[-1]
+
+
+def _zeros(shape, like, axis=None):
+    """Zeros that are sharded like a result; a new axis is not sharded."""
+    mesh, spec = like.sharding.mesh, [*like.sharding.spec]
+    if mesh.empty or not any(spec):
+        return jnp.zeros(shape, like.dtype)
+    if axis is not None:
+        spec.insert(axis, None)
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    return jnp.zeros(shape, like.dtype, out_sharding=place)
 
 
 def _least(real, count):
@@ -328,7 +350,7 @@ def _way(kind, struct, count, name):
     # Booleans and integers keep their dtype; narrow numbers are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = widen if is_inexact else jnp.asarray
-    init = lambda s: wide(jnp.zeros(s.shape, s.dtype))
+    init = lambda s: wide(_zeros(s.shape, s))
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
     finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)
 
@@ -362,7 +384,7 @@ def _concat(struct, count):
     at = min(len(struct.shape), 1)  # of the axis of microbatches; numbers have no rows
 
     def init(s):
-        return jnp.zeros((*s.shape[:at], count, *s.shape[at:]), s.dtype)
+        return _zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
 
     def update(rows, x, i):
         return jax.lax.dynamic_update_index_in_dim(rows, x.astype(rows.dtype), i, at)

@@ -109,18 +109,13 @@ def make_perturbed_fun(
 
     def perturbed(key: jax.Array, inputs: Any) -> Any:
         _check(inputs)
-        with jax.numpy_dtype_promotion("standard"):
-            draw = lambda k: tree.random_like(k, inputs, noise.sample)
-            zs = jax.vmap(draw)(jax.random.split(key, num_samples))
-            shift = lambda x, z: strong((x + sigma * z).astype(z.dtype))
-            inner = lambda z: fun(jax.lax.stop_gradient(_each(shift, inputs, z)))
-            outputs = jax.vmap(inner)(zs)
-            box = _box(inputs, zs, sigma, noise)
-            baseline = fun(jax.lax.stop_gradient(inputs)) if use_baseline else None
-            mean = lambda y, *b: _mean(y, box, *b)
-            return jax.tree.map(
-                mean, outputs, *(() if baseline is None else [baseline])
-            )
+        draw = lambda k: tree.random_like(k, inputs, noise.sample)
+        zs = jax.vmap(draw)(jax.random.split(key, num_samples))
+        fixed = jax.lax.stop_gradient(inputs)
+        outputs = jax.vmap(lambda z: fun(_each(_shifted(sigma), fixed, z)))(zs)
+        box = _box(jax.vmap(lambda z: _log_prob(inputs, z, sigma, noise))(zs))
+        at_x = [fun(fixed)] if use_baseline else []
+        return jax.tree.map(lambda y, *b: _mean(y, box, *b), outputs, *at_x)
 
     return perturbed
 
@@ -140,20 +135,33 @@ def _each(f, inputs, zs):
     return jax.tree.map(lambda x, z: f(x, z) if has_numbers(x) else x, inputs, zs)
 
 
-def _box(inputs, zs, sigma, noise):
-    """1 for each sample, with the derivative of the logarithm of its probability."""
+def _shifted(sigma):
+    def shift(x, z):
+        scale = jax.lax.stop_gradient(jnp.asarray(sigma)).astype(z.dtype)
+        return strong(jnp.asarray(x, z.dtype) + scale * z)
+
+    return shift
+
+
+def _log_prob(inputs, zs, sigma, noise):
+    """The logarithm of the density of one sample, as a function of x and σ."""
     fixed = jax.lax.stop_gradient
 
-    def log_prob(x, z):
+    def leaf(x, z):
         # z, but as what leads from x to a point that stays where it is.
         x, z = widen(x), widen(z)
-        z = z + (fixed(x) - x + (fixed(sigma) - sigma) * z) / sigma
-        density = noise.log_prob(z) - jnp.log(sigma)
-        return jnp.sum(density, axis=tuple(range(1, z.ndim)))
+        scale = jnp.asarray(sigma).astype(z.dtype)
+        z = z + (fixed(x) - x + (fixed(scale) - scale) * z) / scale
+        return jnp.sum(noise.log_prob(z) - jnp.log(scale))
 
-    logs = [x for x in jax.tree.leaves(_each(log_prob, inputs, zs)) if has_numbers(x)]
-    total = sum(logs, start=jnp.zeros([]))
-    return jnp.exp(total - fixed(total))
+    logs = [x for x in jax.tree.leaves(_each(leaf, inputs, zs)) if has_numbers(x)]
+    with jax.numpy_dtype_promotion("standard"):
+        return sum(logs, start=jnp.zeros([]))
+
+
+def _box(logs):
+    """1 for each sample, with the derivative of the logarithm of its probability."""
+    return jnp.exp(logs - jax.lax.stop_gradient(logs))
 
 
 def _mean(y, box, baseline=0.0):
@@ -161,5 +169,6 @@ def _mean(y, box, baseline=0.0):
     is_inexact = jnp.issubdtype(y.dtype, jnp.inexact)
     wide, b = widen(y), jax.lax.stop_gradient(widen(baseline))
     box = jnp.reshape(box, box.shape + (1,) * (y.ndim - 1)).astype(wide.dtype)
+    b = jnp.expand_dims(jnp.broadcast_to(b, y.shape[1:]).astype(wide.dtype), 0)
     found = jnp.mean(wide * box + b * (1 - box), axis=0)
     return found.astype(y.dtype) if is_inexact else found

@@ -365,7 +365,7 @@ def _bound(tree, bound, name, limit):
             return x
         if not _fits(jnp.shape(y), jnp.shape(x)):
             check()
-        return _map(limit, x, y)
+        return _map(limit, x, jnp.broadcast_to(y, jnp.shape(x)))
 
     return map_pairs(leaf, ("tree", name), tree, bound)
 
