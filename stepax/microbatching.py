@@ -323,7 +323,7 @@ def _zeros(shape, like, axis=None):
     if axis is not None:
         spec.insert(axis, None)
     place = NamedSharding(mesh, PartitionSpec(*spec))
-    return jnp.zeros(shape, like.dtype, out_sharding=place)
+    return jax.sharding.reshard(jnp.zeros(shape, like.dtype), place)
 
 
 def _least(real, count):
