@@ -3,16 +3,13 @@
 Names only; each is defined in the module it is imported from.
 """
 
+import typing as _typing
+from importlib import import_module as _import_module
+
 from . import (
-    assignment as assignment,
-    contrib as contrib,
-    experimental as experimental,
     losses as losses,
     microbatching as microbatching,
-    perturbations as perturbations,
-    projections as projections,
     schedules as schedules,
-    second_order as second_order,
     transforms as transforms,
     tree as tree,
     tree_utils as tree_utils,
@@ -323,15 +320,43 @@ from .tree import (
 from .tree_utils import tree_map_params as tree_map_params
 
 
+if _typing.TYPE_CHECKING:
+    from . import (
+        assignment as assignment,
+        contrib as contrib,
+        experimental as experimental,
+        perturbations as perturbations,
+        projections as projections,
+        second_order as second_order,
+    )
+
+
 __version__ = "0.1.0"
-__getattr__ = _deprecated.attributes(
-    __name__,
-    {
-        n: getattr(contrib, n)
-        for n in (
-            "DifferentiallyPrivateAggregateState",
-            "differentially_private_aggregate",
-            "dpsgd",
-        )
-    },
+
+# Loaded when asked for, so that `import stepax` stays quick.
+_LATER = (
+    "assignment",
+    "contrib",
+    "experimental",
+    "perturbations",
+    "projections",
+    "second_order",
 )
+_MOVED = (
+    "DifferentiallyPrivateAggregateState",
+    "differentially_private_aggregate",
+    "dpsgd",
+)
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name in _LATER:
+        return _import_module(f"{__name__}.{name}")
+    if name in _MOVED:
+        _deprecated.warn(name)
+        return getattr(_import_module(f"{__name__}.contrib"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

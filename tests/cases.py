@@ -17,6 +17,7 @@ from flax import nnx
 from flax.core import FrozenDict
 
 import stepax
+import stepax.contrib
 from stepax._engine.protocol import transformation
 from stepax._engine.registry import ROWS, Row
 

@@ -5,10 +5,10 @@ import inspect
 from importlib import import_module
 from pathlib import Path
 
-import optax
 import pytest
 
 import stepax
+import stepax.contrib
 from stepax._engine.registry import ROWS
 
 
