@@ -30,8 +30,8 @@ class MultiNormalDiagFromLogScale:
             self._shape = np.broadcast_shapes(*shapes)
         except ValueError:
             raise ValueError(
-                f"`loc` has shape {shapes[0]} and `log_scale` has shape {shapes[1]}, "
-                "which do not broadcast"
+                "Incompatible shapes for broadcasting: "  # as JAX begins
+                f"`loc` has shape {shapes[0]} and `log_scale` has shape {shapes[1]}"
             ) from None
 
     @property

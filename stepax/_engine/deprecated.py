@@ -6,24 +6,30 @@ from typing import Any, NamedTuple
 
 
 class Successor(NamedTuple):
-    """new: what to write now.  since: a version of Optax that warns of the old."""
+    """new: what to write now.  since: a version of Optax that warns of the old.
+
+    advice: how it is put, where programs look for Optax's words in the warning.
+    """
 
     new: str
     since: str
+    advice: str = "use `{}`"
 
 
 TABLE = {
     "DifferentiallyPrivateAggregateState": Successor(
         "contrib.DifferentiallyPrivateAggregateState", "0.1.8"
     ),
-    "convex_kl_divergence": Successor("generalized_kl_divergence", "0.2.8"),
+    "convex_kl_divergence": Successor(
+        "generalized_kl_divergence", "0.2.8", "use {} instead"
+    ),
     "differentially_private_aggregate": Successor(
         "contrib.differentially_private_aggregate", "0.1.8"
     ),
     "dpsgd": Successor("contrib.dpsgd", "0.1.8"),
     "global_norm": Successor("tree.norm", "0.2.8"),
     "inject_stateful_hyperparams": Successor("inject_hyperparams", "0.2.8"),
-    "optimistic_adam": Successor("optimistic_adam_v2", "0.2.8"),
+    "optimistic_adam": Successor("optimistic_adam_v2", "0.2.8", "use `{}` instead"),
     "seed": Successor("key", "0.2.8"),
     "tree_add_scalar_mul": Successor("tree.add_scale", "0.2.5"),
     "tree_l1_norm": Successor("tree.norm(..., ord=1)", "0.2.5"),
@@ -43,8 +49,8 @@ def warn(name: str, stacklevel: int = 2) -> None:
 
     stacklevel: as in `warnings.warn`, with 2 for the caller of the caller.
     """
-    new, since = TABLE[name]
-    message = f"`{name}` is deprecated since Optax {since}; use `{new}`"
+    new, since, advice = TABLE[name]
+    message = f"`{name}` is deprecated since Optax {since}; {advice.format(new)}"
     warnings.warn(message, DeprecationWarning, stacklevel + 1)
 
 

@@ -53,7 +53,7 @@ RANGES = {
     "beta3": BELOW_1,
     "decay": BELOW_1,
     "decay_rate": UP_TO_1,
-    "momentum": BELOW_1,
+    "momentum": UP_TO_1,
     "rho": BELOW_1,
     "learning_rate": RATE,
     "max_learning_rate": RATE,

@@ -91,6 +91,7 @@ class Line:
     def at(self, step: jax.Array) -> Point:
         """The point after a step."""
         value, grads = jax.value_and_grad(self._value)(self._moved(step))
+        value = jax.lax.optimization_barrier(value)  # for the same reason as in `dot`
         return Point(step, value, self._slope(grads), self._keep(grads))
 
     def value_at(self, step: jax.Array) -> Point:
@@ -127,7 +128,7 @@ class Line:
     def _slope(self, grads):
         # JAX's gradient of a complex parameter is the conjugate of the direction of
         # ascent, so the slope is the real part of Σ u g.
-        return jnp.asarray(vdot(conj(self._updates), grads)).real.astype(self.dtype)
+        return dot(conj(self._updates), grads).astype(self.dtype)
 
     def _keep(self, grads):
         """The gradients in the dtypes of the state, if it keeps any."""
@@ -194,6 +195,20 @@ def _takes(f: Callable, key: str) -> bool:
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
+@jax.jit
+@mixing
+def dot(xs: list, ys: list) -> jax.Array:
+    """The real part of the inner product of two lists of arrays, in float32 or wider.
+
+    The parts are stacked: XLA would copy a chain of additions into each loop over an
+    array that needs the result, and compile it there once more.
+    """
+    parts = [jnp.real(vdot(x, y)) for x, y in zip(xs, ys, strict=True)]
+    dtype = jnp.result_type(jnp.float32, *parts)
+    parts = jnp.stack([x.astype(dtype) for x in (*parts, jnp.zeros([]))])
+    return jnp.dot(parts, jnp.ones_like(parts), precision="highest")
+
+
 def decrease_error(
     point: Point,
     start: Point,
@@ -228,6 +243,7 @@ def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Arr
 
 def choose(pred: jax.Array, x: T, y: T) -> T:
     """One of two trees."""
+    pred = jax.lax.optimization_barrier(pred)
     return jax.tree.map(ft.partial(jnp.where, pred), x, y)
 
 

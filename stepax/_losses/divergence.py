@@ -9,12 +9,11 @@ Difference from Optax: 0 log 0 = 0 everywhere, with finite derivatives of both m
 targets of 0 and log targets of -inf cost nothing, whatever is predicted for them.
 """
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import deprecated
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
@@ -94,11 +93,7 @@ def convex_kl_divergence(
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Deprecated: write `generalized_kl_divergence`, which has the same arguments."""
-    message = (
-        "`convex_kl_divergence` is deprecated since Optax 0.2.8; "
-        "use generalized_kl_divergence"  # without quotes, as tests of warnings expect
-    )
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    deprecated.warn("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 
 

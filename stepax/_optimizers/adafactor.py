@@ -102,16 +102,26 @@ def scale_by_factored_rms(
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
         return g * rows * columns**-0.5, v_row, v_col, v
 
-    def slot(kept):
-        """Zeros of the shape that `kept` says for a shape and its two longest axes."""
-        shape = lambda p: kept(jnp.shape(p), axes(jnp.shape(p)))
-        make = lambda p: jnp.zeros_like(p, shape=shape(p))
+    def nothing(p):
+        return jnp.zeros(1, jnp.result_type(p))
+
+    def mean(number):
+        """Zeros for the mean over one of the two longest axes, sharded as the rest."""
+
+        def make(p):
+            pair = axes(jnp.shape(p))
+            if pair is None:
+                return nothing(p)
+            over = lambda p: jnp.sum(p, pair[number])
+            return jnp.zeros_like(jax.eval_shape(over, p), dtype=p.dtype)
+
         return Slot(make, alike=False, decode=jnp.real)
 
+    whole = lambda p: nothing(p) if axes(jnp.shape(p)) else jnp.zeros_like(p)
     slots = {
-        "v_row": slot(lambda shape, pair: _without(shape, pair[1]) if pair else (1,)),
-        "v_col": slot(lambda shape, pair: _without(shape, pair[0]) if pair else (1,)),
-        "v": slot(lambda shape, pair: (1,) if pair else shape),
+        "v_row": mean(1),
+        "v_col": mean(0),
+        "v": Slot(whole, alike=False, decode=jnp.real),
     }
     return build(Rule(leaf, FactoredState, slots, COUNT, once))
 
@@ -119,10 +129,6 @@ def scale_by_factored_rms(
 def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:
     """`ema`, but added in the other order, as in Optax."""
     return decay * mean + (1 - decay) * x
-
-
-def _without(shape: tuple, axis: int) -> tuple:
-    return shape[:axis] + shape[axis + 1 :]
 
 
 @public("optimizer", paper="arXiv:1804.04235")

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from .._engine import precision
 from .._engine.chain import chain
 from .._engine.flow import Flow, align, is_still
-from .._engine.numerics import safe_increment, widen
+from .._engine.numerics import safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
@@ -38,10 +38,9 @@ from .._engine.ranges import AT_LEAST_1
 from .._engine.registry import public
 from .._engine.rule import zeros_like
 from .._engine.twin import twin
-from .._linesearch.line import put
+from .._linesearch.line import dot, put
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
-from ..tree import norm, vdot
 
 
 @twin
@@ -170,6 +169,7 @@ def _remember(old, p, g, positive_only):
     s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, g, old.updates)
     weight = _weight(s, y)
     is_kept = (weight > 0 if positive_only else weight != 0) & (old.count > 0)
+    is_kept = jax.lax.optimization_barrier(is_kept)  # for the same reason as in `dot`
     at = _place(old.count, old.weights_memory, 0)
 
     def write(memory, x):
@@ -184,7 +184,7 @@ def _remember(old, p, g, positive_only):
 
 def _weight(s, y):
     """1 / s·y; 0 where rounding hides the sign of s·y, or there is no such number."""
-    sy, ss, yy = _dot(s, y), _dot(s, s), _dot(y, y)
+    sy, ss, yy = dot(s, y), dot(s, s), dot(y, y)
     limits = jnp.finfo(sy.dtype)
     size = jnp.abs(sy)
     is_curved = size > limits.eps * jnp.sqrt(ss) * jnp.sqrt(yy)
@@ -207,16 +207,16 @@ def _direction(g, new, count, is_scaled):
     def down(age, carry):
         q, alphas = carry
         s, y, weight = pair(age)
-        alpha = weight * _dot(s, q)
+        alpha = weight * dot(s, q)
         return _add(q, -alpha, y), alphas.at[age].set(alpha)
 
     def up(i, r):
         age = size - 1 - i
         s, y, weight = pair(age)
-        beta = weight * _dot(y, r)
+        beta = weight * dot(y, r)
         return _add(r, alphas[age] - beta, s)
 
-    alphas = jnp.zeros(size, jnp.result_type(weights, _dot(wide, wide)))
+    alphas = jnp.zeros(size, jnp.result_type(weights, dot(wide, wide)))
     q, alphas = jax.lax.fori_loop(0, size, down, (wide, alphas))
     if is_scaled:
         gamma = _initial_scale(wide, pair, _newest(count, weights))
@@ -227,9 +227,9 @@ def _direction(g, new, count, is_scaled):
 def _initial_scale(g, pair, age):
     """s·y / y·y of the pair of an age; without one, so that the step is at most 1."""
     s, y, weight = pair(age)
-    sy, yy = _dot(s, y), _dot(y, y)
+    sy, yy = dot(s, y), dot(y, y)
     curved = sy / jnp.where(weight == 0, 1, yy)
-    return jnp.where(weight != 0, curved, 1 / jnp.maximum(norm(g), 1))
+    return jnp.where(weight != 0, curved, 1 / jnp.maximum(jnp.sqrt(dot(g, g)), 1))
 
 
 def _newest(count, weights):
@@ -257,8 +257,3 @@ def _times(a, x):
 
 def _add(xs, a, ys):
     return _map(lambda x, y: x + _times(a, y.astype(x.dtype)), xs, ys)
-
-
-def _dot(xs, ys):
-    """The inner product of all numbers as real vectors, in float32 or wider."""
-    return widen(jnp.real(vdot(xs, ys)))

@@ -21,6 +21,7 @@ from .._engine.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
 )
+from .._engine.ranges import UP_TO_1
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
@@ -36,7 +37,7 @@ class TraceState(NamedTuple):
     trace: Any
 
 
-@public(paper="doi:10.1016/0041-5553(64)90137-5")
+@public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": UP_TO_1})
 def trace(
     decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformation:
@@ -45,7 +46,7 @@ def trace(
         trace = g + decay trace
         u = trace,   or g + decay trace if `nesterov`
 
-    decay: what remains of the sum after a step, in [0, 1).
+    decay: what remains of the sum after a step, in [0, 1].
     nesterov: whether to look one step ahead with the sum.
     accumulator_dtype: stored dtype of `trace`; the parameter's if `None`.
     """
