@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from . import deprecated, errors
@@ -64,6 +65,11 @@ def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
     return jnp.array(x, jnp.int32 if is_whole else wide)
 
 
+def _is_half(x: Any) -> bool:
+    is_array = isinstance(x, jax.Array | np.ndarray)
+    return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+
+
 def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
     """The hyperparameters in a state; an error says which are not as they should be."""
     found = getattr(state, "hyperparams", None)
@@ -106,8 +112,7 @@ def _narrowed(updates: Any, gradients: Any) -> Any:
         return updates
 
     def one(u, g):
-        half = jnp.issubdtype(jnp.result_type(g), jnp.floating) and g.dtype.itemsize < 4
-        return u.astype(g.dtype) if half and is_array(u) else u
+        return u.astype(g.dtype) if _is_half(g) and is_array(u) else u
 
     return jax.tree.map(one, updates, gradients)
 
@@ -127,8 +132,12 @@ def _injected(
     names = [*numbers, *schedules]
     known = call.arguments()
 
+    # An array in half precision is taken at its word; 0.999 as a number must not be 1.
+    narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
+
     def cast(values, wide):
-        return {k: _cast(x, wide, type(call.default(k)) is int) for k, x in values}
+        whole = lambda k: type(call.default(k)) is int
+        return {k: _cast(x, narrow.get(k, wide), whole(k)) for k, x in values}
 
     def init(params):
         wide = dtype or scalar_dtype(params)
@@ -189,8 +198,8 @@ def inject_hyperparams(
 
     inner_factory: makes a transformation.
     static_args: names of further parameters that are no hyperparameters.
-    hyperparam_dtype: of the hyperparameters; if `None`, float32, and float64 for
-        parameters in float64.
+    hyperparam_dtype: of the hyperparameters; if `None`, float32, float64 for parameters
+        in float64, and for one that is given as an array in half precision, that.
 
     Raises a `ValueError` for a name in `static_args` that is no parameter.
     Returns a function with the parameters of `inner_factory`.
