@@ -92,13 +92,13 @@ def rprop(
         multiplied by r(t) / r(0).
     The others are those of `scale_by_rprop`.
     """
-    is_schedule = callable(learning_rate)
-    first = learning_rate(0) if is_schedule else learning_rate
-    step = scale_by_rprop(
-        first, eta_minus, eta_plus, min_step_size, max_step_size, immediate=immediate
-    )
-    if not is_schedule:
-        return chain(step, scale(-1.0))
-    return chain(
-        step, scale_by_learning_rate(lambda count: learning_rate(count) / first)
-    )
+
+    def step(first):
+        bounds = min_step_size, max_step_size
+        return scale_by_rprop(first, eta_minus, eta_plus, *bounds, immediate=immediate)
+
+    if not callable(learning_rate):
+        return chain(step(learning_rate), scale(-1.0))
+    first = learning_rate(0)
+    relative = lambda count: learning_rate(count) / first
+    return chain(step(first), scale_by_learning_rate(relative))
