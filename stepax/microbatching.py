@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from ._engine import errors
-from ._engine.control import _varying
+from ._engine.control import varying
 from ._engine.numerics import widen
 from ._microbatches import Parts, axis_of, count_of, cut, paths, spread
 
@@ -333,7 +333,7 @@ def _least(real, count):
 def _start(way, struct):
     """The first carry, which inside `shard_map` varies as the results do."""
     axes = (
-        tuple(_varying(struct)) if jax.sharding.get_abstract_mesh().manual_axes else ()
+        tuple(varying(struct)) if jax.sharding.get_abstract_mesh().manual_axes else ()
     )
     vary = lambda x: jax.lax.pcast(jnp.asarray(x), axes, to="varying")
     carry = way.init(struct)

@@ -23,16 +23,16 @@ def branch(pred: Any, on_true: Callable[[], Any], on_false: Callable[[], Any]) -
 def _equally_varying(*sides: Callable[[], Any]) -> list[Callable[[], Any]]:
     """The sides, made to vary over the same axes inside `shard_map`, as `cond` asks."""
     shapes = [jax.eval_shape(side) for side in sides]
-    axes = jax.tree.map(lambda x, y: _varying(x) | _varying(y), *shapes)
+    axes = jax.tree.map(lambda x, y: varying(x) | varying(y), *shapes)
 
     def vary(x, wanted):
-        missing = tuple(wanted - _varying(jax.typeof(x)))
+        missing = tuple(wanted - varying(jax.typeof(x)))
         return jax.lax.pcast(x, missing, to="varying") if missing else x
 
     return [lambda side=side: jax.tree.map(vary, side(), axes) for side in sides]
 
 
-def _varying(x: Any) -> frozenset:
+def varying(x: Any) -> frozenset:
     """The mesh axes along which a value differs inside `shard_map`."""
     kind = x.manual_axis_type  # none in shapes under `pmap`, where nobody checks
     return kind.varying if kind else frozenset()

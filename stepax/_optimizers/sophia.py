@@ -205,9 +205,6 @@ def _averaged(b2):
 
 
 def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
-    # Built again, now that the recipes are known by which equal rules share kernels.
-    precondition, average = build(precondition.node), build(average.node)
-
     def init(params):
         jax.tree_util.tree_map_with_path(_refuse_complex, params)
         count, mu = precondition.init(params)
