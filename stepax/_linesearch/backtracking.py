@@ -27,6 +27,7 @@ from .line import (
     as_numbers,
     choose,
     decrease_error,
+    hold,
     repeat,
     search_dtype,
 )
@@ -160,7 +161,7 @@ def _begin(line: Line, last: jax.Array, growth: Any, most: Any) -> _Search:
 @jax.jit
 def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search:
     error = decrease_error(t, start, settings.slope_rtol, settings.rtol)
-    last = choose(t.is_finite(), t, start)
+    last = choose(hold(t.is_finite()), t, start)
     step = settings.decrease_factor * t.step
     return _Search(safe_increment(s.count), step, last, error)
 

@@ -91,8 +91,7 @@ class Line:
     def at(self, step: jax.Array) -> Point:
         """The point after a step."""
         value, grads = jax.value_and_grad(self._value)(self._moved(step))
-        value = jax.lax.optimization_barrier(value)  # for the same reason as in `dot`
-        return Point(step, value, self._slope(grads), self._keep(grads))
+        return Point(step, hold(value), self._slope(grads), self._keep(grads))
 
     def value_at(self, step: jax.Array) -> Point:
         """The point after a step, without slope and gradients."""
@@ -198,15 +197,25 @@ _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 @jax.jit
 @mixing
 def dot(xs: list, ys: list) -> jax.Array:
-    """The real part of the inner product of two lists of arrays, in float32 or wider.
-
-    The parts are stacked: XLA would copy a chain of additions into each loop over an
-    array that needs the result, and compile it there once more.
-    """
+    """The real inner product of two lists of arrays, in float32 or wider."""
     parts = [jnp.real(vdot(x, y)) for x, y in zip(xs, ys, strict=True)]
     dtype = jnp.result_type(jnp.float32, *parts)
-    parts = jnp.stack([x.astype(dtype) for x in (*parts, jnp.zeros([]))])
-    return jnp.dot(parts, jnp.ones_like(parts), precision="highest")
+    return _reduced(jnp.sum, [jnp.zeros([], dtype), *parts], dtype)
+
+
+def hold(x: jax.Array) -> jax.Array:
+    """`x`, a scalar that many arrays need."""
+    reduce = jnp.any if x.dtype == bool else jnp.sum
+    return _reduced(reduce, [x, jnp.zeros_like(x)], x.dtype)
+
+
+def _reduced(reduce, parts, dtype):
+    """XLA copies a chain of scalar operations into each loop over an array that needs
+    the result, and compiles it there anew: a minute for 200 arrays.  It does not copy
+    a reduction, nor see through the barrier that there is none.
+    """
+    parts = jnp.stack([x.astype(dtype) for x in parts])
+    return reduce(jax.lax.optimization_barrier(parts))
 
 
 def decrease_error(
@@ -243,7 +252,6 @@ def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Arr
 
 def choose(pred: jax.Array, x: T, y: T) -> T:
     """One of two trees."""
-    pred = jax.lax.optimization_barrier(pred)
     return jax.tree.map(ft.partial(jnp.where, pred), x, y)
 
 

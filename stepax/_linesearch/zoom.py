@@ -32,6 +32,7 @@ from .line import (
     choose,
     curvature_error,
     decrease_error,
+    hold,
     repeat,
     search_dtype,
 )
@@ -223,9 +224,10 @@ def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search
     is_longest = ~is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
     is_better = ~was_safe | (decreases & (t.value < s.best.value))
-    best = choose(is_wolfe | is_better, choose(t.is_finite(), t, start), s.best)
+    is_taken = hold(is_wolfe | is_better)
+    best = choose(is_taken, choose(hold(t.is_finite()), t, start), s.best)
     errors = s.decrease_error, s.curvature_error
-    errors = choose(is_wolfe | is_better, (decrease, curvature), errors)
+    errors = choose(is_taken, (decrease, curvature), errors)
     is_short = jnp.abs(s.high.step - s.low.step) <= settings.precision
     is_enough = s.is_bracketed & is_short & (was_safe | decreases)
 

@@ -38,7 +38,7 @@ from .._engine.ranges import AT_LEAST_1
 from .._engine.registry import public
 from .._engine.rule import zeros_like
 from .._engine.twin import twin
-from .._linesearch.line import dot, put
+from .._linesearch.line import dot, hold, put
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
 
@@ -168,8 +168,7 @@ def _remember(old, p, g, positive_only):
     """The state with the newest pair in the place of the oldest one."""
     s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, g, old.updates)
     weight = _weight(s, y)
-    is_kept = (weight > 0 if positive_only else weight != 0) & (old.count > 0)
-    is_kept = jax.lax.optimization_barrier(is_kept)  # for the same reason as in `dot`
+    is_kept = hold((weight > 0 if positive_only else weight != 0) & (old.count > 0))
     at = _place(old.count, old.weights_memory, 0)
 
     def write(memory, x):
@@ -219,7 +218,7 @@ def _direction(g, new, count, is_scaled):
     alphas = jnp.zeros(size, jnp.result_type(weights, dot(wide, wide)))
     q, alphas = jax.lax.fori_loop(0, size, down, (wide, alphas))
     if is_scaled:
-        gamma = _initial_scale(wide, pair, _newest(count, weights))
+        gamma = hold(_initial_scale(wide, pair, _newest(count, weights)))
         q = [_times(gamma, x) for x in q]
     return _cast(jax.lax.fori_loop(0, size, up, q), g)
 
