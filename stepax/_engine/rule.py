@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from . import errors
 from .numerics import safe_increment
+from .precision import scalar_dtype
 from .protocol import EmptyState, is_array, is_none
 
 
@@ -94,6 +95,19 @@ def counted(f: Callable) -> Callable:
         return f(t), (t,)
 
     return once
+
+
+def number(first: Any = 0.0, shape: tuple = ()) -> Callable:
+    """Makes a shared number, or several, in float32, or float64 as parameters are.
+
+    first: its first value, or a function from the parameters to it.
+    """
+
+    def make(params):
+        value: Any = first(params) if callable(first) else first
+        return jnp.full(shape, value, scalar_dtype(params))
+
+    return make
 
 
 COUNT = {"count": lambda params: jnp.zeros([], jnp.int32)}

@@ -30,11 +30,11 @@ from .._engine.protocol import (
 )
 from .._engine.recipe import recipe
 from .._engine.registry import public
-from .._engine.rule import START, Rule, Slot, copied
+from .._engine.rule import START, Rule, Slot, copied, number
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
-from .parameter_free import norm, number, quotient, sums
+from .parameter_free import norm, quotient, sums
 
 
 DOG = "arXiv:2302.12022"

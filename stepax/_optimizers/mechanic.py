@@ -30,9 +30,9 @@ from .._engine.protocol import (
 )
 from .._engine.recipe import recipe
 from .._engine.registry import public
-from .._engine.rule import COUNT, START, Rule, Slot
+from .._engine.rule import COUNT, START, Rule, Slot, number
 from .._engine.twin import twin
-from .parameter_free import at, dot, number, sums
+from .parameter_free import at, dot, sums
 
 
 @twin

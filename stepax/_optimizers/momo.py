@@ -19,9 +19,9 @@ from .._engine.moments import bias_correction, ema, square
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._engine.rule import COUNT, REAL, Rule, Slot, number
 from .._engine.twin import twin
-from .parameter_free import at, dot, number, quotient, sums
+from .parameter_free import at, dot, quotient, sums
 
 
 PAPER = "arXiv:2305.07583"

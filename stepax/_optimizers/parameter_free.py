@@ -4,7 +4,6 @@ They keep a few numbers about all parameters together, in float32 or wider whate
 parameters are, and the point where they started.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import reduce
-from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.protocol import ScalarOrSchedule
 from .._engine.rule import Slot, is_trainable
 
@@ -20,22 +18,6 @@ from .._engine.rule import Slot, is_trainable
 def sums(total: Any, size: int) -> Any:
     """The statistics that `once` gets; zeros where there are no leaves to measure."""
     return total or (jnp.zeros([]),) * size
-
-
-def number(first: Any = 0.0, shape: tuple = ()) -> Callable:
-    """Makes a shared number, or several, in the precision of the parameters.
-
-    first: its first value, or a function from the parameters to it.
-    """
-
-    @mixing
-    def make(params):
-        wide = compute_dtype(*jax.tree.leaves(_inexact(params)))
-        dtype = jax.dtypes.canonicalize_dtype(real_dtype(wide))
-        value: Any = first(params) if callable(first) else first
-        return jnp.full(shape, value, dtype)
-
-    return make
 
 
 def _inexact(params):

@@ -26,11 +26,11 @@ from .._engine.protocol import (
     transformation,
 )
 from .._engine.registry import public
-from .._engine.rule import COUNT, START, Rule
+from .._engine.rule import COUNT, START, Rule, number
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
 from .dadapt import corrected_rate
-from .parameter_free import MEAN, MEAN_SQUARE, at, dot, number, quotient, sums
+from .parameter_free import MEAN, MEAN_SQUARE, at, dot, quotient, sums
 
 
 @twin

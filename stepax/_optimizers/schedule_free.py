@@ -28,7 +28,7 @@ from .._engine import errors
 from .._engine.chain import chain
 from .._engine.compose import Composite, build
 from .._engine.numerics import safe_increment
-from .._engine.precision import is_inexact, scalar_dtype, widened
+from .._engine.precision import is_inexact, widened
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -41,7 +41,7 @@ from .._engine.protocol import (
 from .._engine.ranges import Range
 from .._engine.recipe import recipe
 from .._engine.registry import public
-from .._engine.rule import Rule, Slot, copied
+from .._engine.rule import Rule, Slot, copied, number
 from .._engine.search import get_all_with_path
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
@@ -87,10 +87,7 @@ class _ScheduleFree(Composite):
         self.members = (base, averaging)
 
     def init(self, params):
-        base, average = (tx.init(params) for tx in self.members)
-        dtype = scalar_dtype(params)
-        floats = {k: getattr(average, k).astype(dtype) for k in _FLOATS}
-        return self.pack([base, average._replace(**floats)])
+        return self.pack([tx.init(params) for tx in self.members])
 
     def unpack(self, state):
         if not all(hasattr(state, k) for k in ScheduleFreeState._fields):
@@ -103,7 +100,6 @@ class _ScheduleFree(Composite):
         return ScheduleFreeState(base_optimizer_state=base, **average._asdict())
 
 
-_FLOATS = "b1", "weight_sum", "max_lr"
 _RANGES = {"b1": Range(0, 1, excludes_least=True)}
 
 
@@ -136,10 +132,10 @@ def average_iterates(
         return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
 
     shared = {
-        "b1": lambda params: jnp.array(b1, jnp.result_type(float)),
-        "weight_sum": lambda params: jnp.zeros([]),
+        "b1": number(b1),
+        "weight_sum": number(),
         "step_count": lambda params: jnp.ones([], jnp.int32),
-        "max_lr": lambda params: jnp.zeros([]),
+        "max_lr": number(),
     }
     slots = {"z": Slot(copied, state_dtype)}
     return build(Rule(leaf, _Average, slots, shared, once, needs_params=True))

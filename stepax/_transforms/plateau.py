@@ -19,11 +19,10 @@ from jax.typing import ArrayLike
 
 from .._engine.compose import build
 from .._engine.numerics import safe_increment
-from .._engine.precision import scalar_dtype
 from .._engine.protocol import GradientTransformationExtraArgs
 from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.registry import public
-from .._engine.rule import Rule
+from .._engine.rule import Rule, number
 from .._engine.twin import twin
 
 
@@ -47,23 +46,14 @@ class ReduceLROnPlateauState(NamedTuple):
     avg_value: jax.Array
 
 
-class _Plateau(Rule):
-    """A rule whose numbers are as precise as the parameters."""
-
-    def init(self, params):
-        dtype = scalar_dtype(params)
-        cast = lambda x: x.astype(dtype if x.dtype != jnp.int32 else jnp.int32)
-        return jax.tree.map(cast, super().init(params))
-
-
 _zero = lambda params: jnp.zeros([], jnp.int32)
 _SHARED = {
-    "scale": lambda params: jnp.ones([]),
-    "best_value": lambda params: jnp.full([], jnp.inf),
+    "scale": number(1.0),
+    "best_value": number(jnp.inf),
     "plateau_count": _zero,
     "cooldown_count": _zero,
     "count": _zero,
-    "avg_value": lambda params: jnp.zeros([]),
+    "avg_value": number(),
 }
 _RANGES = {
     "factor": Range(0, 1, excludes_least=True, excludes_most=True),
@@ -141,7 +131,7 @@ def reduce_on_plateau(
 
     leaf = lambda g, p, scale: (scale * g,)
     State, reads = ReduceLROnPlateauState, ("value",)
-    return build(_Plateau(leaf, State, shared=_SHARED, once=once, reads=reads))
+    return build(Rule(leaf, State, shared=_SHARED, once=once, reads=reads))
 
 
 def _scalar(value):
