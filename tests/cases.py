@@ -35,6 +35,8 @@ ARGUMENTS = {
     "max_delta": 0.1,
     "threshold": 0.1,
     "max_norm": 0.1,
+    "l2_norm_clip": 1.0,
+    "noise_multiplier": 1.0,
     "clipping": 0.1,
     "eta": 0.01,
     "gamma": 0.55,

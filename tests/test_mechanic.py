@@ -123,7 +123,7 @@ def test_complex_parameters_are_pairs_of_real_ones():
 
 def test_mistakes_are_told():
     factory: Any = stepax.sgd
-    with pytest.raises(ValueError, match="`num_betas` is 0, expected at least 1"):
+    with pytest.raises(ValueError, match="`num_betas` must be >= 1, but is 0"):
         contrib.mechanize(stepax.sgd(1.0), num_betas=0)
     with pytest.raises(TypeError, match="`base_optimizer` of `mechanize` must be a"):
         contrib.mechanize(factory)

@@ -12,6 +12,9 @@ from stepax._engine.ranges import ANY, RANGES, Range
 from stepax._engine.registry import ROWS
 
 
+X = jnp.ones(2)
+
+
 def ranged():
     """Every argument of a factory that has a range, with the range."""
     for row in ROWS.values():
@@ -45,6 +48,21 @@ def test_a_number_out_of_range_is_an_error_that_says_which(row, name, allowed):
 @pytest.mark.parametrize("row", rows())
 def test_defaults_are_within_their_ranges(row):
     make(row)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: stepax.huber_loss(X, X, delta=-1.0), "`delta` must be above 0"),
+        (lambda: stepax.smooth_labels(X, 1.5), r"`alpha` must be in \[0, 1\]"),
+        (lambda: stepax.sigmoid_focal_loss(X, X, gamma=-1.0), "`gamma` must be >= 0"),
+        (lambda: stepax.sigmoid_focal_loss(X, X, alpha=2.0), "`alpha` must be in"),
+        (lambda: stepax.ntxent(X[None], X[:1], 0.0), "`temperature` must be above 0"),
+    ],
+)
+def test_numbers_of_losses_are_checked(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_numpy_s_numbers_and_pairs_are_checked():

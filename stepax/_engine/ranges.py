@@ -45,6 +45,12 @@ UP_TO_1 = Range(0, 1)
 RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 
 RANGES = {
+    "adam_b1": BELOW_1,
+    "adam_b2": BELOW_1,
+    "adam_eps_root": AT_LEAST_0,
+    "adam_learning_rate": RATE,
+    "adam_weight_decay": AT_LEAST_0,
+    "alpha": AT_LEAST_0,
     "b1": BELOW_1,
     "b2": BELOW_1,
     "b3": BELOW_1,
@@ -62,11 +68,16 @@ RANGES = {
     "eps": AT_LEAST_0,
     "eps_root": AT_LEAST_0,
     "epsilon": AT_LEAST_0,
+    "estim_lr0": POSITIVE,
+    "estim_lr_coef": POSITIVE,
     "eta": AT_LEAST_0,
     "eta_minus": Range(0, 1, excludes_least=True, excludes_most=True),
     "eta_plus": Range(1, excludes_least=True),
+    "clip_threshold": POSITIVE,
     "clipping": AT_LEAST_0,
     "clipping_threshold": POSITIVE,
+    "gamma": AT_LEAST_0,
+    "init_estim_sq_dist": AT_LEAST_0,
     "initial_accumulator_value": AT_LEAST_0,
     "initial_scale": AT_LEAST_0,
     "k": AT_LEAST_1,
@@ -78,8 +89,16 @@ RANGES = {
     "min_norm": AT_LEAST_0,
     "min_scale": AT_LEAST_0,
     "min_step_size": AT_LEAST_0,
+    "ns_steps": AT_LEAST_0,
+    "num_betas": AT_LEAST_1,
+    "reps_rel": POSITIVE,
+    "s_init": POSITIVE,
+    "slow_step_size": Range(0, 1, excludes_least=True),
     "threshold": AT_LEAST_0,
     "trust_coefficient": AT_LEAST_0,
+    "update_interval": AT_LEAST_1,
+    "warmup_steps": AT_LEAST_0,
+    "weight_lr_power": AT_LEAST_0,
 }
 
 

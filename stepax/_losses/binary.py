@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import ranges
 from .inputs import fit, floats
 
 
@@ -51,6 +52,8 @@ def sigmoid_focal_loss(
     Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
     point, ValueError where shapes do not fit.
     """
+    given = {"alpha": alpha, "gamma": gamma}
+    ranges.check("sigmoid_focal_loss", given, {"alpha": ranges.UP_TO_1})
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y})
     q = y * jax.nn.sigmoid(-x) + (1 - y) * jax.nn.sigmoid(x)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._engine import ranges
 from .._engine.numerics import root
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes
@@ -39,6 +40,8 @@ def ntxent(
     Returns a scalar; 0 without pairs.  Raises TypeError unless the embeddings are of
     floating point, ValueError where shapes do not fit.
     """
+    own = {"temperature": ranges.POSITIVE}
+    ranges.check("ntxent", {"temperature": temperature}, own)
     x, dtype = floats({"embeddings": embeddings})
     y = jnp.asarray(labels)
     if x.ndim != 2 or y.shape != x.shape[:1]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import ranges
 from .inputs import check_same_shape, fit, floats
 
 
@@ -56,6 +57,7 @@ def huber_loss(
     Raises TypeError unless the predictions are of floating point, ValueError where
     shapes do not fit.
     """
+    ranges.check("huber_loss", {"delta": delta}, {"delta": ranges.POSITIVE})
     error, dtype = _error(predictions, targets)
     delta = jnp.asarray(delta, error.dtype)
     near = jnp.clip(error, -delta, delta)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import ranges
 from .inputs import Axis, broadcast, floats, mask, normal_axes
 
 
@@ -30,6 +31,7 @@ def smooth_labels(
     Returns the shape of the labels.  Raises TypeError unless the labels are of floating
     point, ValueError where shapes do not fit.
     """
+    ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.UP_TO_1})
     y, a, dtype = floats({"labels": labels}, {"alpha": alpha})
     axes = normal_axes(axis, y.ndim)
     counts = mask(where, y.shape)

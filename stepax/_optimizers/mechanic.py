@@ -134,8 +134,6 @@ def mechanize(
     Raises a `ValueError` for fewer.
     """
     require(base_optimizer, "`base_optimizer` of `mechanize`")
-    if num_betas < 1:
-        raise ValueError(f"`num_betas` is {num_betas}, expected at least 1")
     base = with_extra_args_support(base_optimizer)
     tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
 

@@ -38,7 +38,7 @@ class ScaleByOptimisticGradientState(NamedTuple):
     previous_gradient: Any
 
 
-@public(paper="arXiv:1901.08511", ranges={"beta": ANY})
+@public(paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
 def scale_by_optimistic_gradient(
     alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
 ) -> GradientTransformation:
@@ -63,7 +63,7 @@ def scale_by_optimistic_gradient(
     return build(Rule(leaf, ScaleByOptimisticGradientState, slots, first, once))
 
 
-@public("optimizer", paper="arXiv:1901.08511", ranges={"beta": ANY})
+@public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_gradient_descent(
     learning_rate: ScalarOrSchedule, alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
 ) -> GradientTransformationExtraArgs:
@@ -113,7 +113,7 @@ def optimistic_adam(
     return chain(adam, scale_by_optimistic_gradient(), descend)
 
 
-@public("optimizer", paper="arXiv:1711.00141", ranges={"beta": ANY})
+@public("optimizer", paper="arXiv:1711.00141", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_adam_v2(
     learning_rate: ScalarOrSchedule,
     *,
