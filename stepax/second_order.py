@@ -3,7 +3,9 @@
 Martens, 2020, New Insights and Perspectives on the Natural Gradient Method
 (arXiv:1412.1193), for what they are good for.
 
-Differences from Optax, which has deprecated these: the vector may be a tree like the
+They are deprecated, as in Optax: JAX says the same in a line.
+
+Differences from Optax: the vector may be a tree like the
 parameters; the diagonal of the Hessian is computed one element at a time, in memory
 proportional to the parameters and not to their square.
 """
@@ -15,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from ._engine import deprecated
 from ._engine.numerics import abs_sq
 
 
@@ -31,6 +34,11 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 
     Returns a tree like `params`.  Raises ValueError for a `v` that does not fit.
     """
+    deprecated.warn("hvp")
+    return _product(loss, v, params, inputs, targets)
+
+
+def _product(loss, v, params, inputs, targets):
     gradient = jax.grad(lambda p: loss(p, inputs, targets))
     return jax.jvp(gradient, (params,), (_tangent(v, params),))[1]
 
@@ -60,11 +68,12 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
     Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.  Takes
     one product with the Hessian for each element.
     """
+    deprecated.warn("hessian_diag")
     flat, unravel = ravel_pytree(params)
 
     def element(i):
         e = jnp.zeros_like(flat).at[i].set(1)
-        return _ravel(hvp(loss, unravel(e), params, inputs, targets))[i]
+        return _ravel(_product(loss, unravel(e), params, inputs, targets))[i]
 
     return jax.lax.map(element, jnp.arange(flat.size))
 
@@ -81,6 +90,7 @@ def fisher_diag(
 
     Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.
     """
+    deprecated.warn("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
     return abs_sq(_ravel(gradient))
 

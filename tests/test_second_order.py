@@ -13,6 +13,8 @@ from jax.flatten_util import ravel_pytree
 from stepax import second_order as ours
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+
 PARAMS = {"w": jnp.array([[1.0, 2.0], [3.0, 4.0]]) / 4, "b": jnp.array([0.1, 0.2])}
 INPUTS = jnp.linspace(-1.0, 1.0, 6).reshape(3, 2)
 TARGETS = jnp.ones((3, 2))
@@ -72,3 +74,11 @@ def test_a_vector_that_does_not_fit():
         ours.hvp(loss, jnp.arange(5.0), *DATA)
     with pytest.raises(ValueError, match="`v` is dict, expected a tree like `params`"):
         ours.hvp(loss, {"w": PARAMS["w"]}, *DATA)
+
+
+@pytest.mark.parametrize("name", ["fisher_diag", "hessian_diag"])
+def test_they_are_deprecated(name):
+    with pytest.warns(DeprecationWarning, match=f"`{name}` is deprecated .* use `j"):
+        getattr(ours, name)(loss, *DATA)
+    with pytest.warns(DeprecationWarning, match="use `jax.jvp"):
+        ours.hvp(loss, jnp.ones(6), *DATA)

@@ -27,7 +27,10 @@ TABLE = {
         "contrib.differentially_private_aggregate", "0.1.8"
     ),
     "dpsgd": Successor("contrib.dpsgd", "0.1.8"),
+    "fisher_diag": Successor("jnp.square(jax.grad(loss)(params, ...))", "0.2.8"),
     "global_norm": Successor("tree.norm", "0.2.8"),
+    "hessian_diag": Successor("jnp.diag(jax.hessian(loss)(...))", "0.2.8"),
+    "hvp": Successor("jax.jvp(jax.grad(loss), (params,), (v,))[1]", "0.2.8"),
     "inject_stateful_hyperparams": Successor("inject_hyperparams", "0.2.8"),
     "optimistic_adam": Successor("optimistic_adam_v2", "0.2.8", "use `{}` instead"),
     "seed": Successor("key", "0.2.8"),
