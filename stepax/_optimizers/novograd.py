@@ -19,6 +19,7 @@ from .._engine.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
 )
+from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot
 from .._engine.twin import twin
@@ -38,7 +39,7 @@ class ScaleByNovogradState(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1905.11286")
+@public(paper="arXiv:1905.11286", ranges={"weight_decay": ANY})
 def scale_by_novograd(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.25,
