@@ -93,7 +93,7 @@ RANGES = {
     "num_betas": AT_LEAST_1,
     "reps_rel": POSITIVE,
     "s_init": POSITIVE,
-    "slow_step_size": Range(0, 1, excludes_least=True),
+    "slow_step_size": UP_TO_1,
     "threshold": AT_LEAST_0,
     "trust_coefficient": AT_LEAST_0,
     "update_interval": AT_LEAST_1,
