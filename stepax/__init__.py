@@ -228,6 +228,11 @@ from ._transforms.accumulate import (
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )
+from ._transforms.average import (
+    AverageParamsState as AverageParamsState,
+    average_params as average_params,
+    averaged_params as averaged_params,
+)
 from ._transforms.clip import (
     AdaptiveGradClipState as AdaptiveGradClipState,
     ClipByGlobalNormState as ClipByGlobalNormState,
@@ -258,6 +263,14 @@ from ._transforms.finite import (
     apply_if_finite as apply_if_finite,
 )
 from ._transforms.layout import flatten as flatten
+from ._transforms.loss_scale import (
+    DynamicLossScaleState as DynamicLossScaleState,
+    dynamic_loss_scale as dynamic_loss_scale,
+)
+from ._transforms.master import (
+    MasterWeightsState as MasterWeightsState,
+    master_weights as master_weights,
+)
 from ._transforms.mean import (
     ApplyEvery as ApplyEvery,
     EmaState as EmaState,
@@ -266,9 +279,11 @@ from ._transforms.mean import (
 )
 from ._transforms.monitor import (
     MonitorState as MonitorState,
+    ObserveState as ObserveState,
     SnapshotState as SnapshotState,
     measure_with_ema as measure_with_ema,
     monitor as monitor,
+    observe as observe,
     snapshot as snapshot,
 )
 from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
@@ -289,9 +304,18 @@ from ._transforms.scale import (
     scale_by_schedule as scale_by_schedule,
     scale_by_sign as scale_by_sign,
 )
+from ._transforms.spikes import (
+    SkipSpikesState as SkipSpikesState,
+    skip_spikes as skip_spikes,
+)
+from ._transforms.state_dtypes import with_state_dtypes as with_state_dtypes
 from ._transforms.stateless import (
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
+)
+from ._transforms.stochastic import (
+    StochasticRoundingState as StochasticRoundingState,
+    stochastic_rounding as stochastic_rounding,
 )
 from .microbatching import microbatch as microbatch
 from .schedules import (
@@ -329,6 +353,8 @@ if _typing.TYPE_CHECKING:
         projections as projections,
         second_order as second_order,
     )
+    from ._engine.describe import describe as describe
+    from ._engine.values import hyperparams as hyperparams
 
 
 __version__ = "0.1.0"
@@ -342,6 +368,7 @@ _LATER = (
     "projections",
     "second_order",
 )
+_NAMES_LATER = {"describe": "_engine.describe", "hyperparams": "_engine.values"}
 _MOVED = (
     "DifferentiallyPrivateAggregateState",
     "differentially_private_aggregate",
@@ -352,6 +379,8 @@ _MOVED = (
 def __getattr__(name: str) -> _typing.Any:
     if name in _LATER:
         return _import_module(f"{__name__}.{name}")
+    if name in _NAMES_LATER:
+        return getattr(_import_module(f"{__name__}.{_NAMES_LATER[name]}"), name)
     if name in _MOVED:
         _deprecated.warn(name)
         return getattr(_import_module(f"{__name__}.contrib"), name)
@@ -359,4 +388,4 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, *_NAMES_LATER})

@@ -18,6 +18,11 @@ from ._transforms.accumulate import (
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )
+from ._transforms.average import (
+    AverageParamsState as AverageParamsState,
+    average_params as average_params,
+    averaged_params as averaged_params,
+)
 from ._transforms.clip import (
     adaptive_grad_clip as adaptive_grad_clip,
     clip as clip,
@@ -45,13 +50,32 @@ from ._transforms.finite import (
     apply_if_finite as apply_if_finite,
 )
 from ._transforms.layout import flatten as flatten
+from ._transforms.loss_scale import (
+    DynamicLossScaleState as DynamicLossScaleState,
+    dynamic_loss_scale as dynamic_loss_scale,
+)
+from ._transforms.master import (
+    MasterWeightsState as MasterWeightsState,
+    master_weights as master_weights,
+)
 from ._transforms.mean import EmaState as EmaState, ema as ema
 from ._transforms.monitor import (
     MonitorState as MonitorState,
+    ObserveState as ObserveState,
     SnapshotState as SnapshotState,
     measure_with_ema as measure_with_ema,
     monitor as monitor,
+    observe as observe,
     snapshot as snapshot,
 )
 from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
 from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
+from ._transforms.spikes import (
+    SkipSpikesState as SkipSpikesState,
+    skip_spikes as skip_spikes,
+)
+from ._transforms.state_dtypes import with_state_dtypes as with_state_dtypes
+from ._transforms.stochastic import (
+    StochasticRoundingState as StochasticRoundingState,
+    stochastic_rounding as stochastic_rounding,
+)

@@ -24,6 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from ._engine import deprecated, numerics
+from ._engine.migrate import Migration as Migration, migrate as migrate
 from ._engine.numerics import has_numbers, strong
 from ._engine.protocol import is_none
 from ._engine.reduce import (

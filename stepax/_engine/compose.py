@@ -56,7 +56,7 @@ class Opaque:
         return [state]
 
 
-def _part(tx: Any) -> Any:
+def part_of(tx: Any) -> Any:
     """The rule or composite that a transformation runs; itself if it is opaque."""
     return tx.node if type(tx) is Transformation and tx.node else tx
 
@@ -67,7 +67,13 @@ def parts(part: Any) -> Iterator[Any]:
         yield part
         return
     for member in part.members:
-        yield from parts(_part(member))
+        yield from parts(part_of(member))
+
+
+def keeps_dtypes(tx: Any) -> bool:
+    """Whether the engine runs all of a transformation, which then minds the dtypes."""
+    node = getattr(tx, "node", None)
+    return node is not None and all(isinstance(x, Rule) for x in parts(node))
 
 
 def _steps(node: Any) -> list:
@@ -84,7 +90,7 @@ def _steps(node: Any) -> list:
             close()
             steps.append(Opaque(part))
             continue
-        if part.total and any(rule.leaf for rule in rules):
+        if (part.total or part.whole) and any(rule.leaf for rule in rules):
             close()  # it reads all leaves of what came before it
         rules.append(part)
     close()
@@ -97,7 +103,7 @@ def _states(part: Any, state: Any) -> Iterator[Any]:
         yield state
         return
     for member, s in zip(part.members, part.unpack(state), strict=True):
-        yield from _states(_part(member), s)
+        yield from _states(part_of(member), s)
 
 
 def _scopes(part: Any, flow: Flow, scope: Scope) -> Iterator[Scope]:
@@ -109,14 +115,14 @@ def _scopes(part: Any, flow: Flow, scope: Scope) -> Iterator[Scope]:
         yield scope
         return
     for member, reached in zip(part.members, part.scopes(flow, scope), strict=True):
-        yield from _scopes(_part(member), flow, reached)
+        yield from _scopes(part_of(member), flow, reached)
 
 
 def _close(part: Any, states: Iterator) -> Any:
     """The state of a nest, from those of its parts."""
     if not isinstance(part, Composite):
         return next(states)
-    return part.pack([_close(_part(member), states) for member in part.members])
+    return part.pack([_close(part_of(member), states) for member in part.members])
 
 
 def build(node: Rule | Composite) -> Transformation:
@@ -141,7 +147,7 @@ class Guards:
     """The guards that lead a nest: they clean gradients before anything else does."""
 
     def __init__(self, tx: Any):
-        self.node = _part(tx)
+        self.node = part_of(tx)
         is_guard = lambda part: isinstance(part, Rule) and part.guard
         rules = list(it.takewhile(is_guard, parts(self.node)))
         self.step = Pass(rules) if rules else None

@@ -45,6 +45,20 @@ def _kind(tree: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
+def alien(name: str, kind: Any, state: Any) -> ValueError:
+    """`state` is none of the named tuple `kind`, which `name` needs."""
+    return ValueError(
+        f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}; "
+        "was this state made by another optimizer?"
+    )
+
+
+def require_fields(name: str, kind: Any, state: Any) -> None:
+    """Raise unless a state has the fields of the named tuple `kind`."""
+    if not all(hasattr(state, k) for k in kind._fields):
+        raise alien(name, kind, state)
+
+
 def describe(x: Any) -> str:
     """A short name for a value that should not be there."""
     fields = getattr(x, "_fields", None)

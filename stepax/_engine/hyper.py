@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from . import deprecated, errors
 from .arguments import Call
-from .compose import parts
+from .compose import keeps_dtypes
 from .leafwise import keep_dtypes
 from .numerics import safe_increment
 from .precision import scalar_dtype
@@ -28,7 +28,6 @@ from .protocol import (
     transformation,
 )
 from .recipe import recipe
-from .rule import Rule
 from .stateful import StatefulSchedule, WrappedSchedule
 from .twin import twin
 
@@ -94,12 +93,6 @@ def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, A
     return dict(found)
 
 
-def _is_ours(tx: Any) -> bool:
-    """Whether the engine runs all of it, which then minds the dtypes."""
-    node = getattr(tx, "node", None)
-    return node is not None and all(isinstance(x, Rule) for x in parts(node))
-
-
 def _settled(new: Any, old: Any) -> Any:
     """A state in the dtypes of the last one."""
     same = jax.tree.structure(new) == jax.tree.structure(old)
@@ -156,7 +149,7 @@ def _injected(
         values = cast([(k, found[k]) for k in names], wide)
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
-        if not _is_ours(tx):
+        if not keeps_dtypes(tx):
             new, inner = _narrowed(new, updates), _settled(inner, state.inner_state)
         states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}
         count = safe_increment(state.count)

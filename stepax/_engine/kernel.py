@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from . import precision
 from .flow import Flow, Scope, align, fold, is_still
+from .numerics import joined
 from .rule import Rule
 
 
@@ -123,7 +124,12 @@ class Pass:
                         f"call `update(updates, state, params, {name}=...)`"
                     )
             total = None
-            if rule.total is not None:
+            if rule.whole is not None:
+                on_it = [
+                    g for g, on in zip(flow.leaves, active, strict=True) if n in on
+                ]
+                total = rule.whole(on_it)
+            elif rule.total is not None:
                 touched = [
                     (flow.leaves[i], ps[i], rows[i][on.index(n)])
                     for i, on in enumerate(active)
@@ -140,10 +146,24 @@ class Pass:
         c = tuple(cs[n] for n in on)
         arrays = tuple(self.arrays[n] for n in on)
         u, out = self.kernels[0](on, flow.leaves[i], p, c, rows[i], arrays)
+        if u.shape != flow.leaves[i].shape:
+            raise self._grown(i, on, flow, f"an update of shape {u.shape}")
         flow.leaves[i] = u
         for n, slots in zip(on, out, strict=True):
-            for column, x in zip(columns[n], slots, strict=True):
+            for name, column, x in zip(
+                self.rules[n].slots, columns[n], slots, strict=True
+            ):
+                if jax.tree.map(jnp.shape, x) != jax.tree.map(jnp.shape, column[i]):
+                    raise self._grown(i, (n,), flow, f"`{name}` of another shape")
                 column[i] = x
+
+    def _grown(self, i, on, flow, made):
+        """The error for arrays that broadcast, which slots may that are not `alike`."""
+        names = " and ".join(f"`{self.rules[n].name}`" for n in on)
+        return ValueError(
+            f"{names} made {made} of the gradient at {flow.path(i)}, which has shape "
+            f"{flow.leaves[i].shape}: was this state made for other parameters?"
+        )
 
 
 def _on(rules: list[int], scopes: Sequence[Scope], i: int) -> tuple[int, ...]:
@@ -170,7 +190,7 @@ def _sum(total: Callable, touched: list, shared: tuple, arrays: dict) -> Any:
 
 @jax.jit
 def _add_up(parts):
-    return jax.tree.map(lambda *x: ft.reduce(jnp.add, x), *parts)
+    return jax.tree.map(lambda *x: joined(list(x), jnp.add, jnp.sum), *parts)
 
 
 def _source(rule: Rule) -> Any:

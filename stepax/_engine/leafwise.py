@@ -6,10 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
 
+from . import errors
+from .control import branch
 from .flow import Flow, align, is_float0, is_still
 from .numerics import has_numbers
-from .protocol import is_array
+from .precision import is_inexact
+from .protocol import MaskedNode, is_array
 
 
 def _as_it_is(g, *row):
@@ -63,6 +67,43 @@ def keep_dtypes(new: Any, old: Any) -> Any:
         return jax.lax.convert_element_type(x, was.dtype)
 
     return jax.tree.map(one, new, old)
+
+
+def step_or_stay(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:
+    """`step()`, which returns updates and a state, or zeros and the state as it was."""
+
+    def go():
+        return keep_dtypes(step(), (updates, state))
+
+    return branch(is_accepted, go, lambda: (zeros_like_updates(updates), state))
+
+
+def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
+    """`f(x, p)` where a state has numbers x for a parameter p, and p elsewhere.
+
+    name: that of `stored` in the state, for errors.
+
+    Raises a `ValueError` where structures or shapes differ; it names the path.
+    """
+
+    def leaf(path, x, p):
+        if not hasattr(x, "dtype") or not is_inexact(x):
+            return p
+        if jnp.shape(p) != jnp.shape(x):
+            raise ValueError(
+                f"`params` has shape {jnp.shape(p)} at {keystr(path) or 'the root'}, "
+                f"but `{name}` in the state has {x.shape}"
+            )
+        return f(x, jnp.asarray(p))
+
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_end)
+    try:
+        ps = treedef.flatten_up_to(params)
+    except (ValueError, TypeError):
+        raise errors.mismatch("params", params, f"`{name}`", stored) from None
+    pairs = zip(xs, ps, strict=True)
+    return treedef.unflatten(leaf(path, x, p) for (path, x), p in pairs)
 
 
 def all_finite(updates: Any) -> jax.Array:

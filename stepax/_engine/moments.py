@@ -20,6 +20,11 @@ def square(g: jax.Array) -> jax.Array:
     return g**2
 
 
+def bounded_square(g: jax.Array) -> jax.Array:
+    """|g|², but the largest number where that is infinite, so that inf - inf is not."""
+    return jnp.minimum(square(g), jnp.finfo(g.dtype).max)
+
+
 def power(decay: ArrayLike, t: jax.Array) -> jax.Array:
     """decay^t for a step count t, as a float."""
     dtype = jnp.result_type(float) if jnp.ndim(decay) == 0 else None

@@ -1,6 +1,6 @@
 """Transforming some leaves only, and different leaves differently."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -270,10 +270,20 @@ def selective_transform(
     freeze_mask: true for the parameters to keep fixed; see `masked`.
     """
 
-    def labels(params):
-        frozen = select.resolve_mask(freeze_mask, params, "freeze_mask")
-        treedef = jax.tree.structure(params, is_leaf=is_none)
-        names = {True: "freeze", False: "train", None: None}
-        return treedef.unflatten(names[x] for x in frozen)
-
+    labels = split(freeze_mask, "freeze", "train", "freeze_mask")
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
+
+
+def split(mask: MaskOrFn, inside: str, outside: str, what: str) -> Callable:
+    """A function from parameters to two labels; `None` for what is `None`.
+
+    what: the name of the mask, for errors.
+    """
+
+    def labels(params):
+        found = select.resolve_mask(mask, params, what)
+        treedef = jax.tree.structure(params, is_leaf=is_none)
+        names = {True: inside, False: outside, None: None}
+        return treedef.unflatten(names[x] for x in found)
+
+    return labels

@@ -78,3 +78,14 @@ def widened(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         return f(*arrays, **numbers).astype(x.dtype if is_inexact(x) else wide)
 
     return rounded
+
+
+def floating(name: str, dtype: Any) -> Any:
+    """`dtype`, as JAX has it; raises unless it is of real floating-point numbers."""
+    found = jax.dtypes.canonicalize_dtype(dtype)
+    if not jnp.issubdtype(found, jnp.floating):
+        raise TypeError(
+            f"`{name}` stores real floating-point numbers, but is given {found} as a "
+            "dtype"
+        )
+    return found

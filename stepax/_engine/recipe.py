@@ -93,14 +93,16 @@ class Recipe:
             return None
         return Mould(self.build, rest, tuple(self.arrays))
 
-    def again(self) -> Callable:
-        """A function of nothing that calls the factory again; defaults stay there."""
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that are not as by default."""
         parameters = self.bound.signature.parameters
         arguments = self.bound.arguments.items()
-        given = {
-            k: x for k, x in arguments if not _is_default(x, parameters[k].default)
-        }
-        call = inspect.BoundArguments(self.bound.signature, OrderedDict(given))
+        return {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
+
+    def again(self) -> Callable:
+        """A function of nothing that calls the factory again; defaults stay there."""
+        call = inspect.BoundArguments(self.bound.signature, OrderedDict(self.given))
         return ft.partial(self.factory, *call.args, **call.kwargs)
 
 

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from . import errors
 from .apply import map_pairs
-from .numerics import abs_sq, has_numbers, root, strong, widen
+from .numerics import abs_sq, has_numbers, joined, root, strong, widen
 from .protocol import is_array, is_none
 
 
@@ -76,8 +76,7 @@ def norm(
     squared: whether to return the square of the norm.
 
     Returns float32 or wider; 0 for an empty tree.  A norm that float32 holds does not
-    overflow or vanish on the way for float16 and bfloat16 leaves.  Raises ValueError
-    for another `ord`.
+    overflow or vanish on the way.  Raises ValueError for another `ord`.
     """
     if ord not in (None, 1, 2, "inf", jnp.inf):
         raise ValueError(f'`ord` is {ord!r}, expected None, 1, 2, "inf" or `jnp.inf`')
@@ -151,7 +150,7 @@ def _largest(x):
 
 
 def _in_order(parts):
-    return ft.reduce(jnp.add, parts)
+    return joined(parts, jnp.add, jnp.sum)
 
 
 def _in_pairs(parts):
@@ -159,21 +158,25 @@ def _in_pairs(parts):
 
 
 def _maximum(parts):
-    return ft.reduce(jnp.maximum, parts, -jnp.inf)
+    return joined(parts, jnp.maximum, jnp.max)
 
 
 def _minimum(parts):
-    return ft.reduce(jnp.minimum, parts, jnp.inf)
+    return joined(parts, jnp.minimum, jnp.min)
+
+
+# Numbers whose squares float32 holds.
+_NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 
 
 @jax.jit
 def _two_norm(leaves):
-    """sqrt(Σ |x|²), in float32 or wider; right for every bfloat16 number."""
+    """sqrt(Σ |x|²), in float32 or wider; right wherever float32 holds it."""
     with jax.numpy_dtype_promotion("standard"):
         sum_of_squares = _in_order(list(map(_squares, leaves)))
-        if not any(jnp.result_type(x) == jnp.bfloat16 for x in leaves):
+        if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
             return root(sum_of_squares)
-        # The square of a bfloat16 number may lie outside float32.  Only then a second
+        # The square of a float32 number may lie outside float32.  Only then a second
         # look is taken at the leaves, in units of their largest number.
         is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
         near, far = ft.partial(root, sum_of_squares), ft.partial(_rescaled, leaves)
@@ -182,6 +185,6 @@ def _two_norm(leaves):
 
 def _rescaled(leaves):
     # A unit beyond these limits gains nothing, and its inverse would be flushed to 0.
-    unit = jnp.clip(ft.reduce(jnp.maximum, map(_largest, leaves)), 2.0**-100, 2.0**100)
+    unit = jnp.clip(_maximum(list(map(_largest, leaves))), 2.0**-100, 2.0**100)
     unit = jax.lax.stop_gradient(unit)
     return unit * root(_in_order([_squares(widen(x) / unit) for x in leaves]))

@@ -30,18 +30,23 @@ class Slot:
     make: the initial value for a parameter.
     dtype: the stored dtype; `None` keeps that of `make`, by default the parameter's.
     alike: whether it has the shape of the parameter, which is then checked.
+    is_wide: whether it is kept in float32 for float16 parameters: the squares of
+        ordinary gradients, and products of small ones, lie outside of float16.
     encode, decode: to and from storage, e.g. 8-bit blocks; `encode` may return a tree.
     """
 
     make: Callable = jnp.zeros_like
     dtype: Any = None
     alike: bool = True
+    is_wide: bool = False
     encode: Callable = _same
     decode: Callable = _same
 
     def new(self, p: Any) -> Any:
         x = self.make(p)
         dtype = x.dtype if self.dtype is None else self.dtype
+        if self.is_wide and self.dtype is None and dtype == jnp.float16:
+            dtype = jnp.float32
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
         return self.encode(shard_like(p, x))
 
@@ -69,7 +74,7 @@ def shard_like(p: Any, x: jax.Array) -> jax.Array:
 
 
 # The mean squared gradient is real, but Optax stores it as the parameter's dtype.
-REAL = Slot(decode=jnp.real)
+REAL = Slot(is_wide=True, decode=jnp.real)
 
 
 # The parameter as it was at first.
@@ -124,6 +129,7 @@ class Rule:
     shared: what is kept once for all parameters, with a function of them to make it.
     once: (shared, total, extra) -> (c, shared).  Runs once a step; all leaves get `c`.
     total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
+    whole: list of all g -> a statistic, which `once` gets instead.
     needs_params: whether `leaf` or `total` reads `p`.
     reads: the keywords that `once` takes from `extra`.
     guard: whether it cleans each gradient by itself and keeps only flags of what it
@@ -137,6 +143,7 @@ class Rule:
     shared: dict[str, Callable] = field(default_factory=dict)
     once: Callable = _only_count
     total: Callable | None = None
+    whole: Callable | None = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
     guard: bool = False

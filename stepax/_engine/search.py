@@ -7,6 +7,8 @@ name: Optax does not see them, so what it finds without doubt must be found here
 
 `set` replaces all that `get_all_with_path` finds; Optax's leaves alone most of what is
 more than one level below another value of the name.
+
+What names nothing, but has a "/" or a "*" in it, is a path; see `paths`.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
+from . import paths
 from .errors import describe, some
 from .protocol import MaskedNode
 
@@ -49,7 +52,8 @@ def get_all_with_path(
     """All values of one name, with their paths.
 
     tree: any tree, such as the state of an optimizer.
-    key: the field of a named tuple, the key of a dict, or the name of a class.
+    key: the field of a named tuple, the key of a dict, or the name of a class; or a
+        path, with the patterns of masks, as in "mu/encoder/kernel" or "nu/**/bias".
     filtering: called with a path and a value; those for which it is false are left out.
         Steps of a path are the keys of `jax.tree_util`, and `NamedTupleKey`.
     """
@@ -59,27 +63,39 @@ def get_all_with_path(
             found = {path: x for path, x in found.items() if filtering(path, x)}
         if found:
             return list(found.items())
-    return []
+    if not paths.is_path(key):
+        return []
+    along = paths.find(tree, key, open_node)
+    return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
 
 
 def get(
     tree: Any, key: Any, default: Any = None, filtering: Filter | None = None
 ) -> Any:
-    """The value of one name.
+    """The value of one name, or at one path.
 
     tree: any tree, such as the state of an optimizer.
-    key: the field of a named tuple, the key of a dict, or the name of a class.
+    key: the field of a named tuple, the key of a dict, or the name of a class; or a
+        path, with the patterns of masks, as in "mu/encoder/kernel".  It starts at the
+        root, or else anywhere.
     default: returned if there is no such value.
     filtering: called with a path and a value; those for which it is false are left out.
 
-    Raises KeyError if there are several, and lists their paths.
+    Raises KeyError if there are several, and lists their paths, and for a path without
+    a default that begins with a name of the tree and leads nowhere.
     """
     found = get_all_with_path(tree, key, filtering)
+    if len(found) > 1 and paths.is_path(key):
+        raise paths.several(key, found, "`get_all_with_path` returns them all")
     if len(found) > 1:
         raise KeyError(
             f"`{key}` names {len(found)} values, at {_show(found)}; "
             "choose one by `filtering`, a function of path and value"
         )
+    if not found and default is None and paths.is_path(key) and filtering is None:
+        # Optax returns `None` for any string, also one that may be a typing error.
+        if get_all_with_path(tree, key.split("/")[0]):
+            raise KeyError(paths.why_missing(tree, key))
     return found[0][1] if found else default
 
 
@@ -88,18 +104,19 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
 
     tree: any tree, such as the state of an optimizer.
     filtering: called with a path and a value; those for which it is false are kept.
-    kwargs: the names and their new values.  Where one value contains another, the outer
-        one is replaced.
+    kwargs: the names and their new values, as in `learning_rate=3e-4`, or paths, as in
+        `**{"mu/encoder/kernel": x}`.  Where one value contains another, the outer one
+        is replaced.  What is put at a name may be anything; at a path it must have the
+        structure and the shapes of what was there, and gets its dtypes.
 
-    Raises KeyError if a name is not in the tree, and lists similar ones.
+    Raises KeyError if a name or path is not in the tree, and lists similar ones, or if
+    a path without "*" leads to several values; ValueError and TypeError for a value
+    that does not fit there.
     """
     new = {}
     for key, value in kwargs.items():
-        found = get_all_with_path(tree, key, filtering)
-        if not found:
-            raise KeyError(_why_missing(tree, key))
-        for path, _ in found:
-            new.setdefault(path, value)
+        for path, x in _replacements(tree, key, value, filtering):
+            new.setdefault(path, x)
     above = {path[:i] for path in new for i in range(len(path))}
 
     def replace(path, node):
@@ -107,13 +124,30 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
             return new[path]
         if path not in above:
             return node
-        children, treedef = _open(node)
+        children, treedef = open_node(node)
         return treedef.unflatten(replace((*path, key), x) for key, x in children)
 
     return replace((), tree)
 
 
-def _open(node):
+def _replacements(tree, key, value, filtering):
+    """Where the values of a name or path are, and what to put there."""
+    found = get_all_with_path(tree, key, filtering)
+    if not found:
+        raise KeyError(_why_missing(tree, key))
+    if not paths.is_path(key) or _is_name(found[0][0], key):
+        return [(path, value) for path, _ in found]
+    if len(found) > 1 and "*" not in key:
+        raise paths.several(key, found, 'begin with more names, or with "**"')
+    return [(path, paths.fitted(key, path, old, value)) for path, old in found]
+
+
+def _is_name(path, key):
+    """Whether a value is so called, although its name looks like a path."""
+    return bool(path) and _label(path[-1]) == key
+
+
+def open_node(node):
     """What is one level below a node, with keys, and how to close it again."""
     below, treedef = tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     children = [(path[0], x) for path, x in below if path]
@@ -142,14 +176,14 @@ def _search(tree: Any, path: Path, key: Any, kind: Any) -> Iterator[tuple[Path, 
     for _, _, found in nodes:
         yield from found
     for path, node, _ in nodes:
-        for step, x in _open(node)[0]:
+        for step, x in open_node(node)[0]:
             yield from _search(x, (*path, step), key, kind)
 
 
 def _first_nodes(tree, path, key, kind):
     """The outermost nodes that are or have what is searched, and what that is."""
     is_named_by_class, steps = kind
-    children = _open(tree)[0]
+    children = open_node(tree)[0]
     here = [(step, x) for step, x in children if isinstance(step, steps)]
     found = [((*path, step), x) for step, x in here if _label(step) == key]
     if is_named_by_class(tree) and type(tree).__name__ == key:
@@ -162,7 +196,7 @@ def _first_nodes(tree, path, key, kind):
 
 
 def _label(step):
-    return step.key if isinstance(step, DictKey) else step.name
+    return step.key if isinstance(step, DictKey) else getattr(step, "name", None)
 
 
 def _show(found):
@@ -180,6 +214,8 @@ def _why_missing(tree, key):
     found = get_all_with_path(tree, key)
     if found:
         return f"`filtering` leaves out every `{key}`, at {_show(found)}"
+    if paths.is_path(key):
+        return paths.why_missing(tree, key)
     near = difflib.get_close_matches(key, dict.fromkeys(_names(tree)), cutoff=0)
     known = f"the nearest names are {some(f'`{x}`' for x in near)}"
     return f"no value is named `{key}`; {known if near else 'the tree has no names'}"
@@ -189,7 +225,7 @@ def _names(tree):
     """All names in a tree, with repetitions."""
     if _is_named_tuple(tree):
         yield type(tree).__name__
-    for step, x in _open(tree)[0]:
+    for step, x in open_node(tree)[0]:
         if isinstance(step, NamedTupleKey | DictKey | GetAttrKey):
             yield str(_label(step))
         yield from _names(x)
@@ -210,6 +246,24 @@ def _placeholder() -> Any:
     if theirs is not map_params:
         theirs(SimpleNamespace(init=given.append), lambda x: x, None)
     return given[0] if given else _Placeholder()
+
+
+def parts_like_params(initable: Any) -> tuple[list[str | None], Any]:
+    """The parts of a state, in order, and its structure with these as leaves.
+
+    Of a part that is shaped as the parameters the field is returned, of others `None`.
+    """
+    placeholder = _placeholder()
+    is_place = lambda x: type(x) is type(placeholder)
+    state = initable.init(placeholder)
+    parts, treedef = tree_flatten_with_path(state, is_leaf=is_place)
+    return [_field(path) if is_place(x) else None for path, x in parts], treedef
+
+
+def _field(path):
+    """The last name on a path, "" if there is none."""
+    named = [k for k in path if isinstance(k, GetAttrKey | DictKey)]
+    return str(_label(named[-1])) if named else ""
 
 
 def map_params(

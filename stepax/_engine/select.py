@@ -148,8 +148,18 @@ _LEFT_OUT = None
 
 
 def _names(path: Iterable, leaf: Any) -> tuple:
-    names = tuple("/".join(map(_name, path)).split("/"))
-    return (*names, _LEFT_OUT) if isinstance(leaf, MaskedNode) else names
+    found = names(path)
+    return (*found, _LEFT_OUT) if isinstance(leaf, MaskedNode) else found
+
+
+def names(path: Iterable) -> tuple[str, ...]:
+    """The names of a path; a key with a "/" in it counts as several."""
+    return tuple("/".join(map(_name, path)).split("/"))
+
+
+def is_match(pattern: tuple, path: tuple) -> bool:
+    """Whether a pattern, as names, matches all of a path."""
+    return _match(pattern, path) == ()
 
 
 def _name(key: Any) -> str:
@@ -159,8 +169,8 @@ def _name(key: Any) -> str:
     return str(key)
 
 
-def _show(names: Iterable) -> str:
-    return "/".join(x for x in names if x is not _LEFT_OUT) or "the root"
+def _show(path: Iterable) -> str:
+    return "/".join(x for x in path if x is not _LEFT_OUT) or "the root"
 
 
 def _by_path(spec: Any, tree: Any, what: str) -> Labels:
@@ -217,12 +227,12 @@ def _assign(spec: Any, below: dict, labels: list, what: str) -> set[int]:
 
 def _matcher(pattern: str, paths: Iterable[tuple]) -> Callable:
     """A function from a path to what follows the match, `None` if there is none."""
-    names = tuple(pattern.split("/"))
+    wanted = tuple(pattern.split("/"))
     firsts = [path[:1] for path in paths if path[:1] != (_LEFT_OUT,)]
-    is_field = any(_match(names, first) is not None for first in firsts)
-    anywhere = len(names) == 1 and not is_field
-    names = ("**", *names) if anywhere else names
-    return lambda path: _match(names, path)
+    is_field = any(_match(wanted, first) is not None for first in firsts)
+    anywhere = len(wanted) == 1 and not is_field
+    wanted = ("**", *wanted) if anywhere else wanted
+    return lambda path: _match(wanted, path)
 
 
 def _match(pattern: tuple, path: tuple) -> tuple | None:

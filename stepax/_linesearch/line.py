@@ -25,6 +25,7 @@ from jax.typing import ArrayLike
 
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
+from .._engine.numerics import held
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj, vdot
@@ -200,22 +201,13 @@ def dot(xs: list, ys: list) -> jax.Array:
     """The real inner product of two lists of arrays, in float32 or wider."""
     parts = [jnp.real(vdot(x, y)) for x, y in zip(xs, ys, strict=True)]
     dtype = jnp.result_type(jnp.float32, *parts)
-    return _reduced(jnp.sum, [jnp.zeros([], dtype), *parts], dtype)
+    return held([jnp.zeros([], dtype), *(x.astype(dtype) for x in parts)], jnp.sum)
 
 
 def hold(x: jax.Array) -> jax.Array:
     """`x`, a scalar that many arrays need."""
     reduce = jnp.any if x.dtype == bool else jnp.sum
-    return _reduced(reduce, [x, jnp.zeros_like(x)], x.dtype)
-
-
-def _reduced(reduce, parts, dtype):
-    """XLA copies a chain of scalar operations into each loop over an array that needs
-    the result, and compiles it there anew: a minute for 200 arrays.  It does not copy
-    a reduction, nor see through the barrier that there is none.
-    """
-    parts = jnp.stack([x.astype(dtype) for x in parts])
-    return reduce(jax.lax.optimization_barrier(parts))
+    return held([x, jnp.zeros_like(x)], reduce)
 
 
 def decrease_error(

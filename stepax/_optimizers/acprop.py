@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -24,7 +25,7 @@ from .._engine.protocol import (
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 from .adabelief import ScaleByBeliefState
 
@@ -53,7 +54,7 @@ def scale_by_acprop(
 
     def leaf(g, p, c2, mu, nu):
         is_new = (mu == 0) & (nu <= nothing)
-        u = g / (jnp.sqrt(jnp.where(is_new, 1, nu / c2)) + eps)
+        u = g / (root(jnp.where(is_new, 1, nu / c2)) + eps)
         new = ema(mu, g, b1)
         nu = ema(nu, square(g - (new if center_late else mu)), b2) + eps_root
         return u, new, nu
@@ -75,17 +76,18 @@ def acprop(
     mask: MaskOrFn = None,
     *,
     center_late: bool = False,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """ACProp, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_acprop`.
     """
     return chain(
         scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

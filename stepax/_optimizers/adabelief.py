@@ -7,12 +7,12 @@ Gradients (arXiv:2010.07468), Algorithm 2.
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import corrected, corrections, ema, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -22,7 +22,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -63,7 +63,7 @@ def scale_by_belief(
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g - mu), b2) + eps_root
         m = corrected(mu, g, b1, c1, c1_next)
-        return m / (jnp.sqrt(nu / c2) + eps), mu, nu
+        return m / (root(nu / c2) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
     once = counted(corrections(b1, b2, nesterov))
@@ -90,9 +90,8 @@ def adabelief(
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_belief`.
     """
-    descend = scale_by_learning_rate(learning_rate)
-    belief = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
-    # Without decay the state is that of Optax 0.2.8, and `params` may be missing.
-    if weight_decay is None:
-        return chain(belief, descend)
-    return chain(belief, add_decayed_weights(weight_decay, weight_decay_mask), descend)
+    return chain(
+        scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import square
-from .._engine.numerics import safe_increment
+from .._engine.numerics import inverse_root, safe_increment
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -27,7 +27,7 @@ from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot
 from .._engine.twin import twin
 from .._transforms.clip import clip_by_block_rms
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import decayed
 from .._transforms.mean import ema
 from .._transforms.norm import scale_by_param_block_rms
 from .._transforms.scale import scale, scale_by_learning_rate
@@ -93,14 +93,14 @@ def scale_by_factored_rms(
         pair = axes(g.shape)
         if pair is None:
             v = _mix(v, squares, b)
-            return g * v**-0.5, v_row, v_col, v
+            return g * inverse_root(v), v_row, v_col, v
         second, longest = pair
         v_row = _mix(v_row, jnp.mean(squares, longest), b)
         v_col = _mix(v_col, jnp.mean(squares, second), b)
         along = second - 1 if second > longest else second
-        row = (v_row / jnp.mean(v_row, along, keepdims=True)) ** -0.5
+        row = inverse_root(v_row / jnp.mean(v_row, along, keepdims=True))
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
-        return g * rows * columns**-0.5, v_row, v_col, v
+        return g * rows * inverse_root(columns), v_row, v_col, v
 
     def nothing(p):
         return jnp.zeros(1, jnp.result_type(p))
@@ -115,13 +115,13 @@ def scale_by_factored_rms(
             over = lambda p: jnp.sum(p, pair[number])
             return jnp.zeros_like(jax.eval_shape(over, p), dtype=p.dtype)
 
-        return Slot(make, alike=False, decode=jnp.real)
+        return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
     whole = lambda p: nothing(p) if axes(jnp.shape(p)) else jnp.zeros_like(p)
     slots = {
         "v_row": mean(1),
         "v_col": mean(0),
-        "v": Slot(whole, alike=False, decode=jnp.real),
+        "v": Slot(whole, alike=False, is_wide=True, decode=jnp.real),
     }
     return build(Rule(leaf, FactoredState, slots, COUNT, once))
 
@@ -145,8 +145,10 @@ def adafactor(
     eps: ArrayLike = 1e-30,
     factored: bool = True,
     weight_decay_mask: MaskOrFn = None,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adafactor: p = p - (m + weight_decay_rate p), where m is the mean of
+    """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the mean of
 
         learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)
 
@@ -159,9 +161,18 @@ def adafactor(
     clipping_threshold: largest rms of u, at least 1; none if `None`.
     momentum: decay of the mean, in [0, 1); there is none if `None`.
     dtype_momentum: stored dtype of the mean.
-    weight_decay_rate: a number at least 0, or a schedule of the step; none if `None`.
+    weight_decay_rate: the whole factor of p, not multiplied by the learning rate.
+    weight_decay, weight_decay_rate: numbers at least 0, or schedules of the step; no
+        decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    Raises a `ValueError` for both kinds of decay.
     """
+    if weight_decay is not None and weight_decay_rate is not None:
+        raise ValueError(
+            "`weight_decay` and `weight_decay_rate` are given, but weights decay once: "
+            "the first is multiplied by the learning rate, the second is not"
+        )
     steps = [
         scale_by_factored_rms(
             factored, decay_rate, decay_offset, min_dim_size_to_factor, eps
@@ -175,6 +186,7 @@ def adafactor(
         steps.append(scale_by_param_block_rms())
     if momentum is not None:
         steps.append(ema(momentum, False, dtype_momentum))
-    if weight_decay_rate is not None:
-        steps.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
+    rate = 1.0 if learning_rate is None else learning_rate
+    steps += decayed(weight_decay_rate, weight_decay_mask)
+    steps += decayed(weight_decay, weight_decay_mask, rate)
     return chain(*steps, scale(-1))

@@ -16,14 +16,17 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -62,11 +65,11 @@ def scale_by_rss(
         if eps_in_sqrt:
             inverse = jax.lax.rsqrt(positive + eps)
         else:
-            inverse = 1 / (jnp.sqrt(positive) + eps)
+            inverse = 1 / (root(positive) + eps)
         return jnp.where(is_zero, 0, inverse) * g, s
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
-    slots = {"sum_of_squares": Slot(make=start, decode=jnp.real)}
+    slots = {"sum_of_squares": Slot(make=start, is_wide=True, decode=jnp.real)}
     return build(Rule(leaf, ScaleByRssState, slots))
 
 
@@ -77,12 +80,18 @@ def adagrad(
     eps: ArrayLike = 1e-7,
     *,
     eps_in_sqrt: bool = True,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdaGrad: p = p - learning_rate u, with u and the others of `scale_by_rss`.
+    """AdaGrad, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     """
     return chain(
         scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -10,12 +10,12 @@ Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import corrected, corrections, ema, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -25,7 +25,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, decayed, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -65,7 +65,7 @@ def scale_by_adam(
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
-        return m / (jnp.sqrt(nu / c2 + eps_root) + eps), mu, nu
+        return m / (root(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
     once = counted(corrections(b1, b2, nesterov))
@@ -82,13 +82,20 @@ def adam(
     mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam: p = p - learning_rate u, with u and the other arguments of `scale_by_adam`.
+    """Adam, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
+    The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -105,17 +112,18 @@ def adamw(
     mask: MaskOrFn = None,
     *,
     nesterov: bool = False,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adam with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -130,13 +138,26 @@ def nadam(
     mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = True,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adam with Nesterov momentum: `adam` with another default.
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_adam`.
     """
-    return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return adam(
+        learning_rate,
+        b1,
+        b2,
+        eps,
+        eps_root,
+        mu_dtype,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        weight_decay_mask=weight_decay_mask,
+    )
 
 
 @public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
@@ -151,15 +172,16 @@ def nadamw(
     mask: MaskOrFn = None,
     *,
     nesterov: bool = True,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adam with Nesterov momentum and weight decay: `adamw` with another default.
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

@@ -20,7 +20,7 @@ from .._engine.protocol import (
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, decayed, either
 from .._transforms.scale import scale_by_learning_rate
 from .adam import ScaleByAdamState
 
@@ -55,12 +55,22 @@ def adamax(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-8,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdaMax: p = p - learning_rate u, with u and b1, b2, eps of `scale_by_adamax`.
+    """AdaMax, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     """
-    return chain(scale_by_adamax(b1, b2, eps), scale_by_learning_rate(learning_rate))
+    return chain(
+        scale_by_adamax(b1, b2, eps),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
 
 
 @public("optimizer", paper="arXiv:1711.05101")
@@ -71,6 +81,8 @@ def adamaxw(
     eps: ArrayLike = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdaMax with decoupled weight decay.
 
@@ -78,10 +90,10 @@ def adamaxw(
 
     learning_rate, weight_decay: numbers, or schedules of the step.
     b1, b2, eps: those of `scale_by_adamax`.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     """
     return chain(
         scale_by_adamax(b1, b2, eps),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

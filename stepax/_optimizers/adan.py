@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import safe_increment
+from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -28,7 +28,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import REAL, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -81,7 +81,7 @@ def scale_by_adan(
         m = ema(m, g, b1)
         v = ema(v, d, b2)
         n = ema(n, square(g + ahead * d), b3)
-        u = (m / c1 + ahead * (v / c2)) / (jnp.sqrt(n / c3 + eps_root) + eps)
+        u = (m / c1 + ahead * (v / c2)) / (root(n / c3 + eps_root) + eps)
         return u, m, v, n, g
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
@@ -101,17 +101,18 @@ def adan(
     mask: MaskOrFn = None,
     *,
     change_factor: ArrayLike | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adan, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_adan`.
     """
     return chain(
         scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

@@ -11,13 +11,12 @@ both up, for which they may be schedules.  Difference from Optax: `mu_dtype` is 
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import safe_increment
+from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -27,7 +26,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -88,7 +87,7 @@ def scale_by_ademamix(
         m2 = ema(m2, g, b3)
         nu = ema(nu, square(g), b2)
         m = m1 / c1 + alpha * m2
-        return m / (jnp.sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
+        return m / (root(nu / c2 + eps_root) + eps), m1, m2, nu
 
     counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}
     slots = {"m1": Slot(dtype=mu_dtype), "m2": Slot(dtype=mu_dtype), "nu": REAL}
@@ -107,17 +106,19 @@ def ademamix(
     mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdEMAMix, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_ademamix`.
     """
     return chain(
         scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

@@ -20,10 +20,12 @@ from .._engine.numerics import root, safe_increment, widen
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .adam import ScaleByAdamState
 
@@ -98,14 +100,20 @@ def adopt(
     nesterov: bool = False,
     use_clipping: bool = True,
     clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """ADOPT: p = p - learning_rate u, with u of `scale_by_adopt`.
+    """ADOPT, with weight decay if asked for, also at the first step.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_adopt`.
     """
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(
         scale_by_adopt(b1, b2, eps, mu_dtype, nesterov=nesterov, **clipping),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -16,14 +16,17 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -73,7 +76,7 @@ def scale_by_amsgrad(
         nu = ema(nu, square(g), b2)
         m = mu / c1 if bias_correction_mu else mu
         nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
-        return m / (jnp.sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
+        return m / (root(nu_max + eps_root) + eps), mu, nu, nu_max
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
     return build(Rule(leaf, ScaleByAmsgradState, slots, COUNT, counted(corrections)))
@@ -89,15 +92,22 @@ def amsgrad(
     mu_dtype: DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AMSGrad: p = p - learning_rate u, with u of `scale_by_amsgrad`.
+    """AMSGrad, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_amsgrad`.
     """
     return chain(
         scale_by_amsgrad(
             b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu
         ),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

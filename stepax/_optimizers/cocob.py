@@ -22,7 +22,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import REAL, START, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -73,7 +73,7 @@ def scale_by_cocob(
 
     slots = {
         "init_particles": START,
-        "cumulative_gradients": Slot(),
+        "cumulative_gradients": Slot(is_wide=True),
         "scale": Slot(make=lambda p: jnp.full_like(p, eps), decode=jnp.real),
         "subgradients": REAL,
         "reward": REAL,
@@ -88,6 +88,8 @@ def cocob(
     eps: ArrayLike = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """COCOB: p = p + u, with u of `scale_by_cocob`.
 
@@ -96,11 +98,11 @@ def cocob(
     learning_rate: scales gradients, to which the bets do not react unless it changes; a
         number, or a schedule of the step.
     weight_decay: a number at least 0, or a schedule of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_cocob`.
     """
     return chain(
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate, flip_sign=False),
         scale_by_cocob(alpha, eps),
     )

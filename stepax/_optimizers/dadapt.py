@@ -8,6 +8,7 @@ Differences from Optax: where the weighted sum of gradients is zero, the estimat
 wider, and so are the means of float16 parameters, in which they would vanish.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +17,19 @@ from jax.typing import ArrayLike
 
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import safe_increment
-from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.numerics import root, safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
 from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, number
+from .._engine.rule import COUNT, REAL, Rule, number
 from .._engine.twin import twin
-from .parameter_free import MEAN, MEAN_SQUARE, at, dot, quotient, sums
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import at
+from .parameter_free import MEAN, decaying, dot, quotient, sums
 
 
 @twin
@@ -51,6 +59,18 @@ def corrected_rate(
     return d * at(learning_rate, count) * correction
 
 
+def scaled_decay(
+    learning_rate: ScalarOrSchedule, betas: tuple, weight_decay: ScalarOrSchedule
+) -> Callable[[Any], GradientTransformation]:
+    """The decay of a step, from the state before it."""
+
+    def decay(state):
+        rate = corrected_rate(learning_rate, betas, state.estim_lr, state.count)
+        return add_decayed_weights(-rate * at(weight_decay, state.count))
+
+    return decay
+
+
 @public("optimizer", paper="arXiv:2301.07733")
 def dadapt_adamw(
     learning_rate: ScalarOrSchedule = 1.0,
@@ -58,6 +78,8 @@ def dadapt_adamw(
     eps: ArrayLike = 1e-8,
     estim_lr0: ArrayLike = 1e-6,
     weight_decay: ScalarOrSchedule = 0.0,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW whose learning rate is multiplied by an estimate d of the distance.
 
@@ -72,7 +94,12 @@ def dadapt_adamw(
     eps: added to the root, above 0.
     estim_lr0: first value of d, above 0 and below the distance.
     weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay_mask: which parameters decay; see `masked`.
     """
+    if weight_decay_mask is not None:
+        plain = dadapt_adamw(learning_rate, betas, eps, estim_lr0)
+        pull = scaled_decay(learning_rate, betas, weight_decay)
+        return decaying(plain, pull, weight_decay_mask)
     b1, b2 = betas
     q = jnp.sqrt(b2) if isinstance(b2, jax.Array) else b2**0.5
 
@@ -82,7 +109,7 @@ def dadapt_adamw(
     def total(g, p, shared, m, v, s):
         d, _, count = shared
         a = rate(d, count)
-        numerator = a * dot(g, s / (jnp.sqrt(v) + eps))
+        numerator = a * dot(g, s / (root(v) + eps))
         return numerator, jnp.sum(jnp.abs(q * s + (1 - q) * a * g))
 
     def once(shared, total, extra):
@@ -98,9 +125,9 @@ def dadapt_adamw(
         m = b1 * m + (1 - b1) * a * g
         v = ema(v, square(g), b2)
         s = q * s + (1 - q) * a * g
-        return -m / (jnp.sqrt(v) + eps) - decay * p, m, v, s
+        return -m / (root(v) + eps) - decay * p, m, v, s
 
-    slots = {"exp_avg": MEAN, "exp_avg_sq": MEAN_SQUARE, "grad_sum": MEAN}
+    slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
     shared = {
         "estim_lr": number(estim_lr0),
         "numerator_weighted": number(),

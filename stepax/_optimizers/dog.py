@@ -32,7 +32,7 @@ from .._engine.recipe import recipe
 from .._engine.registry import public
 from .._engine.rule import START, Rule, Slot, copied, number
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import decayed, either
 from .._transforms.scale import scale_by_learning_rate
 from .parameter_free import norm, quotient, sums
 
@@ -156,9 +156,7 @@ def _scale_by_dowg(
 
 
 def _descent(scaling, learning_rate, weight_decay, mask):
-    decay = identity()
-    if weight_decay is not None:
-        decay = add_decayed_weights(weight_decay, mask)
+    (decay,) = decayed(weight_decay, mask) or (identity(),)
     return chain(decay, scaling, scale_by_learning_rate(learning_rate))
 
 
@@ -172,6 +170,8 @@ def dog(
     eps: ArrayLike = 1e-8,
     weight_decay: ScalarOrSchedule | None = None,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Distance over gradients, with the norms of all parameters together.
 
@@ -184,7 +184,7 @@ def dog(
         ("learning_rate", eta) for the first step eta g.
     eps: added inside the root, at least 0.
     weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
 
     Raises a `ValueError` for another name in `init_step`.
     """
@@ -196,7 +196,10 @@ def dog(
             "number"
         )
     return _descent(
-        _scale_by_dog(tuple(init_step), eps), learning_rate, weight_decay, mask
+        _scale_by_dog(tuple(init_step), eps),
+        learning_rate,
+        weight_decay,
+        either(mask, weight_decay_mask),
     )
 
 
@@ -207,6 +210,8 @@ def dowg(
     eps: ArrayLike = 1e-4,
     weight_decay: ScalarOrSchedule | None = None,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Distance over weighted gradients, with the norms of all parameters together.
 
@@ -217,10 +222,15 @@ def dowg(
     init_estim_sq_dist: the first r², above 0; eps if `None`.
     eps: added to the root, at least 0.
     weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     """
     first = eps if init_estim_sq_dist is None else init_estim_sq_dist
-    return _descent(_scale_by_dowg(first, eps), learning_rate, weight_decay, mask)
+    return _descent(
+        _scale_by_dowg(first, eps),
+        learning_rate,
+        weight_decay,
+        either(mask, weight_decay_mask),
+    )
 
 
 @public(paper=DOG)

@@ -9,22 +9,35 @@ from collections.abc import Callable
 from jax.typing import ArrayLike
 
 from .._engine.chain import chain
-from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
 from .._engine.registry import public
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
 
 
 @public("optimizer", paper="arXiv:2002.03432")
 def fromage(
-    learning_rate: ScalarOrSchedule, min_norm: ArrayLike = 1e-6
+    learning_rate: ScalarOrSchedule,
+    min_norm: ArrayLike = 1e-6,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Fromage: a relative step, then a shrinking that undoes its growth.
 
-        p = (p - learning_rate ‖p‖ / ‖g‖ g) / sqrt(1 + learning_rate²)
+        u = ‖p‖ / ‖g‖ g
+        p = (p - learning_rate (u + weight_decay p)) / sqrt(1 + learning_rate²)
+
+    The shrinking is there without weight decay, too, and is for all parameters.
 
     learning_rate: tangent of the angle, a number or a schedule of the step.
+    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
     """
     shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
@@ -32,6 +45,7 @@ def fromage(
     decay = lambda rate: shrink(rate) - 1
     return chain(
         scale_by_trust_ratio(min_norm),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(_apply(step, learning_rate)),
         add_decayed_weights(_apply(decay, learning_rate)),
     )

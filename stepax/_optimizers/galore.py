@@ -39,7 +39,7 @@ from .._engine.ranges import AT_LEAST_1
 from .._engine.registry import public
 from .._engine.rule import Slot, is_trainable
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 from . import matrices
 from .adam import scale_by_adam
@@ -82,7 +82,7 @@ class GaLoreState(NamedTuple):
 @public(paper=PAPER, ranges=_RANGES)
 def scale_by_galore(
     rank: int = 128,
-    update_proj_gap: int = 200,
+    update_proj_gap: ArrayLike = 200,
     scale: ArrayLike = 1.0,
     base_optimizer: GradientTransformation | None = None,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
@@ -240,7 +240,7 @@ def _expand(
 def galore(
     learning_rate: ScalarOrSchedule,
     rank: int = 128,
-    update_proj_gap: int = 200,
+    update_proj_gap: ArrayLike = 200,
     scale: ArrayLike = 1.0,
     base_optimizer: GradientTransformation | None = None,
     weight_decay: ScalarOrSchedule = 0.0,
@@ -248,11 +248,12 @@ def galore(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     *,
     side: Side = "long",
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_galore`.
     """
     return chain(
@@ -264,6 +265,6 @@ def galore(
             weight_dimension_numbers,
             side=side,
         ),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

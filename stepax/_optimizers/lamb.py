@@ -15,7 +15,7 @@ from .._engine.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.registry import public
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
 from .adam import scale_by_adam
@@ -64,6 +64,8 @@ def lamb(
     eps_root: ArrayLike = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """LAMB: Adam's steps, made proportional to each array.
 
@@ -71,12 +73,12 @@ def lamb(
         p = p - learning_rate ‖p‖ / ‖d‖ d
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_trust_ratio(),
         scale_by_learning_rate(learning_rate),
     )

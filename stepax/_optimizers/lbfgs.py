@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine import precision
+from .._engine import errors, precision
 from .._engine.chain import chain
 from .._engine.flow import Flow, align, is_still
-from .._engine.numerics import safe_increment
+from .._engine.numerics import root, safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
@@ -91,6 +91,7 @@ def scale_by_lbfgs(
         return ScaleByLBFGSState(count, zeros(), zeros(), memory(), memory(), weights)
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_fields("scale_by_lbfgs", ScaleByLBFGSState, state)
         flow = Flow(updates, params)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]
@@ -186,7 +187,7 @@ def _weight(s, y):
     sy, ss, yy = dot(s, y), dot(s, s), dot(y, y)
     limits = jnp.finfo(sy.dtype)
     size = jnp.abs(sy)
-    is_curved = size > limits.eps * jnp.sqrt(ss) * jnp.sqrt(yy)
+    is_curved = size > limits.eps * root(ss) * root(yy)
     exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
     return jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
 
@@ -228,7 +229,7 @@ def _initial_scale(g, pair, age):
     s, y, weight = pair(age)
     sy, yy = dot(s, y), dot(y, y)
     curved = sy / jnp.where(weight == 0, 1, yy)
-    return jnp.where(weight != 0, curved, 1 / jnp.maximum(jnp.sqrt(dot(g, g)), 1))
+    return jnp.where(weight != 0, curved, 1 / jnp.maximum(root(dot(g, g)), 1))
 
 
 def _newest(count, weights):

@@ -22,7 +22,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -78,6 +78,8 @@ def lion(
     mu_dtype: DTypeLike | None = None,
     weight_decay: ScalarOrSchedule = 1e-3,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Lion, with decoupled weight decay.
 
@@ -85,10 +87,10 @@ def lion(
 
     learning_rate, weight_decay: numbers, or schedules of the step.
     b1, b2, mu_dtype: those of `scale_by_lion`.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     """
     return chain(
         scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

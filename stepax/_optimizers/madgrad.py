@@ -22,6 +22,7 @@ from .._engine.numerics import safe_increment, widen
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
@@ -88,13 +89,16 @@ def madgrad(
     momentum: ArrayLike = 0.9,
     weight_decay: ScalarOrSchedule = 0.0,
     eps: ArrayLike = 1e-6,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
     weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_madgrad`.
     """
     return chain(
-        add_decayed_weights(weight_decay),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_madgrad(learning_rate, momentum, eps),
     )

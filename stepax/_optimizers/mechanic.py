@@ -32,7 +32,8 @@ from .._engine.recipe import recipe
 from .._engine.registry import public
 from .._engine.rule import COUNT, START, Rule, Slot, number
 from .._engine.twin import twin
-from .parameter_free import at, dot, sums
+from .._transforms.scale import at
+from .parameter_free import dot, sums
 
 
 @twin

@@ -8,20 +8,29 @@ Differences from the paper: decay pulls at the parameters, but leaves the step, 
 `proximal_decay` is set.  From Optax: a gradient of zeros gives no step.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import safe_increment
-from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.moments import bias_correction, bounded_square, ema, square
+from .._engine.numerics import root, safe_increment
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, number
 from .._engine.twin import twin
-from .parameter_free import at, dot, quotient, sums
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import at, product, scale
+from .parameter_free import decaying, dot, quotient, sums
 
 
 PAPER = "arXiv:2305.07583"
@@ -76,6 +85,7 @@ def momo(
     adapt_lower_bound: bool = False,
     *,
     proximal_decay: bool = False,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Momentum whose step size is the largest that the model of the loss allows.
 
@@ -92,9 +102,17 @@ def momo(
     weight_decay: a number at least 0, or a schedule of the step.
     adapt_lower_bound: whether to raise the bound as far as the losses tell.
     proximal_decay: whether the step decays, too, as in equation 16 of the paper.
+    weight_decay_mask: which parameters decay, see `masked`; with one, tau is that
+        without decay, for k = 1.
 
     Raises a `TypeError` where `value` is missing.
     """
+    if weight_decay_mask is not None:
+        plain = momo(
+            learning_rate, beta, lower_bound, adapt_lower_bound=adapt_lower_bound
+        )
+        pull = _pull(learning_rate, weight_decay, proximal_decay)
+        return decaying(plain, pull, weight_decay_mask)
 
     def decay_at(count):
         return jnp.where(count == 0, 0.0, beta)
@@ -139,6 +157,7 @@ def momo_adam(
     adapt_lower_bound: bool = False,
     *,
     proximal_decay: bool = False,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adam whose step size is the largest that the model of the loss allows.
 
@@ -154,21 +173,28 @@ def momo_adam(
     learning_rate: largest step size; a number, or a schedule of the step.
     b1, b2: decay of the means, and of that of |g|², in [0, 1).
     eps: added to the root, above 0.
-    lower_bound, weight_decay, adapt_lower_bound, proximal_decay: as in `momo`.
+    lower_bound, weight_decay, adapt_lower_bound, proximal_decay, weight_decay_mask: as
+        in `momo`.
 
     Raises a `TypeError` where `value` is missing.
     """
+    if weight_decay_mask is not None:
+        plain = momo_adam(
+            learning_rate, b1, b2, eps, lower_bound, adapt_lower_bound=adapt_lower_bound
+        )
+        pull = _pull(learning_rate, weight_decay, proximal_decay)
+        return decaying(plain, pull, weight_decay_mask)
 
     def means(g, d, v, c2):
         d, v = ema(d, g, b1), ema(v, square(g), b2)
-        return d, v, jnp.sqrt(v / c2) + eps
+        return d, v, root(v / c2) + eps
 
     def correction(count):
         return bias_correction(b2, safe_increment(count))
 
     def total(g, p, shared, d, v):
         d, v, D = means(g, d, v, correction(shared[-1]))
-        return dot(d, p), dot(g, p), jnp.sum(square(d) / D)
+        return dot(d, p), dot(g, p), jnp.sum(bounded_square(d) / D)
 
     def once(shared, total, extra):
         count = shared[-1]
@@ -224,3 +250,17 @@ def _move(p, step, pull, is_proximal):
     if is_proximal:
         return -(step + pull * p) / (1 + pull)
     return -step - pull / (1 + pull) * p
+
+
+def _pull(
+    learning_rate: ScalarOrSchedule, weight_decay: ScalarOrSchedule, is_proximal: bool
+) -> Callable[[Any], GradientTransformation]:
+    """The decay of a step, as in `_move`, from the state before it."""
+
+    def decay(state):
+        pull = at(product(learning_rate, weight_decay), state.count)
+        if is_proximal:
+            return chain(add_decayed_weights(-pull), scale(1 / (1 + pull)))
+        return add_decayed_weights(-pull / (1 + pull))
+
+    return decay

@@ -4,6 +4,7 @@ Ginsburg et al., 2019, Stochastic Gradient Methods with Layer-wise Adaptive Mome
 Training of Deep Networks (arXiv:1905.11286), Algorithm 1.
 """
 
+import functools as ft
 from typing import Any, NamedTuple
 
 import jax
@@ -13,17 +14,19 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import ema
-from .._engine.numerics import safe_increment, safe_norm
+from .._engine.numerics import floored_norm, root, safe_increment
+from .._engine.partition import partition, split
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.scale import scale_by_learning_rate
+from .._transforms.scale import at, scale_by_learning_rate
 
 
 @twin
@@ -47,6 +50,8 @@ def scale_by_novograd(
     eps_root: ArrayLike = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
     mu_dtype: DTypeLike | None = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformation:
     """Add up gradients, each divided by the running norm of its array.
 
@@ -57,23 +62,38 @@ def scale_by_novograd(
     b1, b2: decay of the sum and of the mean, in [0, 1).
     eps, eps_root: added to the root, and inside it; at least 0.
     weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay_mask: which parameters decay, see `masked`; with one, the state is that
+        of `partition`.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     """
+    if weight_decay_mask is not None:
+        scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root)
+        parts = {
+            "decay": scale_by(weight_decay, mu_dtype),
+            "keep": scale_by(0.0, mu_dtype),
+        }
+        labels = split(weight_decay_mask, "decay", "keep", "weight_decay_mask")
+        return partition(parts, labels)
 
     def once(shared, total, extra):
         (count,) = shared
-        decay = weight_decay(count) if callable(weight_decay) else weight_decay
-        return (count == 0, jnp.asarray(decay)), (safe_increment(count),)
+        decay = jnp.asarray(at(weight_decay, count))
+        return (count == 0, decay), (safe_increment(count),)
 
     def leaf(g, p, c, mu, nu):
         is_first, decay = c
-        norm_sq = safe_norm(g, 0.0) ** 2
+        norm_sq = floored_norm(g, 0.0) ** 2
         nu = jnp.where(is_first, norm_sq, ema(nu, norm_sq, b2))
-        x = g / (jnp.sqrt(nu + eps_root) + eps) + decay * p
+        x = g / (root(nu + eps_root) + eps) + decay * p
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 
-    scalar = Slot(lambda p: jnp.zeros_like(p, shape=()), alike=False, decode=jnp.real)
+    scalar = Slot(
+        lambda p: jnp.zeros_like(p, shape=()),
+        alike=False,
+        is_wide=True,
+        decode=jnp.real,
+    )
     slots = {"mu": Slot(dtype=mu_dtype), "nu": scalar}
     return build(
         Rule(leaf, ScaleByNovogradState, slots, COUNT, once, needs_params=True)
@@ -88,13 +108,18 @@ def novograd(
     eps: ArrayLike = 1e-6,
     eps_root: ArrayLike = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """NovoGrad: p = p - learning_rate u, with u of `scale_by_novograd`.
+
+    The weights decay by way of the momentum, as in the paper.
 
     learning_rate: a number, or a schedule of the step.
     The others are those of `scale_by_novograd`.
     """
+    scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root, weight_decay)
     return chain(
-        scale_by_novograd(b1, b2, eps, eps_root, weight_decay),
+        scale_by(weight_decay_mask=weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

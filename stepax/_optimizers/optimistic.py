@@ -17,12 +17,14 @@ from .._engine.compose import build
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.scale import scale, scale_by_learning_rate
 from .adam import scale_by_adam
 
@@ -65,15 +67,26 @@ def scale_by_optimistic_gradient(
 
 @public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_gradient_descent(
-    learning_rate: ScalarOrSchedule, alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
+    learning_rate: ScalarOrSchedule,
+    alpha: ArrayLike = 1.0,
+    beta: ArrayLike = 1.0,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Optimistic descent: p = p - learning_rate u, u of `scale_by_optimistic_gradient`.
+    """Optimistic descent, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p)
+
+    u is that of `scale_by_optimistic_gradient`.
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of the gradient and of its change.
     """
     return chain(
         scale_by_optimistic_gradient(alpha, beta),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -89,12 +102,16 @@ def optimistic_adam(
     mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = True,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Optimistic Adam, with r of `scale_by_adam`.
 
-        p = p - learning_rate r - optimism (r - r_last)
+        p = p - learning_rate (r + weight_decay p) - optimism (r - r_last)
 
     learning_rate: a number, or, without `optimism`, a schedule of the step.
+    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     optimism: factor of the change; the learning rate if `None`.
     The others are those of `scale_by_adam`.
 
@@ -103,14 +120,20 @@ def optimistic_adam(
     adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     if not callable(learning_rate):
         beta = learning_rate if optimism is None else optimism
-        return chain(adam, scale_by_optimistic_gradient(learning_rate, beta), scale(-1))
+        step = scale_by_optimistic_gradient(learning_rate, beta)
+        decay = decayed(weight_decay, weight_decay_mask, learning_rate)
+        return chain(adam, step, *decay, scale(-1))
     if optimism is not None:
         raise ValueError(
             "`learning_rate` is a schedule, which `optimism` does not follow; use "
             "`optimistic_adam_v2`, whose `beta` is relative to the learning rate"
         )
-    descend = scale_by_learning_rate(learning_rate)
-    return chain(adam, scale_by_optimistic_gradient(), descend)
+    return chain(
+        adam,
+        scale_by_optimistic_gradient(),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
 
 
 @public("optimizer", paper="arXiv:1711.00141", ranges={"alpha": ANY, "beta": ANY})
@@ -125,17 +148,21 @@ def optimistic_adam_v2(
     eps_root: ArrayLike = 0.0,
     mu_dtype: DTypeLike | None = None,
     nesterov: bool = True,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Optimistic Adam, with r of `scale_by_adam`.
 
-        p = p - learning_rate (alpha r + beta (r - r_last))
+        p = p - learning_rate (alpha r + beta (r - r_last) + weight_decay p)
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of r and of its change.
     The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
         scale_by_optimistic_gradient(alpha, beta),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -4,6 +4,7 @@ They keep a few numbers about all parameters together, in float32 or wider whate
 parameters are, and the point where they started.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,7 +12,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import reduce
-from .._engine.protocol import ScalarOrSchedule
+from .._engine.partition import masked
+from .._engine.precision import mixing
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    transformation,
+)
 from .._engine.rule import Slot, is_trainable
 
 
@@ -38,27 +46,44 @@ def norm(params: Any) -> ArrayLike:
     return 0.0 if any(map(is_shape, jax.tree.leaves(found))) else reduce.norm(found)
 
 
-def _roomy(p):
-    """Zeros; the square of a small step times a gradient would vanish in float16."""
-    is_half = jnp.result_type(p) == jnp.float16
-    return jnp.zeros_like(p, jnp.float32 if is_half else None)
+# A small step times a gradient, too, would vanish in float16.
+MEAN = Slot(is_wide=True)
 
 
-MEAN = Slot(make=_roomy)
-MEAN_SQUARE = Slot(make=_roomy, decode=jnp.real)
-
-
-def at(x: ScalarOrSchedule, count: jax.Array) -> Any:
-    """A number, or the value of a schedule after `count` steps."""
-    return x(count) if callable(x) else x
-
-
+@jax.custom_jvp
 def quotient(x: Any, y: Any) -> jax.Array:
     """x / y, and 0 where y is 0."""
     is_zero = y == 0
     return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
 
 
+@quotient.defjvp
+def _quotient_and_slope(primals, tangents):
+    # JAX's own rule divides by y², which is 0 for a small y.
+    (x, y), (dx, dy) = primals, tangents
+    q, is_zero = quotient(x, y), y == 0
+    return q, jnp.where(is_zero, 0, (dx - q * dy) / jnp.where(is_zero, 1, y))
+
+
 def dot(x: jax.Array, y: jax.Array) -> jax.Array:
     """Re Σ conj(x) y, the inner product of real and imaginary parts."""
     return jnp.sum(jnp.real(jnp.conj(x) * y))
+
+
+def decaying(
+    tx: GradientTransformationExtraArgs,
+    decay: Callable[[Any], GradientTransformation],
+    mask: MaskOrFn,
+) -> GradientTransformationExtraArgs:
+    """An optimizer with weight decay of some parameters, in the state without decay.
+
+    decay: from the state before a step to what is done to the updates in the mask.
+    """
+
+    @mixing
+    def update(updates, state, params=None, **extra_args):
+        updates, new = tx.update(updates, state, params, **extra_args)
+        pull = masked(decay(state), mask)
+        return pull.update(updates, pull.init(params), params)[0], new
+
+    return transformation(tx.init, update, inner=(tx,))

@@ -13,9 +13,14 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import square
-from .._engine.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
 from .._engine.registry import public
 from .._engine.rule import Rule
+from .._transforms.decay import decayed
 from .sgd import sgd
 
 
@@ -63,12 +68,21 @@ def polyak_sgd(
     f_min: ArrayLike = 0.0,
     eps: ArrayLike = 0.0,
     variant: Literal["sps", "sps+"] = "sps",
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with Polyak's step size: p = p - scaling u.
+    """Gradient descent with Polyak's step size: p = p - scaling (u + weight_decay p).
 
     u is that of `scale_by_polyak` for the gradient, multiplied by -scaling before.
+    The decay does not depend on the step size, which is 0 at the minimum of the loss.
 
-    scaling: a number, or a schedule of the step.
+    scaling, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_polyak`.
     """
-    return chain(sgd(scaling), scale_by_polyak(f_min, max_learning_rate, eps, variant))
+    return chain(
+        sgd(scaling),
+        scale_by_polyak(f_min, max_learning_rate, eps, variant),
+        *decayed(weight_decay, weight_decay_mask, scaling, -1.0),
+    )

@@ -23,6 +23,7 @@ from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
     transformation,
 )
@@ -30,6 +31,7 @@ from .._engine.ranges import AT_LEAST_0
 from .._engine.registry import public
 from .._engine.twin import twin
 from .._transforms.clip import per_example_global_norm_clip
+from .._transforms.decay import decayed
 from .._transforms.noise import chosen_key, typed_key
 from .._transforms.scale import scale_by_learning_rate
 from .sgd import trace
@@ -139,12 +141,16 @@ def dpsgd(
     nesterov: bool = False,
     *,
     key: jax.Array | int | None = None,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with privacy: p = p - learning_rate u.
+    """Gradient descent with privacy: p = p - learning_rate (u + weight_decay p).
 
-    u is that of `differentially_private_aggregate`, or of `trace` of it.
+    u is that of `differentially_private_aggregate`, or of `trace` of it.  The decay
+    reads no example, so that it costs no privacy.
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     l2_norm_clip, noise_multiplier: as in `differentially_private_aggregate`.
     seed: the former name of `key`, deprecated.
     momentum: the decay of `trace`; none if `None`.
@@ -160,6 +166,7 @@ def dpsgd(
             l2_norm_clip, noise_multiplier, chosen_key(key, seed)
         ),
         identity() if momentum is None else trace(momentum, nesterov),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 

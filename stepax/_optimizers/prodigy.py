@@ -16,21 +16,18 @@ from jax.typing import ArrayLike
 
 from .._engine.compose import build
 from .._engine.moments import square
-from .._engine.numerics import safe_increment
-from .._engine.partition import masked
-from .._engine.precision import mixing
+from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
-    transformation,
 )
 from .._engine.registry import public
-from .._engine.rule import COUNT, START, Rule, number
+from .._engine.rule import COUNT, REAL, START, Rule, number
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
-from .dadapt import corrected_rate
-from .parameter_free import MEAN, MEAN_SQUARE, at, dot, quotient, sums
+from .._transforms.scale import at
+from .dadapt import corrected_rate, scaled_decay
+from .parameter_free import MEAN, decaying, dot, quotient, sums
 
 
 @twin
@@ -92,8 +89,8 @@ def prodigy(
             estim_lr_coef,
             safeguard_warmup=safeguard_warmup,
         )
-        rate = lambda d, count: corrected_rate(learning_rate, betas, d, count)
-        return _decaying(plain, rate, weight_decay, weight_decay_mask)
+        pull = scaled_decay(learning_rate, betas, weight_decay)
+        return decaying(plain, pull, weight_decay_mask)
     b1, b2 = betas
     b3 = jnp.sqrt(b2) if beta3 is None else beta3
 
@@ -122,11 +119,11 @@ def prodigy(
         m = b1 * m + (1 - b1) * (d * g)
         v = b2 * v + (1 - b2) * square(d * g)
         s = b3 * s + weight * g
-        return -a * m / (jnp.sqrt(v) + d_eps) - decay * p, m, v, s, p0
+        return -a * m / (root(v) + d_eps) - decay * p, m, v, s, p0
 
     slots = {
         "exp_avg": MEAN,
-        "exp_avg_sq": MEAN_SQUARE,
+        "exp_avg_sq": REAL,
         "grad_sum": MEAN,
         "params0": START,
     }
@@ -137,16 +134,3 @@ def prodigy(
     }
     rule = Rule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)
     return build(rule)
-
-
-def _decaying(tx, rate, weight_decay, mask):
-    """Prodigy with decay of some parameters, in the state of the plain one."""
-
-    @mixing
-    def update(updates, state, params=None, **extra_args):
-        updates, new = tx.update(updates, state, params)
-        decay = rate(state.estim_lr, state.count) * at(weight_decay, state.count)
-        pull = masked(add_decayed_weights(-decay), mask)
-        return pull.update(updates, pull.init(params), params)[0], new
-
-    return transformation(tx.init, update, inner=(tx,))

@@ -12,13 +12,16 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import corrected, corrections, ema, power, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .adam import ScaleByAdamState
 
@@ -57,11 +60,12 @@ def scale_by_radam(
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
-        r = jnp.sqrt(
-            (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
-        )
-        rectified = r * m / (jnp.sqrt(nu / c2 + eps_root) + eps)
-        return jnp.where(rho >= threshold, rectified, m), mu, nu
+        is_steady = rho >= threshold
+        # Before, the root may be of a number below 0, and would make derivatives NaN.
+        ratio = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+        r = jnp.sqrt(jnp.where(is_steady, ratio, 1))
+        rectified = r * m / (root(nu / c2 + eps_root) + eps)
+        return jnp.where(is_steady, rectified, m), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
     return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(rectification)))
@@ -77,13 +81,19 @@ def radam(
     threshold: ArrayLike = 5.0,
     *,
     nesterov: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Rectified Adam: p = p - learning_rate u, with u of `scale_by_radam`.
+    """Rectified Adam, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_radam`.
     """
     return chain(
         scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

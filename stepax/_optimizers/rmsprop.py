@@ -18,15 +18,18 @@ from .._engine import moments
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import ema, square
+from .._engine.numerics import root
 from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot, counted
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .sgd import trace
 
@@ -138,12 +141,18 @@ def rmsprop(
     momentum: ArrayLike | None = None,
     nesterov: bool = False,
     bias_correction: bool = False,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """RMSProp, with momentum if asked for.
+    """RMSProp, with momentum and weight decay if asked for.
 
-        p = p + trace(-learning_rate u),   u of `scale_by_rms` or `scale_by_stddev`
+        p = p + trace(-learning_rate u) - learning_rate weight_decay p
 
-    learning_rate: a number, or a schedule of the step.
+    with u of `scale_by_rms` or `scale_by_stddev`.
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     decay, eps, initial_scale, eps_in_sqrt, bias_correction: as in `scale_by_rms`.
     centered: whether to take `scale_by_stddev`.
     momentum, nesterov: the decay of `trace`, none if `None`, and its form.
@@ -153,11 +162,13 @@ def rmsprop(
         scale(decay, eps, initial_scale, eps_in_sqrt, bias_correction),
         scale_by_learning_rate(learning_rate),
         identity() if momentum is None else trace(momentum, nesterov),
+        *decayed(weight_decay, weight_decay_mask, learning_rate, -1.0),
     )
 
 
 def _mean_square(initial: ArrayLike) -> Slot:
-    return Slot(make=lambda p: jnp.full_like(p, initial), decode=jnp.real)
+    start = lambda p: jnp.full_like(p, initial)
+    return Slot(make=start, is_wide=True, decode=jnp.real)
 
 
 def _counting(leaf, State, slots, decay):
@@ -173,4 +184,4 @@ def _corrected(mean, c):
 def _divide(g, square, eps, eps_in_sqrt):
     if eps_in_sqrt:
         return g * jax.lax.rsqrt(square + eps)
-    return g * (1 / (jnp.sqrt(square) + eps))
+    return g * (1 / (root(square) + eps))

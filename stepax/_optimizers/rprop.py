@@ -19,12 +19,14 @@ from .._engine.compose import build
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
-from .._transforms.scale import scale, scale_by_learning_rate
+from .._transforms.decay import decayed
+from .._transforms.scale import at, scale, scale_by_learning_rate
 
 
 PAPER = "doi:10.1109/ICNN.1993.298623"
@@ -85,20 +87,27 @@ def rprop(
     max_step_size: ArrayLike = 50.0,
     *,
     immediate: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Rprop: p = p - u, with u of `scale_by_rprop`.
+    """Rprop, with weight decay if asked for.
+
+        p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`
 
     learning_rate: first step size; of a schedule r, r(0) is, above 0, and u is
         multiplied by r(t) / r(0).
+    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_rprop`.
     """
-
-    def step(first):
-        bounds = min_step_size, max_step_size
-        return scale_by_rprop(first, eta_minus, eta_plus, *bounds, immediate=immediate)
-
-    if not callable(learning_rate):
-        return chain(step(learning_rate), scale(-1.0))
-    first = learning_rate(0)
-    relative = lambda count: learning_rate(count) / first
-    return chain(step(first), scale_by_learning_rate(relative))
+    first: Any = at(learning_rate, 0)
+    descend = scale(-1.0)
+    if callable(learning_rate):
+        relative = lambda count: learning_rate(count) / first
+        descend = scale_by_learning_rate(relative)
+    bounds = min_step_size, max_step_size
+    return chain(
+        scale_by_rprop(first, eta_minus, eta_plus, *bounds, immediate=immediate),
+        *decayed(weight_decay, weight_decay_mask, first),
+        descend,
+    )

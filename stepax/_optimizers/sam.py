@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import reduce
 from .._engine.apply import apply_updates
 from .._engine.compose import build
 from .._engine.control import branch
 from .._engine.leafwise import keep_dtypes, map_gradients
-from .._engine.moments import square
-from .._engine.numerics import root, safe_increment
+from .._engine.numerics import safe_increment
 from .._engine.precision import widened
 from .._engine.protocol import (
     EmptyState,
@@ -47,12 +47,10 @@ def normalize() -> GradientTransformation:
     ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
     """
 
-    def once(shared, total, extra):
-        norm = root(jnp.asarray(total))
+    def once(shared, norm, extra):
         return jnp.where(norm == 0, 1, norm), ()
 
-    total = lambda g, p, shared: jnp.sum(square(g))
-    return build(Rule(lambda g, p, c: (g / c,), once=once, total=total))
+    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
 
 
 @twin
@@ -137,6 +135,9 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 
     def update(updates, state, params=None, **extra_args):
         _check(params)
+        # Else a step that does not read them all would not see that they differ.
+        cache = {"cache": state.cache} if period > 1 else {}
+        map_gradients(lambda g, *_: g, updates, params=params, **cache)
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0

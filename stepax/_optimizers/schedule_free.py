@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
 from .._engine import errors
 from .._engine.chain import chain
 from .._engine.compose import Composite, build
+from .._engine.leafwise import map_stored
 from .._engine.numerics import safe_increment
-from .._engine.precision import is_inexact, widened
+from .._engine.precision import widened
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    MaskedNode,
+    MaskOrFn,
     OptState,
     Params,
     ScalarOrSchedule,
@@ -44,7 +44,7 @@ from .._engine.registry import public
 from .._engine.rule import Rule, Slot, copied, number
 from .._engine.search import get_all_with_path
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate
 from .rmsprop import scale_by_rms
 from .sgd import sgd
@@ -90,8 +90,7 @@ class _ScheduleFree(Composite):
         return self.pack([tx.init(params) for tx in self.members])
 
     def unpack(self, state):
-        if not all(hasattr(state, k) for k in ScheduleFreeState._fields):
-            raise _alien("`schedule_free`", state)
+        errors.require_fields("schedule_free", ScheduleFreeState, state)
         own = (getattr(state, k) for k in _Average._fields)
         return [state.base_optimizer_state, _Average(*own)]
 
@@ -101,13 +100,6 @@ class _ScheduleFree(Composite):
 
 
 _RANGES = {"b1": Range(0, 1, excludes_least=True)}
-
-
-def _alien(name: str, state: Any) -> ValueError:
-    return ValueError(
-        f"{name} needs a state `ScheduleFreeState`, but was given "
-        f"{errors.describe(state)}; was this state made by another optimizer?"
-    )
 
 
 @ft.partial(recipe, own_ranges=_RANGES)
@@ -180,31 +172,11 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """
     states = [x for _, x in get_all_with_path(state, "ScheduleFreeState")]
     if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
-        raise _alien("`schedule_free_eval_params`", state)
+        raise errors.alien("schedule_free_eval_params", ScheduleFreeState, state)
     for found in states or [state]:
-        params = _evaluated(found, params)
+        at = lambda z, y, b1=found.b1: _x(y, z, b1=b1)
+        params = map_stored(at, found.z, "z", params)
     return params
-
-
-def _evaluated(state, params):
-    def leaf(path, z, y):
-        if not hasattr(z, "dtype") or not is_inexact(z):
-            return y
-        if jnp.shape(y) != jnp.shape(z):
-            raise ValueError(
-                f"`params` has shape {jnp.shape(y)} at {keystr(path) or 'the root'}, "
-                f"but `z` in the state has {z.shape}"
-            )
-        return _x(jnp.asarray(y), z, b1=state.b1)
-
-    is_end = lambda z: z is None or isinstance(z, MaskedNode)
-    zs, treedef = tree_flatten_with_path(state.z, is_leaf=is_end)
-    try:
-        ys = treedef.flatten_up_to(params)
-    except (ValueError, TypeError):
-        raise errors.mismatch("params", params, "`z`", state.z) from None
-    pairs = zip(zs, ys, strict=True)
-    return treedef.unflatten(leaf(path, z, y) for (path, z), y in pairs)
 
 
 @widened
@@ -222,12 +194,14 @@ def schedule_free_sgd(
     state_dtype: DTypeLike | None = None,
     *,
     first_step: int = 0,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """`schedule_free` of gradient descent: z = z - learning_rate (g + weight_decay y).
 
     learning_rate: a number, or a schedule of the step.
     warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
-    weight_decay: no decay if `None`.
+    weight_decay: a number, or a schedule of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
     The others are those of `schedule_free`.
 
@@ -236,7 +210,7 @@ def schedule_free_sgd(
     rate = _warmed_up(learning_rate, warmup_steps)
     base = sgd(_counted_from(first_step, rate))
     if weight_decay is not None:
-        base = chain(add_decayed_weights(weight_decay), base)
+        base = chain(*decayed(weight_decay, weight_decay_mask), base)
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
 
 
@@ -252,6 +226,7 @@ def schedule_free_adamw(
     state_dtype: DTypeLike | None = None,
     *,
     first_step: int = 0,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """`schedule_free` of AdamW without momentum.
 
@@ -260,13 +235,13 @@ def schedule_free_adamw(
 
     b2: decay of the mean of |g|², in [0, 1).
     eps: added to the root, at least 0.
-    weight_decay: at least 0.
+    weight_decay: a number at least 0, or a schedule of the step.
     The others are those of `schedule_free_sgd`, and what it raises.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
     base = chain(
         scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
-        add_decayed_weights(weight_decay),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(_counted_from(first_step, rate)),
     )
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype)

@@ -19,12 +19,14 @@ from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.ranges import UP_TO_1
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.mean import ema
 from .._transforms.noise import add_noise
 from .._transforms.scale import scale_by_learning_rate, scale_by_sign
@@ -64,28 +66,46 @@ def sgd(
     momentum: ArrayLike | None = None,
     nesterov: bool = False,
     accumulator_dtype: DTypeLike | None = None,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent: p = p - learning_rate u, with u = g or that of `trace`.
+    """Gradient descent, with weight decay if asked for, which is not in the momentum.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u = g or that of `trace`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     momentum: the decay of `trace`; none if `None`.
     nesterov, accumulator_dtype: as in `trace`; unused without momentum.
     """
-    if momentum is None:
-        return chain(identity(), scale_by_learning_rate(learning_rate))
+    is_plain = momentum is None
     return chain(
-        trace(momentum, nesterov, accumulator_dtype),
+        identity() if is_plain else trace(momentum, nesterov, accumulator_dtype),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
 
 @public("optimizer", paper="arXiv:1802.04434")
-def sign_sgd(learning_rate: ScalarOrSchedule) -> GradientTransformationExtraArgs:
-    """Steps of equal length in every coordinate: p = p - learning_rate sign(g).
+def sign_sgd(
+    learning_rate: ScalarOrSchedule,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Steps of equal length in every coordinate, beside the weight decay.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (sign(g) + weight_decay p)
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     """
-    return chain(scale_by_sign(), scale_by_learning_rate(learning_rate))
+    return chain(
+        scale_by_sign(),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
 
 
 @public("optimizer", paper="arXiv:1802.04434")
@@ -93,18 +113,23 @@ def signum(
     learning_rate: ScalarOrSchedule,
     beta: ArrayLike = 0.9,
     accumulator_dtype: DTypeLike | None = None,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """The sign of the mean gradient: m = beta m + (1 - beta) g, and u = sign(m).
 
-        p = p - learning_rate u
+        p = p - learning_rate (u + weight_decay p)
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     beta: decay of the mean, in [0, 1).
     accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
     """
     return chain(
         ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
         scale_by_sign(),
+        *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -117,16 +142,21 @@ def noisy_sgd(
     key: jax.Array | int | None = None,
     *,
     seed: int | None = None,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with noise that fades.
 
-        p = p - learning_rate (g + N(0, eta / t^gamma))
+        p = p - learning_rate (g + N(0, eta / t^gamma) + weight_decay p)
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     eta, gamma, key, seed: as in `add_noise`.
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """
     return chain(
-        add_noise(eta, gamma, key, seed=seed), scale_by_learning_rate(learning_rate)
+        add_noise(eta, gamma, key, seed=seed),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
     )

@@ -7,13 +7,12 @@ Accelerated SGD Variants (arXiv:2502.02431), Algorithm 2.
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, square
-from .._engine.numerics import safe_increment
+from .._engine.moments import bias_correction, bounded_square
+from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -23,7 +22,7 @@ from .._engine.protocol import (
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot
 from .._engine.twin import twin
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -70,9 +69,10 @@ def scale_by_simplified_ademamix(
     def leaf(g, p, c, m, n):
         c2, alpha_now = c
         m = b1 * m + g
-        n = square(g) + b2 * (n - square(g))
+        squares = bounded_square(g)
+        n = squares + b2 * (n - squares)
         mixture = m + (alpha if alpha_now is None else alpha_now) * g
-        return mixture / (jnp.sqrt(n / c2 + eps_root) + eps), m, n
+        return mixture / (root(n / c2 + eps_root) + eps), m, n
 
     slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
     return build(Rule(leaf, ScaleBySimplifiedAdEMAMixState, slots, count, once))
@@ -88,17 +88,19 @@ def simplified_ademamix(
     eps_root: ArrayLike = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn = None,
+    *,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Simplified AdEMAMix, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p)
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    mask: which parameters decay; see `masked`.
+    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     u and the others are those of `scale_by_simplified_ademamix`.
     """
     return chain(
         scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
-        add_decayed_weights(weight_decay, mask),
+        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

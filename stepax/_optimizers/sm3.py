@@ -20,12 +20,14 @@ from .._engine.moments import ema, square
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.ranges import UP_TO_1
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 
 
@@ -62,20 +64,33 @@ def scale_by_sm3(
         u = ema(u, g * inverse, b1)
         return u, s, u
 
-    slots = {"mu": Slot(encode=_maxima, decode=_minimum), "nu": Slot()}
+    slots = {"mu": Slot(is_wide=True, encode=_maxima, decode=_minimum), "nu": Slot()}
     return build(Rule(leaf, ScaleBySM3State, slots))
 
 
 @public("optimizer", paper="arXiv:1901.11150")
 def sm3(
-    learning_rate: ScalarOrSchedule, momentum: ArrayLike = 0.9
+    learning_rate: ScalarOrSchedule,
+    momentum: ArrayLike = 0.9,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """SM3: p = p - learning_rate u, with u of `scale_by_sm3` for b1 = momentum.
+    """SM3, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p)
+
+    u is that of `scale_by_sm3` for b1 = momentum.
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     momentum: decay of the mean update, in [0, 1).
     """
-    return chain(scale_by_sm3(momentum), scale_by_learning_rate(learning_rate))
+    return chain(
+        scale_by_sm3(momentum),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
 
 
 def _maxima(s: jax.Array) -> list[jax.Array]:

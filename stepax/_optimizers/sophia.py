@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .. import tree
-from .._engine import moments
+from .._engine import errors, moments
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.control import branch
@@ -124,7 +124,7 @@ def sophia(
     weight_decay_mask: MaskOrFn = None,
     gamma: ArrayLike = 0.01,
     clip_threshold: ArrayLike | None = 1.0,
-    update_interval: int = 10,
+    update_interval: ArrayLike = 10,
     hessian_diagonal_fn: GradientTransformation = _HUTCHINSON,
     mu_dtype: DTypeLike | None = None,
     verbose: bool = False,
@@ -201,7 +201,7 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 def _averaged(b2):
     """The mean of the estimates, which it is given as the updates."""
     leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
-    return build(Rule(leaf, _Curvature, {"nu": Slot()}))
+    return build(Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}))
 
 
 def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
@@ -212,6 +212,7 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
         return SophiaState(count, mu, nu, estimator.init(params))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_fields("sophia", SophiaState, state)
         old = state.nu, state.hessian_fn_state
 
         def estimate():

@@ -14,13 +14,16 @@ from .._engine import moments
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import ema, square
+from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot, counted
+from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .adam import ScaleByAdamState
 
@@ -64,11 +67,15 @@ def scale_by_yogi(
     def leaf(g, p, c, mu, nu):
         c1, c2 = c
         mu = ema(mu, g, b1)
-        nu = nu - (1 - b2) * jnp.sign(nu - square(g)) * square(g)
-        return mu / c1 / (jnp.sqrt(nu / c2 + eps_root) + eps), mu, nu
+        step = (1 - b2) * jnp.sign(nu - square(g)) * square(g)
+        nu = jnp.where(jnp.isinf(nu), nu, nu - step)
+        return mu / c1 / (root(nu / c2 + eps_root) + eps), mu, nu
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
-    slots = {"mu": Slot(make=start), "nu": Slot(make=start, decode=jnp.real)}
+    slots = {
+        "mu": Slot(make=start),
+        "nu": Slot(make=start, is_wide=True, decode=jnp.real),
+    }
     return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections)))
 
 
@@ -80,10 +87,18 @@ def yogi(
     eps: ArrayLike = 1e-3,
     *,
     bias_correction: bool = True,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Yogi: p = p - learning_rate u, with u and the others of `scale_by_yogi`.
+    """Yogi, with weight decay if asked for.
 
-    learning_rate: a number, or a schedule of the step.
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
+
+    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
     """
-    scale_by = scale_by_yogi(b1, b2, eps, bias_correction=bias_correction)
-    return chain(scale_by, scale_by_learning_rate(learning_rate))
+    return chain(
+        scale_by_yogi(b1, b2, eps, bias_correction=bias_correction),
+        *decayed(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -8,8 +8,8 @@ and McMahan et al., 2018, Learning Differentially Private Recurrent Language Mod
 (arXiv:1710.06963) for examples.
 
 Differences from Optax: a gradient of zeros stays so where the bound is 0, and has a
-derivative; norms of float16 and bfloat16 gradients are taken in float32; an example
-whose norm is NaN is multiplied by 0, as one with an infinite norm is.
+derivative; norms are taken in float32 or wider, and right as far as these reach; an
+example whose norm is NaN is multiplied by 0, as one with an infinite norm is.
 """
 
 import math
@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import reduce
 from .._engine.compose import build
 from .._engine.moments import square
-from .._engine.numerics import abs_sq, root, widen
+from .._engine.numerics import abs_sq, length, root, widen
 from .._engine.protocol import EmptyState, GradientTransformation
 from .._engine.registry import public
 from .._engine.rule import Rule
@@ -50,6 +51,8 @@ def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
 
         u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
 
+    Where the squares overflow, rms is infinite, and the update 0.
+
     threshold: the bound, at least 0.
     """
 
@@ -61,10 +64,6 @@ def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
     return build(Rule(leaf))
 
 
-def _sum_of_squares(g, p, shared):
-    return jnp.sum(square(g))
-
-
 @public(paper="arXiv:1211.5063")
 def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
     """Clip the norm of the whole gradient.
@@ -73,19 +72,18 @@ def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
         u = (max_norm / ‖g‖) g   elsewhere,   ‖g‖ = sqrt(Σ |g|²) over all arrays
 
     A norm that is NaN makes every update NaN.  An infinite one makes finite gradients 0
-    and infinite ones NaN; float32 norms from 1.8e19 on count as infinite.
+    and infinite ones NaN.
 
     max_norm: the bound, at least 0.
     """
 
-    def once(shared, total, extra):
-        norm = root(jnp.asarray(total))
+    def once(shared, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
         return jnp.where(norm < max_norm, 1, factor), ()
 
     # A product, since a division would not be repeated in what reads the result: XLA
     # would write a clipped copy of the gradient.
-    return build(Rule(lambda g, p, c: (c * g,), once=once, total=_sum_of_squares))
+    return build(Rule(lambda g, p, c: (c * g,), once=once, whole=reduce.norm))
 
 
 def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
@@ -98,7 +96,7 @@ def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> ja
     Returns float32 or wider.  Raises a `ValueError` if `axis` is needed.
     """
     x = widen(x)
-    norm = root(jnp.sum(abs_sq(x), axis=_unit(x.shape, axis), keepdims=True))
+    norm = length(x, _unit(x.shape, axis), keepdims=True)
     return jnp.broadcast_to(norm, x.shape)
 
 

@@ -1,6 +1,8 @@
 """Decoupled weight decay.
 
 Loshchilov and Hutter, 2019, Decoupled Weight Decay Regularization (arXiv:1711.05101).
+
+Optimizers take `weight_decay` and `weight_decay_mask`, and come here with both.
 """
 
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
 from .._engine.twin import twin
+from .scale import product
 
 
 AddDecayedWeightsState = EmptyState
@@ -60,3 +63,30 @@ def add_decayed_weights(
     else:
         rule = Rule(lambda g, p, c: (g + weight_decay * p,), needs_params=True)
     return build(rule)
+
+
+def decayed(
+    weight_decay: ScalarOrSchedule | None,
+    mask: MaskOrFn,
+    *factors: ScalarOrSchedule,
+) -> tuple[GradientTransformationExtraArgs, ...]:
+    """The members of a chain that make weights decay: one, or none for `None`.
+
+    Without decay the state is that of Optax 0.2.8, and `params` may be missing.
+
+    factors: of the decay, where it does not stand before the learning rate.
+    """
+    if weight_decay is None:
+        return ()
+    amount = product(weight_decay, *factors) if factors else weight_decay
+    return (add_decayed_weights(amount, mask),)
+
+
+def either(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
+    """The mask of the decay, under Optax's name for it or under the common one."""
+    if mask is not None and weight_decay_mask is not None:
+        raise ValueError(
+            "`mask` and `weight_decay_mask` are two names of one argument, the "
+            "parameters that decay: give one of them"
+        )
+    return mask if weight_decay_mask is None else weight_decay_mask

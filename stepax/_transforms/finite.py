@@ -5,8 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.control import branch
-from .._engine.leafwise import all_finite, keep_dtypes, zeros_like_updates
+from .._engine.leafwise import all_finite, step_or_stay
 from .._engine.numerics import safe_increment
 from .._engine.protocol import (
     GradientTransformation,
@@ -65,14 +64,10 @@ def apply_if_finite(
         total = jnp.where(finite, state.total_notfinite, total)
 
         def accept():
-            u, new = inner.update(updates, state.inner_state, params, **extra_args)
-            return keep_dtypes(u, updates), keep_dtypes(new, state.inner_state)
-
-        def leave():
-            return zeros_like_updates(updates), state.inner_state
+            return inner.update(updates, state.inner_state, params, **extra_args)
 
         is_accepted = finite | (count > max_consecutive_errors)
-        u, new = branch(is_accepted, accept, leave)
+        u, new = step_or_stay(is_accepted, accept, updates, state.inner_state)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
     return transformation(init, update, inner=(inner,))

@@ -1,13 +1,14 @@
 """Measurements of the updates, kept in the state.
 
-They are read with `tree.get(state, name)`.
+They are read with `tree.get(state, name)`.  What a jitted program does not return, XLA
+does not compute.
 
 Difference from Optax: the state has its final structure and dtypes from `init` on, so
 that it can be carried through `jax.lax.scan`.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ from .._engine.protocol import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
+    OptState,
+    Params,
     Updates,
     is_array,
     require,
@@ -147,7 +150,68 @@ def _blank(name, tx, state, params):
         # It may need keywords, or numbers that are known.  What is wrong with it for
         # another reason is raised by `update`.
         return {}
-    return {name: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)}
+    return {name: _zeros(found)}
+
+
+def _zeros(found):
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+
+
+Metric: TypeAlias = Callable[[Updates, Updates, Params], Any]
+
+
+class ObserveState(NamedTuple):
+    """metrics: from names to what was measured last, zeros before the first step.
+    inner_state: of the inner transformation."""
+
+    metrics: dict[str, Any]
+    inner_state: OptState
+
+
+@public("wrapper")
+def observe(
+    inner: GradientTransformation, metrics: Mapping[str, Metric]
+) -> GradientTransformationExtraArgs:
+    """Measure what a transformation is given and what it makes of it.
+
+        u = inner(g),   metrics[name] = f(g, u, params)   for each name and f
+
+    The state has its final structure from `init` on, and the updates are those of the
+    inner transformation.
+
+    inner: the transformation.
+    metrics: from names to functions of the updates before, the updates after, and the
+        parameters, which are `None` if `update` is not given them; they return arrays
+        or trees of them, of the same shapes at each step.
+
+    Raises a `TypeError` for a metric that is no function.
+    """
+    require(inner, "`inner` of `observe`")
+    for name, f in metrics.items():
+        if not callable(f):
+            raise TypeError(
+                f"the metric `{name}` of `observe` must be a function of updates "
+                f"before, updates after and parameters, but is a `{type(f).__name__}`"
+            )
+    inner = with_extra_args_support(inner)
+
+    def measure(before, after, params):
+        return {
+            name: jax.tree.map(jnp.asarray, f(before, after, params))
+            for name, f in metrics.items()
+        }
+
+    def init(params):
+        like = jax.tree.map(zeros_like, params)
+        found = jax.eval_shape(lambda: measure(like, like, params))
+        return ObserveState(_zeros(found), inner.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        after, new = inner.update(updates, state.inner_state, params, **extra_args)
+        found = measure(updates, after, params)
+        return after, ObserveState(_settled(found, state.metrics), new)
+
+    return transformation(init, update, inner=(inner,))
 
 
 # Not in the registry: what it returns is a measurement, and no update of parameters.

@@ -8,9 +8,9 @@ You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import reduce
 from .._engine.compose import build
-from .._engine.moments import square
-from .._engine.numerics import root, safe_norm, safe_root_mean_squares
+from .._engine.numerics import floored_norm, floored_root_mean_square
 from .._engine.protocol import EmptyState, GradientTransformation
 from .._engine.registry import public
 from .._engine.rule import Rule
@@ -36,7 +36,7 @@ def scale_by_trust_ratio(
     """
 
     def leaf(g, p, c):
-        p_norm, g_norm = safe_norm(p, min_norm), safe_norm(g, min_norm)
+        p_norm, g_norm = floored_norm(p, min_norm), floored_norm(g, min_norm)
         is_zero = (p_norm == 0) | (g_norm == 0)
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
@@ -50,7 +50,7 @@ def scale_by_param_block_norm(min_scale: ArrayLike = 1e-3) -> GradientTransforma
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     """
-    leaf = lambda g, p, c: (g * safe_norm(p, min_scale),)
+    leaf = lambda g, p, c: (g * floored_norm(p, min_scale),)
     return build(Rule(leaf, needs_params=True))
 
 
@@ -62,12 +62,8 @@ def scale_by_param_block_rms(min_scale: ArrayLike = 1e-3) -> GradientTransformat
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     """
-    leaf = lambda g, p, c: (g * safe_root_mean_squares(p, min_scale),)
+    leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale),)
     return build(Rule(leaf, needs_params=True))
-
-
-def _sum_of_squares(g, p, shared):
-    return jnp.sum(square(g))
 
 
 @public()
@@ -82,10 +78,10 @@ def normalize_by_update_norm(
     eps: added to the divisor, above 0.
     """
 
-    def once(shared, total, extra):
-        return (root(jnp.asarray(total)) + eps) / scale_factor, ()
+    def once(shared, norm, extra):
+        return (norm + eps) / scale_factor, ()
 
-    return build(Rule(lambda g, p, c: (g / c,), once=once, total=_sum_of_squares))
+    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
 
 
 @public(paper="arXiv:2004.01461")

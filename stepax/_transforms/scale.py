@@ -1,7 +1,8 @@
 """Scaling: by a number, a schedule, a learning rate, or to the sign."""
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.typing import ArrayLike
 from .._engine.compose import build
 from .._engine.numerics import safe_increment
 from .._engine.partition import identity
+from .._engine.precision import mixing
 from .._engine.protocol import (
     EmptyState,
     GradientTransformation,
@@ -24,6 +26,20 @@ from .._engine.twin import twin
 
 
 ScaleState = EmptyState
+
+
+def at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
+    """A number, or the value of a schedule after `count` steps."""
+    return x(count) if callable(x) else x
+
+
+@mixing
+def product(*factors: ScalarOrSchedule) -> Any:
+    """The product of numbers; a schedule, if one of them is one."""
+    if any(map(callable, factors)):
+        return lambda count: math.prod(at(x, count) for x in factors)
+    numbers: Any = factors
+    return math.prod(numbers)
 
 
 @public()

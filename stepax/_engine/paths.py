@@ -1,0 +1,131 @@
+"""Values of a tree found by the names on the way to them, and replaced strictly.
+
+Names of a path are joined by "/", as in masks; "*" stands for any name and "**" for any
+number of names.  A path starts at the root, or, if it leads nowhere from there, at any
+depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in whatever is called `mu`.
+Where one value that a pattern matches contains another, the outer one is meant.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from . import select
+from .errors import some
+from .protocol import MaskedNode, is_array
+
+
+def is_path(key: Any) -> bool:
+    """Whether a key that names no value may be a path."""
+    return isinstance(key, str) and ("/" in key or "*" in key)
+
+
+def join(path: tuple) -> str:
+    """The names of a path, as they are written."""
+    return "/".join(select.names(path))
+
+
+def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
+    """The outermost values that a pattern matches, with their paths.
+
+    open: from a node to what is one level below it, with keys, and its structure.
+    """
+    names = tuple(pattern.split("/"))
+    for start in names, ("**", *names):
+        if found := list(_walk(tree, (), start, open)):
+            return found
+    return []
+
+
+def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
+    if isinstance(node, MaskedNode):
+        return
+    if path and select.is_match(names, select.names(path)):
+        yield path, node
+        return
+    for step, x in open(node)[0]:
+        yield from _walk(x, (*path, step), names, open)
+
+
+def why_missing(tree: Any, key: str) -> str:
+    """What to say where a path leads nowhere."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    known = [select.names(path) for path, _ in leaves]
+    tails = {"/".join(x[i:]): x for x in known for i in range(len(x))}
+    near = difflib.get_close_matches(key, tails, cutoff=0)
+    listed = some(f"`{x}`" for x in near)
+    hint = f"the nearest paths are {listed}" if near else "the tree has no names"
+    return f"the path `{key}` leads to no value; {hint}"
+
+
+def several(key: str, found: list, what_to_do: str) -> KeyError:
+    """The error for a path that leads to several values."""
+    listed = some(f"`{join(path)}`" for path, _ in found)
+    return KeyError(
+        f"the path `{key}` leads to {len(found)} values, {listed}; {what_to_do}"
+    )
+
+
+def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
+    """`value` in the dtypes of `old`; an error if it is no replacement for it.
+
+    So a step that was compiled for the state that holds `old` also takes the new one.
+    """
+    if jax.tree.structure(value) != jax.tree.structure(old):
+        raise ValueError(
+            f"`{join(path)}`, found for `{key}`, has the structure "
+            f"{jax.tree.structure(old)}, but its new value "
+            f"{jax.tree.structure(value)}"
+        )
+
+    def leaf(below, was, x):
+        return _fitted_leaf(join((*path, *below)), was, x)
+
+    return jax.tree_util.tree_map_with_path(leaf, old, value)
+
+
+def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
+    if not is_array(was):
+        return x
+    old, new = jax.typeof(was), jax.typeof(x) if is_array(x) else None
+    if new is None or new.shape != old.shape:
+        found = f"`{x!r}`" if new is None else f"an array of shape {new.shape}"
+        raise ValueError(
+            f"the value at `{name}` has shape {old.shape}, but its new value is {found}"
+        )
+    if not _fits(new.dtype, old.dtype):
+        raise TypeError(
+            f"the value at `{name}` is of dtype {old.dtype}, to which its new value "
+            f"of dtype {new.dtype} cannot be converted"
+        )
+    x = jnp.asarray(x) if old.weak_type else jax.lax.convert_element_type(x, old.dtype)
+    if old.weak_type and not x.weak_type:
+        x = _weak(name, x)
+    return x
+
+
+def _weak(name: str, x: jax.Array) -> jax.Array:
+    """`x` with a weak type, which JAX gives to Python's numbers alone."""
+    if x.ndim or isinstance(x, Tracer):
+        raise TypeError(
+            f"the value at `{name}` is weakly typed, as Python's numbers are; set it "
+            "to such a number, and outside of `jit`"
+        )
+    return jnp.asarray(x.item())
+
+
+# Each can be converted to those after it.
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def _fits(new: Any, old: Any) -> bool:
+    if jnp.issubdtype(old, jax.dtypes.extended) or jnp.issubdtype(
+        new, jax.dtypes.extended
+    ):
+        return new == old
+    rank = lambda x: [jnp.issubdtype(x, kind) for kind in _KINDS].index(True)
+    return rank(new) == rank(old) if rank(new) == 0 else 0 < rank(new) <= rank(old)

@@ -1,0 +1,153 @@
+"""Leaving out steps whose gradient, or loss, is far larger than those before.
+
+The rule is that of OLMo 2, Team OLMo, 2024, 2 OLMo 2 Furious (arXiv:2501.00656), in the
+code of its optimizers: what exceeds the mean of the last steps by several standard
+deviations is left out.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.leafwise import step_or_stay
+from .._engine.numerics import safe_increment
+from .._engine.precision import mixing
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1
+from .._engine.registry import public
+from ..tree import norm
+
+
+class SkipSpikesState(NamedTuple):
+    """State of `skip_spikes`; all but the first and the last are scalars.
+
+    recent: what the last accepted steps measured, a row for the norm and one for the
+        value, or one of them; (rows, window) in float32, a ring.
+    accepted: how many steps have been written there.
+    spikes_in_a_row: up to now.
+    skipped: steps left out, in all.
+    inner_state: of the inner transformation.
+    """
+
+    recent: jax.Array
+    accepted: jax.Array
+    spikes_in_a_row: jax.Array
+    skipped: jax.Array
+    inner_state: OptState
+
+
+_ROWS = {"norm": 1, "value": 1, "both": 2}
+
+
+@public(
+    "wrapper",
+    paper="arXiv:2501.00656",
+    ranges={
+        "factor": AT_LEAST_0,
+        "window": AT_LEAST_1,
+        "warmup": AT_LEAST_0,
+        "max_consecutive": AT_LEAST_0,
+    },
+)
+def skip_spikes(
+    inner: GradientTransformation,
+    factor: ArrayLike = 6.0,
+    window: int = 128,
+    *,
+    watch: Literal["norm", "value", "both"] = "norm",
+    warmup: int = 64,
+    max_consecutive: int = 10,
+) -> GradientTransformationExtraArgs:
+    """Leave out steps that spike, unless they keep coming.
+
+        x is a spike where x > mean + factor max(std, |mean| / 1000), or not finite
+        u = inner(g) if x is none, else 0 with the inner state as it was
+
+    mean and std are those of x over the last accepted steps.  After `max_consecutive`
+    spikes in a row the next ones are accepted until one is none, so that a loss that
+    has risen for good, or a broken program, is noticed; a NaN is accepted then, too,
+    but never enters the mean.
+
+    inner: the transformation; it does no work for what is left out.
+    factor: standard deviations above the mean, at least 0.
+    window: steps in the mean, at least 1.
+    watch: what x is: "norm" of the gradient, "value" of the loss, which is then a
+        keyword of `update`, or "both", of which neither may spike.
+    warmup: accepted steps before the mean counts, at least 0.
+    max_consecutive: steps left out in a row, at least 0.
+
+    Raises a `ValueError` for another `watch`; `update` a `TypeError` without a `value`
+    that is to be watched.
+    """
+    require(inner, "`inner` of `skip_spikes`")
+    inner = with_extra_args_support(inner)
+    if watch not in _ROWS:
+        raise ValueError(f"`watch` is {watch!r}, expected one of {list(_ROWS)}")
+
+    def init(params):
+        zero = lambda: jnp.zeros([], jnp.int32)
+        recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
+        return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
+
+    def step(updates, state, params, x, extra_args):
+        usual = (state.accepted < warmup) | _is_usual(x, state, factor)
+        usual = usual & jnp.isfinite(x).all()
+        n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
+        is_accepted = usual | (n > max_consecutive)
+
+        def accept():
+            return inner.update(updates, state.inner_state, params, **extra_args)
+
+        u, new = step_or_stay(is_accepted, accept, updates, state.inner_state)
+        enters = is_accepted & jnp.isfinite(x).all()
+        recent = state.recent.at[:, state.accepted % window].set(x)
+        return u, SkipSpikesState(
+            recent=jnp.where(enters, recent, state.recent),
+            accepted=jnp.where(enters, safe_increment(state.accepted), state.accepted),
+            spikes_in_a_row=n.astype(jnp.int32),
+            skipped=jnp.where(
+                is_accepted, state.skipped, safe_increment(state.skipped)
+            ),
+            inner_state=new,
+        )
+
+    def update(updates, state, params=None, **extra_args):
+        return step(updates, state, params, _measured(norm(updates)), extra_args)
+
+    def informed(updates, state, params=None, *, value=None, **extra_args):
+        if value is None:
+            raise TypeError(
+                "`skip_spikes` reads the keyword `value`: "
+                "call `update(updates, state, params, value=...)`"
+            )
+        both = (norm(updates), value) if watch == "both" else (value,)
+        extra_args["value"] = value
+        return step(updates, state, params, _measured(*both), extra_args)
+
+    chosen = update if watch == "norm" else informed
+    return transformation(init, chosen, inner=(inner,))
+
+
+def _measured(*xs: Any) -> jax.Array:
+    return jnp.stack([jnp.asarray(x).astype(jnp.float32) for x in xs])
+
+
+@jax.jit
+@mixing
+def _is_usual(x, state, factor):
+    """Whether no x is far above those before."""
+    recent, n = state.recent, jnp.minimum(state.accepted, state.recent.shape[1])
+    here = (jnp.arange(recent.shape[1]) < n)[None]
+    over = lambda x: jnp.sum(jnp.where(here, x, 0), 1) / jnp.maximum(n, 1)
+    mean = over(recent)
+    std = jnp.sqrt(over(jnp.square(recent - mean[:, None])))
+    return (x <= mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)).all()
