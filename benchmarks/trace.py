@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 import stepax
+import stepax.contrib  # enters its optimizers into the registry
 from stepax._engine.registry import ROWS
 
 
@@ -56,7 +57,7 @@ OPTIMIZERS = {
 
 
 # What an optimizer may read besides the gradients; the loss is one of the first leaf.
-def loss(params, **others):
+def loss(params, obj_fn=None):
     return jnp.sum(jnp.square(jax.tree.leaves(params)[0]))
 
 

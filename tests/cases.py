@@ -63,13 +63,15 @@ ARGUMENTS = {
     "measure_name": "norm",
     "measure": stepax.tree.norm,
     "measures": lambda: {"norm": stepax.tree.norm},
+    "metrics": lambda: {"norm": lambda before, after, params: stepax.tree.norm(after)},
     "reps_rel": 1e-6,
     "hessian_diagonal_fn": stepax.scale(1.0),  # the default reads the loss function
     "linesearch": stepax.scale(1.0),  # as does this one
+    "dtypes": {"mu": "float32"},
 }
 
 # Arguments that are made anew for each use, because they need the library whole.
-MADE = ("transforms", "inner", "optimizer", "args", "measures")
+MADE = ("transforms", "inner", "optimizer", "args", "measures", "metrics")
 MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer")
 
 
@@ -82,6 +84,8 @@ def make(row: Row, **more: Any) -> Any:
             args = list(ARGUMENTS["args"]())
             if row.name == "named_chain":  # the only one that takes pairs
                 args = [(str(i), tx) for i, tx in enumerate(args)]
+        elif p.kind is p.KEYWORD_ONLY and p.default is None:
+            continue  # an option that is not used
         elif (
             p.default in (p.empty, None)
             or isinstance(p.default, stepax.GradientTransformation)
@@ -90,10 +94,10 @@ def make(row: Row, **more: Any) -> Any:
             value = ARGUMENTS[p.name]
             kwargs[p.name] = value() if p.name in MADE else value
     tx = row.factory(*args, **kwargs)
-    return _on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
+    return on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
 
 
-def _on_fast_parameters(tx: Any) -> Any:
+def on_fast_parameters(tx: Any) -> Any:
     """`tx`, which takes pairs of fast and slow parameters, for the fast ones alone."""
     pair = stepax.LookaheadParams.init_synced
 

@@ -37,6 +37,12 @@ def run(tx, params, steps=3, jit=True) -> tuple[Any, Any]:
     return params, state
 
 
+def run_by_operation(tx, params, steps=3) -> tuple[Any, Any]:
+    """As `run`, but what is compiled are operations, once for all optimizers."""
+    with jax.disable_jit():
+        return run(tx, params, steps, jit=False)
+
+
 def assert_close(found, wanted, rtol=2e-5, atol=2e-6):
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(x, y, rtol, atol)

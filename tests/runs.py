@@ -57,6 +57,31 @@ def scanned(tx, gs, p, **extra) -> Any:
     return jax.jit(lambda gs, p: jax.lax.scan(step, tx.init(p), gs)[::-1])(gs, p)
 
 
+def traced(tx, gs, p, state=None, **extra) -> Any:
+    """All updates, and the last state, of a step that is traced once.
+
+    The steps run operation by operation: each operation is compiled once for all
+    tests, but each program by itself, which takes most of the time of a test.  A state
+    that is a carry of `scan` and compiles once is one that does not trace anew.
+    """
+    traces, out = [], []
+
+    @jax.jit
+    def step(g, s, p):
+        traces.append(None)
+        return tx.update(g, s, p, **extra)
+
+    state = tx.init(p) if state is None else state
+    for g in gs:
+        step.trace(g, state, p)
+        with jax.disable_jit():
+            u, state = tx.update(g, state, p, **extra)
+        out.append(u)
+    step.trace(gs[-1], state, p)
+    assert len(traces) == 1, "the type of the state changed"
+    return jax.tree.map(lambda *x: jnp.stack(x), *out), state
+
+
 def mapped(tx, gs, p, **extra) -> Any:
     two = lambda t: jax.tree.map(lambda x: jnp.stack([x, x]), t)
     both = jax.vmap(lambda gs, p: eager(tx, gs, p, **extra))(two(gs), two(p))

@@ -24,6 +24,7 @@ from runs import (
     many,
     parameters,
     scanned,
+    traced,
 )
 
 import stepax
@@ -233,7 +234,7 @@ def test_every_inner_state_is_a_scan_carry(row, dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), parameters())
     gs = [jax.tree.map(lambda x: x.astype(dtype), g) for g in many(2)]
     tx = MultiSteps(make(row), 2)
-    u, state = scanned(tx, gs, p, **EXTRA)
+    u, state = traced(tx, gs, p, **EXTRA)
     assert types(state) == types(tx.init(p))
     assert all(x.dtype == dtype for x in jax.tree.leaves(u))
 

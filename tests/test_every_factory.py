@@ -18,6 +18,7 @@ from cases import (
     types,
 )
 from keywords import keywords
+from runs import traced
 
 import stepax
 
@@ -40,33 +41,20 @@ def leaves_equal(x, y):
 
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
-def test_state_is_a_scan_carry_and_compiles_once(row, dtypes):
+def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
     if "complex" in dtypes and not row.holomorphic:
         pytest.skip("declared real in the registry")
     with jax.enable_x64(True) if is_wide(dtypes) else contextlib.nullcontext():
         p, g = mixed(*DTYPES[dtypes])
         tx = make(row)
-        first = tx.init(p)
-        traced = []
-
-        @jax.jit
-        def step(s):
-            traced.append(None)
-            u, s = tx.update(g, s, p, **keywords(g))
-            return s, u
-
-        state, u = step(first)
-        for _ in range(2):
-            state, u = step(state)
-        assert len(traced) == 1
-        assert jax.tree.structure(state) == jax.tree.structure(first)
-        assert types(state) == types(first)
-        assert [x.dtype for x in jax.tree.leaves(u)] == [
+        us, state = traced(tx, [g] * 3, p, **keywords(g))
+        assert types(state) == types(tx.init(p))
+        assert [x.dtype for x in jax.tree.leaves(us)] == [
             x.dtype for x in jax.tree.leaves(g)
         ]
-        for x in jax.tree.leaves(u):
+        for x in jax.tree.leaves(us):
             assert jnp.isfinite(x).all()
-        moved = stepax.apply_updates(p, u)
+        moved = stepax.apply_updates(p, jax.tree.map(lambda u: u[-1], us))
         assert types(moved) == types(p)
 
 
@@ -172,8 +160,10 @@ def test_parameters_and_fresh_state_can_be_donated(row):
         u, s = tx.update(gradients(p), s, p, **keywords(gradients(p)))
         return stepax.apply_updates(p, u), s
 
-    expected = jax.jit(step)(p, state)
-    leaves_equal(jax.jit(step, donate_argnums=(0, 1))(p, state), expected)
+    # A buffer that is given twice, or has no use, is an error or a warning.
+    moved, _ = jax.jit(step, donate_argnums=(0, 1))(p, state)
+    assert types(moved) == types(TREES["dict"]())
+    assert all(x.is_deleted() for x in jax.tree.leaves(p))
 
 
 @pytest.mark.parametrize("row", rows())
@@ -196,25 +186,22 @@ def test_state_is_sharded_like_the_parameters(row):
             assert x.sharding.is_equivalent_to(sharding, 2)
 
 
-EXTREMES = {
-    "zero": 0.0,
-    "tiny": 1e-7,
-    "huge": 6e4,  # near the largest float16
-}
+# The last is near the largest float16.
+EXTREMES = {"zero": 0.0, "tiny": 1e-7, "huge": 6e4}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("size", EXTREMES)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
-def test_extreme_gradients_give_finite_updates(row, size, dtype):
+def test_extreme_gradients_give_finite_updates(row, dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), TREES["dict"]())
-    g = jax.tree.map(lambda x: jnp.full_like(x, EXTREMES[size]), p)
     tx = make(row)
-    step, u, state = one_step(tx), g, tx.init(p)
-    for _ in range(2):
+    step = one_step(tx)
+    for size, number in EXTREMES.items():
+        g = jax.tree.map(lambda x, number=number: jnp.full_like(x, number), p)
+        u, state = step(g, tx.init(p), p)
         u, state = step(g, state, p)
-    for x in jax.tree.leaves(u):
-        assert jnp.isfinite(x).all()
+        for x in jax.tree.leaves(u):
+            assert jnp.isfinite(x).all(), size
 
 
 @pytest.mark.parametrize("row", rows())

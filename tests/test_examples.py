@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
+from pages import run_blocks
 
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +89,17 @@ def test_injected_hyperparameters_of_a_callable_model():
 def test_masks_and_labels_that_are_models():
     losses = check("masked_equinox")
     assert losses[:2] * 4 == losses
+
+
+def test_blocks_of_the_guide_run(capsys):
+    with jax.numpy_rank_promotion("allow"):  # as readers have it
+        assert run_blocks("docs/guide.md") == 11
+    assert "inner_states/muon/inner_state" in capsys.readouterr().out
+
+
+def test_the_guide_takes_less_than_ten_minutes_to_read():
+    text = (ROOT / "docs" / "guide.md").read_text()
+    assert len(text.split()) < 2000  # of 200 words a minute, code and all
 
 
 @pytest.mark.slow

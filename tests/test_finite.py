@@ -21,6 +21,7 @@ from runs import (
     many,
     parameters,
     scanned,
+    traced,
     with_value,
 )
 
@@ -94,7 +95,7 @@ def test_every_inner_state_is_a_scan_carry(row, dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), parameters())
     gs = [jax.tree.map(lambda x: x.astype(dtype), g) for g in sequence(".x")]
     tx = apply_if_finite(make(row), 2)
-    u, state = scanned(tx, gs, p, **EXTRA)
+    u, state = traced(tx, gs, p, **EXTRA)
     assert types(state) == types(tx.init(p))
     assert not any(x[1].any() for x in jax.tree.leaves(u))
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(state))

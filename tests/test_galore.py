@@ -165,7 +165,8 @@ def test_hyperparameters_are_injected_under_jit():
         weight_dimension_numbers=lambda p: specs(GaLoreDimensionNumbers),
     )
     state = jax.jit(tx.init)(p)
-    assert set(state.hyperparams) == {"learning_rate", "scale", "weight_decay"}
+    names = {"learning_rate", "scale", "weight_decay", "update_proj_gap"}
+    assert set(state.hyperparams) == names
     u, _ = jax.jit(tx.update)(p, state, p)
     plain = galore(0.1, 2, weight_dimension_numbers=specs(GaLoreDimensionNumbers))
     expected, _ = jax.jit(plain.update)(p, plain.init(p), p)

@@ -20,6 +20,7 @@ from injection import (
     is_matrix,
     parameters,
     run,
+    run_by_operation,
 )
 
 import stepax
@@ -33,8 +34,9 @@ from stepax._engine.stateful import StatefulSchedule
 def test_an_injected_optimizer_equals_the_plain_one(row):
     # A number that is traced is rounded to float32 before the arithmetic that Python
     # does with it in float64, such as 1 - b2; three steps leave a part in 10^5.
-    plain, _ = run(make(row), parameters())
-    found, state = run(inject(row.factory)(**arguments(row)), parameters())
+    plain, _ = run_by_operation(make(row), parameters())
+    tx = inject(row.factory)(**arguments(row))
+    found, state = run_by_operation(tx, parameters())
     assert_close(found, plain)
     assert int(state.count) == 3
 
@@ -55,7 +57,7 @@ def test_numbers_are_injected_and_nothing_else(row):
 def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
     tx = inject(row.factory)(**arguments(row))
     first = tx.init(parameters(dtype))
-    new, state = run(tx, parameters(dtype))
+    new, state = run_by_operation(tx, parameters(dtype))
     whole = {k for k, x in arguments(row).items() if isinstance(x, int)}
     for k, x in state.hyperparams.items():
         assert x.dtype == (jnp.int32 if k in whole else jnp.float32)
@@ -77,7 +79,9 @@ def test_a_changed_hyperparameter_compiles_nothing_anew(row):
     for i in range(4):
         for k, x in state.hyperparams.items():
             state.hyperparams[k] = x * jnp.asarray(0.99, x.dtype) if i else x
-        _, state = step(params, state, params)
+        step.trace(params, state, params)  # compiles anew only what it traces anew
+        with jax.disable_jit():
+            _, state = tx.update(params, state, params, **EXTRA)
     assert len(traced) == 1
 
 

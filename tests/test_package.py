@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pages import run_blocks
 
 import stepax
 
@@ -67,12 +68,7 @@ def imported(file):
 
 
 def test_blocks_of_the_readme_run(capsys):
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) >= 4
-    names = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    assert run_blocks("README.md") >= 4
     fitted, rate = map(float, capsys.readouterr().out.split())
     assert fitted < 1e-2
     assert rate == pytest.approx(3e-4)

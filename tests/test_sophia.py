@@ -195,7 +195,7 @@ def test_hyperparameters_can_be_injected():
     p, tx = parameters(), inject_hyperparams(sophia)(0.1, update_interval=2)
     state = jax.jit(tx.init)(p)
     numbers = {"learning_rate", "b1", "b2", "eps", "weight_decay", "gamma"}
-    assert set(state.hyperparams) == numbers | {"clip_threshold"}
+    assert set(state.hyperparams) == numbers | {"clip_threshold", "update_interval"}
     step = jax.jit(lambda g, s: tx.update(g, s, p, obj_fn=parabola))
     u, _ = step(p, state)
     plain = sophia(0.1, update_interval=2)

@@ -127,6 +127,96 @@ def test_finds_what_optax_finds_in_any_tree_and_sets_it_all(seed):
         assert {x for _, x in get_all_with_path(new, key)} <= {9}
 
 
+NETWORK = {"encoder": {"k": jnp.ones((2, 2)), "b": jnp.ones(2)}, "head": jnp.ones(2)}
+LABELLED = {"head": "x", "**": "y"}
+
+# Ways to the state of one Adam.
+HOLDERS = {
+    "alone": lambda: stepax.scale_by_adam(),
+    "chain": lambda: stepax.chain(stepax.clip(1.0), stepax.adamw(1e-3)),
+    "named_chain": lambda: stepax.named_chain(("opt", stepax.adam(1e-3))),
+    "injected": lambda: stepax.inject_hyperparams(stepax.adam)(1e-3),
+    "MultiSteps": lambda: stepax.MultiSteps(stepax.adam(1e-3), 2),
+    "masked": lambda: stepax.masked(stepax.adam(1e-3), {"head": False, "**": True}),
+    "partition": lambda: stepax.partition(
+        {"x": stepax.adam(1e-3), "y": stepax.adam(1e-3)}, LABELLED
+    ),
+    "observe": lambda: stepax.observe(stepax.adam(1e-3), {}),
+    "Optax": lambda: optax.MultiSteps(optax.adamw(1e-3), 2),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_values_are_found_and_set_by_path(name):
+    state = HOLDERS[name]().init(NETWORK)
+    assert get(state, "mu/encoder/k").shape == (2, 2)
+    twos = jnp.full((2, 2), 2)  # integers become floating-point numbers
+    new = jax.jit(lambda s: set(s, **{"mu/encoder/k": twos}))(state)
+    assert get(new, "mu/encoder/k").sum() == 8 and not get(new, "nu/encoder/k").any()
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    typed = lambda tree: [jax.typeof(x) for x in jax.tree.leaves(tree)]
+    assert typed(new) == typed(state)
+
+
+def test_patterns_find_and_set_several():
+    state = stepax.chain(stepax.clip(1.0), stepax.adam(1e-3)).init(NETWORK)
+    both = get_all_with_path(state, "[mn]u/encoder/*")
+    assert [x.shape for _, x in both] == 2 * [(2,), (2, 2)]
+    assert len(get_all_with_path(state, "mu/**")) == 1
+    assert get(state, "1/0/count") == 0
+    new = set(state, **{"mu/**/b": jnp.full(2, 3.0), "**/head": jnp.full(2, 4.0)})
+    assert get(new, "mu/encoder/b")[0] == 3 and get(new, "nu/head")[0] == 4
+    only_nu = lambda path, x: any(getattr(k, "name", "") == "nu" for k in path)
+    assert get(new, "encoder/b", filtering=only_nu)[0] == 0
+
+
+def test_a_path_that_leads_nowhere_or_everywhere():
+    state = stepax.adam(1e-3).init(NETWORK)
+    with pytest.raises(KeyError, match="`mu/encoder/bb`.* `mu/encoder/b`"):
+        get(state, "mu/encoder/bb")
+    with pytest.raises(KeyError, match="`encoder/q` leads to no value"):
+        set(state, **{"encoder/q": 1.0})
+    assert get(state, "mu/encoder/bb", default=7) == 7
+    assert get(state, "nothing/of/this") is None  # as in Optax
+    with pytest.raises(KeyError, match="2 values, `0/mu/head`, `0/nu/head`"):
+        get(state, "*u/head")
+    with pytest.raises(KeyError, match="2 values, .*begin with more names"):
+        set(state, **{"encoder/k": jnp.ones((2, 2))})
+
+
+UNFIT = [
+    ("mu/encoder/k", 1.0, ValueError, r"`0/mu/encoder/k` has shape \(2, 2\)"),
+    ("mu/encoder/k", jnp.ones(2), ValueError, r"an array of shape \(2,\)"),
+    ("mu/encoder/k", "text", ValueError, "new value is `'text'`"),
+    ("mu/encoder/k", 1j * jnp.ones((2, 2)), TypeError, "float32, .* complex64"),
+    ("0/count", 2.5, TypeError, "dtype int32, to which .* float32"),
+    ("0/count", True, TypeError, "dtype int32, to which .* bool"),
+    ("mu/encoder", {"k": 1}, ValueError, "`0/mu/encoder`.* the structure"),
+]
+
+
+@pytest.mark.parametrize("key, value, kind, message", UNFIT)
+def test_a_path_takes_nothing_that_does_not_fit(key, value, kind, message):
+    with pytest.raises(kind, match=message):
+        set(stepax.adam(1e-3).init(NETWORK), **{key: value})
+
+
+def test_a_path_keeps_weak_types_and_a_name_does_not():
+    tree = {"a": {"x": jnp.asarray(1.0), "n": jnp.asarray(2)}}
+    for five in 5, np.int32(5), jnp.int32(5), jnp.asarray(5):
+        new = set(tree, **{"a/n": five})["a"]["n"]
+        assert new.weak_type and new == 5
+    with pytest.raises(TypeError, match="`a/x` is weakly typed"):
+        jax.jit(lambda x: set(tree, **{"a/x": x}))(jnp.ones([]))
+    assert set(tree, x="anything")["a"]["x"] == "anything"
+
+
+def test_keys_with_slashes_are_names_first():
+    tree = {"linear/w": {"x": 1}, "linear": {"w": 2}}
+    assert get(tree, "linear/w") == {"x": 1} and get(tree, "linear/w/x") == 1
+    assert set(tree, **{"linear/w": None}) == {"linear/w": None, "linear": {"w": 2}}
+
+
 def test_values_deep_inside_one_that_has_the_name_are_set_too():
     tree = P(1, [P(2, 3)])  # Optax finds both, and sets the outer one
     assert set(tree, x=9) == P(9, [P(9, 3)])

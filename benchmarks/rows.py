@@ -1,0 +1,94 @@
+"""What users of Optax report and ask for, row by row, on Stepax and on Optax.
+
+Run it with `python benchmarks/rows.py`; `--markdown FILE` also writes the table.
+
+The tests in `tests/rows` run twice, once on each library.  Each says whether Optax
+0.2.8 passes it, in all its cases, or fails it, in one or more.  A test that Optax
+passes although it says otherwise shows nothing, so that is an error here, as is one
+that Stepax fails.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+ROOT = Path(__file__).parents[1]
+ROWS = ROOT / "tests" / "rows"
+
+
+def run(library, jobs, more):
+    """Whether each case passed, by (row, test, what Optax should make of it)."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", ROWS, "-q", "-n", jobs]
+        command += ["--junitxml", report, "-W", "ignore", *more]
+        own = {"STEPAX_ROWS_OF": library}
+        print(f"running the tests on {library}", flush=True)
+        subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            env=os.environ | own,
+            stdout=None if library == "stepax" else subprocess.DEVNULL,
+        )
+        return read(report)
+
+
+def read(report):
+    found = defaultdict(list)
+    for case in ElementTree.parse(report).iter("testcase"):
+        about = {x.get("name"): x.get("value") for x in case.iter("property")}
+        if "row" in about:
+            test = str(case.get("name")).split("[")[0]
+            passed = case.find("failure") is None and case.find("error") is None
+            found[about["row"], test, about["optax"]].append(passed)
+    return found
+
+
+def share(cases):
+    return f"{sum(cases)} of {len(cases)}"
+
+
+def lines(ours, theirs):
+    """(row, test, result on Stepax, result on Optax, what is wrong)"""
+    for key in sorted(ours):
+        row, test, expected = key
+        passes = all(theirs[key]) and len(theirs[key]) > 0
+        wrong = [] if all(ours[key]) else ["fails on Stepax"]
+        if passes != (expected == "passes"):
+            wrong.append(f"Optax {'passes' if passes else 'fails'}")
+        yield row, test, share(ours[key]), share(theirs[key]), ", ".join(wrong)
+
+
+HEADER = ["what users want", "test", "Stepax", "Optax 0.2.8", "wrong"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-n", dest="jobs", default="2", help="processes")
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    parser.add_argument("more", nargs="*", help="arguments of pytest, such as -k words")
+    args = parser.parse_args()
+    ours, theirs = (run(x, args.jobs, args.more) for x in ("stepax", "optax"))
+    found = list(lines(ours, theirs))
+    table = Table(*HEADER)
+    for line in found:
+        table.add_row(*line)
+    Console().print(table)
+    if args.markdown:
+        rows = [HEADER, ["---"] * len(HEADER), *found]
+        text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        args.markdown.write_text(text)
+    sys.exit(any(line[-1] for line in found))
+
+
+if __name__ == "__main__":
+    main()
