@@ -1,0 +1,17 @@
+"""The collection: smooth functions, their starts and their minima, with sources."""
+
+import fnmatch
+import importlib
+
+from .problem import Problem as Problem
+
+
+FREE = "more_garbow_hillstrom", "many_variables", "cute", "classics", "learning"
+
+
+def collect(pattern: str = "*", files: tuple[str, ...] = FREE) -> list[Problem]:
+    """The problems whose name fits a shell pattern, or has the word in it."""
+    modules = [importlib.import_module(f".{name}", __name__) for name in files]
+    found = [p for module in modules for p in module.collect()]
+    fits = lambda name: fnmatch.fnmatch(name, pattern) or pattern in name
+    return [p for p in found if fits(p.name)]
