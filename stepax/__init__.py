@@ -168,6 +168,7 @@ from ._optimizers.lbfgs import (
     lbfgs as lbfgs,
     scale_by_lbfgs as scale_by_lbfgs,
 )
+from ._optimizers.lbfgsb import LBFGSBState as LBFGSBState, lbfgsb as lbfgsb
 from ._optimizers.lion import (
     ScaleByLionState as ScaleByLionState,
     lion as lion,

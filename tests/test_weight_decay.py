@@ -27,6 +27,7 @@ MASK = {"w": True, "b": False}
 WITHOUT = {
     "lbfgs": "its line search measures the loss, which must hold the penalty, and its "
     "pairs of steps and gradients must be of one function",
+    "lbfgsb": "likewise",
 }
 
 # Where the weights do not decay by learning_rate * weight_decay * p, and why.

@@ -1,0 +1,202 @@
+"""Bounds of parameters: which leaf has which, and how to stay within them.
+
+Bounds are given as `select.resolve` takes labels: a number for all, a tree like the
+parameters or a prefix of it, or a mapping from patterns of paths; `None` is no bound.
+A bound is rounded to the dtype of its parameter, and that is what holds to the last
+bit.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._engine import errors, select
+from .._engine.flow import Flow, align
+from .._engine.precision import compute_dtype, mixing
+from .._engine.protocol import is_array, is_none
+from .._engine.rule import is_trainable
+from .._linesearch.line import put
+
+
+class Box(NamedTuple):
+    """The bounds of some leaves, as lists of arrays that broadcast to these."""
+
+    lower: list
+    upper: list
+
+
+def box_of(lower: Any, upper: Any, flow: Flow, live: list[int]) -> Box:
+    """The bounds of those leaves of a flow that move."""
+    treedef = jax.tree.structure(flow.whole_params, is_leaf=is_none)
+    dtypes = [jnp.result_type(flow.params[i]) for i in live]
+
+    def side(name, bound, nothing):
+        labels = select.resolve(bound, flow.whole_params, name)
+        column = align(flow, treedef.unflatten(labels), name)
+        found = [nothing if column[i] is None else column[i] for i in live]
+        pairs = zip(found, dtypes, strict=True)
+        return [jnp.asarray(b).astype(dtype) for b, dtype in pairs]
+
+    return Box(side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf))
+
+
+def clip(xs: list, box: Box) -> list:
+    """The nearest numbers within the bounds, with the derivative of `xs` itself.
+
+    What is clipped has been rounded across a bound, or was never inside.  There the
+    function counts as continued: the derivative of a maximum at a tie is a half.
+    """
+    return [_clip(*row) for row in zip(xs, *box, strict=True)]
+
+
+@jax.custom_jvp
+def _clip(x, lower, upper):
+    return jnp.minimum(jnp.maximum(x, lower), upper)
+
+
+@_clip.defjvp
+def _continued(primals, tangents):
+    return _clip(*primals), tangents[0]
+
+
+def within(f: Callable, flow: Flow, live: list[int], box: Box) -> Callable:
+    """`f` of parameters that are first moved within the bounds."""
+
+    @ft.wraps(f)
+    def bounded(params, *args, **kwargs):
+        leaves = align(flow, params, "params")
+        inside = clip([leaves[i] for i in live], box)
+        return f(put(flow, live, inside, leaves), *args, **kwargs)
+
+    return bounded
+
+
+def land(ps: list, us: list, box: Box) -> list:
+    """Updates after which `apply_updates` finds the parameters within the bounds."""
+    return [_land(*row) for row in zip(ps, us, *box, strict=True)]
+
+
+@jax.jit
+@mixing
+def _land(p, u, lower, upper):
+    # Without the barriers a compiler may leave out a rounding, or fuse a product with
+    # a sum, and what is tested here would not be what is applied.
+    fixed = lambda x: jax.lax.optimization_barrier(x.astype(u.dtype))
+    moved_by = lambda u: (p + u).astype(p.dtype)
+    p, u = jax.lax.stop_gradient((p, fixed(u)))
+    wide, most = compute_dtype(p, u), float(jnp.finfo(u.dtype).max)
+    moved = moved_by(u)
+    target = jnp.minimum(jnp.maximum(moved, lower), upper)
+    way = target.astype(wide) - p.astype(wide)
+    v = fixed(jnp.minimum(jnp.maximum(way, -most), most))
+    # The difference is rounded by half a unit at most, so that one more goes beyond it.
+    v = jnp.where(moved_by(v) < lower, jnp.nextafter(v, jnp.full_like(v, jnp.inf)), v)
+    v = jnp.where(moved_by(v) > upper, jnp.nextafter(v, jnp.full_like(v, -jnp.inf)), v)
+    # Numbers too small for the dtype of the update; it is inside already.
+    is_out = (moved_by(fixed(v)) < lower) | (moved_by(fixed(v)) > upper)
+    v = jnp.where(is_out, jnp.zeros_like(v), v)
+    return fixed(jnp.where(moved == target, u, v))
+
+
+def check_sides(lower: Any, upper: Any) -> None:
+    """Raise for bounds that are NaN or cross, as far as they show it by themselves."""
+    flat = {"lower": lower, "upper": upper}
+    flat = {k: jax.tree.flatten(b, is_leaf=is_none) for k, b in flat.items()}
+    path = lambda i: errors.paths(lower)[i]
+    if flat["lower"][1] == flat["upper"][1]:
+        pairs = zip(flat["lower"][0], flat["upper"][0], strict=True)
+        for i, (l, u) in enumerate(pairs):
+            _check_order(_known(l, -np.inf), _known(u, np.inf), ft.partial(path, i))
+
+
+def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
+    """Raise for bounds that do not fit the parameters, and for a start outside.
+
+    Values are looked at where they are known, that is outside of `jit`.
+    """
+    leaves = jax.tree.leaves(params, is_leaf=is_none)
+    sides = [select.resolve(b, params, k) for k, b in _sides(lower, upper)]
+    for i, (p, l, u) in enumerate(zip(leaves, *sides, strict=True)):
+        if not is_trainable(p):
+            continue
+        dtype = jnp.result_type(p)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            continue  # as what has no gradient
+        path = ft.partial(lambda i: errors.paths(params)[i], i)
+        _check_kinds(p, l, u, path)
+        low, high = _known(l, -np.inf, dtype), _known(u, np.inf, dtype)
+        _check_order(low, high, path)
+        if not may_start_outside:
+            _check_start(_known(p, None), low, high, path)
+
+
+def _sides(lower, upper):
+    return ("lower", lower), ("upper", upper)
+
+
+def _known(x, nothing, dtype=None):
+    """The numbers of a bound in a dtype; `None` if they are not known."""
+    if isinstance(x, Tracer | jax.ShapeDtypeStruct):
+        return None
+    return np.asarray(nothing if x is None else x, dtype)
+
+
+def _check_kinds(p, lower, upper, path):
+    if jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+        raise TypeError(
+            f"the parameter at {path()} is complex, but bounds need an order; optimize "
+            "its real and imaginary parts"
+        )
+    for name, b in _sides(lower, upper):
+        if b is not None and not is_array(b):
+            raise TypeError(
+                f"`{name}` holds {errors.describe(b)} for {path()}, expected a number, "
+                "an array, or `None` for no bound"
+            )
+        shape = () if b is None else jnp.shape(b)
+        try:
+            fits = np.broadcast_shapes(shape, jnp.shape(p)) == jnp.shape(p)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"`{name}` has shape {shape} for {path()}, expected one that "
+                f"broadcasts to {jnp.shape(p)}"
+            )
+
+
+def _check_order(low, high, path):
+    for name, b in _sides(low, high):
+        if b is not None and np.isnan(b).any():
+            raise ValueError(
+                f"`{name}` is NaN for {path()}; give `None` or an infinity where there "
+                "is no bound"
+            )
+    if low is None or high is None:
+        return
+    low, high = np.broadcast_arrays(low, high)
+    if (low > high).any():
+        at = np.argmax(low > high)
+        raise ValueError(
+            f"the bounds of {path()} cross: `lower` is {low.flat[at]}, `upper` is "
+            f"{high.flat[at]}; exchange them"
+        )
+
+
+def _check_start(p, low, high, path):
+    if p is None or low is None or high is None:
+        return
+    p, low, high = np.broadcast_arrays(p, low, high)
+    is_out = (p < low) | (p > high)
+    if is_out.any():
+        at = np.argmax(is_out)
+        raise ValueError(
+            f"`params` starts outside of the bounds at {path()}: {p.flat[at]} is not "
+            f"in [{low.flat[at]}, {high.flat[at]}]; start within them, or pass "
+            "`project=True`"
+        )

@@ -1,0 +1,295 @@
+"""L-BFGS-B: L-BFGS for parameters with bounds.
+
+Byrd, Lu, Nocedal and Zhu, 1995, A limited memory algorithm for bound constrained
+optimization (DOI 10.1137/0916069); Morales and Nocedal, 2011, Remark on Algorithm 778
+(DOI 10.1145/2049662.2049669).
+
+Differences from the papers:
+
+1. The line search is that of `scale_by_zoom_linesearch`, and no step is longer than the
+   one to the minimum of the model.
+2. A pair of differences is remembered if rounding does not hide the sign of s·y.
+3. After a search that did not move, all pairs are forgotten, as where the minimum of
+   the model does not descend.
+"""
+
+import functools as ft
+import itertools as it
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine import errors, precision
+from .._engine.control import branch
+from .._engine.flow import Flow, align, is_still
+from .._engine.leafwise import keep_dtypes, map_gradients
+from .._engine.numerics import length, root, safe_increment
+from .._engine.partition import identity
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.ranges import AT_LEAST_1
+from .._engine.registry import public
+from .._engine.rule import zeros_like
+from .._linesearch.line import put
+from .._linesearch.zoom import scale_by_zoom_linesearch
+from . import bounds
+from .bounded_model import compact, minimize, room
+
+
+class LBFGSBState(NamedTuple):
+    """State of `lbfgsb`; m is the length of the memory.
+
+    count: steps taken, a scalar.
+    params, updates: of the last step, shaped as the parameters.
+    diff_params_memory, diff_updates_memory: differences s and y of these, of shapes
+        (m, ...); the newest is at (pairs - 1) mod m.
+    pairs: how many have been remembered since all were forgotten, a scalar.
+    theta: y·y / s·y of the newest pair, a scalar.
+    products, curvatures: s_i·s_j and s_i·y_j, of shape (m, m).
+    linesearch: of the line search; it holds `value` and `grad` of the new parameters.
+    """
+
+    count: jax.Array
+    params: Any
+    updates: Any
+    diff_params_memory: Any
+    diff_updates_memory: Any
+    pairs: jax.Array
+    theta: jax.Array
+    products: jax.Array
+    curvatures: jax.Array
+    linesearch: Any
+
+
+_zoom = ft.partial(
+    scale_by_zoom_linesearch, 20, increase_factor=4.0, initial_guess_strategy="one"
+)
+_SEARCH = GradientTransformationExtraArgs(*_zoom())
+
+
+@public(
+    "optimizer",
+    paper="DOI 10.1137/0916069",
+    holomorphic=False,
+    ranges={"memory_size": AT_LEAST_1},
+)
+def lbfgsb(
+    lower: Any = None,
+    upper: Any = None,
+    memory_size: int = 10,
+    *,
+    linesearch: GradientTransformation | None = _SEARCH,
+    project: bool = False,
+) -> GradientTransformationExtraArgs:
+    """L-BFGS with a line search, for parameters within bounds.
+
+        x = the minimum of g'd + d'Bd / 2 within the bounds, over d = x - p
+        p = p + step (x - p),   step in (0, 1]
+
+    B approximates the Hessian by the last pairs of differences.  `update` takes the
+    keywords that the line search reads; the default one reads `value`, `grad` and
+    `value_fn`, see `scale_by_zoom_linesearch`.  Its value and gradient can be had from
+    `value_and_grad_from_state`.  `value_fn` is evaluated within the bounds alone, and
+    there are the parameters after `apply_updates`, to the last bit.
+
+    lower, upper: a number, or a tree as labels are given, of numbers or of arrays that
+        broadcast to the parameters; `None` for no bound.  They are rounded to the dtype
+        of the parameter.  Where they are equal, the parameter does not move.
+    memory_size: how many pairs are remembered, at least 1.
+    linesearch: a transformation that multiplies descending updates by a step of at most
+        1; `None` for a step of 1.
+    project: whether to move parameters within the bounds first, which costs one more
+        evaluation, instead of raising an error in `init`.
+
+    Raises a `ValueError` for bounds that cross, are NaN or do not fit the parameters, a
+    `TypeError` for complex parameters and missing keywords.
+    """
+    bounds.check_sides(lower, upper)
+    search = identity() if linesearch is None else linesearch
+    require(search, "`linesearch`")
+    search = with_extra_args_support(search)
+
+    def stack(x):
+        return jnp.broadcast_to(x, (memory_size, *x.shape))
+
+    def init(params):
+        bounds.check(lower, upper, params, project)
+        zeros = lambda: jax.tree.map(zeros_like, params)
+        memory = lambda: jax.tree.map(stack, zeros())
+        count = lambda: jnp.zeros([], jnp.int32)
+        small = jnp.result_type(float)  # the matrices are solved with
+        square = lambda: jnp.zeros((memory_size, memory_size), small)
+        trees = zeros(), zeros(), memory(), memory()
+        numbers = count(), jnp.ones([], small), square(), square()
+        return LBFGSBState(count(), *trees, *numbers, search.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_fields("lbfgsb", LBFGSBState, state)
+        flow = Flow(updates, params)
+        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        pick = lambda leaves: [leaves[i] for i in live]
+        p, g = list(map(jnp.asarray, pick(flow.params))), pick(flow.leaves)
+        map_gradients(lambda g, was: g, updates, params=state.params)  # for its errors
+        box = bounds.box_of(lower, upper, flow, live)
+        start = bounds.clip(p, box)
+        if project:
+            g, extra_args = _at_start(flow, live, p, start, g, extra_args)
+        if callable(f := extra_args.get("value_fn")):
+            extra_args["value_fn"] = bounds.within(f, flow, live, box)
+        columns = {k: align(flow, getattr(state, k), k) for k in _COLUMNS}
+        old = {k: pick(x) for k, x in columns.items()}
+        d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
+        d = put(flow, live, d, flow.leaves)
+        where = put(flow, live, start, flow.params)
+        line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
+        u, found = line.update(d, state.linesearch, where, **extra_args)
+        u = bounds.land(p, pick(align(flow, u, "updates")), box)
+        back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
+        new = new._replace(**back, linesearch=found)
+        return put(flow, live, u, flow.leaves), new
+
+    return transformation(init, update, inner=(search,))
+
+
+_COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
+
+
+def _at_start(flow, live, p, start, g, extra):
+    """Gradients and keywords at the start, computed where that is not `p`."""
+    rest = dict(extra)
+    value, grad, f = (rest.pop(key, None) for key in ("value", "grad", "value_fn"))
+    if value is None or grad is None or not callable(f):
+        return g, extra  # the search says what is missing, if it reads any
+
+    def value_of(leaves):
+        return f(put(flow, live, leaves, flow.params), **rest)
+
+    known = jnp.asarray(value), g
+    known = keep_dtypes(known, known)
+    compute = lambda: keep_dtypes(jax.value_and_grad(value_of)(start), known)
+    pairs = zip(p, start, strict=True)
+    is_moved = jnp.any(jnp.array([jnp.any(x != y) for x, y in pairs], bool))
+    value, moved = branch(is_moved, compute, lambda: known)
+    grad = align(flow, grad, "grad")
+    for i, x in zip(live, moved, strict=True):
+        grad[i] = jnp.where(is_moved, x, grad[i]).astype(jnp.result_type(grad[i]))
+    return moved, extra | {"value": value, "grad": flow.treedef.unflatten(grad)}
+
+
+@jax.jit
+@precision.mixing
+def _step(g, p, box, old):
+    """The way to the minimum of the model, for lists of leaves, and the new state."""
+    g, p, box, old = jax.lax.stop_gradient((g, p, box, old))
+    dtype = precision.compute_dtype(*p, *g)
+    new = _remember(old, p, g, dtype)
+    wide = lambda bs: [jnp.broadcast_to(b, x.shape) for b, x in zip(bs, p, strict=True)]
+    lower, upper = (_flat(wide(side), dtype) for side in box)
+    x, slope = _flat(p, dtype), _flat(g, dtype)
+    d = minimize(_model(new, dtype), x, slope, lower, upper) - x
+    plain = jnp.clip(x - slope, lower, upper) - x
+    descends = slope @ d < 0  # not so for the NaN of a singular matrix
+    d = jnp.where(descends, d, plain)
+    new = new._replace(pairs=jnp.where(descends, new.pairs, 0))
+    # Without a pair nothing is known of the scale: a first step has length 1 at most,
+    # unless a box says how far is far and the search has not failed there.
+    is_boxed = jnp.isfinite(lower).all() & jnp.isfinite(upper).all()
+    stood = (old.count > 0) & jnp.all(x == _flat(old.params, dtype))
+    is_short = (new.pairs == 0) & (stood | ~is_boxed)
+    d = jnp.where(is_short, d / jnp.maximum(length(d), 1), d)
+    return _leaves(d, g), room(x, d, lower, upper), new
+
+
+def _remember(old, p, g, dtype):
+    """The state with the newest pair, if it has curvature, in place of the oldest."""
+    p, g = _cast(p, old.params), _cast(g, old.updates)
+    s = [x - was for x, was in zip(p, old.params, strict=True)]
+    y = [x - was for x, was in zip(g, old.updates, strict=True)]
+    flat_s, flat_y = _flat(s, dtype), _flat(y, dtype)
+    ss, sy, yy = flat_s @ flat_s, flat_s @ flat_y, flat_y @ flat_y
+    is_later = old.count > 0
+    fits = is_later & _is_curved(ss, sy, yy)
+    pairs = jnp.where(is_later & (ss == 0), 0, old.pairs)
+    size = old.products.shape[0]
+    at = pairs % size
+
+    def write(memory, x):
+        return jnp.where(fits, memory.at[at].set(x), memory)
+
+    S = list(map(write, old.diff_params_memory, s))
+    Y = list(map(write, old.diff_updates_memory, y))
+    Ss, Sy, Ys = (
+        (_rows(a, dtype, size) @ b).astype(old.products.dtype)
+        for a, b in ((S, flat_s), (S, flat_y), (Y, flat_s))
+    )
+    theta = jnp.where(
+        fits, yy / jnp.where(fits, sy, 1), jnp.where(pairs == 0, 1, old.theta)
+    )
+    return LBFGSBState(
+        safe_increment(old.count),
+        p,
+        g,
+        S,
+        Y,
+        pairs + fits,
+        theta.astype(old.theta.dtype),
+        jnp.where(fits, old.products.at[at].set(Ss).at[:, at].set(Ss), old.products),
+        jnp.where(
+            fits, old.curvatures.at[at].set(Ys).at[:, at].set(Sy), old.curvatures
+        ),
+        old.linesearch,
+    )
+
+
+def _is_curved(ss, sy, yy):
+    """Whether s·y is positive beyond rounding, and all of them are numbers."""
+    limits = jnp.finfo(sy.dtype)
+    is_curved = sy > limits.eps * root(ss) * root(yy)
+    return (
+        is_curved
+        & (jnp.minimum(ss, sy) > limits.tiny)
+        & (jnp.maximum(ss, yy) < jnp.inf)
+    )
+
+
+def _model(new, dtype):
+    size = new.products.shape[0]
+    place = jnp.arange(size)
+    age = jnp.where(place < new.pairs, (new.pairs - 1 - place) % size, -1)
+    s = _rows(new.diff_params_memory, dtype, size)
+    y = _rows(new.diff_updates_memory, dtype, size)
+    return compact(new.theta, s, y, new.products, new.curvatures, age)
+
+
+def _flat(xs, dtype):
+    """All numbers of some leaves, as one vector."""
+    return jnp.concatenate(
+        [jnp.zeros(0, dtype), *(x.astype(dtype).ravel() for x in xs)]
+    )
+
+
+def _rows(xs, dtype, number):
+    """The same for each row of memories."""
+    rows = [x.astype(dtype).reshape(number, math.prod(x.shape[1:])) for x in xs]
+    return jnp.concatenate([jnp.zeros((number, 0), dtype), *rows], 1)
+
+
+def _leaves(x, like):
+    """A vector as leaves, in their shapes and dtypes."""
+    ends = np.cumsum([0, *(y.size for y in like)])
+    parts = [x[a:b] for a, b in it.pairwise(ends)]
+    return [
+        a.reshape(y.shape).astype(y.dtype) for a, y in zip(parts, like, strict=True)
+    ]
+
+
+def _cast(xs, like):
+    return [x.astype(y.dtype) for x, y in zip(xs, like, strict=True)]
