@@ -38,7 +38,7 @@ def run(functions, points):
         return [f(x) for f, x in zip(functions, points, strict=True)]
 
     # Without optimization it compiles in half of the time.
-    quick = {"xla_backend_optimization_level": 0}
+    quick: Any = {"xla_backend_optimization_level": 0}
     compiled: Any = all_of_them.lower(points).compile(quick)
     return compiled(points)
 

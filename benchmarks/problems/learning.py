@@ -273,4 +273,8 @@ SOURCE = "scikit-learn's data; the minimum is the lowest value found by tight ru
 
 
 def collect() -> list[Problem]:
-    return [Problem(name, *make(), minimum, SOURCE) for name, make, minimum in TABLE]
+    found = []
+    for name, make, minimum in TABLE:
+        fun, x0 = make()
+        found.append(Problem(name, fun, x0, minimum, SOURCE))
+    return found

@@ -1,0 +1,260 @@
+"""Stepax beside other libraries on more than a hundred minimization problems.
+
+Run it with `make bench-minimize`, or `python -m benchmarks.minimize --only "wood*"`.
+End it early, and the table is of what is done; `--json FILE` keeps it, and the next run
+with this file goes on from there.
+
+A problem is solved where a solver stops, after at most 5,000 evaluations, with
+
+    f - f* <= tol max(1, |f*|)   or   max |g| <= tol max(1, |f*|),
+
+the second for minima other than the published one.  tol is 1e-6 in float64, and 1e-4 in
+float32, whose rounding of the value, 1e-7 of it, hides changes of the parameters below
+its root.  Each solver gets the second inequality as its rule to stop.
+
+Compilation is traced, lowered and compiled once for a problem; a run is the median of
+some, each solver in its turn.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from . import problems
+from .performance_profile import draw
+from .solvers import BUDGET, SOLVERS, Job, installed
+
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
+LONG = 1.0  # seconds after which a run is not repeated
+
+
+def begin(problem, name, x0, tol) -> Job | None:
+    """A job, or nothing where the library fails."""
+    # A function of its own, so that nobody finds what another one has traced.
+    fun = lambda x: problem.fun(x)
+    try:
+        return SOLVERS[name](fun, x0, tol)
+    except Exception as error:
+        print(f"{name} fails on {problem.name}: {str(error)[:200]}", flush=True)
+        return None
+
+
+def once(job):
+    """What a run returns, and its seconds."""
+    start = time.perf_counter()
+    found = job.run()
+    return found, time.perf_counter() - start
+
+
+def measure(problem, names, dtype, rounds, turn):
+    """A row for each solver; the one that begins changes with the turn."""
+    x0 = jnp.asarray(problem.x0, dtype)
+    size = max(1.0, abs(problem.minimum))
+    tol = TOLERANCE[dtype]
+    names = names[turn % len(names) :] + names[: turn % len(names)]
+    jobs = {name: begin(problem, name, x0, tol * size) for name in names}
+    jobs = {name: job for name, job in jobs.items() if job is not None}
+    found, seconds = {}, {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            if sum(seconds[name]) < LONG:
+                found[name], passed = once(job)
+                seconds[name].append(passed)
+    both = jax.jit(jax.value_and_grad(problem.fun))
+    rows = []
+    for name, (x, evaluations) in found.items():
+        value, grad = both(jnp.asarray(x, dtype))
+        excess = (float(value) - problem.minimum) / size
+        slope = float(jnp.max(jnp.abs(grad))) / size
+        reached = excess <= tol or slope <= tol  # false where one is NaN
+        rows.append(
+            {
+                "problem": problem.name,
+                "n": int(x0.size),
+                "solver": name,
+                "solved": bool(reached and int(evaluations) <= BUDGET + 50),
+                "evaluations": int(evaluations),
+                "excess": excess,
+                "gradient": slope,
+                "compile": jobs[name].seconds,
+                "run": statistics.median(seconds[name]),
+            }
+        )
+    return rows
+
+
+def warm_up(names, dtype):
+    """What is imported and compiled once for all; the first problem must not pay."""
+    easy = problems.collect("himmelblau")[0]
+    for name in names:
+        begin(easy, name, jnp.asarray(easy.x0, dtype), 1e-3)
+
+
+def run_all(args, names, rows, save):
+    """Measures what `rows` does not have yet, and adds it."""
+    done = {(row["problem"], row["solver"]) for row in rows}
+    chosen = problems.collect(args.only)
+    if not chosen:
+        raise SystemExit(f"no problem is called {args.only!r}")
+    text = TextColumn("{task.description}")
+    with Progress(text, BarColumn(), MofNCompleteColumn()) as progress:
+        task = progress.add_task("imports", total=len(chosen))
+        warm_up(names, args.dtype)
+        for turn, problem in enumerate(chosen):
+            progress.update(task, description=f"{problem.name:33}")
+            missing = [name for name in names if (problem.name, name) not in done]
+            if missing:
+                rows += measure(problem, missing, args.dtype, args.rounds, turn)
+                save(rows)
+            progress.advance(task)
+
+
+# --- the table -----------------------------------------------------------------------
+
+
+def ratios(rows, solver, base, key, solved=True):
+    """(ratio, problem) where both have a row and, if asked, both solve it."""
+    at = {(row["solver"], row["problem"]): row for row in rows}
+    found = []
+    for (name, problem), row in at.items():
+        other = at.get((base, problem))
+        if name != solver or other is None:
+            continue
+        if not solved or row["solved"] and other["solved"]:
+            found.append((row[key] / other[key], problem))
+    return sorted(found)
+
+
+def middle(found):
+    return f"{statistics.median(x for x, _ in found):.2f}" if found else ""
+
+
+def line(rows, solver):
+    """How a solver does, in words and numbers."""
+    own = [row for row in rows if row["solver"] == solver]
+    solved = sum(row["solved"] for row in own)
+    beside = ratios(rows, solver, "scipy", "evaluations")
+    worst = f"{beside[-1][0]:.2f} ({beside[-1][1]})" if beside else ""
+    evaluations = [row["evaluations"] for row in own if row["solved"]]
+    jitted = solver not in ("scipy", "torch")
+    compilation = ratios(rows, solver, "optax", "compile", solved=False)
+    runs = ratios(rows, solver, "optax", "run")
+    return [
+        solver,
+        f"{solved} of {len(own)}",
+        str(sum(evaluations)),
+        middle(beside),
+        worst,
+        f"{statistics.median(row['compile'] for row in own):.2f}",
+        middle(compilation) if jitted else "",
+        middle(runs),
+    ]
+
+
+HEADER = ["solver", "solved", "evaluations of these", "to SciPy's", "worst"]
+HEADER += ["compilation, s", "to Optax's", "run, to Optax's"]
+
+
+def misses(rows):
+    """(problem, n, who solves it, who does not) where it is not all."""
+    found = []
+    for name in dict.fromkeys(row["problem"] for row in rows):
+        mine = [row for row in rows if row["problem"] == name]
+        by = {x: [r["solver"] for r in mine if r["solved"] is x] for x in (True, False)}
+        if by[False]:
+            solve, fail = (", ".join(by[x]) for x in (True, False))
+            found.append([name, str(mine[0]["n"]), solve or "nobody", fail])
+    return found
+
+
+def show(rows, names, console):
+    table = Table(*HEADER)
+    for name in names:
+        table.add_row(*line(rows, name))
+    console.print(table)
+    table = Table("problem", "n", "solved by", "not by")
+    for found in misses(rows):
+        table.add_row(*found)
+    console.print(table)
+
+
+def in_markdown(rows, names):
+    lines = [line(rows, name) for name in names]
+    return "\n".join(
+        [
+            *_rows([HEADER, ["---"] * len(HEADER), *lines]),
+            "",
+            *_rows([["problem", "n", "solved by", "not by"], ["---"] * 4]),
+            *_rows(misses(rows)),
+            "",
+        ]
+    )
+
+
+def _rows(lines):
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--dtype", choices=list(TOLERANCE), default="float64")
+    parser.add_argument("--only", default="*", help="a word of the name, or a pattern")
+    parser.add_argument("--solvers", nargs="+", choices=list(SOLVERS))
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each")
+    parser.add_argument("--json", type=Path, help="a file to keep the results in")
+    parser.add_argument("--png", type=Path, help="a file for the performance profile")
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    parser.add_argument(
+        "--show", action="store_true", help="run nothing, show what is in the file"
+    )
+    return parser.parse_args()
+
+
+def kept(file, dtype):
+    """The rows in a file, if it is there."""
+    if file is None or not file.exists():
+        return []
+    found = json.loads(file.read_text())
+    if found["dtype"] != dtype:
+        raise SystemExit(f"{file} is of {found['dtype']}; name another one")
+    return found["rows"]
+
+
+def main():
+    args = arguments()
+    jax.config.update("jax_enable_x64", args.dtype == "float64")
+    names, rows = args.solvers or installed(), kept(args.json, args.dtype)
+
+    def save(rows):
+        if args.json:
+            found = {"dtype": args.dtype, "jax": jax.__version__, "rows": rows}
+            args.json.write_text(json.dumps(found, indent=0))
+
+    if not args.show:
+        try:
+            run_all(args, names, rows, save)
+        except KeyboardInterrupt:
+            print("ended early; this is what is done")
+    names = [name for name in names if any(row["solver"] == name for row in rows)]
+    if not rows:
+        raise SystemExit("there are no results")
+    show(rows, names, Console())
+    if args.markdown:
+        args.markdown.write_text(in_markdown(rows, names))
+    if args.png:
+        args.png.parent.mkdir(parents=True, exist_ok=True)
+        draw(rows, names, args.png, f"{args.dtype}, at most {BUDGET:,} evaluations")
+        print(f"the performance profile is in {args.png}")
+
+
+if __name__ == "__main__":
+    main()
