@@ -156,7 +156,7 @@ def line(rows, solver):
         worst,
         f"{statistics.median(row['compile'] for row in own):.2f}",
         middle(compilation) if jitted else "",
-        middle(runs),
+        middle(runs) if jitted else "",
     ]
 
 

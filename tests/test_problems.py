@@ -1,12 +1,16 @@
-"""The problems of the benchmark: published minima, and numbers to start from."""
+"""The benchmark of minimizers: published minima, honest counts, and its picture."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks import problems
+from benchmarks.minimize import kept, line, misses
+from benchmarks.performance_profile import draw, profile
+from benchmarks.solvers import SOLVERS
 
 
 ALL = {p.name: p for p in problems.collect()}
@@ -135,3 +139,71 @@ def test_values_at_the_start_are_those_of_the_formulas(x64):
     starts = [ALL[name].x0 for name in AT_START]
     found = run([ALL[name].fun for name in AT_START], starts)
     np.testing.assert_allclose(found, list(AT_START.values()), rtol=1e-12)
+
+
+# --- solvers, and what is told of them -----------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_solvers_count_each_evaluation(name, x64):
+    if name == "torch":
+        pytest.importorskip(name)
+    calls, problem = [], ALL["himmelblau"]
+
+    def counted(x):
+        value = problem.fun(x)
+        jax.debug.callback(lambda value: calls.append(value), value)
+        return value
+
+    # Other libraries mix dtypes.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        job = SOLVERS[name](counted, jnp.asarray(problem.x0), 1e-6)
+        x, evaluations = job.run()
+        jax.effects_barrier()
+    assert len(calls) == evaluations > 0
+    assert np.max(np.abs(jax.grad(problem.fun)(jnp.asarray(x)))) <= 1e-6
+
+
+def row(problem, solver, evaluations, solved=True):
+    more = {"n": 2, "compile": 1.0, "run": 0.5 if solver == "stepax" else 1.0}
+    more |= {"solved": solved, "evaluations": evaluations}
+    return {"problem": problem, "solver": solver, **more}
+
+
+ROWS = [
+    *(row("a", "stepax", 10), row("a", "optax", 20), row("a", "scipy", 10)),
+    *(row("b", "stepax", 30), row("b", "optax", 9, False), row("b", "scipy", 15)),
+    *(row("c", name, 5000, False) for name in ("stepax", "optax", "scipy")),
+]
+
+
+def test_profile_counts_failures_as_infinite():
+    found = profile(ROWS, ["stepax", "optax", "scipy"])
+    np.testing.assert_array_equal(found["stepax"], [1, 2, np.inf])
+    np.testing.assert_array_equal(found["optax"], [2, np.inf, np.inf])
+    np.testing.assert_array_equal(found["scipy"], [1, 1, np.inf])
+
+
+def test_table_compares_where_both_solve():
+    assert line(ROWS, "stepax") == [
+        *("stepax", "2 of 3", "40", "1.50", "2.00 (b)"),
+        *("1.00", "1.00", "0.50"),
+    ]
+    assert line(ROWS, "scipy")[-2:] == ["", ""]  # compiled is the function alone
+    assert misses(ROWS) == [
+        ["b", "2", "stepax, scipy", "optax"],
+        ["c", "2", "nobody", "stepax, optax, scipy"],
+    ]
+
+
+def test_picture_is_drawn_without_a_display(tmp_path):
+    draw(ROWS, ["stepax", "optax", "scipy"], tmp_path / "x.png", "float64")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_of_another_dtype_are_not_mixed_in(tmp_path):
+    file = tmp_path / "x.json"
+    assert kept(file, "float64") == []
+    file.write_text('{"dtype": "float32", "rows": []}')
+    with pytest.raises(SystemExit, match="x.json is of float32; name another one"):
+        kept(file, "float64")
