@@ -53,6 +53,11 @@ def _check(flow: Flow, i: int, name: str, x: Any) -> None:
     flow.check_shape(i, jnp.shape(x), f"`{name}`")
 
 
+def check_gradients(updates: Any, /, **others: Any) -> None:
+    """Raise as `map_gradients` would, where the other trees do not fit."""
+    map_gradients(_as_it_is, updates, **others)
+
+
 def zeros_like_updates(updates: Any) -> Any:
     """Updates that change nothing."""
     return map_gradients(jnp.zeros_like, updates)

@@ -19,7 +19,7 @@ from .._engine import reduce
 from .._engine.apply import apply_updates
 from .._engine.compose import build
 from .._engine.control import branch
-from .._engine.leafwise import keep_dtypes, map_gradients
+from .._engine.leafwise import check_gradients, keep_dtypes, map_gradients
 from .._engine.numerics import safe_increment
 from .._engine.precision import widened
 from .._engine.protocol import (
@@ -137,7 +137,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
         _check(params)
         # Else a step that does not read them all would not see that they differ.
         cache = {"cache": state.cache} if period > 1 else {}
-        map_gradients(lambda g, *_: g, updates, params=params, **cache)
+        check_gradients(updates, params=params, **cache)
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0
