@@ -356,6 +356,13 @@ if _typing.TYPE_CHECKING:
     )
     from ._engine.describe import describe as describe
     from ._engine.values import hyperparams as hyperparams
+    from ._minimize.driver import minimize as minimize
+    from ._minimize.result import (
+        MinimizeHistory as MinimizeHistory,
+        MinimizeResult as MinimizeResult,
+        MinimizeStatus as MinimizeStatus,
+    )
+    from ._minimize.stop import Tolerances as Tolerances
 
 
 __version__ = "0.1.0"
@@ -369,7 +376,15 @@ _LATER = (
     "projections",
     "second_order",
 )
-_NAMES_LATER = {"describe": "_engine.describe", "hyperparams": "_engine.values"}
+_NAMES_LATER = {
+    "MinimizeHistory": "_minimize.result",
+    "MinimizeResult": "_minimize.result",
+    "MinimizeStatus": "_minimize.result",
+    "Tolerances": "_minimize.stop",
+    "describe": "_engine.describe",
+    "hyperparams": "_engine.values",
+    "minimize": "_minimize.driver",
+}
 _MOVED = (
     "DifferentiallyPrivateAggregateState",
     "differentially_private_aggregate",

@@ -1,0 +1,1 @@
+"""Minimization to convergence, in one compiled loop."""

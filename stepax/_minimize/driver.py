@@ -1,0 +1,245 @@
+"""`minimize`: a function, a start, and a method, run until they are at a minimum."""
+
+import operator
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from .._engine import errors
+from .._engine.flow import Flow
+from .._engine.protocol import is_array, require
+from .._optimizers.lbfgs import lbfgs
+from .frame import Frame, open_arguments, open_start
+from .implicit import attach
+from .loop import Inputs, Loop, Setup
+from .progress import run_in_pieces
+from .result import MinimizeResult
+from .stop import Tolerances, check_tolerances
+
+
+def minimize(
+    fun: Callable[..., Any],
+    x0: Any,
+    *,
+    args: tuple = (),
+    method: str | Any = "lbfgs",
+    bounds: Any = None,
+    tol: ArrayLike | Tolerances | None = None,
+    max_steps: ArrayLike = 1000,
+    has_aux: bool = False,
+    history: bool | int = False,
+    callback: Callable[[MinimizeResult], Any] | None = None,
+    progress: bool = False,
+    project: bool = False,
+) -> MinimizeResult:
+    """Minimize a function of any tree, in one compiled loop, until it converges.
+
+        p = p + u,   u and the state from `method.update`,   until max |g| <= tol
+
+    fun: of the parameters, and `args`; returns one real number, with `has_aux` a pair
+        of it and more arrays.
+    x0: the start; floating-point arrays and numbers in it move, all else stays.
+    args: further arguments of `fun`; for others of these shapes nothing is compiled.
+    method: "lbfgs", or a transformation, which is given `value`, `grad`, `value_fn`.
+    bounds: a pair of lower and upper ones, each `None`, a number, or a tree or prefix
+        like `x0`; the method is then "lbfgsb".
+    tol: the largest entry of the gradient at which to stop, >= 0; or `Tolerances`.
+    max_steps: at most so many, >= 0.
+    history: whether to keep value and gradient of each step, or of how many.
+    callback: called with the result so far after each step; `True` stops.
+    progress: whether to show a live line.
+    project: whether a start outside the bounds is moved within, instead of an error.
+
+    The result is differentiable in what `fun` closes over, and in `args`, by the
+    implicit function theorem; `docs/minimize.md` has more.
+
+    Raises a `TypeError` or a `ValueError` for bad arguments, and names their path; that
+    nothing was found is no error but a `status`.
+    """
+    if not callable(fun):
+        raise TypeError(f"`fun` is {errors.describe(fun)}, expected a function")
+    frame, moving, staying = open_start(x0)
+    args_frame, arrays = open_arguments(tuple(args))
+    length = _length(history, max_steps)
+    setup = Setup(frame, args_frame, _method(method, bounds), has_aux, length)
+    box, moving = _box(bounds, frame, moving, project)
+    limit = _limit(max_steps)
+    data = staying, arrays
+    inputs = Inputs(moving, data, box, check_tolerances(tol), limit)
+    program, inputs = _program(fun, setup, inputs)
+    if callback is not None or progress:
+        _require_values(inputs, "callback" if callback is not None else "progress")
+        whole = lambda xs: frame.whole(xs, staying)
+        found = run_in_pieces(program, inputs, callback, progress, whole)
+    else:
+        found = program.whole(jax.lax.stop_gradient(inputs))
+    found = attach(program.both, inputs, found)
+    return found._replace(params=frame.whole(found.params, staying))
+
+
+_LBFGS = lbfgs()
+
+
+def _method(method: Any, bounds: Any) -> Any:
+    """The transformation; with bounds, a function of them that makes it."""
+    if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
+        raise ValueError(
+            f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
+            "such as `stepax.adam(1e-2)`"
+        )
+    if bounds is None:
+        if not isinstance(method, str):
+            require(method, "`method`")
+        return _LBFGS if isinstance(method, str) else method
+    if not isinstance(method, str):
+        raise ValueError(
+            "`bounds` need the method 'lbfgsb', but `method` is a transformation; "
+            "leave it out, or project in a loop of your own"
+        )
+    from .._optimizers.lbfgsb import lbfgsb
+
+    return lbfgsb
+
+
+def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, list]:
+    """The bounds of what moves, and the start, within them."""
+    if given is None:
+        return None, moving
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ValueError(
+            f"`bounds` is {errors.describe(given)}, expected a pair of lower and upper "
+            "bounds, each `None`, a number, or a tree like `x0`"
+        )
+    params = frame.params(moving)
+    from .._optimizers import bounds as boxes  # few need them
+
+    lower, upper = given
+    boxes.check_sides(lower, upper)
+    boxes.check(lower, upper, params, project)
+    box = boxes.box_of(lower, upper, Flow(params, params), frame.live)
+    return box, boxes.clip(moving, box)
+
+
+def _limit(max_steps: Any) -> Any:
+    if isinstance(max_steps, Tracer):
+        return max_steps.astype(jnp.int32)
+    try:
+        number = operator.index(max_steps)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"`max_steps` is {max_steps!r}, expected an integer >= 0")
+    return jnp.asarray(min(number, jnp.iinfo(jnp.int32).max), jnp.int32)
+
+
+def _length(history: Any, max_steps: Any) -> int | None:
+    """For how many steps the history is kept."""
+    if history is False or history is None:
+        return None
+    length = max_steps if history is True else history
+    try:
+        return operator.index(length)
+    except TypeError:
+        raise ValueError(
+            f"`history` is {history!r} and `max_steps` {max_steps!r}; the length of a "
+            "history must be an integer that is known when the program is compiled"
+        ) from None
+
+
+def _require_values(inputs: Inputs, name: str) -> None:
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(inputs)):
+        raise ValueError(
+            f"`{name}` runs in Python between the steps, and needs numbers that are "
+            "not traced: call `minimize` outside of `jit`, `vmap` and `grad`, or ask "
+            "for `history`"
+        )
+
+
+# --- compiled programs ---------------------------------------------------------------
+
+
+class Program:
+    """A minimization compiled for a function: the whole, or in pieces.
+
+    both: from lists of arrays, moving and other, to the value and what is aux.
+    """
+
+    def __init__(self, setup: Setup, both: Callable):
+        loop = lambda inputs: Loop(setup, both, inputs)
+        self.both = both
+        self.begin = jax.jit(lambda inputs: loop(inputs).begin())
+        self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
+        self.finish = jax.jit(lambda inputs, run: loop(inputs).finish(run))
+        self.whole = jax.jit(lambda inputs: loop(inputs).run())
+
+
+# Programs by the identity of their functions.  They live as long as these, and do not
+# keep them alive, with what they close over.
+_SHELVES: dict[int, tuple[Any, dict]] = {}
+
+
+def _program(fun: Callable, setup: Setup, inputs: Inputs) -> tuple[Program, Inputs]:
+    """The program for a function, and the inputs with the tracers it closes over."""
+    get, shelf = _shelf(fun)
+    key = getattr(fun, "__func__", None), setup
+    if key in shelf:
+        return shelf[key], inputs
+    both = _bind(get, setup)
+    converted, more = jax.closure_convert(both, inputs.moving, inputs.data)
+    if more:
+        outer = lambda moving, data: converted(moving, data[0], *data[1])
+        return Program(setup, outer), inputs._replace(data=(inputs.data, more))
+    shelf[key] = Program(setup, both)
+    return shelf[key], inputs
+
+
+def _shelf(fun: Callable) -> tuple[Callable, dict]:
+    """A weak reference to a function, and where its programs are kept."""
+    is_method = isinstance(fun, MethodType)
+    owner = fun.__self__ if is_method else fun
+    name = id(owner)
+    try:
+        found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
+    except TypeError:  # there are objects without
+        return lambda: fun, {}
+    shelf = _SHELVES.setdefault(name, (found, {}))[1]
+    return weakref.WeakMethod(fun) if is_method else weakref.ref(fun), shelf
+
+
+def _bind(get: Callable, setup: Setup) -> Callable:
+    """The function that `get` returns, as one of lists of arrays."""
+
+    def both(moving, data):
+        staying, arrays = data
+        params = setup.frame.whole(moving, staying)
+        out = get()(params, *setup.args_frame.whole((), arrays))
+        return _checked(out, setup.has_aux)
+
+    return both
+
+
+def _checked(out: Any, has_aux: bool) -> tuple[jax.Array, Any]:
+    if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+        raise TypeError(
+            f"`fun` returns {errors.describe(out)}, expected a pair of its value and "
+            "more, because `has_aux` is `True`"
+        )
+    value, aux = out if has_aux else (out, None)
+    if not is_array(value):
+        raise TypeError(
+            f"`fun` returns {errors.describe(value)}, expected one real number; with "
+            "more to return, use `has_aux=True`"
+        )
+    value = jnp.asarray(value)
+    if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            f"`fun` returns an array of shape {value.shape} and dtype {value.dtype}, "
+            "expected one real number; sum it, or take the mean"
+        )
+    return value, aux

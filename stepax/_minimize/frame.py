@@ -1,0 +1,94 @@
+"""Trees opened into arrays that move, arrays that stay, and everything else.
+
+A compiled loop carries arrays alone.  A tree of parameters may hold more: functions and
+flags of a module, random keys, `None`.  What moves is what has a derivative.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine import errors
+from .._engine.numerics import strong
+from .._engine.protocol import is_array, is_none
+
+
+class _Mark(NamedTuple):
+    name: str
+
+
+_MOVES, _STAYS = _Mark("moves"), _Mark("stays")
+
+
+class Frame(NamedTuple):
+    """A tree without its arrays, so that it can be compared and hashed.
+
+    treedef: the structure, in which `None` counts as a leaf.
+    marks: for each leaf, whether it moves or stays, or itself if it is no array.
+    """
+
+    treedef: Any
+    marks: tuple
+
+    def whole(self, moving: Iterable, staying: Iterable) -> Any:
+        """The tree with arrays in their places."""
+        xs, ys = iter(moving), iter(staying)
+        fill = lambda m: next(xs) if m is _MOVES else next(ys) if m is _STAYS else m
+        return self.treedef.unflatten(map(fill, self.marks))
+
+    def params(self, moving: Iterable) -> Any:
+        """The tree of what moves, with `None` for the rest."""
+        xs = iter(moving)
+        fill = lambda m: next(xs) if m is _MOVES else None
+        return self.treedef.unflatten(map(fill, self.marks))
+
+    @property
+    def live(self) -> list[int]:
+        """Which leaves move."""
+        return [i for i, mark in enumerate(self.marks) if mark is _MOVES]
+
+    def pick(self, tree: Any) -> list:
+        """The leaves of a tree that move."""
+        leaves = self.treedef.flatten_up_to(tree)
+        return [leaves[i] for i in self.live]
+
+
+def open_start(x0: Any) -> tuple[Frame, list, list]:
+    """The frame of the parameters, and the arrays in it that move and that stay."""
+    leaves, treedef = jax.tree.flatten(x0, is_leaf=is_none)
+    where = lambda i: errors.paths(x0)[i]
+    marks = tuple(_mark_start(x, i, where) for i, x in enumerate(leaves))
+    frame = Frame(treedef, marks)
+    if not frame.live:
+        raise ValueError(
+            f"`x0` is {errors.describe(x0)} in which nothing can move, expected a tree "
+            "with floating-point arrays"
+        )
+    moving = [strong(jnp.asarray(leaves[i])) for i in frame.live]
+    return frame, moving, _staying(leaves, marks)
+
+
+def _mark_start(x: Any, i: int, where: Callable) -> Any:
+    if not is_array(x):
+        return x
+    dtype = jnp.result_type(x)
+    if jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(
+            f"`x0` at {where(i)} is of integers ({dtype}), which cannot move: make it "
+            "floating, as in `jnp.asarray(x, float)`, or hand it to `fun` by `args`"
+        )
+    return _MOVES if jnp.issubdtype(dtype, jnp.inexact) else _STAYS
+
+
+def open_arguments(args: Any) -> tuple[Frame, list]:
+    """The frame of the further arguments, and the arrays in it; numbers are arrays."""
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_none)
+    marks = tuple(_STAYS if is_array(x) else x for x in leaves)
+    return Frame(treedef, marks), _staying(leaves, marks)
+
+
+def _staying(leaves, marks):
+    pairs = zip(leaves, marks, strict=True)
+    return [jnp.asarray(x) for x, mark in pairs if mark is _STAYS]

@@ -1,0 +1,124 @@
+"""Derivatives of a minimum in what the function depends on.
+
+At a minimum the gradient is 0, however the data change: the implicit function theorem.
+
+    H dx = - d(g) / d(data) ddata,   H the Hessian at the minimum
+    df   =   d(f) / d(data) ddata  + g dx
+
+H is never formed: conjugate gradients need its products with vectors alone.  Hestenes
+and Stiefel, 1952, for these; Blondel et al., 2022, Efficient and Modular Implicit
+Differentiation (arXiv:2105.15183), for the use made of them.
+
+Parameters at a bound stay there, so that H is that of the others.  Complex parameters
+are taken as pairs of real ones, in which H is symmetric.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from .loop import Inputs
+from .result import MinimizeResult
+
+
+def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeResult:
+    """The result with its derivatives, where there may be any.
+
+    both: from lists of arrays, moving and other, to the value and what is aux.
+    """
+    data = inputs.data, inputs.box
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
+        return found
+    xs = _minimum(both, found.params, data)
+    return found._replace(params=xs, value=_value(both, found.value, xs, data))
+
+
+def _minimum(both, xs, data):
+    """`xs`, as a function of the data."""
+
+    @jax.custom_jvp
+    def minimum(xs, data):
+        return xs
+
+    @minimum.defjvp
+    def rule(primals, tangents):
+        xs = minimum(*primals)  # which the second derivative depends on, too
+        return xs, _motion(both, xs, primals[1], tangents[1])
+
+    return minimum(xs, data)
+
+
+def _value(both, value, xs, data):
+    """`value`, as a function of the data and of where the minimum is."""
+    at = lambda xs, arrays: both(xs, arrays)[0].astype(value.dtype)
+
+    @jax.custom_jvp
+    def least(value, xs, arrays):
+        return value
+
+    @least.defjvp
+    def rule(primals, tangents):
+        return least(*primals), jax.jvp(at, primals[1:], tangents[1:])[1]
+
+    return least(value, xs, data[0])
+
+
+def _motion(both, xs, data, data_dot):
+    """How the minimum moves as the data do."""
+    (arrays, box), (arrays_dot, box_dot) = data, data_dot
+    value = lambda rs, arrays: both(_join(rs, xs), arrays)[0]
+    gradient, rs = jax.grad(value), _split(xs)
+    is_free, held = _held(rs, box, box_dot)
+    _, b = jax.jvp(gradient, (rs, arrays), (held, arrays_dot))
+    at = lambda rs: gradient(rs, arrays)
+    times_hessian = lambda vs: jax.jvp(at, (rs,), (vs,))[1]
+
+    def free(vs):
+        pairs = zip(is_free, vs, strict=True)
+        return [v if is_on is None else jnp.where(is_on, v, 0) for is_on, v in pairs]
+
+    def product(vs):  # that of the other parameters is the identity
+        inner, outer = free(times_hessian(free(vs))), free(vs)
+        return [x + (v - w) for x, v, w in zip(inner, vs, outer, strict=True)]
+
+    move = _solve(product, free([-x for x in b]))
+    return _join([x + y for x, y in zip(held, move, strict=True)], xs)
+
+
+def _solve(product, b):
+    """Conjugate gradients, until rounding hides the rest."""
+    tol = max(float(jnp.finfo(x.dtype).eps) for x in b) ** 0.75
+    cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]
+    # That of JAX alone has no derivative in reverse mode.
+    return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)
+
+
+def _held(rs, box, box_dot):
+    """Which parameters are inside their bounds, and how those at a bound move."""
+    if box is None:
+        return [None] * len(rs), [jnp.zeros_like(r) for r in rs]
+    is_free, held = [], []
+    for r, l, u, l_dot, u_dot in zip(rs, *box, *box_dot, strict=True):
+        is_free.append((r > l) & (r < u))
+        moved = jnp.where(r <= l, l_dot, u_dot)
+        held.append(jnp.where(is_free[-1], jnp.zeros_like(r), moved))
+    return is_free, held
+
+
+def _split(xs):
+    """Real arrays: complex ones as two."""
+    parts = lambda x: [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    return [part for x in xs for part in parts(x)]
+
+
+def _join(rs, like):
+    """What `_split` has split."""
+    parts = iter(rs)
+
+    def one(x):
+        real = next(parts)
+        return jax.lax.complex(real, next(parts)) if jnp.iscomplexobj(x) else real
+
+    return list(map(one, like))

@@ -1,0 +1,290 @@
+"""The loop: steps of a transformation until a rule says stop.
+
+The function is twice in the program, at the start and within the loop.  What ends in a
+line search has evaluated the next point already, and keeps value and gradient in its
+state; for other transformations they are computed at the next point.
+
+Where a search finds no lower value the step is refused and the memory emptied, so that
+the next search is along the gradient.  Only if that fails, too, is it the end.  The
+memory is emptied in an outer loop: a select in each step would copy it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine.apply import apply_updates
+from .._engine.leafwise import keep_dtypes
+from .._engine.protocol import with_extra_args_support
+from .._linesearch.line import choose, hold, search_dtype
+from ..tree import conj
+from .frame import Frame
+from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
+from .stop import PATIENCE, Tolerances, largest, resolve_tolerances
+
+
+# As arrays of NumPy, which no tracer keeps.
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING = map(
+    np.int32, MinimizeStatus
+)
+
+# How far above the lowest value a search may lead, relative to that: ten times the rise
+# that `scale_by_zoom_linesearch` takes for rounding.
+RISE = 1e-5
+
+
+class Setup(NamedTuple):
+    """What a program is compiled for, besides the function and the shapes.
+
+    frame, args_frame: of the parameters and of the further arguments.
+    tx: the transformation; with bounds, a function of them that makes it.
+    has_aux: whether the function returns more than its value.
+    length: of the history, in steps; `None` without.
+    """
+
+    frame: Frame
+    args_frame: Frame
+    tx: Any
+    has_aux: bool
+    length: int | None
+
+
+class Inputs(NamedTuple):
+    """The arrays that a program is called with.
+
+    moving: the start.
+    data: whatever else the function reads.
+    box: lower and upper bounds, each for all that moves; `None` without.
+    """
+
+    moving: list
+    data: Any
+    box: Any
+    tol: Tolerances
+    max_steps: Any
+
+
+class Place(NamedTuple):
+    """Parameters, with the value there, its gradients, and the size of these."""
+
+    xs: list
+    value: jax.Array
+    grads: list
+    norm: jax.Array
+
+
+class Run(NamedTuple):
+    """A minimization under way.
+
+    at: where it is.
+    state: of the transformation.
+    lowest: the lowest value so far.
+    steps, evaluations: so far; `tried`: steps since the memory was empty.
+    still_values, still_steps: for how many steps in a row they have been.
+    is_stuck: whether the memory has to be emptied.
+    """
+
+    at: Place
+    lowest: jax.Array
+    state: Any
+    steps: jax.Array
+    evaluations: jax.Array
+    tried: jax.Array
+    still_values: jax.Array
+    still_steps: jax.Array
+    is_stuck: jax.Array
+    code: jax.Array
+    history: MinimizeHistory | None
+
+
+class Loop:
+    """The parts of the loop, for one function and its inputs."""
+
+    def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
+        """both: from lists of arrays, moving and other, to a value and what is aux."""
+        self._setup, self._inputs, tree = setup, inputs, setup.frame.params
+        # Traced here, once, and not for each place in which it is evaluated.
+        self._both, more = jax.closure_convert(both, inputs.moving, inputs.data)
+        self._data = (inputs.data, *more)
+        self._dtype = search_dtype(inputs.moving)
+        tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
+        self._tx = with_extra_args_support(tx)
+        state = jax.eval_shape(self._tx.init, tree(inputs.moving))
+        self._searches = search_in(state) is not None
+        self._tol = resolve_tolerances(
+            inputs.tol, inputs.moving, self._dtype, self._searches
+        )
+
+    def run(self) -> MinimizeResult:
+        """All of it."""
+        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
+
+    def begin(self) -> Run:
+        at = self._evaluate(self._inputs.moving)
+        code = jnp.where(at.norm <= self._tol.gradient, _GRADIENT, RUNNING)
+        zero = jnp.zeros([], jnp.int32)
+        return Run(
+            at,
+            at.value,
+            self._new_state(at.xs),
+            steps=zero,
+            evaluations=zero + 1,
+            tried=zero,
+            still_values=zero,
+            still_steps=zero,
+            is_stuck=jnp.zeros([], bool),
+            code=jnp.where(_is_finite(at), code, _NOT_FINITE),
+            history=self._new_history(at),
+        )
+
+    def advance(self, run: Run, limit: jax.Array) -> Run:
+        """Steps until the end, or until there are `limit`."""
+        goes_on = lambda r: (r.code == RUNNING) & (r.steps < limit)
+        if not self._searches:
+            return jax.lax.while_loop(goes_on, self._step, run)
+
+        def attempt(r):
+            again = hold(r.is_stuck)
+            fresh = keep_dtypes(self._new_state(r.at.xs), r.state)
+            r = r._replace(
+                state=choose(again, fresh, r.state),
+                tried=jnp.where(again, 0, r.tried),
+                is_stuck=jnp.zeros_like(again),
+            )
+            moves = lambda r: goes_on(r) & ~r.is_stuck
+            return jax.lax.while_loop(moves, self._step, r)
+
+        return jax.lax.while_loop(goes_on, attempt, run)
+
+    def finish(self, run: Run) -> MinimizeResult:
+        """What was found; its `params` is the list of what moves."""
+        found = run.at
+        aux, evaluations = None, run.evaluations
+        if self._setup.has_aux:
+            aux, evaluations = self._both(found.xs, *self._data)[1], evaluations + 1
+        code = jnp.where(run.code == RUNNING, _LIMIT, run.code)
+        numbers = found.value, found.norm, run.steps, evaluations, code
+        return MinimizeResult(found.xs, *numbers, aux, run.history)
+
+    def _step(self, run: Run) -> Run:
+        frame, old = self._setup.frame, run.at
+        params, grad = frame.params(old.xs), frame.params(old.grads)
+        more = {"value": old.value, "grad": grad, "value_fn": self._value_fn}
+        updates, state = self._tx.update(conj(grad), run.state, params, **more)
+        xs = frame.pick(apply_updates(params, updates))
+        search = search_in(state) if self._searches else None
+        if search is None:
+            new, count = self._evaluate(xs), 1
+        else:
+            count = search.info.num_linesearch_steps
+            new = self._place(xs, search.value, frame.pick(search.grad))
+        run = run._replace(
+            state=keep_dtypes(state, run.state),
+            steps=run.steps + 1,
+            tried=run.tried + 1,
+            evaluations=run.evaluations + jnp.asarray(count, jnp.int32),
+        )
+        is_stuck = jnp.zeros([], bool) if search is None else _fails(run, new, search)
+        return self._judge(run, new, is_stuck)
+
+    def _judge(self, run: Run, new: Place, is_stuck: jax.Array) -> Run:
+        """The run with a step, or without it if that is refused."""
+        is_taken = hold(_is_finite(new) & ~is_stuck)
+        still_values, still_steps = self._still(run, new)
+        code = jnp.where(still_steps >= PATIENCE, _STEP, RUNNING)
+        code = jnp.where(still_values >= PATIENCE, _VALUE, code)
+        code = jnp.where(new.norm <= self._tol.gradient, _GRADIENT, code)
+        refusal = jnp.where(run.tried == 1, _SEARCH, RUNNING)
+        refusal = jnp.where(is_stuck, refusal, _NOT_FINITE)
+        end = run._replace(
+            at=choose(is_taken, new, run.at),
+            lowest=jnp.where(
+                is_taken & (new.value < run.lowest), new.value, run.lowest
+            ),
+            still_values=jnp.where(is_taken, still_values, 0),
+            still_steps=jnp.where(is_taken, still_steps, 0),
+            is_stuck=is_stuck,
+            code=jnp.where(is_taken, code, refusal),
+        )
+        return end._replace(history=_record(end))
+
+    def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
+        """For how many steps in a row the value has been still, and the parameters."""
+        old, values, steps = run.at, run.still_values, run.still_steps
+        count = lambda is_still, n: jnp.where(is_still, n + 1, 0)
+        if self._tol.value is not None:
+            size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
+            change = jnp.abs(new.value - old.value)
+            values = count(change <= self._tol.value * size, values)
+        if self._tol.step is not None:
+            moves = [x - y for x, y in zip(new.xs, old.xs, strict=True)]
+            change, size = (largest(xs, self._dtype) for xs in (moves, new.xs))
+            steps = count(change <= self._tol.step * size, steps)
+        return values, steps
+
+    def _evaluate(self, xs: list) -> Place:
+        return self._place(xs, *jax.value_and_grad(self._value)(xs))
+
+    def _place(self, xs: list, value: jax.Array, grads: list) -> Place:
+        """With max |P(x - g) - x|, which is max |g| without bounds."""
+        sizes = grads
+        if self._inputs.box is not None:
+            rows = zip(xs, grads, *self._inputs.box, strict=True)
+            sizes = [jnp.clip(-g, l - x, u - x) for x, g, l, u in rows]
+        norm = largest(sizes, self._dtype)
+        return Place(xs, value.astype(self._dtype), grads, norm)
+
+    def _value_fn(self, params: Any) -> jax.Array:
+        return self._value(self._setup.frame.pick(params))
+
+    def _value(self, xs: list) -> jax.Array:
+        return self._both(xs, *self._data)[0].astype(self._dtype)
+
+    def _new_state(self, xs: list) -> Any:
+        return self._tx.init(self._setup.frame.params(xs))
+
+    def _new_history(self, at: Place) -> Any:
+        if self._setup.length is None:
+            return None
+        empty = jnp.full(self._setup.length + 1, jnp.nan, self._dtype)
+        return MinimizeHistory(empty.at[0].set(at.value), empty.at[0].set(at.norm))
+
+
+def search_in(state: Any) -> Any:
+    """The state of the line search that a transformation ends in; `None` without one.
+
+    Only what comes last has led to the next point, whose value and gradient it keeps.
+    """
+    kind = type(state)
+    if kind is tuple and len(state):
+        return search_in(state[-1])
+    if hasattr(state, "linesearch"):
+        return search_in(state.linesearch)
+    has_all = all(hasattr(state, name) for name in ("value", "grad", "info"))
+    return state if has_all and state.grad is not None else None
+
+
+def _fails(run: Run, new: Place, search: Any) -> jax.Array:
+    """Whether a search has led neither to a lower value, nor where it is as low.
+
+    Near a minimum rounding hides the decrease, and a search goes by the slope.  Many
+    small rises are a large one, however, as they are where the gradient is wrong.
+    """
+    old = run.at
+    is_same = (new.value == old.value) & (new.norm == old.norm)
+    misses = ~(new.value < old.value) & ((search.info.decrease_error > 0) | is_same)
+    return misses | (new.value > run.lowest + RISE * jnp.abs(run.lowest))
+
+
+def _is_finite(at: Place) -> jax.Array:
+    return jnp.isfinite(at.value) & jnp.isfinite(at.norm)
+
+
+def _record(run: Run) -> Any:
+    if run.history is None:
+        return None
+    put = lambda column, x: column.at[run.steps].set(x, mode="drop")
+    return MinimizeHistory(*map(put, run.history, (run.at.value, run.at.norm)))

@@ -1,0 +1,143 @@
+"""A minimization in pieces, between which Python looks at it.
+
+The compiled loop takes the number of steps at which to come back, so that all pieces
+are one program.  With `callback` a piece is one step.  With `progress` it takes about
+as long as a picture should last; while Python draws one, the next piece is running.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .loop import RUNNING, Inputs, Run
+from .result import MinimizeResult, MinimizeStatus
+
+
+PERIOD = 0.1  # seconds from one picture to the next
+PAUSE = 5.0  # seconds from one plain line to the next
+
+
+def run_in_pieces(
+    program: Any,
+    inputs: Inputs,
+    callback: Callable[[MinimizeResult], Any] | None,
+    progress: bool,
+    whole: Callable,
+) -> MinimizeResult:
+    """The result of a compiled program; its `params` is the list of what moves.
+
+    whole: from that list to the parameters as the user knows them.
+    """
+    most = int(inputs.max_steps)
+    with _display(most) if progress else contextlib.nullcontext(_nothing) as show:
+        run = program.begin(inputs)
+        if callback is None:
+            run = _by_time(program.advance, inputs, run, most, show)
+        else:
+            tell = lambda run: callback(_so_far(run, whole))
+            run = _by_steps(program.advance, inputs, run, most, show, tell)
+        show(run, is_last=True)
+    return program.finish(inputs, run)
+
+
+def _goes_on(run: Run, most: int) -> bool:
+    return int(run.code) == RUNNING and int(run.steps) < most
+
+
+def _by_steps(advance, inputs, run, most, show, tell):
+    while _goes_on(run, most):
+        run = advance(inputs, run, run.steps + 1)
+        show(run)
+        if tell(run) and int(run.code) == RUNNING:
+            stopped = MinimizeStatus.STOPPED_BY_CALLBACK
+            return run._replace(code=jnp.full_like(run.code, stopped.value))
+    return run
+
+
+def _by_time(advance, inputs, run, most, show):
+    steps = 1
+    while _goes_on(run, most):
+        begin = time.perf_counter()
+        limit = jnp.minimum(run.steps + steps, inputs.max_steps)
+        following = advance(inputs, run, limit)
+        show(run)  # meanwhile
+        run = jax.block_until_ready(following)
+        steps = next_length(steps, time.perf_counter() - begin)
+    return run
+
+
+def next_length(steps: int, seconds: float) -> int:
+    """How many steps take about a period, if the last so many took so long.
+
+    The first piece is long because it is compiled, and shows nothing of the next.
+    """
+    factor = min(max(PERIOD / max(seconds, 1e-9), 0.1), 10.0)
+    return min(max(1, round(steps * factor)), 2**20)
+
+
+def _so_far(run: Run, whole: Callable) -> MinimizeResult:
+    numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
+    return MinimizeResult(whole(run.at.xs), *numbers)
+
+
+# --- what is shown -------------------------------------------------------------------
+
+
+def _nothing(run: Run, is_last: bool = False) -> None:
+    pass
+
+
+def _line(run: Run, most: int) -> str:
+    return (
+        f"step {int(run.steps)}/{most}   value {float(run.at.value):.6g}   "
+        f"gradient {float(run.at.norm):.2e}   evaluations {int(run.evaluations)}"
+    )
+
+
+def _display(most: int) -> Any:
+    """A context whose value shows a run: live in a terminal, else as plain lines."""
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return _live(most) if live else _plain(most)
+
+
+def _every(seconds: float, draw: Callable[[Run], None]) -> Callable:
+    """Draws at most so often, and at the end."""
+    last = -math.inf
+
+    def show(run, is_last=False):
+        nonlocal last
+        now = time.perf_counter()
+        if is_last or now - last >= seconds:
+            last = now
+            draw(run)
+
+    return show
+
+
+@contextlib.contextmanager
+def _plain(most):
+    draw = lambda run: print(_line(run, most), file=sys.stderr, flush=True)
+    yield _every(PAUSE, draw)
+
+
+@contextlib.contextmanager
+def _live(most):
+    try:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+    except ImportError as error:
+        raise ImportError(
+            "`progress=True` draws with rich, which is not installed: `pip install "
+            "rich`, or leave `progress` out"
+        ) from error
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+        draw = lambda run: live.update(Text(_line(run, most)), refresh=True)
+        yield _every(PERIOD, draw)

@@ -1,0 +1,114 @@
+"""What a minimization found, and why it stopped."""
+
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+
+class MinimizeStatus(enum.IntEnum):
+    """Why a minimization stopped; `message` says it in a sentence."""
+
+    CONVERGED_BY_GRADIENT = 0
+    CONVERGED_BY_VALUE = 1
+    CONVERGED_BY_STEP = 2
+    ITERATION_LIMIT = 3
+    LINE_SEARCH_FAILED = 4
+    NOT_FINITE = 5
+    STOPPED_BY_CALLBACK = 6
+    RUNNING = 7
+
+    @property
+    def message(self) -> str:
+        """A sentence for people."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    MinimizeStatus.CONVERGED_BY_GRADIENT: (
+        "Converged: no entry of the gradient is above its tolerance."
+    ),
+    MinimizeStatus.CONVERGED_BY_VALUE: (
+        "Converged: the value has stopped changing by more than its tolerance."
+    ),
+    MinimizeStatus.CONVERGED_BY_STEP: (
+        "Converged: the parameters have stopped moving by more than their tolerance."
+    ),
+    MinimizeStatus.ITERATION_LIMIT: (
+        "Not converged after `max_steps` steps; allow more of them, or begin again "
+        "from `params`."
+    ),
+    MinimizeStatus.LINE_SEARCH_FAILED: (
+        "Not converged: no step along the gradient lowers the value; it is at the "
+        "limit of its precision, so that a larger `tol` or float64 helps, or its "
+        "gradient is wrong or jumps."
+    ),
+    MinimizeStatus.NOT_FINITE: (
+        "Not converged: the value or the gradient is not finite, at the start if "
+        "`steps` is 0, else after the next step from `params`; start elsewhere, or "
+        "take smaller steps."
+    ),
+    MinimizeStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
+    MinimizeStatus.RUNNING: "Still running.",
+}
+
+
+class MinimizeHistory(NamedTuple):
+    """How a minimization went: arrays of shape (n + 1,), NaN after the last step.
+
+    value: of the function, at the start and after each step.
+    grad_norm: the largest entry of the gradient there.
+    """
+
+    value: jax.Array
+    grad_norm: jax.Array
+
+
+class MinimizeResult(NamedTuple):
+    """What a minimization found.
+
+    params: where it stopped, a tree like `x0`.
+    value: of the function there, a scalar.
+    grad_norm: the largest entry of the gradient there, in size; with bounds, of the
+        projected gradient P(x - g) - x.
+    steps: how many were taken.
+    evaluations: of the function, most of them with its gradient.
+    code: the `MinimizeStatus` as an integer, which may be compared with one in `jit`.
+    aux: what the function returned besides its value, at `params`; else `None`.
+    history: value and gradient of each step, if asked for; else `None`.
+
+    Under `vmap` each array has the axis of the batch.
+    """
+
+    params: Any
+    value: jax.Array
+    grad_norm: jax.Array
+    steps: jax.Array
+    evaluations: jax.Array
+    code: jax.Array
+    aux: Any = None
+    history: MinimizeHistory | None = None
+
+    @property
+    def status(self) -> Any:
+        """Why it stopped, a `MinimizeStatus`; of a batch, an array of them.
+
+        Raises a `TypeError` where the code is not known yet, as in `jit`.
+        """
+        if isinstance(self.code, Tracer):
+            raise TypeError(
+                "`status` is not known while a program is traced; compare `code` with "
+                "a `MinimizeStatus`, or read `status` outside of `jit`"
+            )
+        codes = np.asarray(self.code)
+        if codes.ndim == 0:
+            return MinimizeStatus(int(codes))
+        members = np.array([MinimizeStatus(int(c)) for c in codes.flat], object)
+        return members.reshape(codes.shape)
+
+    @property
+    def success(self) -> jax.Array:
+        """Whether it converged, a boolean."""
+        return self.code <= MinimizeStatus.CONVERGED_BY_STEP.value
