@@ -12,7 +12,7 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format conformance clean
+.PHONY: help demo test check format conformance bench-minimize clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -20,6 +20,7 @@ help:
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
+	@echo 'make bench-minimize  compare with other libraries on 109 functions'
 	@echo 'make clean        remove environments and caches'
 
 demo: $(VENV)/demo.stamp
@@ -39,6 +40,9 @@ format: $(VENV)/test.stamp
 
 conformance: $(VENV)/test.stamp
 	.ci/conformance $(BIN)/python $(JOBS)
+
+bench-minimize: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .cache .pytest_cache .ruff_cache .hypothesis build dist
@@ -60,6 +64,7 @@ install = { $(BIN)/pip install --quiet uv && \
 
 DEMO := demo
 TEST := dev,test
+BENCH := bench
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the demonstration needs into $(VENV)'
@@ -67,9 +72,15 @@ $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@touch $@
 
 # PyTorch is an oracle where pip knows a local wheel, as an index brings gigabytes with it.
+local_torch = $$($(BIN)/pip install --quiet --no-index --no-deps torch 2>/dev/null && \
+	echo ,torch)
+
 $(VENV)/test.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the tests need into $(VENV), a minute or more'
-	@torch=; \
-	if $(BIN)/pip install --quiet --no-index --no-deps torch 2>/dev/null; \
-	then torch=,torch; fi; $(call install,$(TEST)$$torch)
+	@torch=$(local_torch); $(call install,$(TEST)$$torch)
+	@touch $@
+
+$(VENV)/bench.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the benchmark needs into $(VENV), a minute or more'
+	@torch=$(local_torch); $(call install,$(BENCH)$$torch)
 	@touch $@
