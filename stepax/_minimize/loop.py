@@ -31,6 +31,11 @@ _GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING = map(
     np.int32, MinimizeStatus
 )
 
+_GIVEN = (
+    "`minimize` calls `method.update(updates, state, params)` with the keywords "
+    "`value`, `grad` and `value_fn`; with others, write the loop yourself"
+)
+
 # How far above the lowest value a search may lead, relative to that: ten times the rise
 # that `scale_by_zoom_linesearch` takes for rounding.
 RISE = 1e-5
@@ -173,7 +178,11 @@ class Loop:
         frame, old = self._setup.frame, run.at
         params, grad = frame.params(old.xs), frame.params(old.grads)
         more = {"value": old.value, "grad": grad, "value_fn": self._value_fn}
-        updates, state = self._tx.update(conj(grad), run.state, params, **more)
+        try:
+            updates, state = self._tx.update(conj(grad), run.state, params, **more)
+        except (TypeError, ValueError) as error:
+            error.add_note(_GIVEN)
+            raise
         xs = frame.pick(apply_updates(params, updates))
         search = search_in(state) if self._searches else None
         if search is None:

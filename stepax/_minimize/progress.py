@@ -103,8 +103,11 @@ def _line(run: Run, most: int) -> str:
 
 def _display(most: int) -> Any:
     """A context whose value shows a run: live in a terminal, else as plain lines."""
-    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    return _live(most) if live else _plain(most)
+    return _live(most) if _is_live() else _plain(most)
+
+
+def _is_live() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _every(seconds: float, draw: Callable[[Run], None]) -> Callable:
@@ -135,8 +138,8 @@ def _live(most):
         from rich.text import Text
     except ImportError as error:
         raise ImportError(
-            "`progress=True` draws with rich, which is not installed: `pip install "
-            "rich`, or leave `progress` out"
+            "`progress=True` draws with rich, which is not installed: "
+            "`pip install rich`, or leave `progress` out"
         ) from error
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
         draw = lambda run: live.update(Text(_line(run, most)), refresh=True)
