@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from .._engine import errors, precision
 from .._engine.chain import chain
+from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
 from .._engine.numerics import root, safe_increment
 from .._engine.partition import identity
@@ -160,87 +161,143 @@ def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
 @precision.mixing
 def _step(g, p, old, is_scaled, positive_only):
     """One step for lists of leaves; the fields of the state are lists, too."""
-    new = _remember(old, _cast(p, old.params), _cast(g, old.updates), positive_only)
-    u = _direction(g, new, old.count, is_scaled)
-    return u, new
-
-
-def _remember(old, p, g, positive_only):
-    """The state with the newest pair in the place of the oldest one."""
-    s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, g, old.updates)
-    weight = _weight(s, y)
+    p, kept = _cast(p, old.params), _cast(g, old.updates)
+    s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, kept, old.updates)
+    packs = _packs(g)
+    weight, scale = _curvature(_pack(packs, s), _pack(packs, y))
     is_kept = hold((weight > 0 if positive_only else weight != 0) & (old.count > 0))
-    at = _place(old.count, old.weights_memory, 0)
+    new = _remember(old, p, kept, (s, y, weight), is_kept)
+    memories = new.diff_params_memory, new.diff_updates_memory
+    gathered = _pack(packs, memories[0], 1), _pack(packs, memories[1], 1)
+    pairs = _Pairs(old.count, *gathered, new.weights_memory)
+    wide = [x.astype(precision.compute_dtype(x)) for x in g]
+    q, gamma = _pack(packs, wide), jnp.ones([], weight.dtype)
+    if is_scaled:
+        gamma = hold(branch(is_kept, lambda: scale, lambda: _older_scale(q, pairs)))
+    r, alphas, steps = _direction(q, pairs, gamma)
+    u = {pack[0]: x for pack, x in zip(packs, r, strict=True) if len(pack) == 1}
+    for i, (x, s, y) in enumerate(zip(wide, *memories, strict=True)):
+        if i not in u:  # cheaper to compile than to cut it out of the gathered one
+            u[i] = _times(gamma, x - _combine(alphas, y)) + _combine(steps, s)
+    return _cast([u[i] for i in range(len(g))], g), new
+
+
+# Entries of an array above which a pass over it takes longer than it takes to start
+# one; shorter arrays are gathered for the sequence of passes that the recursion is.
+_SHORT = 4096
+
+
+def _packs(xs):
+    """Which arrays are gathered into one: the short ones, by dtype; the others not."""
+    packs = {}
+    for i, x in enumerate(xs):
+        is_short = x.size <= _SHORT and not any(jax.typeof(x).sharding.spec)
+        packs.setdefault(precision.compute_dtype(x) if is_short else i, []).append(i)
+    return list(packs.values())
+
+
+def _pack(packs, xs, lead=0):
+    """The gathered arrays; `lead` axes stay."""
+
+    def join(pack):
+        if len(pack) == 1:
+            return xs[pack[0]]
+        flat = [xs[i].reshape(*xs[i].shape[:lead], -1) for i in pack]
+        wide = precision.compute_dtype(*flat)
+        return jnp.concatenate([x.astype(wide) for x in flat], lead)
+
+    return list(map(join, packs))
+
+
+def _curvature(s, y):
+    """1 / s·y and s·y / y·y.
+
+    The former is 0 where rounding hides the sign of s·y, or there is no such number.
+    """
+    sy, ss, yy = dot(s, y), dot(s, s), dot(y, y)
+    limits = jnp.finfo(sy.dtype)
+    size = jnp.abs(sy)
+    is_curved = size > limits.eps * root(ss) * root(yy)
+    exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
+    weight = jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
+    return weight, sy / jnp.where(exists, yy, 1)
+
+
+def _remember(old, p, g, pair, is_kept):
+    """The state with the newest pair in the place of the oldest one."""
+    at = (old.count - 1) % old.weights_memory.size
 
     def write(memory, x):
         x = jnp.where(is_kept, x, jnp.zeros_like(x)).astype(memory.dtype)
         return jax.lax.dynamic_update_index_in_dim(memory, x, at, 0)
 
+    s, y, weight = pair
     s = _map(write, old.diff_params_memory, s)
     y = _map(write, old.diff_updates_memory, y)
     weights = write(old.weights_memory, weight)
     return ScaleByLBFGSState(safe_increment(old.count), p, g, s, y, weights)
 
 
-def _weight(s, y):
-    """1 / s·y; 0 where rounding hides the sign of s·y, or there is no such number."""
-    sy, ss, yy = dot(s, y), dot(s, s), dot(y, y)
-    limits = jnp.finfo(sy.dtype)
-    size = jnp.abs(sy)
-    is_curved = size > limits.eps * root(ss) * root(yy)
-    exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
-    return jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
+class _Pairs(NamedTuple):
+    """The pairs s and y, gathered, and 1 / s·y, as in the state; the newest has age 0.
 
+    count: steps before this one.
+    """
 
-def _direction(g, new, count, is_scaled):
-    """Algorithm 7.4: from the newest pair to the oldest one, and back."""
-    weights = new.weights_memory
-    size = weights.shape[0]
-    wide = [x.astype(precision.compute_dtype(x)) for x in g]
+    count: jax.Array
+    s: list
+    y: list
+    weights: jax.Array
 
-    def pair(age):
-        at = _place(count, weights, age)
+    def of(self, age):
+        """Where the pair of an age is, and what is there."""
+        at = (self.count - 1 - age) % self.weights.size
         row = lambda x: jax.lax.dynamic_index_in_dim(x, at, 0, keepdims=False)
-        s, y = _map(row, new.diff_params_memory), _map(row, new.diff_updates_memory)
-        return s, y, row(weights)
+        return at, list(map(row, self.s)), list(map(row, self.y)), row(self.weights)
+
+
+def _direction(q, pairs, gamma):
+    """Algorithm 7.4: from the newest pair to the oldest one, and back.
+
+    Also returns how much of each y was taken from q, and of each s was added to r.
+    """
+    size = pairs.weights.size
 
     def down(age, carry):
         q, alphas = carry
-        s, y, weight = pair(age)
+        at, s, y, weight = pairs.of(age)
         alpha = weight * dot(s, q)
-        return _add(q, -alpha, y), alphas.at[age].set(alpha)
+        return _add(q, -alpha, y), alphas.at[at].set(alpha)
 
-    def up(i, r):
-        age = size - 1 - i
-        s, y, weight = pair(age)
-        beta = weight * dot(y, r)
-        return _add(r, alphas[age] - beta, s)
+    def up(i, carry):
+        r, steps = carry
+        at, s, y, weight = pairs.of(size - 1 - i)
+        step = alphas[at] - weight * dot(y, r)
+        return _add(r, step, s), steps.at[at].set(step)
 
-    alphas = jnp.zeros(size, jnp.result_type(weights, dot(wide, wide)))
-    q, alphas = jax.lax.fori_loop(0, size, down, (wide, alphas))
-    if is_scaled:
-        gamma = hold(_initial_scale(wide, pair, _newest(count, weights)))
-        q = [_times(gamma, x) for x in q]
-    return _cast(jax.lax.fori_loop(0, size, up, q), g)
+    none = jnp.zeros(size, jnp.result_type(pairs.weights, dot(q, q)))
+    q, alphas = jax.lax.fori_loop(0, size, down, (q, none))
+    r = [_times(gamma, x) for x in q]
+    r, steps = jax.lax.fori_loop(0, size, up, (r, none))
+    return r, alphas, steps
 
 
-def _initial_scale(g, pair, age):
-    """s·y / y·y of the pair of an age; without one, so that the step is at most 1."""
-    s, y, weight = pair(age)
+def _combine(numbers, memory):
+    """The sum of the arrays in a memory, each times a number."""
+    numbers = numbers.reshape(-1, *[1] * (memory.ndim - 1))
+    return jnp.sum(_times(numbers, memory.astype(precision.compute_dtype(memory))), 0)
+
+
+def _older_scale(g, pairs):
+    """s·y / y·y of the newest pair with a weight; without one, so that the step is at
+    most 1."""
+    size = pairs.weights.size
+    ages = jnp.arange(size, dtype=pairs.count.dtype)
+    is_pair = pairs.weights[(pairs.count - 1 - ages) % size] != 0
+    _, s, y, weight = pairs.of(jnp.argmax(is_pair).astype(ages.dtype))
     sy, yy = dot(s, y), dot(y, y)
     curved = sy / jnp.where(weight == 0, 1, yy)
     return jnp.where(weight != 0, curved, 1 / jnp.maximum(root(dot(g, g)), 1))
-
-
-def _newest(count, weights):
-    """The age of the newest pair with a weight; any if there is none."""
-    ages = jnp.arange(weights.size, dtype=count.dtype)
-    return jnp.argmax(weights[_place(count, weights, ages)] != 0).astype(count.dtype)
-
-
-def _place(count, weights, age):
-    """Where the pair of an age is in the memory; the newest has age 0."""
-    return (count - 1 - age) % weights.size
 
 
 def _map(f, *lists):
