@@ -76,22 +76,24 @@ def within(f: Callable, flow: Flow, live: list[int], box: Box) -> Callable:
     return bounded
 
 
-def land(ps: list, us: list, box: Box) -> list:
-    """Updates after which `apply_updates` finds the parameters within the bounds."""
-    return [_land(*row) for row in zip(ps, us, *box, strict=True)]
+def land(ps: list, starts: list, us: list, box: Box) -> list:
+    """Updates from `ps` to where `us` lead from `starts`, but within the bounds.
+
+    It is after `apply_updates` that they are within, to the last bit.
+    """
+    return [_land(*row) for row in zip(ps, starts, us, *box, strict=True)]
 
 
 @jax.jit
 @mixing
-def _land(p, u, lower, upper):
+def _land(p, start, u, lower, upper):
     # Without the barriers a compiler may leave out a rounding, or fuse a product with
     # a sum, and what is tested here would not be what is applied.
     fixed = lambda x: jax.lax.optimization_barrier(x.astype(u.dtype))
     moved_by = lambda u: (p + u).astype(p.dtype)
-    p, u = jax.lax.stop_gradient((p, fixed(u)))
+    p, start, u = jax.lax.stop_gradient((p, start, fixed(u)))
     wide, most = compute_dtype(p, u), float(jnp.finfo(u.dtype).max)
-    moved = moved_by(u)
-    target = jnp.minimum(jnp.maximum(moved, lower), upper)
+    target = _clip((start + u).astype(p.dtype), lower, upper)
     way = target.astype(wide) - p.astype(wide)
     v = fixed(jnp.minimum(jnp.maximum(way, -most), most))
     # The difference is rounded by half a unit at most, so that one more goes beyond it.
@@ -100,7 +102,7 @@ def _land(p, u, lower, upper):
     # Numbers too small for the dtype of the update; it is inside already.
     is_out = (moved_by(fixed(v)) < lower) | (moved_by(fixed(v)) > upper)
     v = jnp.where(is_out, jnp.zeros_like(v), v)
-    return fixed(jnp.where(moved == target, u, v))
+    return fixed(jnp.where((moved_by(u) == target) & (lower < upper), u, v))
 
 
 def check_sides(lower: Any, upper: Any) -> None:

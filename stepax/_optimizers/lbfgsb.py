@@ -148,10 +148,10 @@ def lbfgsb(
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         d = put(flow, live, d, flow.leaves)
-        where = put(flow, live, start, flow.params)
+        here = put(flow, live, start, flow.params)
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
-        u, found = line.update(d, state.linesearch, where, **extra_args)
-        u = bounds.land(p, pick(align(flow, u, "updates")), box)
+        u, found = line.update(d, state.linesearch, here, **extra_args)
+        u = bounds.land(p, start, pick(align(flow, u, "updates")), box)
         back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
         new = new._replace(**back, linesearch=found)
         return put(flow, live, u, flow.leaves), new
