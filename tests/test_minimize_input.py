@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pages import run_blocks
 from scipy import optimize
 
 import stepax
@@ -56,7 +57,7 @@ REFUSED = {
         (parabola, ONES),
         {
             "method": stepax.GradientTransformationExtraArgs(
-                lambda p: (), lambda g, s, p=None, *, hessian, **more: (g, s)
+                lambda params: (), lambda g, s, p=None, *, hessian, **more: (g, s)
             )
         },
         TypeError,
@@ -205,3 +206,8 @@ def test_pieces_grow_until_they_last_a_tenth_of_a_second():
     assert progress.next_length(100, 0.05) == 200
     assert progress.next_length(100, 0.2) == 50
     assert progress.next_length(2**20, 0.0) == 2**20
+
+
+def test_the_page_runs():
+    with jax.numpy_dtype_promotion("standard"):  # as its readers have it
+        assert run_blocks("docs/minimize.md") == 5
