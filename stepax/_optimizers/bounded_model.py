@@ -11,10 +11,10 @@ sorted together; there are m pairs of differences.
 
 Differences from the papers:
 
-1. The Cauchy point passes the breakpoints in blocks, with cumulative sums in each.  Of
-   1e5 numbers that all meet their bounds it is found in 190 ms so, on two cores, and in
-   460 ms one at a time; sums over all of them at once are needless where the first few
-   decide, as they mostly do.
+1. The Cauchy point passes the breakpoints in blocks, with cumulative sums in each.
+   Where all of 1e3 numbers meet their bounds it takes 0.7 ms on two cores, and 1.6 ms
+   one at a time; of 1e5, 200 and 260 ms.  Sums over all of them at once are needless
+   where the first few decide, as they mostly do.
 2. The matrix M^-1 is scaled to a diagonal of 1 and -1 before it is solved with: pairs
    of early steps are larger than late ones by many orders.
 """
@@ -42,16 +42,15 @@ class Model(NamedTuple):
 
     def solve(self, x: jax.Array) -> jax.Array:
         """M x."""
-        return jnp.linalg.solve(self.middle, x.astype(self.middle.dtype)).astype(
-            x.dtype
-        )
+        wide = x.astype(self.middle.dtype)
+        return jnp.linalg.solve(self.middle, wide).astype(x.dtype)
 
 
 class Sums(NamedTuple):
     """Along the path of the projected gradient, what is summed over its variables.
 
-    p: W d of the direction d, of shape (2 m,), and c: W z of the way z up to here, as
-        if none of the variables of d had moved.
+    p: w d of the direction d, of shape (2 m,).
+    c: w z of the way z of those variables that have met their bounds.
     size: d'd.
     """
 
@@ -121,11 +120,14 @@ def _first_minimum(model: Model, t, g) -> jax.Array:
         at, now, later = part(index), part(time), part(time, 1)
         passed = jnp.where(jnp.isfinite(now), now, 0)
         row = {"mode": "fill", "fill_value": 0}
-        g_at = g.at[at].get(**row)
-        row_at = model.w.at[:, at].get(**row) * g_at[None]
-        p = sums.p[:, None] + jnp.cumsum(row_at, 1)
-        c = sums.c[:, None] - jnp.cumsum(row_at * passed[None], 1)
-        size = sums.size - jnp.cumsum(jnp.square(g_at))
+        g_at = g.at[at].get(**row)[None]
+        row_at = model.w.at[:, at].get(**row) * g_at
+        # Cumulative sums, as a product: all of this compiles in 1.0 s, else in 1.4 s.
+        parts = [row_at, -row_at * passed[None], -jnp.square(g_at)]
+        parts = jnp.concatenate(parts) @ jnp.triu(jnp.ones((BLOCK, BLOCK), g.dtype))
+        p, c, size = jnp.split(parts, [M.shape[0], 2 * M.shape[0]])
+        p, c = sums.p[:, None] + p, sums.c[:, None] + c
+        size = sums.size + size[0]
         # Of the model as a function of t, in the interval from now on.
         Mp, z = M @ p, c + passed[None] * p
         slope = (model.theta * passed - 1) * size - jnp.sum(Mp * z, 0)

@@ -6,11 +6,11 @@ optimization (DOI 10.1137/0916069); Morales and Nocedal, 2011, Remark on Algorit
 
 Differences from the papers:
 
-1. The line search is that of `scale_by_zoom_linesearch`, and no step is longer than the
-   one to the minimum of the model.
+1. The line search is that of `scale_by_zoom_linesearch`.  As in the authors' code, it
+   tries the minimum of the model first, and goes on to the nearest bound at most.
 2. A pair of differences is remembered if rounding does not hide the sign of s·y.
 3. After a search that did not move, all pairs are forgotten, as where the minimum of
-   the model does not descend.
+   the model does not descend; the next direction is that of the projected gradient.
 """
 
 import functools as ft
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._engine import errors, precision
 from .._engine.control import branch
@@ -92,7 +91,7 @@ def lbfgsb(
     """L-BFGS with a line search, for parameters within bounds.
 
         x = the minimum of g'd + d'Bd / 2 within the bounds, over d = x - p
-        p = p + step (x - p),   step in (0, 1]
+        p = p + step (x - p)
 
     B approximates the Hessian by the last pairs of differences.  `update` takes the
     keywords that the line search reads; the default one reads `value`, `grad` and
@@ -104,8 +103,8 @@ def lbfgsb(
         broadcast to the parameters; `None` for no bound.  They are rounded to the dtype
         of the parameter.  Where they are equal, the parameter does not move.
     memory_size: how many pairs are remembered, at least 1.
-    linesearch: a transformation that multiplies descending updates by a step of at most
-        1; `None` for a step of 1.
+    linesearch: a transformation that multiplies descending updates by a step; `None`
+        for a step of 1.  The default one goes to the nearest bound at most.
     project: whether to move parameters within the bounds first, which costs one more
         evaluation, instead of raising an error in `init`.
 
@@ -147,9 +146,8 @@ def lbfgsb(
         columns = {k: align(flow, getattr(state, k), k) for k in _COLUMNS}
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
-        d = put(flow, live, d, flow.leaves)
-        here = put(flow, live, start, flow.params)
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
+        d, here = put(flow, live, d, flow.leaves), put(flow, live, start, flow.params)
         u, found = line.update(d, state.linesearch, here, **extra_args)
         u = bounds.land(p, start, pick(align(flow, u, "updates")), box)
         back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
@@ -184,8 +182,10 @@ def _at_start(flow, live, p, start, g, extra):
     return moved, extra | {"value": value, "grad": flow.treedef.unflatten(grad)}
 
 
+# Accelerators else round what they multiply, and s·y would lose its sign.
 @jax.jit
 @precision.mixing
+@jax.default_matmul_precision("highest")
 def _step(g, p, box, old):
     """The way to the minimum of the model, for lists of leaves, and the new state."""
     g, p, box, old = jax.lax.stop_gradient((g, p, box, old))
@@ -222,7 +222,7 @@ def _remember(old, p, g, dtype):
     at = pairs % size
 
     def write(memory, x):
-        return jnp.where(fits, memory.at[at].set(x), memory)
+        return memory.at[at].set(jnp.where(fits, x, memory[at]))
 
     S = list(map(write, old.diff_params_memory, s))
     Y = list(map(write, old.diff_updates_memory, y))
@@ -230,34 +230,28 @@ def _remember(old, p, g, dtype):
         (_rows(a, dtype, size) @ b).astype(old.products.dtype)
         for a, b in ((S, flat_s), (S, flat_y), (Y, flat_s))
     )
-    theta = jnp.where(
-        fits, yy / jnp.where(fits, sy, 1), jnp.where(pairs == 0, 1, old.theta)
-    )
-    return LBFGSBState(
-        safe_increment(old.count),
-        p,
-        g,
-        S,
-        Y,
-        pairs + fits,
-        theta.astype(old.theta.dtype),
-        jnp.where(fits, old.products.at[at].set(Ss).at[:, at].set(Ss), old.products),
-        jnp.where(
-            fits, old.curvatures.at[at].set(Ys).at[:, at].set(Sy), old.curvatures
-        ),
-        old.linesearch,
+    theta = jnp.where(pairs == 0, 1, old.theta)
+    theta = jnp.where(fits, yy / jnp.where(fits, sy, 1), theta).astype(old.theta.dtype)
+    products = old.products.at[at].set(Ss).at[:, at].set(Ss)
+    curvatures = old.curvatures.at[at].set(Ys).at[:, at].set(Sy)
+    return old._replace(
+        count=safe_increment(old.count),
+        params=p,
+        updates=g,
+        diff_params_memory=S,
+        diff_updates_memory=Y,
+        pairs=pairs + fits,
+        theta=theta,
+        products=jnp.where(fits, products, old.products),
+        curvatures=jnp.where(fits, curvatures, old.curvatures),
     )
 
 
 def _is_curved(ss, sy, yy):
     """Whether s·y is positive beyond rounding, and all of them are numbers."""
     limits = jnp.finfo(sy.dtype)
-    is_curved = sy > limits.eps * root(ss) * root(yy)
-    return (
-        is_curved
-        & (jnp.minimum(ss, sy) > limits.tiny)
-        & (jnp.maximum(ss, yy) < jnp.inf)
-    )
+    exists = (jnp.minimum(ss, sy) > limits.tiny) & (jnp.maximum(ss, yy) < jnp.inf)
+    return exists & (sy > limits.eps * root(ss) * root(yy))
 
 
 def _model(new, dtype):
@@ -271,24 +265,21 @@ def _model(new, dtype):
 
 def _flat(xs, dtype):
     """All numbers of some leaves, as one vector."""
-    return jnp.concatenate(
-        [jnp.zeros(0, dtype), *(x.astype(dtype).ravel() for x in xs)]
-    )
+    parts = [x.astype(dtype).ravel() for x in xs]
+    return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
     """The same for each row of memories."""
-    rows = [x.astype(dtype).reshape(number, math.prod(x.shape[1:])) for x in xs]
-    return jnp.concatenate([jnp.zeros((number, 0), dtype), *rows], 1)
+    parts = [x.astype(dtype).reshape(number, math.prod(x.shape[1:])) for x in xs]
+    return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
 
 def _leaves(x, like):
     """A vector as leaves, in their shapes and dtypes."""
-    ends = np.cumsum([0, *(y.size for y in like)])
-    parts = [x[a:b] for a, b in it.pairwise(ends)]
-    return [
-        a.reshape(y.shape).astype(y.dtype) for a, y in zip(parts, like, strict=True)
-    ]
+    ends = it.accumulate((y.size for y in like), initial=0)
+    places = zip(it.pairwise(ends), like, strict=True)
+    return [x[a:b].reshape(y.shape).astype(y.dtype) for (a, b), y in places]
 
 
 def _cast(xs, like):
