@@ -201,8 +201,14 @@ def test_one_short_step_is_no_end():
     tol = tol._replace(value=0)
     still = stepax.minimize(parabola, jnp.ones(2), method=stepax.sgd(1e-7), tol=tol)
     assert still.status is Status.CONVERGED_BY_STEP and still.steps == 5
-    # A method without a search is not believed to have converged where it rests.
+    # A method without a search is not believed to have converged where it rests, nor
+    # is one with a tolerance of 0, which is off.
     rests = stepax.minimize(parabola, jnp.zeros(2), method=stepax.sgd(0.0), max_steps=9)
+    assert rests.status is Status.ITERATION_LIMIT
+    off = Tolerances(value=0, step=0)
+    rests = stepax.minimize(
+        parabola, jnp.zeros(2), method=stepax.sgd(0.0), max_steps=9, tol=off
+    )
     assert rests.status is Status.ITERATION_LIMIT
 
 

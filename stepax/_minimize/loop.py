@@ -23,7 +23,7 @@ from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from .frame import Frame
 from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
-from .stop import PATIENCE, Tolerances, largest, resolve_tolerances
+from .stop import OFF, PATIENCE, Tolerances, largest, resolve_tolerances
 
 
 # As arrays of NumPy, which no tracer keeps.
@@ -224,11 +224,11 @@ class Loop:
         """For how many steps in a row the value has been still, and the parameters."""
         old, values, steps = run.at, run.still_values, run.still_steps
         count = lambda is_still, n: jnp.where(is_still, n + 1, 0)
-        if self._tol.value is not None:
+        if self._tol.value is not OFF:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
             change = jnp.abs(new.value - old.value)
             values = count(change <= self._tol.value * size, values)
-        if self._tol.step is not None:
+        if self._tol.step is not OFF:
             moves = [x - y for x, y in zip(new.xs, old.xs, strict=True)]
             change, size = (largest(xs, self._dtype) for xs in (moves, new.xs))
             steps = count(change <= self._tol.step * size, steps)

@@ -23,6 +23,8 @@ from .._engine.precision import compute_dtype, real_dtype
 
 
 PATIENCE = 5
+# A rule that is off: no array, so that a program knows it when it is compiled.
+OFF: Any = ()
 
 
 class Tolerances(NamedTuple):
@@ -56,20 +58,22 @@ def check_tolerances(tol: Any) -> Tolerances:
                 f"the tolerance `{name}` in `tol` is {x!r}, expected a number >= 0 or "
                 "`Tolerances(gradient, value, step)`"
             )
-    return found
+    is_zero = lambda x: not (x is None or isinstance(x, Tracer)) and float(x) == 0
+    return found._replace(
+        **{k: OFF for k in ("value", "step") if is_zero(getattr(found, k))}
+    )
 
 
 def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) -> Any:
-    """The three as arrays; those that are off are `None`."""
+    """The three as arrays, or `OFF`."""
     eps = max(float(jnp.finfo(x.dtype).eps) for x in xs)
-    gradient = eps**0.5 if tol.gradient is None else tol.gradient
-    value = tol.value
-    if value is None:
-        value = float(jnp.finfo(dtype).eps) if searches else 0
-    step = 0 if tol.step is None else tol.step
-    is_off = lambda x: not isinstance(x, Tracer) and float(x) == 0
-    rules = [None if is_off(x) else jnp.asarray(x, dtype) for x in (value, step)]
-    return Tolerances(jnp.asarray(gradient, dtype), *rules)
+    value = float(jnp.finfo(dtype).eps) if searches else OFF
+    defaults = eps**0.5, value, OFF
+    pairs = zip(tol, defaults, strict=True)
+    found = [default if x is None else x for x, default in pairs]
+    return Tolerances(
+        *(OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found)
+    )
 
 
 def largest(xs: list, dtype: Any) -> jax.Array:
