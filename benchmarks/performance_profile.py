@@ -10,7 +10,7 @@ DOI 10.1007/s101070100263:
 import numpy as np
 
 
-# Dark to light enough to tell apart without colour; Stepax is drawn last, and thick.
+# Stepax is drawn first, and thick, so that who does as well is seen on top of it.
 COLOURS = {
     "stepax": "#d1495b",
     "optax": "#1f6fb2",
@@ -46,7 +46,7 @@ def draw(rows, names, file, subtitle):
     found = profile(rows, names)
     count = len(next(iter(found.values())))
     figure, axes = plt.subplots(figsize=(8, 4.8), dpi=150, layout="constrained")
-    for name in reversed(names):
+    for name in names:
         r = np.sort(found[name][np.isfinite(found[name])])
         tau = np.concatenate([[1], r, [100]])
         share = np.concatenate([[0], np.arange(1, r.size + 1), [r.size]]) / count
@@ -57,7 +57,7 @@ def draw(rows, names, file, subtitle):
             label=name,
             color=COLOURS[name],
             linestyle=MARKS[name],
-            linewidth=2.6 if name == "stepax" else 1.6,
+            linewidth=4 if name == "stepax" else 1.5,
         )
     decorate(axes, count, subtitle)
     figure.savefig(file)
@@ -76,5 +76,4 @@ def decorate(axes, count, subtitle):
     axes.set_title(f"{count} smooth problems, {subtitle}", loc="left", fontsize=11)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower right")

@@ -49,13 +49,25 @@ def largest(g):
 
 
 def with_stepax(fun, x0, tolerance) -> Job:
-    """`stepax.minimize`, which counts its steps; a step needs an evaluation or more."""
+    """`stepax.minimize`, with as many steps as take no more than the budget."""
 
-    def solve(x):
-        found = stepax.minimize(fun, x, tol=tolerance, max_steps=BUDGET)
-        return found.params, found.evaluations
+    def solve(x, most):
+        found = stepax.minimize(fun, x, tol=tolerance, max_steps=most)
+        return found.params, found.evaluations, found.steps
 
-    return compiled(solve, x0)
+    begin = time.perf_counter()
+    program = jax.jit(solve).lower(x0, jnp.int32(BUDGET)).compile()
+    seconds = time.perf_counter() - begin
+    most = _steps_within_budget(lambda most: program(x0, jnp.int32(most))[1:])
+    return Job(seconds, lambda: jax.block_until_ready(program(x0, jnp.int32(most)))[:2])
+
+
+def _steps_within_budget(run):
+    evaluations, most = map(int, run(BUDGET))
+    while evaluations > BUDGET:
+        # A step takes one evaluation or more.
+        evaluations, most = map(int, run(most - max(1, (evaluations - BUDGET) // 2)))
+    return most
 
 
 def by_hand(library):
