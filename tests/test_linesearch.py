@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from runs import compilations
 
 import stepax
 
@@ -362,3 +363,66 @@ def test_a_state_without_value_or_gradient_is_refused():
         value_and_grad(p, state=state)
     with pytest.raises(KeyError, match="names 2 values"):
         value_and_grad(p, state=(ZOOM.init(p), ZOOM.init(p)))
+
+
+@BOTH
+@pytest.mark.parametrize("argnums", [1, -1, (1, 0)])
+def test_other_arguments_are_parameters_beside_an_aux(tx, argnums):
+    calls = []
+
+    def f(scale, p):
+        calls.append(None)
+        return jnp.sum(scale * (p["w"] - 1) ** 2), {"p": p, "none": None}
+
+    is_one = isinstance(argnums, int)
+    value_and_grad = stepax.value_and_grad_from_state(f, argnums=argnums, has_aux=True)
+    args = jnp.float32(2.0), {"w": jnp.arange(3.0)}
+    take = lambda args: args[argnums] if is_one else tuple(args[i] for i in argnums)
+    fill = lambda p: (args[0], p) if is_one else tuple(p[i] for i in argnums)
+    p = take(args)
+    state = tx.init(p)
+    (value, aux), grad = value_and_grad(*args, state=state)
+    wanted = jax.value_and_grad(f, argnums, has_aux=True)
+    jax.tree.map(np.testing.assert_allclose, ((value, aux), grad), wanted(*args))
+    down = jax.tree.map(jnp.negative, grad)
+    fn = lambda p: f(*fill(p))
+    u, state = tx.update(down, state, p, value=value, grad=grad, value_fn=fn)
+    assert state.value < value
+    args, number = fill(stepax.apply_updates(p, u)), len(calls)
+    found = value_and_grad(*args, state=state)
+    assert len(calls) == number + 1  # for `aux`
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, found, wanted(*args))
+    with pytest.raises(ValueError, match=r"`argnums` has -?1, but the call has 0"):
+        value_and_grad(state=state)
+
+
+@BOTH
+def test_outside_of_jit_the_function_is_called_once_for_each_trial(tx):
+    """A jitted one is traced once for all steps, and nothing is compiled anew."""
+    calls, traces = [], []
+
+    def f(p):
+        calls.append(None)
+        return traced(p)
+
+    @jax.jit
+    def traced(p):
+        traces.append(None)
+        return jnp.sum(jnp.cosh(p - 1))
+
+    value_and_grad = stepax.value_and_grad_from_state(f)
+    p = jnp.array([3.0, -1.0, 0.5])
+    state, trials = tx.init(p), 1
+
+    def step(p, state):
+        value, grad = value_and_grad(p, state=state)
+        u, state = tx.update(-grad, state, p, value=value, grad=grad, value_fn=f)
+        return stepax.apply_updates(p, u), state
+
+    for i in range(4):
+        with compilations() as found:
+            p, state = step(p, state)
+        trials += int(state.info.num_linesearch_steps)
+        assert len(calls) == trials and (i == 0 or not found)
+    assert len(traces) == 1

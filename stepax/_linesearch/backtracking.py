@@ -106,7 +106,7 @@ def scale_by_backtracking_linesearch(
         f(step) = value_fn(p + step u)
 
     `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
-    which is also given the other keywords.
+    which is also given the other keywords, and may return a pair of its value and more.
 
     max_backtracking_steps: how often the step may be shortened, at least 1.
     decrease_factor: from one step to the next, in (0, 1).

@@ -1,6 +1,6 @@
 """Value and gradient that a line search has already computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,37 +17,84 @@ from .line import put
 _MISSING = object()
 
 
-def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., Any]:
+def value_and_grad_from_state(
+    value_fn: Callable[..., Any],
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> Callable[..., Any]:
     """Like `jax.value_and_grad`, but takes both from the state of a line search.
 
-    Returns a function of the parameters, further arguments of `value_fn`, and the
-    keyword `state`.  It evaluates `value_fn` only where the value in the state is not
-    finite, as at first.  What it returns is that of the parameters which the last
-    search led to, and wrong for any others.
+    Returns a function of the arguments of `value_fn` and the keyword `state`.  It
+    differentiates `value_fn` only where the value in the state is not finite, as at
+    first.  What it returns is that of the parameters which the last search led to, and
+    wrong for any others.
 
     value_fn: the function that is minimized; its value is one number.
+    argnums: which of the arguments are the parameters that the state is for: with
+        several it is for the tuple of them, and so is the gradient.
+    has_aux: whether `value_fn` returns a pair of its value and something else; then
+        so does the result, ((value, aux), grad).  No search keeps `aux`: it is computed
+        here, where the value is known without derivatives.
 
-    The function raises a `ValueError` if the state holds no value or no gradient, a
-    `KeyError` if it holds several.
+    The function raises a `ValueError` if the state holds no value or no gradient, or
+    an argument is missing, a `KeyError` if it holds several.
     """
 
-    def from_state(params, *args, state, **kwargs):
-        value, grad = _stored(state, "value"), _stored(state, "grad")
-        flow = Flow(grad, params)
-        live = [i for i, g in enumerate(flow.leaves) if g is not None and is_inexact(g)]
-        known = jnp.asarray(value), [flow.leaves[i] for i in live]
+    def from_state(*args, state, **kwargs):
+        if not args and "params" in kwargs:
+            args = (kwargs.pop("params"),)
+        params, insert = _parameters(argnums, args)
 
-        def value_of(leaves):
-            return value_fn(put(flow, live, leaves, flow.params), *args, **kwargs)
+        def function(params):
+            found = value_fn(*insert(params), **kwargs)
+            return found if has_aux else (found, None)
 
-        def compute():
-            leaves = [jnp.asarray(flow.params[i]) for i in live]
-            return keep_dtypes(jax.value_and_grad(value_of)(leaves), known)
-
-        value, grads = branch(jnp.isfinite(value), lambda: known, compute)
-        return value, put(flow, live, grads, [None] * len(flow.leaves))
+        value, aux, grad = _reused(function, params, state, has_aux)
+        return ((value, aux) if has_aux else value), grad
 
     return from_state
+
+
+def _parameters(argnums, args):
+    """The parameters among some arguments, and what puts others in their place."""
+    is_one = isinstance(argnums, int)
+    numbers = [argnums] if is_one else list(argnums)
+    for i in numbers:
+        if not -len(args) <= i < len(args):
+            raise ValueError(
+                f"`argnums` has {i}, but the call has {len(args)} positional arguments"
+            )
+
+    def insert(params):
+        new = list(args)
+        for i, p in zip(numbers, [params] if is_one else params, strict=True):
+            new[i] = p
+        return new
+
+    found = tuple(args[i] for i in numbers)
+    return found[0] if is_one else found, insert
+
+
+def _reused(function, params, state, has_aux):
+    """Value, aux and gradient; the state's own where they are finite."""
+    value, grad = _stored(state, "value"), _stored(state, "grad")
+    flow = Flow(grad, params)
+    live = [i for i, g in enumerate(flow.leaves) if g is not None and is_inexact(g)]
+    known = jnp.asarray(value), [flow.leaves[i] for i in live]
+    whole = lambda leaves: put(flow, live, leaves, flow.params)
+
+    def compute():
+        leaves = [jnp.asarray(flow.params[i]) for i in live]
+        gradient = jax.value_and_grad(lambda x: function(whole(x)), has_aux=True)
+        (value, aux), grads = gradient(leaves)
+        return *keep_dtypes((value, grads), known), aux
+
+    def reuse():
+        return *known, function(params)[1] if has_aux else None
+
+    value, grads, aux = branch(jnp.isfinite(value), reuse, compute)
+    return value, aux, put(flow, live, grads, [None] * len(flow.leaves))
 
 
 def _stored(state: Any, name: str) -> Any:

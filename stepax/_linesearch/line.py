@@ -115,7 +115,9 @@ class Line:
 
     def _value(self, moved):
         params = put(self._flow, self._live, moved, self._flow.params)
-        return self._number(self._value_fn(params, **self._keywords))
+        found = self._value_fn(params, **self._keywords)
+        is_pair = isinstance(found, tuple) and len(found) == 2  # with an `aux`
+        return self._number(found[0] if is_pair else found)
 
     def _number(self, value):
         if jnp.shape(value) != ():

@@ -130,7 +130,7 @@ def scale_by_zoom_linesearch(
         |f'(step)| <= curv_rtol |f'(0)| + tol
 
     `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
-    which is also given the other keywords.
+    which is also given the other keywords, and may return a pair of its value and more.
 
     max_linesearch_steps: most evaluations of the function, at least 1.
     max_learning_rate: longest step, above 0.
