@@ -36,6 +36,12 @@ PRINTED = {
         learning rates: 4, traces: 1
         bfloat16 parameters: injected \['b1', .*'learning_rate', .* as {'float32'}
     """,
+    "lbfgs_neural_ode": r"""
+        L-BFGS: (.*) -> (.*) in 200 evaluations
+        Adam, 0.01: (.*) -> (.*) in 200 evaluations
+        Adam, 0.03: (.*) -> (.*) in 200 evaluations
+        Adam, 0.1: (.*) -> (.*) in 200 evaluations
+    """,
     "masked_equinox": r"""
         masked: loss (.*) -> (.*), state 19 numbers
         masked by function: loss (.*) -> (.*), state 19 numbers
@@ -89,6 +95,12 @@ def test_injected_hyperparameters_of_a_callable_model():
 def test_masks_and_labels_that_are_models():
     losses = check("masked_equinox")
     assert losses[:2] * 4 == losses
+
+
+@pytest.mark.slow
+def test_lbfgs_fits_a_neural_ode_better_than_adam():
+    start, found, *adam = check("lbfgs_neural_ode")
+    assert start > 1 and found < min(adam[1::2])
 
 
 def test_blocks_of_the_guide_run(capsys):
