@@ -75,11 +75,12 @@ def draw(runs, path):
     left.set(xlabel="evaluations", ylabel="mean square error", ylim=(0.02, 2))
     left.legend()
     found = jnp.exp(solve(runs["L-BFGS"][1], logs[0], 20)) * pelts.mean(0)
-    years = jnp.arange(1900, 1921)
+    years = range(1900, 1921)
     right.plot(years, pelts, "o", label=("hares", "lynxes"))
-    right.plot(years, found, label=("from 1900 alone", "likewise"))
-    right.set(xlabel="year", ylabel="thousands of pelts", xticks=years[::5])
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
+    right.set_prop_cycle(None)  # for the same two colors
+    right.plot(years, found)
+    right.set(xticks=years[::5], title="thousands of pelts, solved from 1900 on")
+    right.legend()
     figure.savefig(path, dpi=120)
 
 
