@@ -73,14 +73,13 @@ def draw(runs, path):
     for name, (values, _) in runs.items():
         left.semilogy(values, label=name)
     left.set(xlabel="evaluations", ylabel="mean square error", ylim=(0.02, 2))
-    left.legend()
     found = jnp.exp(solve(runs["L-BFGS"][1], logs[0], 20)) * pelts.mean(0)
     years = range(1900, 1921)
     right.plot(years, pelts, "o", label=("hares", "lynxes"))
     right.set_prop_cycle(None)  # for the same two colors
     right.plot(years, found)
     right.set(xticks=years[::5], title="thousands of pelts, solved from 1900 on")
-    right.legend()
+    figure.legend(loc="outside lower center", ncols=6)
     figure.savefig(path, dpi=120)
 
 

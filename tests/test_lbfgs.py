@@ -1,11 +1,16 @@
 """L-BFGS: its direction, its memory, its minima, and what it survives."""
 
+import re
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from cases import mlp, types
+from flax import linen, nnx
+from jax.extend.core import jaxprs_in_params
 
 import stepax
 
@@ -255,3 +260,119 @@ def test_bad_arguments_are_refused():
         tx.update(p, tx.init({"w": None}), p)
     with pytest.raises(ValueError, match=r"\['w'\] has shape \(2,\)"):
         tx.update(p, tx.init({"w": jnp.ones(3)}), p)
+
+
+# --- models of other libraries -------------------------------------------------------
+
+
+INPUTS = jnp.array([[0.1, 0.2], [0.5, -1.0], [-0.3, 0.4]])
+
+
+def gap(outputs):
+    return jnp.mean((outputs - jnp.sin(INPUTS[:, :1])) ** 2)
+
+
+def linen_model():
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(1)(jnp.tanh(linen.Dense(4)(x)))
+
+    model = Model()
+    return model.init(jax.random.key(0), INPUTS), lambda p: gap(model.apply(p, INPUTS))
+
+
+def nnx_model():
+    class Model(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.first = nnx.Linear(2, 4, rngs=rngs)
+            self.second = nnx.Linear(4, 1, rngs=rngs)
+
+        def __call__(self, x):
+            return self.second(jnp.tanh(self.first(x)))
+
+    graph, p = nnx.split(Model(), nnx.Param)
+    return p, lambda p: gap(nnx.merge(graph, p)(INPUTS))
+
+
+def equinox_model():
+    model = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jax.random.key(0))
+    arrays, static = eqx.partition(model, eqx.is_array)
+    return arrays, lambda p: gap(jax.vmap(eqx.combine(p, static))(INPUTS))
+
+
+@pytest.mark.parametrize("build", [linen_model, nnx_model, equinox_model])
+@jax.numpy_dtype_promotion("standard")  # these libraries ask for it
+@jax.numpy_rank_promotion("allow")
+def test_models_of_other_libraries_are_optimized(build):
+    p, f = build()
+    path, state = minimize(stepax, f, stepax.lbfgs(), p, 8)
+    assert f(path[-1]) < 0.1 * f(p)
+    assert jax.tree.structure(path[-1]) == jax.tree.structure(p)
+    assert types(state) == types(stepax.lbfgs().init(p))
+
+
+# --- programs ------------------------------------------------------------------------
+
+
+def in_loops(jaxpr):
+    """The equations of loops in a program, however deep."""
+    found = []
+    for eqn in jaxpr.eqns:
+        for inner in jaxprs_in_params(eqn.params):
+            found += inner.eqns if eqn.primitive.name == "scan" else in_loops(inner)
+    return found
+
+
+def test_loops_do_not_grow_with_the_number_of_short_leaves():
+    counts = []
+    for leaves in (2, 40):
+        p = {f"{i}": jnp.ones(3 + i % 4) for i in range(leaves)}
+        tx = stepax.scale_by_lbfgs()
+        counts.append(len(in_loops(jax.make_jaxpr(tx.update)(p, tx.init(p), p).jaxpr)))
+    assert counts[0] == counts[1] > 0
+
+
+def test_the_program_contains_the_function_twice():
+    f = lambda p: jnp.sum(jnp.sinh(p))  # a name that nothing else has
+    tx, p = stepax.lbfgs(), jnp.ones(3)
+    value_and_grad = stepax.value_and_grad_from_state(f)
+
+    def step(p, s):
+        value, grad = value_and_grad(p, state=s)
+        return tx.update(grad, s, p, value=value, grad=grad, value_fn=f)
+
+    assert jax.jit(step).lower(p, tx.init(p)).as_text().count("chlo.sinh") == 2
+
+
+def test_a_scan_writes_pairs_into_the_memory_that_is_there():
+    """XLA copies a memory that is read where it is written, all of it at each step."""
+    tx, p = stepax.scale_by_lbfgs(7), jnp.ones(5003)
+
+    def step(carry, _):
+        p, s = carry
+        u, s = tx.update(p * p, s, p)
+        return (p - 0.1 * u, s), None
+
+    run = jax.jit(lambda p, s: jax.lax.scan(step, (p, s), length=4)[0])
+    program = run.lower(p, tx.init(p)).compile().as_text() or ""
+    copies = re.findall(r"= f32\[7,5003\]\S* copy\(", program)
+    assert len(copies) <= 2  # of the arguments, which the caller keeps
+
+
+def test_short_leaves_are_gathered_and_long_ones_are_not(x64):
+    """Both give the direction of one array that holds them all."""
+    random = np.random.RandomState(0)
+    sizes = {"a": 3, "long": 5000, "b": 4, "longer": 6000, "c": 2}
+    cuts = np.cumsum(list(sizes.values()))[:-1]
+    tree = lambda x: dict(zip(sizes, np.split(np.asarray(x), cuts), strict=True))
+    tx, p = stepax.scale_by_lbfgs(3), jnp.asarray(random.randn(sum(sizes.values())))
+    whole, parts = tx.init(p), tx.init(tree(p))
+    for _ in range(5):
+        g = p * (1 + p * p)
+        wanted, whole = tx.update(g, whole, p)
+        u, parts = tx.update(tree(g), parts, tree(p))
+        found = np.concatenate([u[k] for k in sizes])
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+        p = p - 0.3 * wanted
