@@ -59,7 +59,7 @@ $(MADE):
 
 # uv installs several times as fast as pip, which does it where uv cannot.
 install = { $(BIN)/pip install --quiet uv && \
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[$(1)]"; } || \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e ".[$(1)]"; } || \
 	$(BIN)/pip install --quiet -e ".[$(1)]"
 
 DEMO := demo

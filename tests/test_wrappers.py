@@ -1,55 +1,13 @@
-"""What holds for every wrapper: it goes around, and into, whatever else there is."""
+"""What holds for every wrapper by itself; test_wrapper_pairs.py has them together."""
 
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import ARGUMENTS, TREES, gradients, make, mixed, rows, types
+from cases import TREES, gradients, make, mixed, rows
 from keywords import keywords
 from runs import equal
 
 import stepax
-
-
-AROUND = {
-    "chain": lambda tx: stepax.chain(stepax.clip(1e3), tx),
-    "masked": lambda tx: stepax.masked(tx, ARGUMENTS["mask"]),
-    "partition": lambda tx: stepax.partition(
-        {"a": tx, "b": tx}, ARGUMENTS["param_labels"]
-    ),
-    "MultiSteps": lambda tx: stepax.MultiSteps(tx, 2).gradient_transformation(),
-    "apply_if_finite": lambda tx: stepax.apply_if_finite(tx, 1),
-    "inject_hyperparams": lambda tx: stepax.inject_hyperparams(
-        lambda rate: stepax.chain(tx, stepax.scale(rate))
-    )(1.0),
-}
-
-
-def step(tx, g, state, p):
-    return tx.update(g, state, p, **keywords(g))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("row", rows(kind="wrapper", takes="inner"))
-def test_it_goes_into_others(row, around, dtype):
-    p, g = mixed(dtype, dtype)
-    tx = AROUND[around](make(row))
-    state = tx.init(p)
-    u, new = jax.eval_shape(lambda s: step(tx, g, s, p), state)
-    assert types(new) == types(state)
-    assert jax.tree.structure(new) == jax.tree.structure(state)
-    assert [x.dtype for x in jax.tree.leaves(u)] == [x.dtype for x in g.values()]
-
-
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("row", rows(kind="wrapper", takes="inner"))
-def test_others_go_into_it(row, around):
-    p, g = mixed("bfloat16", "bfloat16")
-    tx = make(row, inner=AROUND[around](stepax.adam(1e-2)))
-    state = tx.init(p)
-    u, new = jax.eval_shape(lambda s: step(tx, g, s, p), state)
-    assert types(new) == types(state)
-    assert jax.tree.structure(u) == jax.tree.structure(g)
 
 
 @pytest.mark.parametrize("row", rows(kind="wrapper", takes="inner"))
