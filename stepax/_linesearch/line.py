@@ -91,12 +91,13 @@ class Line:
 
     def at(self, step: jax.Array) -> Point:
         """The point after a step."""
-        value, grads = jax.value_and_grad(self._value)(self._moved(step))
+        found = jax.value_and_grad(self._value)(self._moved(step))
+        value, grads = jax.lax.stop_gradient(found)  # of what the function closes over
         return Point(step, hold(value), self._slope(grads), self._keep(grads))
 
     def value_at(self, step: jax.Array) -> Point:
         """The point after a step, without slope and gradients."""
-        value = self._value(self._moved(step))
+        value = jax.lax.stop_gradient(self._value(self._moved(step)))
         return Point(step, value, jnp.zeros([], self.dtype))
 
     def updates(self, step: jax.Array) -> Any:
