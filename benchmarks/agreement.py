@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import stepax
+import stepax.contrib
 from stepax._engine.registry import ROWS
 
 
