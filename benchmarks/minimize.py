@@ -145,7 +145,8 @@ def line(rows, solver, is_timed=True):
     own = [row for row in rows if row["solver"] == solver]
     solved = sum(row["solved"] for row in own)
     beside = ratios(rows, solver, "scipy", "evaluations")
-    worst = f"{beside[-1][0]:.2f} ({beside[-1][1]})" if beside else ""
+    is_told = beside and solver != "scipy"
+    worst = f"{beside[-1][0]:.2f} ({beside[-1][1]})" if is_told else ""
     evaluations = [row["evaluations"] for row in own if row["solved"]]
     found = [solver, f"{solved} of {len(own)}", str(sum(evaluations))]
     found += [middle(beside), worst]
@@ -166,6 +167,7 @@ def times(rows, own, solver):
 # SciPy's, where both do.
 HEADER = ["solver", "solved", "evaluations", "/ SciPy", "worst", "compile, s"]
 HEADER += ["/ Optax", "run / Optax"]
+MISSES = ["problem", "n", "solved by", "not by"]
 
 
 def misses(rows):
@@ -185,10 +187,11 @@ def show(rows, lines, console):
     for found in lines:
         table.add_row(*found)
     console.print(table)
-    table = Table("problem", "n", "solved by", "not by")
+    table = Table(*MISSES)
     for found in misses(rows):
         table.add_row(*found)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
 
 
 def in_markdown(rows, lines):
@@ -196,8 +199,7 @@ def in_markdown(rows, lines):
         [
             *_rows([HEADER, ["---"] * len(HEADER), *lines]),
             "",
-            *_rows([["problem", "n", "solved by", "not by"], ["---"] * 4]),
-            *_rows(misses(rows)),
+            *_rows([MISSES, ["---"] * len(MISSES), *misses(rows)]),
             "",
         ]
     )

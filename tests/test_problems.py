@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import problems
-from benchmarks.minimize import kept, line, misses
+from benchmarks.minimize import kept, line, main, misses
 from benchmarks.performance_profile import draw, profile
 from benchmarks.solvers import SOLVERS
 
@@ -208,3 +208,28 @@ def test_results_of_another_dtype_are_not_mixed_in(tmp_path):
     file.write_text('{"dtype": "float32", "rows": []}')
     with pytest.raises(SystemExit, match="x.json is of float32; name another one"):
         kept(file, "float64")
+
+
+def test_a_run_goes_on_from_its_results(tmp_path, monkeypatch):
+    file = tmp_path / "x.json"
+    given = [
+        "minimize",
+        "--dtype",
+        "float32",
+        "--solvers",
+        "scipy",
+        "--json",
+        str(file),
+    ]
+
+    def run_only(pattern):
+        monkeypatch.setattr("sys.argv", [*given, "--only", pattern])
+        main()
+        return kept(file, "float32")
+
+    first = run_only("branin")
+    assert [(r["problem"], r["solved"]) for r in first] == [("branin", True)]
+    assert run_only("branin") == first  # to the seconds: nothing is measured again
+    assert run_only("[bc][ru][ab][en]*")[:1] == first and len(kept(file, "float32")) == 2
+    with pytest.raises(SystemExit, match="no problem is called 'xyz'"):
+        run_only("xyz")
