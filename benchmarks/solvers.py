@@ -63,11 +63,16 @@ def with_stepax(fun, x0, tolerance) -> Job:
 
 
 def _steps_within_budget(run):
+    """The most steps with which a run has no more evaluations than it may."""
     evaluations, most = map(int, run(BUDGET))
-    while evaluations > BUDGET:
-        # A step takes one evaluation or more.
-        evaluations, most = map(int, run(most - max(1, (evaluations - BUDGET) // 2)))
-    return most
+    if evaluations <= BUDGET:
+        return BUDGET
+    fewer = 0
+    while most - fewer > 1:
+        half = (fewer + most) // 2
+        is_within = int(run(half)[0]) <= BUDGET
+        fewer, most = (half, most) if is_within else (fewer, half)
+    return fewer
 
 
 def by_hand(library):
