@@ -25,7 +25,7 @@ from jax.typing import ArrayLike
 
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
-from .._engine.numerics import held
+from .._engine.numerics import held, joined
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj, vdot
@@ -204,7 +204,8 @@ def dot(xs: list, ys: list) -> jax.Array:
     """The real inner product of two lists of arrays, in float32 or wider."""
     parts = [jnp.real(vdot(x, y)) for x, y in zip(xs, ys, strict=True)]
     dtype = jnp.result_type(jnp.float32, *parts)
-    return held([jnp.zeros([], dtype), *(x.astype(dtype) for x in parts)], jnp.sum)
+    parts = [x.astype(dtype) for x in parts] or [jnp.zeros([], dtype)]
+    return joined(parts, jnp.add, jnp.sum)
 
 
 def hold(x: jax.Array) -> jax.Array:

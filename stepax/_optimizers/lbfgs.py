@@ -173,7 +173,8 @@ def _step(g, p, old, is_scaled, positive_only):
     wide = [x.astype(precision.compute_dtype(x)) for x in g]
     q, gamma = _pack(packs, wide), jnp.ones([], weight.dtype)
     if is_scaled:
-        gamma = hold(branch(is_kept, lambda: scale, lambda: _older_scale(q, pairs)))
+        older = lambda: _older_scale(q, pairs).astype(scale.dtype)
+        gamma = hold(branch(is_kept, lambda: scale, older))
     r, alphas, steps = _direction(q, pairs, gamma)
     u = {pack[0]: x for pack, x in zip(packs, r, strict=True) if len(pack) == 1}
     for i, (x, s, y) in enumerate(zip(wide, *memories, strict=True)):
@@ -228,8 +229,7 @@ def _remember(old, p, g, pair, is_kept):
     at = (old.count - 1) % old.weights_memory.size
 
     def write(memory, x):
-        x = jnp.where(is_kept, x, jnp.zeros_like(x)).astype(memory.dtype)
-        return jax.lax.dynamic_update_index_in_dim(memory, x, at, 0)
+        return _write(memory, jnp.where(is_kept, x, jnp.zeros_like(x)), at)
 
     s, y, weight = pair
     s = _map(write, old.diff_params_memory, s)
@@ -252,8 +252,14 @@ class _Pairs(NamedTuple):
     def of(self, age):
         """Where the pair of an age is, and what is there."""
         at = (self.count - 1 - age) % self.weights.size
-        row = lambda x: jax.lax.dynamic_index_in_dim(x, at, 0, keepdims=False)
+        row = lambda x: _read(x, at)
         return at, list(map(row, self.s)), list(map(row, self.y)), row(self.weights)
+
+    def newest(self):
+        """The age of the newest pair with a weight; that of the oldest if none has."""
+        size = self.weights.size
+        ages = (self.count - 1 - jnp.arange(size, dtype=self.count.dtype)) % size
+        return jnp.min(jnp.where(self.weights != 0, ages, size - 1))
 
 
 def _direction(q, pairs, gamma):
@@ -267,13 +273,13 @@ def _direction(q, pairs, gamma):
         q, alphas = carry
         at, s, y, weight = pairs.of(age)
         alpha = weight * dot(s, q)
-        return _add(q, -alpha, y), alphas.at[at].set(alpha)
+        return _add(q, -alpha, y), _write(alphas, alpha, at)
 
     def up(i, carry):
         r, steps = carry
         at, s, y, weight = pairs.of(size - 1 - i)
-        step = alphas[at] - weight * dot(y, r)
-        return _add(r, step, s), steps.at[at].set(step)
+        step = _read(alphas, at) - weight * dot(y, r)
+        return _add(r, step, s), _write(steps, step, at)
 
     none = jnp.zeros(size, jnp.result_type(pairs.weights, dot(q, q)))
     q, alphas = jax.lax.fori_loop(0, size, down, (q, none))
@@ -291,13 +297,18 @@ def _combine(numbers, memory):
 def _older_scale(g, pairs):
     """s·y / y·y of the newest pair with a weight; without one, so that the step is at
     most 1."""
-    size = pairs.weights.size
-    ages = jnp.arange(size, dtype=pairs.count.dtype)
-    is_pair = pairs.weights[(pairs.count - 1 - ages) % size] != 0
-    _, s, y, weight = pairs.of(jnp.argmax(is_pair).astype(ages.dtype))
+    _, s, y, weight = pairs.of(pairs.newest())
     sy, yy = dot(s, y), dot(y, y)
     curved = sy / jnp.where(weight == 0, 1, yy)
     return jnp.where(weight != 0, curved, 1 / jnp.maximum(root(dot(g, g)), 1))
+
+
+def _read(memory, at):
+    return jax.lax.dynamic_index_in_dim(memory, at, 0, keepdims=False)
+
+
+def _write(memory, x, at):
+    return jax.lax.dynamic_update_index_in_dim(memory, x.astype(memory.dtype), at, 0)
 
 
 def _map(f, *lists):
