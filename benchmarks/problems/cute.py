@@ -3,7 +3,7 @@
 Bongartz, Conn, Gould and Toint, 1995, CUTE: constrained and unconstrained testing
 environment, DOI 10.1145/200979.201043.  The formulas are those printed in Andrei,
 2008, An unconstrained optimization test functions collection, Advanced Modeling and
-Optimization 10(1), and in the papers that the table names.
+Optimization 10(1); the minima are those of CUTE, with more digits than it prints.
 """
 
 import jax.numpy as jnp

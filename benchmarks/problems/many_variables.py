@@ -2,7 +2,7 @@
 
 Moré, Garbow and Hillstrom, 1981, Testing unconstrained optimization software,
 DOI 10.1145/355934.355936: each is a sum of squares of residuals f_i; starts and minima
-are those of section 3.  Sizes above 100 are those that others run these problems in:
+are those of section 3, the latter with more digits where it prints six.  Sizes above 100 are those that others run these problems in:
 Liu and Nocedal, 1989, DOI 10.1007/BF01589116.
 """
 
