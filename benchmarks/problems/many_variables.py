@@ -2,8 +2,8 @@
 
 Moré, Garbow and Hillstrom, 1981, Testing unconstrained optimization software,
 DOI 10.1145/355934.355936: each is a sum of squares of residuals f_i; starts and minima
-are those of section 3, the latter with more digits where it prints six.  Sizes above 100 are those that others run these problems in:
-Liu and Nocedal, 1989, DOI 10.1007/BF01589116.
+are those of section 3, the latter with more digits where it prints six.  Liu and
+Nocedal, 1989, DOI 10.1007/BF01589116, run these problems in sizes such as ours.
 """
 
 import jax.numpy as jnp
