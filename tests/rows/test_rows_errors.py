@@ -3,6 +3,7 @@
 import cases
 import jax
 import jax.numpy as jnp
+import library
 import pytest
 from keywords import keywords
 from library import make, optax
@@ -45,7 +46,7 @@ def test_shapes_that_differ_never_broadcast(row, wrong):
 
 
 @row(WRONG, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_gradient_that_is_nowhere_else_is_named(row):
     tx, p = make(row), parameters()
     g = p | {"x": jnp.ones(2)}
@@ -63,7 +64,7 @@ def test_an_update_of_another_shape_is_not_added(shape):
 
 
 @row(WRONG, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_an_optimizer_that_was_not_called_is_named(row):
     home = optax if hasattr(optax, row.name) else optax.contrib
     with pytest.raises(TypeError, match=rf"did you mean `{row.name}\(...\)`"):
@@ -113,7 +114,7 @@ def test_joined_schedules_need_a_boundary_between_each_two(count):
 
 
 @row(WRONG, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer", takes="learning_rate"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer", takes="learning_rate"))
 def test_a_rate_that_ascends_is_refused(row):
     with pytest.raises(ValueError, match="`learning_rate` must be"):
         make(row, learning_rate=-0.1)
@@ -121,7 +122,7 @@ def test_a_rate_that_ascends_is_refused(row):
 
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("other", [(), {"count": 3}, (1, 2, 3)], ids=str)
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_state_of_something_else_is_refused(row, other):
     tx, p = make(row), parameters()
     state = tx.init(p)

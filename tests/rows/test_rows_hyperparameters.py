@@ -6,6 +6,7 @@ from typing import Any
 import cases
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import pytest
 from keywords import keywords
@@ -15,7 +16,7 @@ from library import make, optax
 row = pytest.mark.row
 
 RATE, DECAY = 0.05, 0.1
-OPTIMIZERS = cases.rows(kind="optimizer")
+OPTIMIZERS = library.rows(kind="optimizer")
 
 
 def takes(row: Any, name: str) -> bool:

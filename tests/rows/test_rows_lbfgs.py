@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from jax.core import Tracer
 from library import optax
 
 
@@ -146,7 +147,7 @@ def test_a_loop_in_python_does_not_trace_the_search_again():
     calls = []
 
     def f(p):
-        calls.append(isinstance(p, jax.core.Tracer))
+        calls.append(isinstance(p, Tracer))
         return rosenbrock(p)
 
     tx = optax.lbfgs()

@@ -7,6 +7,7 @@ import cases
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import pytest
 from brax.training.agents.ppo.losses import PPONetworkParams
@@ -176,7 +177,7 @@ FREEZERS = {
 
 @row("freezing and parameter groups", optax="passes")
 @pytest.mark.parametrize("freezer", ["selective_transform", "partition"])
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_what_is_frozen_stays_and_costs_no_memory(row, freezer):
     p = {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)}
     tx = FREEZERS[freezer](make(row), {"kernel": True, "bias": False})

@@ -3,6 +3,7 @@
 import cases
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import pytest
 from cases import gradients
@@ -11,7 +12,7 @@ from library import make, optax
 
 
 row = pytest.mark.row
-every_optimizer = pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+every_optimizer = pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 
 
 def parameters(dtype="float32"):

@@ -3,6 +3,7 @@
 import cases
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import pytest
 from keywords import keywords
@@ -11,7 +12,7 @@ from library import make, optax
 
 row = pytest.mark.row
 NARROW = ["bfloat16", "float16"]
-optimizers = pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+optimizers = pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 
 
 def parameters(dtype="float32"):
@@ -124,7 +125,7 @@ def test_adam_in_bfloat16_has_steps_of_the_right_length():
 
 
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
-@pytest.mark.parametrize("row", cases.rows("mu_dtype", kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_second_moment_has_a_dtype_of_its_own(row):
     get = lambda state: optax.tree_utils.tree_get_all_with_path(state, "nu")
     if not get(make(row).init(parameters())):
@@ -136,7 +137,7 @@ def test_the_second_moment_has_a_dtype_of_its_own(row):
 
 
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
-@pytest.mark.parametrize("row", cases.rows("mu_dtype", kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_first_moment_has_the_dtype_that_is_asked_for(row):
     tx = make(row, mu_dtype=jnp.bfloat16)
     _, state = train(tx, [constant(0.1)] * 2, parameters())
@@ -201,7 +202,7 @@ def test_a_state_keeps_its_types(row, dtypes):
 
 
 @row("state dtype and weak-type stability", optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer", takes="learning_rate"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer", takes="learning_rate"))
 def test_no_state_is_weakly_typed(row):
     p = {"x": 1.5, "y": jnp.asarray(2.0)}  # a number of Python, and one like it
     state = jax.eval_shape(make(row).init, p)
@@ -219,7 +220,7 @@ RATES = {
 
 @row("update dtype", optax="fails")
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer", takes="learning_rate"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer", takes="learning_rate"))
 def test_updates_have_the_dtype_of_the_parameters_whatever_the_rate(row, rate):
     p, g = cases.mixed("bfloat16", "bfloat16")
     tx = optax.with_extra_args_support(make(row, learning_rate=RATES[rate]))

@@ -9,6 +9,7 @@ import cases
 import flax.serialization
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import orbax.checkpoint
 import pytest
@@ -21,7 +22,7 @@ from runs import compare, equal
 row = pytest.mark.row
 READING = "reading rate, norms, metrics"
 CHECKPOINTS = "checkpoints and state structure"
-RATED = cases.rows(kind="optimizer", takes="learning_rate")
+RATED = library.rows(kind="optimizer", takes="learning_rate")
 
 
 def run(tx, p, steps=3, state=None):
@@ -90,7 +91,7 @@ METRICS = {
 
 
 @row(READING, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_norms_before_and_after_and_trust_ratios_are_read(row):
     p = parameters()
     tx = optax.observe(make(row), METRICS)
@@ -120,7 +121,7 @@ def test_norms_around_a_clip_are_read_in_a_scan():
 
 
 @row(READING, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_what_an_optimizer_keeps_for_a_parameter_is_read_by_its_path(row):
     p = {"encoder": parameters()}
     inner = make(row).init(p)
@@ -141,7 +142,7 @@ def test_what_an_optimizer_keeps_for_a_parameter_is_read_by_its_path(row):
 
 
 @row(READING, optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_it_is_said_what_an_optimizer_keeps(row):
     p = parameters()
     found = optax.describe(make(row), jax.eval_shape(lambda: p)).to_dict()
@@ -171,7 +172,7 @@ def by_orbax(state, like, folder):
 
 @row(CHECKPOINTS, optax="passes")
 @pytest.mark.parametrize("by", [pickled, by_flax])
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_state_is_saved_and_restored(row, by):
     tx, p = make(row), parameters()
     # Flax writes no random keys, but their numbers.
@@ -200,7 +201,7 @@ WRAPPED = {
 
 @row(CHECKPOINTS, optax="fails")
 @pytest.mark.parametrize("change", WRAPPED)
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_state_is_carried_over_when_the_chain_changes(row, change):
     p = parameters()
     _, state = run(make(row), p)

@@ -2,9 +2,9 @@
 
 import inspect
 
-import cases
 import jax
 import jax.numpy as jnp
+import library
 import numpy as np
 import pytest
 from library import optax
@@ -148,7 +148,7 @@ def steps(tx, gradients, params):
     return params, state
 
 
-SHORTCUTS = [x for x in cases.rows(kind="optimizer") if "schedule_free" in str(x.id)]
+SHORTCUTS = [x for x in library.rows(kind="optimizer") if "schedule_free" in str(x.id)]
 
 
 @row("schedule_free", optax="passes")

@@ -1,8 +1,8 @@
 """Any tree that JAX accepts: odd shapes, nothing at all, complex numbers, shards."""
 
-import cases
 import jax
 import jax.numpy as jnp
+import library
 import pytest
 from cases import TREES, gradients
 from keywords import keywords
@@ -10,7 +10,7 @@ from library import make, optax
 
 
 row = pytest.mark.row
-every_optimizer = pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
+every_optimizer = pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 
 
 def step(tx, g, p, state=None):
@@ -55,7 +55,7 @@ def slope(tx, p, g):
 
 
 @row("complex parameters", optax="fails")
-@pytest.mark.parametrize("row", cases.rows(kind="optimizer", holomorphic=True))
+@pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):
     p, g = jnp.array([1 + 2j, -0.5j]), jnp.array([0.3 + 0.6j, -1j])
     complex_slope = slope(make(row), p, g)
