@@ -28,7 +28,7 @@ from .._engine.leafwise import keep_dtypes
 from .._engine.numerics import held, joined
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
-from ..tree import conj, vdot
+from ..tree import conj
 
 
 T = TypeVar("T")
@@ -202,10 +202,24 @@ _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 @mixing
 def dot(xs: list, ys: list) -> jax.Array:
     """The real inner product of two lists of arrays, in float32 or wider."""
-    parts = [jnp.real(vdot(x, y)) for x, y in zip(xs, ys, strict=True)]
+    parts = [_inner(x, y) for x, y in zip(xs, ys, strict=True)]
     dtype = jnp.result_type(jnp.float32, *parts)
     parts = [x.astype(dtype) for x in parts] or [jnp.zeros([], dtype)]
     return joined(parts, jnp.add, jnp.sum)
+
+
+@jax.jit
+@mixing
+def _inner(x, y):
+    wide = compute_dtype(x, y)
+    x, y = jnp.conj(x).astype(wide), y.astype(wide)
+    if any(jax.typeof(x).sharding.spec) or any(jax.typeof(y).sharding.spec):
+        return jnp.real(jnp.sum(x * y))  # a product would have to be placed
+    # As a product, which runs in half of the time of the sum on a busy processor; of
+    # all axes, because a sharded array would be gathered to be raveled.
+    axes, most = tuple(range(x.ndim)), jax.lax.Precision.HIGHEST
+    product = jax.lax.dot_general(x, y, ((axes, axes), ((), ())), precision=most)
+    return jnp.real(product)
 
 
 def hold(x: jax.Array) -> jax.Array:
