@@ -191,6 +191,32 @@ def test_rounding_ends_a_search_by_value():
     np.testing.assert_allclose(found.params, best, atol=1e-6)
 
 
+def meyer(p):
+    """Number 10 of Moré, Garbow and Hillstrom, 1981, whose numbers span ten decades."""
+    x, y, z = p
+    t = 45 + 5 * jnp.arange(1.0, 17.0)
+    return jnp.sum((x * jnp.exp(y / (t + z)) - 34780 * jnp.exp(-(t - 50) / 15)) ** 2)
+
+
+def rank_one(p):
+    """Number 33 of the same, of one equation as many times as there are variables."""
+    k = jnp.arange(1.0, 11.0)
+    return jnp.sum((k * jnp.sum(k * p) - 1) ** 2)
+
+
+# Where rounding is larger than what is left to gain, searches lead to and fro, or are
+# refused every other time.
+LIMITS = {"meyer": (meyer, (0.02, 4000.0, 250.0)), "rank one": (rank_one, (1.0,) * 10)}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_limit_of_precision_is_an_end(name):
+    fun, start = LIMITS[name]
+    found = stepax.minimize(fun, jnp.array(start), tol=0.0)
+    assert found.status in (Status.CONVERGED_BY_VALUE, Status.LINE_SEARCH_FAILED)
+    assert found.evaluations < 200
+
+
 def test_one_short_step_is_no_end():
     flat = stepax.sgd(lambda t: jnp.where(jnp.asarray(t) % 3 == 0, 0.3, 1e-6))
     tol = Tolerances(gradient=0.1, value=1e-4, step=1e-4)

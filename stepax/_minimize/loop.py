@@ -213,8 +213,8 @@ class Loop:
             lowest=jnp.where(
                 is_taken & (new.value < run.lowest), new.value, run.lowest
             ),
-            still_values=jnp.where(is_taken, still_values, 0),
-            still_steps=jnp.where(is_taken, still_steps, 0),
+            still_values=jnp.where(is_taken, still_values, run.still_values),
+            still_steps=jnp.where(is_taken, still_steps, run.still_steps),
             is_stuck=is_stuck,
             code=jnp.where(is_taken, code, refusal),
         )
@@ -226,8 +226,14 @@ class Loop:
         count = lambda is_still, n: jnp.where(is_still, n + 1, 0)
         if self._tol.value is not OFF:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
-            change = jnp.abs(new.value - old.value)
-            values = count(change <= self._tol.value * size, values)
+            limit = self._tol.value * size
+            is_still = jnp.abs(new.value - old.value) <= limit
+            if self._searches:
+                # A search at the limit of its precision may go to and fro by more than
+                # one rounding; a rise by many is no rest.
+                fall = run.lowest - new.value
+                is_still = (fall <= limit) & (fall >= -4 * limit)
+            values = count(is_still, values)
         if self._tol.step is not OFF:
             moves = [x - y for x, y in zip(new.xs, old.xs, strict=True)]
             change, size = (largest(xs, self._dtype) for xs in (moves, new.xs))

@@ -2,6 +2,7 @@
 
     max |g| <= gradient                                  converged by gradient
     |f' - f| <= value max(|f'|, |f|),  5 times in a row  converged by value
+    f* - f' <= value max(|f'|, |f|)    the same, along a line; f* is the lowest so far
     max |x' - x| <= step max |x'|,     5 times in a row  converged by step
 
 The last two compare one step with the next, and in a flat valley, or with a small
