@@ -15,6 +15,8 @@ Differences from Optax:
    a weight.
 3. Negative curvature is kept, as in Optax; the book leaves such pairs out, because with
    them the updates may not descend.  `positive_only` does so.
+4. The recursion runs over one array of all short leaves of a dtype; the state has the
+   pairs of each leaf by itself, as Optax's.
 """
 
 import functools as ft
@@ -173,6 +175,8 @@ def _step(g, p, old, is_scaled, positive_only):
     wide = [x.astype(precision.compute_dtype(x)) for x in g]
     q, gamma = _pack(packs, wide), jnp.ones([], weight.dtype)
     if is_scaled:
+        # XLA copies a memory that is read where it is written, all of it at each step;
+        # neither a branch nor the loops of the recursion are such a place.
         older = lambda: _older_scale(q, pairs).astype(scale.dtype)
         gamma = hold(branch(is_kept, lambda: scale, older))
     r, alphas, steps = _direction(q, pairs, gamma)
