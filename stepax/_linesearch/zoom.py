@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.leafwise import keep_dtypes, map_gradients
+from .._engine.leafwise import check_gradients, keep_dtypes
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, transformation
 from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
@@ -167,7 +167,7 @@ def scale_by_zoom_linesearch(
         return ScaleByZoomLinesearchState(full(1), full(jnp.inf), grad, info)
 
     def update(updates, state, params=None, **extra_args):
-        map_gradients(lambda g, was: g, updates, grad=state.grad)  # for its errors
+        check_gradients(updates, grad=state.grad)
         line = Line("scale_by_zoom_linesearch", updates, state, params, extra_args)
         numbers = as_numbers(settings, line.dtype)
         goes_on = lambda s: ~s.is_done & (s.count < max_linesearch_steps)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from .._engine import errors, precision
 from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
-from .._engine.leafwise import keep_dtypes, map_gradients
+from .._engine.leafwise import check_gradients, keep_dtypes
 from .._engine.numerics import length, root, safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
@@ -136,7 +136,7 @@ def lbfgsb(
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]
         p, g = list(map(jnp.asarray, pick(flow.params))), pick(flow.leaves)
-        map_gradients(lambda g, was: g, updates, params=state.params)  # for its errors
+        check_gradients(updates, params=state.params)
         box = bounds.box_of(lower, upper, flow, live)
         start = bounds.clip(p, box)
         if project:
