@@ -227,12 +227,13 @@ class Loop:
         if self._tol.value is not OFF:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
             limit = self._tol.value * size
-            is_still = jnp.abs(new.value - old.value) <= limit
             if self._searches:
                 # A search at the limit of its precision may go to and fro by more than
                 # one rounding; a rise by many is no rest.
                 fall = run.lowest - new.value
                 is_still = (fall <= limit) & (fall >= -4 * limit)
+            else:
+                is_still = jnp.abs(new.value - old.value) <= limit
             values = count(is_still, values)
         if self._tol.step is not OFF:
             moves = [x - y for x, y in zip(new.xs, old.xs, strict=True)]
