@@ -217,8 +217,6 @@ def test_gradients_are_let_through_until_one_is_finite():
 @row("meta-learning", optax="fails")
 @every_optimizer
 def test_a_derivative_through_two_steps_from_zero_is_a_number(row):
-    if "linesearch" in row.name or row.name == "lbfgs":
-        pytest.skip("a search has no derivative in reverse mode")
     p, tx = parameters(), make(row)
 
     def moved(g):
