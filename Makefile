@@ -12,7 +12,7 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format conformance bench-minimize clean
+.PHONY: help demo test check format conformance bench bench-minimize clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -20,6 +20,7 @@ help:
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
+	@echo 'make bench        measure steps beside Optax and PyTorch, in twenty minutes'
 	@echo 'make bench-minimize  compare with other libraries on 109 functions'
 	@echo 'make clean        remove environments and caches'
 
@@ -40,6 +41,9 @@ format: $(VENV)/test.stamp
 
 conformance: $(VENV)/test.stamp
 	.ci/conformance $(BIN)/python $(JOBS)
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python -m stepax bench $(ARGS)
 
 bench-minimize: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)

@@ -1,0 +1,1 @@
+"""The benchmark: what a step costs beside Optax and PyTorch."""

@@ -1,0 +1,90 @@
+"""What is measured: optimizers that Stepax and Optax make by the same call."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+RATE = 1e-3
+ELEMENTWISE = ("large", "small")
+
+
+class Case(NamedTuple):
+    """A transformation to measure.
+
+    make: the transformation; takes the library and the learning rate.
+    shapes: names of the trees on which it makes sense.
+    calls: after how many calls it comes round; its step is their mean.
+    """
+
+    make: Callable[[Any, float], Any]
+    shapes: tuple[str, ...] = ELEMENTWISE
+    calls: int = 1
+
+
+def matrices(params: Any) -> Any:
+    """The mask of those parameters that decay."""
+    return jax.tree.map(lambda p: p.ndim > 1, params)
+
+
+def clipped(lib: Any, rate: float) -> Any:
+    return lib.chain(lib.clip_by_global_norm(1.0), lib.adamw(rate))
+
+
+def scheduled(lib: Any, rate: float) -> Any:
+    schedule = lib.cosine_decay_schedule(rate, 10_000)
+    return lib.chain(lib.clip_by_global_norm(1.0), lib.adamw(schedule, mask=matrices))
+
+
+def without_nans(lib: Any, rate: float) -> Any:
+    return lib.chain(lib.zero_nans(), lib.adamw(rate))
+
+
+def averaged(lib: Any, rate: float) -> Any:
+    """AdamW, and the exponential average of where it leads."""
+    tx = lib.adamw(rate)
+
+    def init(params):
+        return tx.init(params), jax.tree.map(jnp.copy, params)
+
+    def update(g, state, params=None):
+        u, inner = tx.update(g, state[0], params)
+        new = lib.apply_updates(params, u)
+        return u, (inner, lib.incremental_update(new, state[1], 1e-3))
+
+    return lib.GradientTransformation(init, update)
+
+
+CASES = {
+    "sgd, momentum": Case(
+        lambda lib, rate: lib.sgd(rate, momentum=0.9), (*ELEMENTWISE, "resnet50")
+    ),
+    "adam": Case(lambda lib, rate: lib.adam(rate)),
+    "adamw": Case(
+        lambda lib, rate: lib.adamw(rate), (*ELEMENTWISE, "many", "gpt2", "resnet50")
+    ),
+    "clip + adamw": Case(clipped, (*ELEMENTWISE, "many", "gpt2")),
+    "clip + scheduled adamw, mask": Case(scheduled, (*ELEMENTWISE, "gpt2")),
+    "lion": Case(lambda lib, rate: lib.lion(rate)),
+    "lamb": Case(lambda lib, rate: lib.lamb(rate)),
+    "adafactor": Case(lambda lib, rate: lib.adafactor(rate)),
+    "zero_nans + adamw": Case(without_nans),
+    "apply_if_finite(adamw)": Case(
+        lambda lib, rate: lib.apply_if_finite(lib.adamw(rate), 5)
+    ),
+    "multi_steps(adamw, 4)": Case(
+        lambda lib, rate: lib.MultiSteps(lib.adamw(rate), 4).gradient_transformation(),
+        calls=4,
+    ),
+    "inject_hyperparams(adamw)": Case(
+        lambda lib, rate: lib.inject_hyperparams(lib.adamw)(rate)
+    ),
+    "adamw, average of params": Case(averaged),
+    "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",)),
+    # Ten pairs are twenty trees, too many for the larger ones.
+    "lbfgs": Case(
+        lambda lib, rate: lib.lbfgs(rate, memory_size=10, linesearch=None), ("small",)
+    ),
+}

@@ -1,0 +1,60 @@
+"""Say what is being measured: a live line in a terminal, plain lines anywhere else."""
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .goals import total
+
+
+def open_display(cases: int) -> Any:
+    """A context; its value is called with (shape, case, what, library), and at the end
+    of a case with (shape, case, rows)."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if is_terminal and importlib.util.find_spec("rich"):
+        return _live(cases)
+    return _plain(cases)
+
+
+def summary(rows: list[dict]) -> str:
+    """A step of Stepax, and what part of the others' it is."""
+    steps = {row["library"]: total(row, ("step",)) for row in rows}
+    ours = steps.pop("stepax")
+    parts = (f"{ours / x:.2f} of {name}" for name, x in steps.items())
+    return f"step {1e3 * ours:.2f} ms   " + "   ".join(parts)
+
+
+class Display:
+    """Shows a run in progress.
+
+    write: prints a finished line.
+    tell: shows what is being done, if anybody can see it.
+    """
+
+    def __init__(self, write: Callable, tell: Callable):
+        self.write, self.tell = write, tell
+
+    def finish(self, shape: str, case: str, rows: list[dict], number: int, of: int):
+        self.write(f"{number:2}/{of}  {shape:8}  {case:29}{summary(rows)}")
+
+
+@contextlib.contextmanager
+def _plain(cases):
+    yield Display(lambda text: print(text, flush=True), lambda text, done: None)
+
+
+@contextlib.contextmanager
+def _live(cases):
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}")
+    text = TextColumn("{task.description}")
+    with Progress(*columns, TimeElapsedColumn(), text) as progress:
+        task = progress.add_task("", total=cases)
+        yield Display(
+            lambda line: progress.console.print(line, highlight=False),
+            lambda text, done: progress.update(task, description=text, completed=done),
+        )

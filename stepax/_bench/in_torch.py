@@ -1,0 +1,86 @@
+"""The same optimizers in PyTorch, as far as it has them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .cases import RATE
+
+
+HOW = {
+    "torch fused": {"fused": True},
+    "torch foreach": {"foreach": True},
+    "torch loop": {"foreach": False},
+}
+
+
+def sgd(torch: Any, params: list, how: dict) -> Any:
+    return torch.optim.SGD(params, RATE, momentum=0.9, **how)
+
+
+def adam(torch: Any, params: list, how: dict) -> Any:
+    return torch.optim.Adam(params, RATE, **how)
+
+
+def adamw(torch: Any, params: list, how: dict) -> Any:
+    return torch.optim.AdamW(params, RATE, weight_decay=1e-4, **how)
+
+
+def masked_adamw(torch: Any, params: list, how: dict) -> Any:
+    vectors = [p for p in params if p.ndim < 2]
+    groups = [{"params": [p for p in params if p.ndim > 1], "weight_decay": 1e-4}]
+    groups += [{"params": vectors, "weight_decay": 0.0}] if vectors else []
+    return torch.optim.AdamW(groups, RATE, **how)
+
+
+def adafactor(torch: Any, params: list, how: dict) -> Any:
+    return torch.optim.Adafactor(params, RATE, **how)
+
+
+# The optimizer, and whether the gradient is clipped, and the learning rate scheduled.
+MADE: dict[str, tuple[Callable, bool, bool]] = {
+    "sgd, momentum": (sgd, False, False),
+    "adam": (adam, False, False),
+    "adamw": (adamw, False, False),
+    "clip + adamw": (adamw, True, False),
+    "clip + scheduled adamw, mask": (masked_adamw, True, True),
+    "adafactor": (adafactor, False, False),
+}
+
+
+def steps(case: str, params: list, gradients: list) -> dict[str, Callable]:
+    """For each way in which PyTorch can do it, a function that takes a step.
+
+    params, gradients: NumPy's arrays, which are copied.  All ways work on the same
+        tensors and on one state, in turn.
+    """
+    import torch
+
+    if case not in MADE:
+        return {}
+    make, is_clipped, is_scheduled = MADE[case]
+    tensors = [torch.nn.Parameter(torch.tensor(p)) for p in params]
+    for p, g in zip(tensors, gradients, strict=True):
+        p.grad = torch.tensor(g)
+    found, state = {}, None
+    for name, how in HOW.items():
+        if make is adafactor and "fused" in how:
+            continue  # it has no such way
+        optimizer = make(torch, tensors, how)
+        optimizer.state = optimizer.state if state is None else state
+        state = optimizer.state
+        found[name] = _step(torch, optimizer, tensors, is_clipped, is_scheduled)
+    return found
+
+
+def _step(torch, optimizer, tensors, is_clipped, is_scheduled):
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR
+    scheduler = cosine(optimizer, 10_000) if is_scheduled else None
+
+    def step():
+        if is_clipped:
+            torch.nn.utils.clip_grad_norm_(tensors, 1.0)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+    return step

@@ -1,0 +1,195 @@
+"""Measures one transformation on one tree, all libraries in turn in one process."""
+
+import importlib
+import importlib.util
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from . import in_torch
+from .cases import CASES, RATE
+from .shapes import SHAPES, abstract, filled, size
+from .stages import Built, build
+
+
+TURN = 0.03  # seconds that the steps of a turn take, at least
+LONG = 6.0  # seconds after which all libraries together compile no further time
+SMALL = 5_000_000  # parameters up to which a step is also taken without `jit`
+TORCH = 70_000_000  # and beyond which PyTorch's copies would not fit beside
+
+
+class Plan(NamedTuple):
+    """What to measure.
+
+    divisor: of the widths of the trees.
+    rounds: turns of each library.
+    libraries: those that are there.
+    """
+
+    divisor: int
+    rounds: int
+    libraries: tuple[str, ...]
+
+
+def installed() -> tuple[str, ...]:
+    """The libraries that there are to compare, ourselves first."""
+    found = importlib.util.find_spec
+    return ("stepax", *(name for name in ("optax", "torch") if found(name)))
+
+
+class Measured(NamedTuple):
+    """What one library costs.
+
+    seconds: of each round, by what was measured: a step, the stages of compilation, an
+        update without `jit`, and `init`.
+    counts: those of `Built`.
+    """
+
+    seconds: dict[str, list[float]]
+    counts: dict[str, float]
+
+
+def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Says what it does next, and at last (True, what each library costs)."""
+    tree = SHAPES[shape].make(plan.divisor)
+    jaxes = {name: importlib.import_module(name) for name in plan.libraries}
+    jaxes.pop("torch", None)
+    found = {name: Measured({}, {}) for name in jaxes}
+    built = {}
+    for name in _compile(case, jaxes, abstract(tree), plan.rounds, found, built):
+        yield "compile", name
+    yield "fill", shape
+    params, gradients = filled(tree, 0), filled(tree, 1, 1e-2)
+    if size(tree)[1] <= SMALL:
+        for name in _without_jit(case, jaxes, params, gradients, plan.rounds, found):
+            yield "un-jitted", name
+    runners = _runners(case, jaxes, built, params, gradients)
+    if "torch" in plan.libraries and size(tree)[1] <= TORCH:
+        leaves = [jax.tree.leaves(x) for x in (params, gradients)]
+        for name, step in in_torch.steps(case, *leaves).items():
+            runners[name] = _repeated(step)
+            found[name] = Measured({}, {})
+    for name in _steps(runners, CASES[case].calls, plan.rounds, found):
+        yield "step", name
+    yield "done", found
+
+
+def _shuffled(names, turn):
+    """Another order in each turn, so that none always follows the same other one."""
+    return random.Random(turn).sample(list(names), len(names))
+
+
+def _note(found, name, key, seconds):
+    found[name].seconds.setdefault(key, []).append(seconds)
+
+
+def _compile(case, libraries, params, rounds, found, built):
+    """Builds a program for each library, of a new optimizer in each round."""
+    spent = 0.0
+    for turn in range(rounds):
+        if spent > LONG:
+            break
+        for name in _shuffled(libraries, turn):
+            yield name
+            lib = libraries[name]
+            tx = CASES[case].make(lib, RATE * (1 + turn / 1000))
+            built[name] = build(tx, lib, params)
+            for key, seconds in built[name].seconds.items():
+                _note(found, name, key, seconds)
+            spent += sum(built[name].seconds.values())
+            found[name].counts.update(built[name].counts)
+
+
+def _without_jit(case, libraries, params, gradients, rounds, found):
+    """A call of `init` and one of `update`, as they are."""
+    params, gradients = jax.tree.map(jnp.asarray, (params, gradients))
+    made = {k: CASES[case].make(lib, RATE) for k, lib in libraries.items()}
+    states = {name: tx.init(params) for name, tx in made.items()}
+    for turn in range(-1, rounds):  # the first turn compiles
+        for name in _shuffled(made, turn):
+            yield name
+            tx = made[name]
+            state, init = timed(lambda tx=tx: tx.init(params))
+            (_, states[name]), update = timed(
+                lambda tx=tx, name=name: tx.update(gradients, states[name], params)
+            )
+            del state
+            if turn >= 0:
+                _note(found, name, "init", init)
+                _note(found, name, "un-jitted", update)
+
+
+def timed(f: Callable[[], Any]) -> tuple[Any, float]:
+    """What `f` returns, and after how many seconds it is there."""
+    begin = time.perf_counter()
+    found = jax.block_until_ready(f())
+    return found, time.perf_counter() - begin
+
+
+def _runners(case, libraries, built, params, gradients):
+    """For each library a function that takes so many steps.
+
+    Libraries whose state is the same arrays work on them in turn.
+    """
+    gradients = [jnp.asarray(g) for g in jax.tree.leaves(gradients)]
+    carries: dict[Any, list] = {}
+    runners = {}
+    for name, program in built.items():
+        if program.kinds not in carries:
+            tx = CASES[case].make(libraries[name], RATE)
+            own = jax.tree.map(lambda p: jnp.array(p, copy=True), params)
+            carries[program.kinds] = jax.tree.leaves((own, jax.jit(tx.init)(own)))
+        runners[name] = _runner(program, carries, gradients)
+    return runners
+
+
+def _runner(program: Built, carries, gradients):
+    def run(n):
+        carry = carries.pop(program.kinds)
+        for _ in range(n):
+            carry = program.run(carry, gradients)
+        carries[program.kinds] = jax.block_until_ready(carry)
+
+    return run
+
+
+def _repeated(step):
+    def run(n):
+        for _ in range(n):
+            step()
+
+    return run
+
+
+def _steps(runners, calls, rounds, found):
+    many = {}
+    for name, run in runners.items():
+        yield name
+        run(calls)  # the first step of all may allocate
+        seconds = timed(lambda run=run: run(calls))[1]
+        many[name] = calls * max(1, min(100, math.ceil(TURN / seconds)))
+    for turn in range(rounds):
+        for name in _shuffled(runners, turn):
+            yield name
+            runners[name](calls)  # threads of the one before may still be spinning
+            seconds = timed(lambda name=name: runners[name](many[name]))[1]
+            _note(found, name, "step", seconds / many[name])
+
+
+def row(shape: str, case: str, library: str, measured: Measured) -> dict:
+    """What is kept of a measurement: medians of the seconds, and the counts."""
+    seconds = {k: statistics.median(v) for k, v in measured.seconds.items()}
+    return {
+        "shape": shape,
+        "case": case,
+        "library": library,
+        **seconds,
+        **measured.counts,
+        "rounds": measured.seconds,
+    }

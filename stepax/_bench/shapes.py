@@ -1,0 +1,142 @@
+"""Trees of parameters to measure on: shapes alone, and made only when they are used."""
+
+import itertools as it
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Shape(NamedTuple):
+    """A tree of float32 arrays.
+
+    what: a phrase that describes it.
+    make: a tree of shapes; takes the divisor of all widths, 1 for the full size.
+    """
+
+    what: str
+    make: Callable[[int], dict]
+
+
+def transformer(layers: int, d: int, prefix: str = "layer") -> dict:
+    """The layers of a transformer of width d: 12 arrays each, named as in Flax."""
+    layer = {
+        "ln_1": {"scale": (d,), "bias": (d,)},
+        "attention": {"kernel": (d, 3 * d), "bias": (3 * d,)},
+        "projection": {"kernel": (d, d), "bias": (d,)},
+        "ln_2": {"scale": (d,), "bias": (d,)},
+        "up": {"kernel": (d, 4 * d), "bias": (4 * d,)},
+        "down": {"kernel": (4 * d, d), "bias": (d,)},
+    }
+    return {f"{prefix}_{i}": layer for i in range(layers)}
+
+
+def gpt2(layers: int, d: int, tokens: int, positions: int) -> dict:
+    """GPT-2: the layers, two tables and the last normalization."""
+    tables = {"tokens": (tokens, d), "positions": (positions, d)}
+    return {
+        **transformer(layers, d),
+        "ln_f": {"scale": (d,), "bias": (d,)},
+        **tables,
+    }
+
+
+def vit(layers: int, d: int) -> dict:
+    """A vision transformer for patches of 16 by 16 pixels and 1,000 classes."""
+    return {
+        "patches": {"kernel": (16 * 16 * 3, d), "bias": (d,)},
+        "positions": (197, d),
+        **transformer(layers, d),
+        "ln_f": {"scale": (d,), "bias": (d,)},
+        "head": {"kernel": (d, 1000), "bias": (1000,)},
+    }
+
+
+def resnet50(divisor: int) -> dict:
+    """ResNet-50, of He et al. 2015: 161 arrays."""
+    tree: dict = {"stem": _convolution(7, 3, 64 // divisor)}
+    before = 64 // divisor
+    for stage, (blocks, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)]):
+        width = width // divisor
+        for block in range(blocks):
+            tree[f"stage_{stage}_{block}"] = _block(before, width, is_first=block == 0)
+            before = 4 * width
+    tree["head"] = {"kernel": (before, 1000 // divisor), "bias": (1000 // divisor,)}
+    return tree
+
+
+def _block(before, width, is_first):
+    after = 4 * width
+    block = {
+        "reduce": _convolution(1, before, width),
+        "middle": _convolution(3, width, width),
+        "expand": _convolution(1, width, after),
+    }
+    return block | ({"shortcut": _convolution(1, before, after)} if is_first else {})
+
+
+def _convolution(size, before, after):
+    kernel = (size, size, before, after)
+    return {"kernel": kernel, "scale": (after,), "bias": (after,)}
+
+
+def stack(leaves: int, d: int) -> dict:
+    """Exactly so many arrays, of a transformer of width d."""
+    tree = transformer(-(-leaves // 12), d)
+    paths = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_shape)
+    named = ((jax.tree_util.keystr(path), shape) for path, shape in paths)
+    return dict(it.islice(named, leaves))
+
+
+SHAPES = {
+    "large": Shape(
+        "16 arrays, 64 million numbers",
+        lambda n: {f"w{i:02}": (2000 // n, 2000 // n) for i in range(16)},
+    ),
+    "small": Shape(
+        "600 small arrays, 1.2 million numbers", lambda n: stack(600 // n, 44)
+    ),
+    "many": Shape(
+        "2,000 small arrays, 1 million numbers", lambda n: stack(2000 // n, 22)
+    ),
+    "gpt2": Shape(
+        "GPT-2 small, 148 arrays, 124 million numbers",
+        lambda n: gpt2(12 // min(n, 6), 768 // n, 50257 // n, 1024 // n),
+    ),
+    "resnet50": Shape("ResNet-50, 161 arrays, 26 million numbers", resnet50),
+    "vit": Shape(
+        "a ViT of 6 layers, 79 arrays, 11 million numbers",
+        lambda n: vit(6 // min(n, 3), 384 // n),
+    ),
+}
+
+
+def is_shape(x: Any) -> bool:
+    """Whether `x` is a leaf of a tree of shapes."""
+    return isinstance(x, tuple)
+
+
+def filled(tree: dict, seed: int, scale: float = 1.0) -> dict:
+    """Normal numbers in a tree of shapes; NumPy's, which JAX and PyTorch both take."""
+    random = np.random.default_rng(seed)
+
+    def array(shape):
+        x = random.standard_normal(shape, np.float32)
+        return np.multiply(x, np.float32(scale), out=x)
+
+    return jax.tree.map(array, tree, is_leaf=is_shape)
+
+
+def abstract(tree: dict) -> dict:
+    """What JAX traces a tree of shapes with."""
+    as_array = lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    return jax.tree.map(as_array, tree, is_leaf=is_shape)
+
+
+def size(tree: dict) -> tuple[int, int]:
+    """How many arrays, and how many numbers, a tree of shapes has."""
+    shapes = jax.tree.leaves(tree, is_leaf=is_shape)
+    return len(shapes), sum(map(math.prod, shapes))
