@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from flags import flags
+
 
 _CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 
@@ -10,9 +12,7 @@ _CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-)
+os.environ["XLA_FLAGS"] = flags("--xla_force_host_platform_device_count=8")
 
 import jax  # noqa: E402  (the environment above must come first)
 import pytest  # noqa: E402
