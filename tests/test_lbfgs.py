@@ -109,11 +109,13 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 @jax.numpy_dtype_promotion("standard")
 def test_path_is_that_of_optax(name, x64):
+    """Along the line the same search goes: that of the default has other trials."""
     p = jnp.array(START)
     runs = []
     for library in (stepax, optax):
-        tx = library.lbfgs(**VARIANTS[name])
-        runs.append(minimize(library, rosenbrock, tx, p, 36)[0])
+        search = library.scale_by_backtracking_linesearch(20, store_grad=True)
+        tx = library.lbfgs(**VARIANTS[name], linesearch=search)
+        runs.append(minimize(library, rosenbrock, tx, p, 24)[0])
     # Rosenbrock's valley amplifies the rounding of each step.
     np.testing.assert_allclose(*map(np.array, runs), rtol=1e-6, atol=1e-9)
 

@@ -2,14 +2,18 @@
 
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 3.5 (find an
 interval) and 3.6 (zoom into it); Hager and Zhang, 2006 (DOI 10.1145/1132973.1132979)
-for the decrease near a minimum.
+for the decrease near a minimum.  What the algorithms leave open: the next step is the
+minimum of the cubic through values and slopes at the last two points, or at both ends
+of the interval (3.59 in the book), kept away from the ends; Moré and Thuente, 1994, ACM
+TOMS 20, 286-307, for how far a step may be lengthened at once.
 
-Interpolation is cubic, else quadratic, else halves the interval, where a result near
-its ends is refused; Algorithm 3.6 leaves that open.
+Differences from Optax:
 
-Differences from Optax: `info` tells of the step that is taken, not of the last one that
-was tried; where no step is flat enough, the one of the lowest value is taken; a step of
-0 is not where the next search starts.
+1. The interpolation, which there takes no slope but that of the lower end, halves the
+   interval instead of going near its ends, and lengthens a step by a fixed factor.
+2. `info` tells of the step that is taken, not of the last one that was tried.
+3. Where no step is flat enough, the one of the lowest value is taken.
+4. A step of 0 is not where the next search starts.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -84,7 +88,7 @@ class _Search(NamedTuple):
 
     low: the point of the lowest value so far, with a slope towards `high`; before an
         interval is found, the last point.
-    high: the other end.  third: an end that was given up.  Their `grads` are empty.
+    high: the other end.  Their `grads` are empty.
     best: what would be taken now, and its errors; at first the start.
     """
 
@@ -92,7 +96,6 @@ class _Search(NamedTuple):
     step: jax.Array
     low: Point
     high: Point
-    third: Point
     is_bracketed: jax.Array
     is_done: jax.Array
     best: Point
@@ -134,7 +137,8 @@ def scale_by_zoom_linesearch(
 
     max_linesearch_steps: most evaluations of the function, at least 1.
     max_learning_rate: longest step, above 0.
-    increase_factor: from one step to the next in search of an interval, above 1.
+    increase_factor: from one step to the next in search of an interval, at least,
+        above 1; at most it is 5, or this if that is more.
     approx_dec_rtol: rise of the value, relative to it, up to which the slope decides.
     stepsize_precision: length of the interval at which a decrease is enough.
     initial_guess_strategy: try the last step first, "keep", or 1, "one".
@@ -196,7 +200,7 @@ def _begin(line: Line, guess: Any, settings: _Settings) -> _Search:
     start = _bare(line.start)
     nowhere = Point(*[jnp.full([], jnp.nan, line.dtype)] * 3)
     count = jnp.zeros([], jnp.int32)
-    ends = start, nowhere, nowhere
+    ends = start, nowhere
     return _Search(count, step, *ends, no, no, line.start, infinite, infinite)
 
 
@@ -213,15 +217,14 @@ def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search
     is_high = ~decreases | (has_low & (t.value >= s.low.value))
     ahead = jnp.where(s.is_bracketed, s.high.step - s.low.step, 1)
     turns = ~is_high & (t.slope * ahead >= 0)
+    is_bracketed = s.is_bracketed | is_high | turns
     point = _bare(t)
     low = choose(is_high, s.low, point)
     high = choose(is_high, point, choose(turns, s.low, s.high))
-    third = choose(is_high | turns, s.high, s.low)
-    third = choose(s.is_bracketed, third, s.third)
+    other = choose(is_bracketed, high, s.low)
 
     # Whether to stop, and with what.
     is_wolfe = decreases & is_flat & ~is_high
-    is_bracketed = s.is_bracketed | is_high | turns
     is_longest = ~is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
     is_better = ~was_safe | (decreases & (t.value < s.best.value))
@@ -232,11 +235,10 @@ def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search
     is_short = jnp.abs(s.high.step - s.low.step) <= settings.precision
     is_enough = s.is_bracketed & is_short & (was_safe | decreases)
 
-    longer = jnp.minimum(settings.increase_factor * t.step, settings.most)
     return _Search(
         safe_increment(s.count),
-        jnp.where(is_bracketed, _between(low, high, third), longer),
-        *(low, high, third),
+        _next(low, other, is_bracketed, settings),
+        *(low, high),
         is_bracketed,
         is_wolfe | is_longest | is_enough,
         best,
@@ -244,33 +246,33 @@ def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search
     )
 
 
-def _between(low: Point, high: Point, third: Point) -> jax.Array:
-    """A step in the interval; comparisons with NaN are false, so that it is refused."""
-    width = jnp.abs(high.step - low.step)
-    left = jnp.minimum(low.step, high.step)
-    right = jnp.maximum(low.step, high.step)
-    cubic, quadratic = _cubic(low, high, third), _quadratic(low, high)
-    inside = lambda x, edge: (x > left + edge * width) & (x < right - edge * width)
-    step = jnp.where(inside(quadratic, 0.1), quadratic, (low.step + high.step) / 2)
-    return jnp.where(inside(cubic, 0.2), cubic, step)
+# Shares of an interval beside its ends where the next step is not, and by how much a
+# step is lengthened at most, as Moré and Thuente do.
+_EDGE, _GROWTH = 0.1, 5.0
 
 
-def _quadratic(a: Point, b: Point) -> jax.Array:
-    """The minimum of the parabola through two points, with the slope at the first."""
+def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: _Settings):
+    """A step between two points, or beyond the first one; comparisons with NaN fail."""
+    left, right = jnp.minimum(a.step, b.step), jnp.maximum(a.step, b.step)
+    edge = _EDGE * (right - left)
+    factor = settings.increase_factor
+    growth = jnp.maximum(factor, _GROWTH)
+    least = jnp.where(is_bracketed, left + edge, factor * a.step)
+    most = jnp.where(is_bracketed, right - edge, growth * a.step)
+    cubic = _cubic(a, b)
+    # Where the cubic falls for ever, its minimum is NaN or lies behind.
+    is_ahead = (cubic > left) & (cubic < right) | ~is_bracketed & (cubic > a.step)
+    default = jnp.where(is_bracketed, (left + right) / 2, most)
+    step = jnp.clip(jnp.where(is_ahead, cubic, default), least, most)
+    return jnp.minimum(step, settings.most)
+
+
+def _cubic(a: Point, b: Point) -> jax.Array:
+    """The minimum of the cubic through two points with their slopes."""
     h = b.step - a.step
-    curvature = (b.value - a.value - a.slope * h) / jnp.square(h)
-    return a.step - a.slope / (2 * curvature)
-
-
-def _cubic(a: Point, b: Point, c: Point) -> jax.Array:
-    """The minimum of the cubic through three points, with the slope at the first."""
-    h, k = b.step - a.step, c.step - a.step
-    rise_b = b.value - a.value - a.slope * h
-    rise_c = c.value - a.value - a.slope * k
-    determinant = jnp.square(h * k) * (h - k)
-    p = (k * k * rise_b - h * h * rise_c) / determinant
-    q = (h * h * h * rise_c - k * k * k * rise_b) / determinant
-    return a.step + (-q + jnp.sqrt(q * q - 3 * p * a.slope)) / (3 * p)
+    d1 = a.slope + b.slope - 3 * (b.value - a.value) / h
+    d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - a.slope * b.slope)
+    return b.step - h * (b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2)
 
 
 def _report(start, end):

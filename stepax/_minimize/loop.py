@@ -23,7 +23,14 @@ from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from .frame import Frame
 from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
-from .stop import OFF, PATIENCE, Tolerances, largest, resolve_tolerances
+from .stop import (
+    OFF,
+    PATIENCE,
+    PATIENCE_OF_SEARCHES,
+    Tolerances,
+    largest,
+    resolve_tolerances,
+)
 
 
 # As arrays of NumPy, which no tracer keeps.
@@ -201,10 +208,17 @@ class Loop:
 
     def _judge(self, run: Run, new: Place, is_stuck: jax.Array) -> Run:
         """The run with a step, or without it if that is refused."""
-        is_taken = hold(_is_finite(new) & ~is_stuck)
         still_values, still_steps = self._still(run, new)
+        rests = still_values >= (PATIENCE_OF_SEARCHES if self._searches else PATIENCE)
+        if self._searches and self._tol.value is not OFF:
+            # A search at the limit of its precision may go to and fro by more than one
+            # rounding; a rise by many is no rest.
+            size = jnp.maximum(jnp.abs(run.at.value), jnp.abs(new.value))
+            rises = new.value - run.lowest > 4 * self._tol.value * size
+            is_stuck = is_stuck | (rises & rests)
+        is_taken = hold(_is_finite(new) & ~is_stuck)
         code = jnp.where(still_steps >= PATIENCE, _STEP, RUNNING)
-        code = jnp.where(still_values >= PATIENCE, _VALUE, code)
+        code = jnp.where(rests, _VALUE, code)
         code = jnp.where(new.norm <= self._tol.gradient, _GRADIENT, code)
         refusal = jnp.where(run.tried == 1, _SEARCH, RUNNING)
         refusal = jnp.where(is_stuck, refusal, _NOT_FINITE)
@@ -228,10 +242,7 @@ class Loop:
             size = jnp.maximum(jnp.abs(old.value), jnp.abs(new.value))
             limit = self._tol.value * size
             if self._searches:
-                # A search at the limit of its precision may go to and fro by more than
-                # one rounding; a rise by many is no rest.
-                fall = run.lowest - new.value
-                is_still = (fall <= limit) & (fall >= -4 * limit)
+                is_still = run.lowest - new.value <= limit
             else:
                 is_still = jnp.abs(new.value - old.value) <= limit
             values = count(is_still, values)

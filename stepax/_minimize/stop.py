@@ -2,13 +2,14 @@
 
     max |g| <= gradient                                  converged by gradient
     |f' - f| <= value max(|f'|, |f|),  5 times in a row  converged by value
-    f* - f' <= value max(|f'|, |f|)    the same, along a line; f* is the lowest so far
+    f* - f' <= value max(|f'|, |f|)   10 times, after searches; f* is the lowest so far
     max |x' - x| <= step max |x'|,     5 times in a row  converged by step
 
 The last two compare one step with the next, and in a flat valley, or with a small
 learning rate, a step may be short far from a minimum.  So a rule that is 0 is off, as
 `step` is by default; `value` is on only for methods that search along a line, at the
-rounding of the value; and one short step is not enough.
+rounding of the value; and one short step is not enough.  In float32 a plateau of
+Wood's function holds searches up for more than five steps.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from .._engine.numerics import joined
 from .._engine.precision import compute_dtype, real_dtype
 
 
-PATIENCE = 5
+PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
 # A rule that is off: no array, so that a program knows it when it is compiled.
 OFF: Any = ()
 
