@@ -26,6 +26,8 @@ from jax.typing import ArrayLike, DTypeLike
 from ._engine import deprecated, numerics
 from ._engine.migrate import Migration as Migration, migrate as migrate
 from ._engine.numerics import has_numbers, strong
+from ._engine.packed import Packed as Packed
+from ._engine.packing import pack as pack, unpack as unpack
 from ._engine.protocol import is_none
 from ._engine.reduce import (
     max as max,

@@ -13,6 +13,7 @@ from .flow import Flow, Scope
 from .kernel import Pass
 from .protocol import Transformation, takes_extra_args, transformation
 from .rule import Rule
+from .runs import open_flow
 
 
 class Composite:
@@ -132,13 +133,13 @@ def build(node: Rule | Composite) -> Transformation:
     steps = _steps(node)
 
     def update(updates, state, params=None, **extra_args):
-        flow = Flow(updates, params)
+        flow = open_flow(updates, params)
         states, scopes = list(_states(node, state)), _scopes(node, flow, None)
         new = []
         for step in steps:
             old = states[len(new) : len(new) + step.size]
             new += step(flow, old, list(it.islice(scopes, step.size)), extra_args)
-        return flow.treedef.unflatten(flow.leaves), _close(node, iter(new))
+        return flow.updates, _close(node, iter(new))
 
     return transformation(node.init, update, node)
 

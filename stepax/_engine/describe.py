@@ -14,6 +14,7 @@ from jax.tree_util import tree_flatten_with_path
 from . import select
 from .anatomy import Organ, open_up
 from .flow import Flow
+from .packing import unpack
 from .paths import join
 from .protocol import (
     GradientTransformation,
@@ -129,13 +130,15 @@ def describe(
     of another library it says what its state and signature tell.
 
     tx: the transformation.
-    params: the parameters, or `jax.ShapeDtypeStruct`s in their place.
+    params: the parameters, or `jax.ShapeDtypeStruct`s in their place; packed ones are
+        described as if they were not.
     state: from which to read hyperparameters; those of the first state if `None`.
 
     Raises a `TypeError` for `tx` that is no transformation, and what its `init` raises.
     Returns an object to print, whose `to_dict` gives the same as data.
     """
     require(tx, "`tx` of `describe`")
+    params, state = unpack((params, state))
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
     at = [i for i, p in enumerate(leaves) if is_array(p)]
     found: list = []

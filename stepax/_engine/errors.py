@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from .packed import Packed
 from .protocol import is_none
 
 
@@ -37,7 +38,16 @@ def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
         lines.append(f"only in {reference}: {some(missing)}")
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
+    if _holds_packed(found) != _holds_packed(wanted):
+        lines.append(
+            "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
+        )
     return ValueError("; ".join(lines))
+
+
+def _holds_packed(tree: Any) -> bool:
+    is_packed = lambda x: isinstance(x, Packed)
+    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
 
 
 def _kind(tree: Any) -> str:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from . import errors
+from .packed import Packed
 from .protocol import MaskedNode, is_array, is_none
 
 
@@ -49,6 +50,8 @@ class Part(list):
 
         As in Optax, one stands for all below a single label.
         """
+        if isinstance(tree, Packed):
+            return tree.cut(self.cut)
         if self.outer is not None:
             tree = self.outer.cut(tree)
         if self.keep.treedef is None:
@@ -154,7 +157,7 @@ class Flow:
                 "this transformation reads the parameters, but `params` is missing: "
                 "call `update(updates, state, params)`"
             )
-        params = align(self, self.whole_params, "params")
+        params = self.align(self.whole_params, "params")
         for i, (g, p) in enumerate(zip(self.leaves, params, strict=True)):
             if is_still(g):
                 continue
@@ -165,6 +168,14 @@ class Flow:
             self.check_shape(i, jnp.shape(p), "its parameter")
         return params
 
+    def align(self, other: Any, name: str) -> list:
+        """The parts of `other` that stand where the gradients have leaves."""
+        return align(self, other, name)
+
+    def fold(self, parts: list, like: Any, scope: Scope) -> Any:
+        """The tree of which `align` gave the parts, with others in their place."""
+        return fold(self, parts, like, scope)
+
     def check_shape(self, i: int, shape: tuple, of: str) -> None:
         if jnp.shape(self.leaves[i]) != shape:
             raise ValueError(
@@ -172,10 +183,18 @@ class Flow:
                 f"{jnp.shape(self.leaves[i])}, {of} has shape {shape}"
             )
 
+    @property
+    def updates(self) -> Any:
+        """The current updates as a tree."""
+        return self.treedef.unflatten(self.leaves)
+
     def cut(self, scope: Scope) -> Any:
-        """The current updates as a tree, without the leaves out of scope."""
-        whole = self.treedef.unflatten(self.leaves)
-        return whole if scope is None else scope.cut(whole)
+        """The current updates, without the leaves out of scope."""
+        return self.updates if scope is None else scope.cut(self.updates)
+
+    def outline(self, scope: Scope) -> Any:
+        """The same for masks, which look at structure, shapes and dtypes alone."""
+        return self.cut(scope)
 
     def cut_params(self, scope: Scope) -> Any:
         """The parameters as a tree, without the leaves out of scope."""

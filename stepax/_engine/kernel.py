@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from . import precision
-from .flow import Flow, Scope, align, fold, is_still
+from .flow import Flow, Scope, is_still
 from .numerics import joined
 from .rule import Rule
+from .runs import PackedFlow
 
 
 class Pass:
@@ -48,14 +49,19 @@ class Pass:
         # The precision of all that meets in a rule is the same, but real factors meet
         # complex gradients, which strict promotion would not allow.
         with jax.numpy_dtype_promotion("standard"):
-            return self._run(flow, states, scopes, extra)
+            if not isinstance(flow, PackedFlow):
+                return self._run(flow, states, scopes, extra)
+            runs, reached = flow.runs(scopes, [rule.by_leaf for rule in self.rules])
+            new = self._run(runs, states, reached, extra)
+            flow.close(runs)
+            return new
 
     def _run(self, flow, states, scopes, extra):
         active = self._active(flow, scopes)
         columns = []  # columns[n][m]: slot m of rule n, a list over leaves
         for rule, state in zip(self.rules, states, strict=True):
             rule.check(state)
-            columns.append([align(flow, getattr(state, k), k) for k in rule.slots])
+            columns.append([flow.align(getattr(state, k), k) for k in rule.slots])
         rows = self._rows(flow, columns, active)
         ps = self._params(flow, active)
         cs, shared = self._once(flow, states, ps, rows, active, extra)
@@ -69,7 +75,7 @@ class Pass:
                 continue
             pairs = zip(rule.slots, columns[n], strict=True)
             slots = {
-                k: fold(flow, x, getattr(states[n], k), scopes[n]) for k, x in pairs
+                k: flow.fold(x, getattr(states[n], k), scopes[n]) for k, x in pairs
             }
             new.append(rule.State(**shared[n], **slots))
         return new

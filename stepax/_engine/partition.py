@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from . import errors, select
 from .compose import Composite, build
 from .flow import Flow, Labels, Part, Scope
+from .packed import outline
 from .protocol import (
     EmptyState,
     GradientTransformation,
@@ -45,11 +46,11 @@ MultiTransformState = PartitionState
 
 def _bare(flow: Flow, scope: Scope) -> list[bool]:
     """The leaves in scope that are `None`, in the parameters, too."""
-    tree = flow.cut(scope)
+    tree = flow.outline(scope)
     found = [g is None for g in jax.tree.leaves(tree, is_leaf=is_none)]
     if any(found) and flow.whole_params is not None:
         treedef = jax.tree.structure(tree, is_leaf=is_none)
-        params = treedef.flatten_up_to(flow.cut_params(scope))
+        params = treedef.flatten_up_to(outline(flow.cut_params(scope)))
         found = [x and p is None for x, p in zip(found, params, strict=True)]
     return found
 
@@ -91,13 +92,13 @@ class Masked(Composite):
         return MaskedState(*states)
 
     def scopes(self, flow, scope):
-        keep = select.resolve_mask(self.mask, flow.cut(scope))
+        keep = select.resolve_mask(self.mask, flow.outline(scope))
         return [Part(_chosen(keep, True, _bare(flow, scope)), scope)]
 
 
 def _nones(params: Any, labels: list) -> list[bool]:
     """Which leaves are `None`; as many as there are labels."""
-    leaves = jax.tree.leaves(params, is_leaf=is_none) if labels else []
+    leaves = jax.tree.leaves(outline(params), is_leaf=is_none) if labels else []
     return [p is None for p in leaves]
 
 
@@ -113,6 +114,7 @@ class Partition(Composite):
         found = select.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
         if strange:
+            tree = outline(tree)
             leaves = jax.tree.leaves(tree, is_leaf=is_none)
             unknown = [i for i in strange if is_array(leaves[i])]
             if unknown:
@@ -156,7 +158,7 @@ class Partition(Composite):
         return PartitionState(dict(zip(self.names, states, strict=True)))
 
     def scopes(self, flow, scope):
-        found, bare = self._resolve(flow.cut(scope)), _bare(flow, scope)
+        found, bare = self._resolve(flow.outline(scope)), _bare(flow, scope)
         return [Part(_chosen(found, name, bare), scope) for name in self.names]
 
 

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from . import errors
 from .numerics import safe_increment
+from .packed import Packed
 from .precision import scalar_dtype
 from .protocol import EmptyState, is_array, is_none
 
@@ -132,6 +133,9 @@ class Rule:
     whole: list of all g -> a statistic, which `once` gets instead.
     needs_params: whether `leaf` or `total` reads `p`.
     reads: the keywords that `once` takes from `extra`.
+    by_leaf: whether `leaf` depends on the shape of an array or on more than one number
+        of it at a time, so that arrays may not be joined for it; also so if one of the
+        slots is not `alike`.
     guard: whether it cleans each gradient by itself and keeps only flags of what it
         found, so that `MultiSteps` runs it on every micro-batch.
     recipe: the factory that made it and its arguments; set by `recipe`.
@@ -146,8 +150,12 @@ class Rule:
     whole: Callable | None = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
+    by_leaf: bool = False
     guard: bool = False
     recipe: Any = None
+
+    def __post_init__(self):
+        self.by_leaf |= not all(slot.alike for slot in self.slots.values())
 
     @property
     def name(self) -> str:
@@ -158,6 +166,8 @@ class Rule:
         return self
 
     def init(self, params: Any) -> Any:
+        if self.by_leaf and isinstance(params, Packed):
+            params = params.unpack()
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
 
         def column(slot):

@@ -25,6 +25,7 @@ from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
 from . import errors
 from .flow import Labels
+from .packed import outline
 from .protocol import MaskedNode, is_array, is_none
 
 
@@ -62,6 +63,7 @@ def resolve(
     what: the name of the argument, for errors.
     kind: a class of labels that are trees themselves.
     """
+    tree = outline(tree)
     if not jax.tree.leaves(tree, is_leaf=is_none):
         return Labels([])  # also the opaque tree that `map_params` passes to `init`
     if is_function(spec) and not _is_like(spec, tree):
@@ -111,6 +113,7 @@ def _callable_tree(spec: Any, what: str) -> TypeError:
 
 def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> Labels:
     """A boolean for each leaf of `tree`, `None` only for a `None`; see `resolve`."""
+    tree = outline(tree)
     labels = resolve(spec, tree, what)
     if all(type(x) is bool for x in labels):
         return labels

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from .._engine import errors, select
 from .._engine.flow import Flow, align
+from .._engine.packed import Packed
 from .._engine.precision import compute_dtype, mixing
 from .._engine.protocol import is_array, is_none
 from .._engine.rule import is_trainable
@@ -37,12 +38,23 @@ def box_of(lower: Any, upper: Any, flow: Flow, live: list[int]) -> Box:
 
     def side(name, bound, nothing):
         labels = select.resolve(bound, flow.whole_params, name)
+        if isinstance(flow.whole_params, Packed):
+            labels = _joined(labels, flow.whole_params, nothing)
         column = align(flow, treedef.unflatten(labels), name)
         found = [nothing if column[i] is None else column[i] for i in live]
         pairs = zip(found, dtypes, strict=True)
         return [jnp.asarray(b).astype(dtype) for b, dtype in pairs]
 
     return Box(side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf))
+
+
+def _joined(labels: list, params: Packed, nothing: float) -> tuple:
+    """The bounds of the vectors of packed parameters."""
+    outline = jax.tree.leaves(params.outline(), is_leaf=is_none)
+    pairs = zip(labels, outline, strict=True)
+    filled = [(nothing if b is None else b, p) for b, p in pairs if p is not None]
+    arrays = [jnp.broadcast_to(jnp.asarray(b, p.dtype), p.shape) for b, p in filled]
+    return params.layout.pack(arrays).vectors
 
 
 def clip(xs: list, box: Box) -> list:
@@ -121,6 +133,7 @@ def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
 
     Values are looked at where they are known, that is outside of `jit`.
     """
+    params = params.unpack() if isinstance(params, Packed) else params
     leaves = jax.tree.leaves(params, is_leaf=is_none)
     sides = [select.resolve(b, params, k) for k, b in _sides(lower, upper)]
     for i, (p, l, u) in enumerate(zip(leaves, *sides, strict=True)):

@@ -23,6 +23,7 @@ from .._engine.chain import chain
 from .._engine.control import branch
 from .._engine.flow import Flow, align
 from .._engine.numerics import safe_increment, widen
+from .._engine.packing import by_leaf
 from .._engine.precision import mixing
 from .._engine.protocol import (
     GradientTransformation,
@@ -145,7 +146,7 @@ def scale_by_galore(
         )
         return flow.treedef.unflatten(us), GaLoreState(count, inner, projector)
 
-    return transformation(init, update, inner=(base,))
+    return transformation(*by_leaf(init, update), inner=(base,))
 
 
 class _View(NamedTuple):

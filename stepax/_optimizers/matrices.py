@@ -15,6 +15,7 @@ import numpy as np
 
 from .._engine import errors, select
 from .._engine.flow import Flow, align, is_still
+from .._engine.packing import by_leaf
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -145,4 +146,4 @@ def on_matrices(
         stacks, new = inner.update(stacks, move_state(state, to), None, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
-    return transformation(inner.init, update, inner=(inner,))
+    return transformation(*by_leaf(inner.init, update), inner=(inner,))

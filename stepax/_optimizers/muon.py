@@ -156,7 +156,8 @@ def scale_by_muon(
         return (_dual_norm(m, o) * o if adaptive else o), mu
 
     shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
-    tx = build(Rule(leaf, MuonState, {"mu": Slot(dtype=mu_dtype)}, shared, once))
+    slots = {"mu": Slot(dtype=mu_dtype)}
+    tx = build(Rule(leaf, MuonState, slots, shared, once, by_leaf=True))
     if not is_stack:
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
@@ -199,7 +200,7 @@ def _scale_by_shape(
             return (max(rows, columns) ** 0.5 * consistent_rms * g,)
         return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
 
-    return build(Rule(leaf))
+    return build(Rule(leaf, by_leaf=True))
 
 
 @public("optimizer", paper=PAPER)

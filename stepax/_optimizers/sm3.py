@@ -65,7 +65,7 @@ def scale_by_sm3(
         return u, s, u
 
     slots = {"mu": Slot(is_wide=True, encode=_maxima, decode=_minimum), "nu": Slot()}
-    return build(Rule(leaf, ScaleBySM3State, slots))
+    return build(Rule(leaf, ScaleBySM3State, slots, by_leaf=True))
 
 
 @public("optimizer", paper="arXiv:1901.11150")

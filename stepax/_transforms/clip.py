@@ -61,7 +61,7 @@ def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
         # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
-    return build(Rule(leaf))
+    return build(Rule(leaf, by_leaf=True))
 
 
 @public(paper="arXiv:1211.5063")
@@ -162,7 +162,7 @@ def adaptive_grad_clip(
         most = clipping * jnp.maximum(unitwise_norm(p, axis), eps)
         return (unitwise_clip(unitwise_norm(g, axis), most, g),)
 
-    return build(Rule(leaf, needs_params=True))
+    return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 def per_example_global_norm_clip(

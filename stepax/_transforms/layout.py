@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.flow import Flow, is_float0, is_still
+from .._engine.packing import by_leaf
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -55,7 +56,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
                 flow.leaves[i] = u
         return flow.treedef.unflatten(flow.leaves), state
 
-    return transformation(init, update, inner=(inner,))
+    return transformation(*by_leaf(init, update), inner=(inner,))
 
 
 def _filled(g, p):

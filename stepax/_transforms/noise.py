@@ -18,6 +18,7 @@ from .. import tree
 from .._engine import deprecated
 from .._engine.leafwise import map_gradients
 from .._engine.numerics import safe_increment, widen
+from .._engine.packing import by_leaf
 from .._engine.protocol import GradientTransformation, transformation
 from .._engine.registry import public
 from .._engine.twin import twin
@@ -58,7 +59,7 @@ def add_noise(
     def update(updates, state, params=None, **extra_args):
         return _step(updates, state, eta, gamma)
 
-    return transformation(init, update)
+    return transformation(*by_leaf(init, update))
 
 
 # Jitted, since compiled noise differs from noise that is drawn operation by operation.

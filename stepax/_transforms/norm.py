@@ -41,7 +41,7 @@ def scale_by_trust_ratio(
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
 
-    return build(Rule(leaf, needs_params=True))
+    return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 @public()
@@ -51,7 +51,7 @@ def scale_by_param_block_norm(min_scale: ArrayLike = 1e-3) -> GradientTransforma
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     """
     leaf = lambda g, p, c: (g * floored_norm(p, min_scale),)
-    return build(Rule(leaf, needs_params=True))
+    return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 @public()
@@ -63,7 +63,7 @@ def scale_by_param_block_rms(min_scale: ArrayLike = 1e-3) -> GradientTransformat
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     """
     leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale),)
-    return build(Rule(leaf, needs_params=True))
+    return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 @public()
@@ -96,4 +96,4 @@ def centralize() -> GradientTransformation:
             return (g,)
         return (g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True),)
 
-    return build(Rule(leaf))
+    return build(Rule(leaf, by_leaf=True))

@@ -1,0 +1,267 @@
+"""Many arrays in one vector for each dtype.
+
+Hundreds of small arrays take longer to dispatch and to compile than to compute with.  A
+`Packed` is a tree whose arrays lie one after another in a few vectors, which to JAX are
+its leaves: gradients, states and loops carry them alone.  `runs` shows the engine the
+arrays in them.
+"""
+
+import functools as ft
+import itertools as it
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
+
+
+class Segment(NamedTuple):
+    """Where an array lies: in which vector, and from where on."""
+
+    vector: int
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which array of a tree lies where; static.
+
+    treedef: of the tree.
+    segments: one for each of its leaves, in flattening order.
+    names: of the vectors, which are those of the dtypes.
+    """
+
+    treedef: Any
+    segments: tuple[Segment, ...]
+    names: tuple[str, ...]
+
+    def __repr__(self):
+        return f"<{len(self.segments)} arrays in {', '.join(self.names)}>"
+
+    # Layouts are hashed and compared whenever a jitted function is called.
+    def __hash__(self):
+        return self._hash
+
+    def __eq__(self, other):
+        return self is other or (
+            isinstance(other, Layout)
+            and self._hash == other._hash
+            and (self.treedef, self.segments, self.names)
+            == (other.treedef, other.segments, other.names)
+        )
+
+    @ft.cached_property
+    def _hash(self):
+        return hash((self.treedef, self.segments, self.names))
+
+    @ft.cached_property
+    def groups(self) -> list[list[int]]:
+        """The numbers of the leaves in each vector, as they lie there."""
+        groups: list = [[] for _ in self.names]
+        for i in sorted(range(len(self.segments)), key=lambda i: self.segments[i][:2]):
+            groups[self.segments[i].vector].append(i)
+        return groups
+
+    @property
+    def places(self) -> Any:
+        """The tree, with the number of each leaf in its place."""
+        return self.treedef.unflatten(range(len(self.segments)))
+
+    def pack(self, leaves: Sequence) -> "Packed":
+        """The tree with these leaves, which may all have more axes in front."""
+        vectors = []
+        for group in self.groups:
+            axes = leaves[group[0]].ndim - len(self.segments[group[0]].shape)
+            vectors.append(join([leaves[i] for i in group], axes))
+        return Packed(vectors, self)
+
+
+def lay_out(treedef: Any, shapes: Sequence, groups: Mapping[str, Sequence]) -> Layout:
+    """The layout that has the leaves of each group, by their numbers, in one vector."""
+    segments = {}
+    for n, group in enumerate(groups.values()):
+        starts = it.accumulate([math.prod(shapes[i]) for i in group], initial=0)
+        for i, start in zip(group, starts, strict=False):
+            segments[i] = Segment(n, start, shapes[i])
+    return Layout(treedef, tuple(segments[i] for i in range(len(shapes))), (*groups,))
+
+
+@register_pytree_with_keys_class
+class Packed:
+    """A tree in a few vectors; made by `stepax.tree.pack`.
+
+    vectors: one for each dtype; what is made of them may have more axes in front.
+    layout: which array lies where.
+    """
+
+    def __init__(self, vectors: Sequence, layout: Layout):
+        self.vectors = tuple(vectors)
+        self.layout = layout
+
+    def __repr__(self):
+        return f"Packed({list(self.vectors)}, {self.layout})"
+
+    def tree_flatten_with_keys(self):
+        keys = map(GetAttrKey, self.layout.names)
+        return tuple(zip(keys, self.vectors, strict=True)), self.layout
+
+    def tree_flatten(self):
+        return self.vectors, self.layout
+
+    @classmethod
+    def tree_unflatten(cls, layout, vectors):
+        return cls(vectors, layout)
+
+    def unpack(self) -> Any:
+        """The tree."""
+        leaves: list = [None] * len(self.layout.segments)
+        for vector, group in zip(self.vectors, self.layout.groups, strict=True):
+            shapes = [self.layout.segments[i].shape for i in group]
+            is_node = not hasattr(vector, "dtype")  # stands for all that is in it
+            parts = [vector] * len(group) if is_node else split(vector, shapes)
+            for i, x in zip(group, parts, strict=True):
+                leaves[i] = x
+        return self.layout.treedef.unflatten(leaves)
+
+    def outline(self) -> Any:
+        """The tree, with shapes and dtypes in place of arrays."""
+        shapes = [
+            jax.ShapeDtypeStruct(x.shape, self.vectors[x.vector].dtype)
+            for x in self.layout.segments
+        ]
+        return self.layout.treedef.unflatten(shapes)
+
+    def cut(self, cut: Callable) -> "Packed":
+        """What is left of the tree where `cut` takes some of its leaves away."""
+        kept, treedef = jax.tree.flatten(cut(self.layout.places))
+        if len(kept) == len(self.layout.segments):
+            return self
+        number = {i: n for n, i in enumerate(kept)}
+        groups, vectors = {}, []
+        for n, name in enumerate(self.layout.names):
+            group = [i for i in self.layout.groups[n] if i in number]
+            if group:
+                groups[name] = [number[i] for i in group]
+                vectors.append(join([self.piece(*x) for x in self._spans(group)]))
+        shapes = [self.layout.segments[i].shape for i in kept]
+        return Packed(vectors, lay_out(treedef, shapes, groups))
+
+    def piece(self, first: int, last: int) -> Any:
+        """What lies from one leaf to another, in their vector."""
+        segments = self.layout.segments
+        vector = self.vectors[segments[first].vector]
+        start, stop = segments[first].start, segments[last].stop
+        return vector if stop - start == vector.size else _slice(vector, start, stop)
+
+    def _spans(self, group: list[int]) -> list[tuple[int, int]]:
+        """The first and the last of all leaves in a group without a gap between."""
+        segments = self.layout.segments
+        is_gap = lambda i, j: segments[i].stop < segments[j].start
+        gaps = [(i, j) for i, j in it.pairwise(group) if is_gap(i, j)]
+        firsts = [group[0], *(j for _, j in gaps)]
+        return list(zip(firsts, [*(i for i, _ in gaps), group[-1]], strict=True))
+
+
+def outline(tree: Any) -> Any:
+    """The tree itself; for a packed one, its shapes and dtypes."""
+    return tree.outline() if isinstance(tree, Packed) else tree
+
+
+def join(arrays: Sequence, axes: int = 0) -> Any:
+    """One vector of several arrays, which have so many axes more in front."""
+    first = arrays[0]
+    if isinstance(first, jax.ShapeDtypeStruct):
+        front = first.shape[:axes]
+        size = sum(math.prod(x.shape[axes:]) for x in arrays)
+        return jax.ShapeDtypeStruct((*front, size), first.dtype)
+    if isinstance(first, np.ndarray):  # also the float0 gradients of integers
+        return np.concatenate(_flat(arrays, axes), axes)
+    return _flat(arrays, axes)[0] if len(arrays) == 1 else _join(list(arrays), axes)
+
+
+def _flat(arrays, axes):
+    return [x.reshape(*x.shape[:axes], -1) for x in arrays]
+
+
+@ft.partial(jax.jit, static_argnums=1)
+def _join(arrays, axes):
+    return jnp.concatenate(_flat(arrays, axes), axes)
+
+
+def _slice(vector, start, stop):
+    if isinstance(vector, jax.ShapeDtypeStruct):
+        shape = (*vector.shape[:-1], stop - start)
+        return jax.ShapeDtypeStruct(shape, vector.dtype)
+    if isinstance(vector, np.ndarray):
+        return vector[..., start:stop]
+    return jax.lax.slice_in_dim(vector, start, stop, axis=-1)
+
+
+def split(vector: Any, shapes: Sequence[tuple]) -> list:
+    """Arrays of these shapes, and the vector's axes in front, one after another."""
+    front = vector.shape[:-1]
+    shapes = tuple((*front, *shape) for shape in shapes)
+    if isinstance(vector, jax.ShapeDtypeStruct):
+        return [jax.ShapeDtypeStruct(shape, vector.dtype) for shape in shapes]
+    if isinstance(vector, np.ndarray):
+        return _shaped(np.split(vector, _starts(vector, shapes)[1:], -1), shapes)
+    if len(shapes) == 1:
+        return [vector.reshape(shapes[0])]
+    return _jitted_split(vector, shapes)
+
+
+def _shaped(parts, shapes):
+    return [x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)]
+
+
+def _sizes(vector, shapes):
+    front = math.prod(vector.shape[:-1])
+    return [math.prod(shape) // front if front else 0 for shape in shapes]
+
+
+def _starts(vector, shapes):
+    return list(it.accumulate(_sizes(vector, shapes)[:-1], initial=0))
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _split(vector, shapes):
+    """Slices that XLA compiles once for each shape.
+
+    It would write the starts into the code, and compile each slice by itself, which
+    takes seconds.  Scalars behind a barrier become constants of that code, too;
+    vectors of two do not.
+    """
+    if vector.size > np.iinfo(np.int32).max:
+        return _split_at_once(vector, shapes)
+    starts = [np.array([x, 0], np.int32) for x in _starts(vector, shapes)]
+    starts = jax.lax.optimization_barrier(starts)
+    sizes = _sizes(vector, shapes)
+    slices = [
+        jax.lax.dynamic_slice_in_dim(vector, start[0], size, axis=-1)
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    return _shaped(slices, shapes)
+
+
+def _split_at_once(vector, shapes):
+    sizes = _sizes(vector, shapes)
+    return _shaped(jax.lax.split(vector, sizes, vector.ndim - 1), shapes)
+
+
+@_split.defjvp
+def _split_tangent(shapes, primals, tangents):
+    # A single operation, whose transpose joins: that of a slice pads with zeros.
+    (vector,), (change,) = primals, tangents
+    return _split(vector, shapes), _split_at_once(change, shapes)
+
+
+_jitted_split = jax.jit(_split, static_argnums=1)
