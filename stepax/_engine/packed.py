@@ -242,14 +242,19 @@ def _split(vector, shapes):
     """
     if vector.size > np.iinfo(np.int32).max:
         return _split_at_once(vector, shapes)
-    starts = [np.array([x, 0], np.int32) for x in _starts(vector, shapes)]
+    starts = [np.array([x, 0], np.uint32) for x in _starts(vector, shapes)]
     starts = jax.lax.optimization_barrier(starts)
-    sizes = _sizes(vector, shapes)
+    front = vector.shape[:-1]
+    zeros = [np.uint32(0)] * len(front)
     slices = [
-        jax.lax.dynamic_slice_in_dim(vector, start[0], size, axis=-1)
-        for start, size in zip(starts, sizes, strict=True)
+        jax.lax.dynamic_slice(vector, [*zeros, _first(start)], [*front, size])
+        for start, size in zip(starts, _sizes(vector, shapes), strict=True)
     ]
     return _shaped(slices, shapes)
+
+
+def _first(x):
+    return jax.lax.squeeze(jax.lax.slice(x, [0], [1]), [0])
 
 
 def _split_at_once(vector, shapes):

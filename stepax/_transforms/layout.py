@@ -1,17 +1,16 @@
 """Running a transformation on vectors instead of trees.
 
 One vector holds all leaves, which saves calls for many small arrays, and costs copies
-and the sharding of large ones.
+and the sharding of large ones.  `stepax.tree.pack` saves the copies, too.
 
 Difference from Optax: leaves of several dtypes are not promoted to one.
 """
-
-import itertools as it
 
 import jax
 import jax.numpy as jnp
 
 from .._engine.flow import Flow, is_float0, is_still
+from .._engine.packed import split
 from .._engine.packing import by_leaf
 from .._engine.protocol import (
     GradientTransformation,
@@ -98,9 +97,6 @@ def _concatenate(leaves):
         return jnp.concatenate([jnp.ravel(x) for x in leaves])
 
 
-@jax.jit
 def _cut(vector, likes):
-    sizes = [x.size for x in likes]
-    parts = jnp.split(vector, list(it.accumulate(sizes[:-1])))
-    pairs = zip(parts, likes, strict=True)
-    return [part.reshape(x.shape).astype(x.dtype) for part, x in pairs]
+    parts = split(vector, [x.shape for x in likes])
+    return [part.astype(x.dtype) for part, x in zip(parts, likes, strict=True)]
