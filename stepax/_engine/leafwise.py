@@ -11,7 +11,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from . import errors
 from .control import branch
 from .flow import Flow, align, is_float0, is_still
-from .numerics import has_numbers
+from .numerics import every_finite, has_numbers, joined, widen
 from .precision import is_inexact
 from .protocol import MaskedNode, is_array
 
@@ -113,7 +113,18 @@ def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
 
 def all_finite(updates: Any) -> jax.Array:
     """Whether every number in a tree is finite, as in an empty one."""
-    return count_not_finite(updates) == jnp.zeros([], jnp.int32)
+    leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
+    return _all([_finite(x) for x in leaves])
+
+
+@jax.jit
+def _finite(x):
+    return every_finite(widen(x))
+
+
+@jax.jit
+def _all(flags):
+    return joined(flags, jnp.logical_and, jnp.all) if flags else jnp.array(True)
 
 
 # A loss that is NaN makes all gradients NaN, and models have more numbers than an int32

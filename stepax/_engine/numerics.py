@@ -93,6 +93,21 @@ def held(parts: list, whole: Callable) -> jax.Array:
     return whole(jax.lax.optimization_barrier(jnp.stack(parts)), 0)
 
 
+def every_finite(x: jax.Array) -> jax.Array:
+    """Whether all numbers of an inexact array are finite."""
+    # XLA's CPU compiler reads an array once for a sum of differences, but writes out
+    # what `jnp.all` is of, also a constant; and its `max` loses a NaN beside an inf.
+    return jnp.sum(x - x) == 0
+
+
+def any_nan(x: jax.Array) -> jax.Array:
+    """Whether there is a NaN in an inexact array."""
+    parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
+    # The sign of an infinity is finite; otherwise as in `every_finite`.
+    found = [jnp.isnan(jnp.sum(jnp.sign(part))) for part in parts]
+    return ft.reduce(jnp.logical_or, found)
+
+
 def abs_sq(x: ArrayLike) -> jax.Array:
     """|x|², elementwise and real also for complex x."""
     x = jnp.asarray(x)
@@ -193,12 +208,18 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
 
 def floored_norm(x: jax.Array, least: ArrayLike) -> jax.Array:
     """`safe_norm` at the cost of one sum: infinite where squares overflow."""
-    return _floored(lambda x: root(jnp.sum(abs_sq(x))), x, least)
+    return _at_least(least, root(jnp.sum(abs_sq(x))))
 
 
 def floored_root_mean_square(x: jax.Array, least: ArrayLike) -> jax.Array:
     """`safe_root_mean_squares` at the cost of one sum, as `floored_norm`."""
-    return _floored(lambda x: root(_mean(abs_sq(x))), x, least)
+    return _at_least(least, root(_mean(abs_sq(x))))
+
+
+def _at_least(least, measured):
+    """`_floored`, of a measure whose derivative is finite where it is 0."""
+    with jax.numpy_dtype_promotion("standard"):
+        return strong(jnp.where(measured <= least, least, measured))
 
 
 def _mean(x, axis=None, keepdims=False):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._engine.compose import build
+from .._engine.numerics import any_nan
 from .._engine.protocol import GradientTransformation
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
@@ -28,8 +29,7 @@ def zero_nans() -> GradientTransformation:
     """
 
     def leaf(g, p, c, found_nan):
-        is_nan = jnp.isnan(g)
-        return jnp.where(is_nan, 0, g), jnp.any(is_nan)
+        return jnp.where(jnp.isnan(g), 0, g), any_nan(g)
 
     flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
     return build(Rule(leaf, ZeroNansState, {"found_nan": flag}, guard=True))
