@@ -5,6 +5,7 @@ one window is not carried into the next one; complex and float64 gradients are
 accumulated as such; `gradient_transformation` takes keywords.
 """
 
+import functools as ft
 import inspect
 import operator
 from collections.abc import Callable
@@ -135,6 +136,11 @@ def _sum(total, g, n):
     return total + g.astype(total.dtype)
 
 
+@jax.jit
+def _zero_if(did, x):
+    return jnp.where(did, jnp.zeros_like(x), x)
+
+
 def _check_every_k(every_k: Any) -> None:
     try:
         is_enough = callable(every_k) or operator.index(every_k) >= 1
@@ -260,25 +266,27 @@ class MultiSteps:
         found = jax.tree.map(jnp.logical_or, found, before)
         add = lambda g, acc: self._add(acc, g, n)
         keep = lambda g, acc: acc
-        acc = map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
+
+        def gathered():
+            return map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
 
         def emit():
-            u, new = self._step(updates, acc, inner, params, extra)
+            u, new = self._step(updates, gathered(), inner, params, extra)
             also = jax.tree.map(jnp.logical_or, found, self._guards.read(new))
-            return u, MultiStepsState(
-                mini_step=jnp.zeros_like(n),
-                gradient_step=safe_increment(state.gradient_step),
-                inner_opt_state=self._guards.write(new, also),
-                acc_grads=jax.tree.map(jnp.zeros_like, acc),
-                skip_state=state.skip_state,
-            )
+            step = safe_increment(state.gradient_step)
+            return u, self._guards.write(new, also), step, jnp.array(True)
 
         def wait():
             marked = self._guards.write(inner, found)
-            waiting = state._replace(mini_step=n, inner_opt_state=marked, acc_grads=acc)
-            return zeros_like_updates(updates), waiting
+            step = state.gradient_step
+            return zeros_like_updates(updates), marked, step, jnp.array(False)
 
-        return branch(self._is_due(n, state.gradient_step), emit, wait)
+        # Whether it did comes back from the branch, so that the gathered gradients are
+        # written after they were read there, and are not copied.
+        due = self._is_due(n, state.gradient_step)
+        u, inner, step, did = branch(due, emit, wait)
+        n, acc = jax.tree.map(ft.partial(_zero_if, did), (n, gathered()))
+        return u, MultiStepsState(n, step, inner, acc, state.skip_state)
 
     def _step(self, updates, acc, inner, params, extra):
         # A leaf without a gradient in this call has none in the step.
