@@ -67,6 +67,14 @@ def test_there_is_one_vector_for_each_dtype():
     np.testing.assert_array_equal(packed.vectors[0][:12], kernel.ravel())
 
 
+def test_empty_arrays_take_no_room():
+    tree = {"a": jnp.ones(2), "b": jnp.ones((2, 2)), "z": jnp.zeros((0, 3))}
+    packed, tx = pack(tree), stepax.adamw(0.1, mask={"a": False, "**": True})
+    u, _ = tx.update(tree, tx.init(tree), tree)
+    v, _ = tx.update(packed, tx.init(packed), packed)
+    compare(_close, u, unpack(v))
+
+
 def _loss(tree):
     return sum(jnp.sum(jnp.sin(x.astype("float32"))) for x in jax.tree.leaves(tree))
 

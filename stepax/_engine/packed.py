@@ -67,7 +67,9 @@ class Layout:
     def groups(self) -> list[list[int]]:
         """The numbers of the leaves in each vector, as they lie there."""
         groups: list = [[] for _ in self.names]
-        for i in sorted(range(len(self.segments)), key=lambda i: self.segments[i][:2]):
+        # An empty array lies before the one that starts where it does.
+        place = lambda i: (self.segments[i].start, self.segments[i].stop)
+        for i in sorted(range(len(self.segments)), key=place):
             groups[self.segments[i].vector].append(i)
         return groups
 
@@ -160,7 +162,8 @@ class Packed:
         segments = self.layout.segments
         vector = self.vectors[segments[first].vector]
         start, stop = segments[first].start, segments[last].stop
-        return vector if stop - start == vector.size else _slice(vector, start, stop)
+        is_whole = stop - start == vector.shape[-1]
+        return vector if is_whole else _slice(vector, start, stop)
 
     def _spans(self, group: list[int]) -> list[tuple[int, int]]:
         """The first and the last of all leaves in a group without a gap between."""
