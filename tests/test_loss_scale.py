@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from cases import types
 from runs import close, compare, equal, everyhow, jitted, many, parameters, with_value
 
@@ -25,6 +24,7 @@ def run(tx, pattern, p):
 
 @pytest.mark.parametrize("pattern", ["......", "..x....x.", "xxx....", "...x......x"])
 def test_the_scale_is_pytorch_s(pattern):
+    torch = pytest.importorskip("torch")
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=1.0)
