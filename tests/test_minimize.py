@@ -292,10 +292,11 @@ def test_a_second_call_compiles_nothing():
     fun = lambda p, c: rosenbrock(p) + c * jnp.sum(p**2)
     run = lambda i, **more: stepax.minimize(fun, starts[i], args=(c[i % 2],), **more)
     first = run(0, tol=1e-3)
+    run(3, method=stepax.sgd(1e-3), tol=1e-3)
     with compilations() as found:
         run(1, tol=1e-2, max_steps=7)
         again = run(0, tol=1e-3)
-        run(2, method=stepax.lbfgs(), tol=Tolerances(gradient=1e-2))
+        run(2, method=stepax.sgd(1e-3), tol=Tolerances(gradient=1e-2))
     assert not found
     np.testing.assert_array_equal(first.params, again.params)
     one = lambda p: stepax.minimize(fun, p, args=(c[0],), method=SGD).params

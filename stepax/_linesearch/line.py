@@ -231,9 +231,9 @@ def hold(x: jax.Array) -> jax.Array:
 def decrease_error(
     point: Point,
     start: Point,
-    slope_rtol: jax.Array,
+    slope_rtol: ArrayLike,
     rtol: ArrayLike = 0.0,
-    approx_rtol: jax.Array | None = None,
+    approx_rtol: ArrayLike | None = None,
 ) -> jax.Array:
     """How far the value is from decreasing enough: 0 if it does, inf if not finite.
 

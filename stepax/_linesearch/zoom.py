@@ -73,30 +73,45 @@ class ScaleByZoomLinesearchState(NamedTuple):
     info: ZoomLinesearchInfo
 
 
-class _Settings(NamedTuple):
-    most: Any
-    tol: Any
-    increase_factor: Any
-    slope_rtol: Any
-    curv_rtol: Any
-    approx_dec_rtol: Any
-    precision: Any
+class Settings(NamedTuple):
+    """The numbers of a search, as the arguments of `scale_by_zoom_linesearch` say."""
+
+    most: Any = jnp.inf
+    tol: Any = 0.0
+    increase_factor: Any = 2.0
+    slope_rtol: Any = 1e-4
+    curv_rtol: Any = 0.9
+    approx_dec_rtol: Any = 1e-6
+    precision: Any = 1e-5
+
+
+class Ends(NamedTuple):
+    """Between which points the step is; their `grads` are empty.
+
+    low: the point of the lowest value so far, with a slope towards `high`; before an
+        interval is found, the last point.
+    high: the other end, if there is one.
+    """
+
+    low: Point
+    high: Point
+    is_bracketed: jax.Array
+
+    def is_short(self, settings: Settings) -> jax.Array:
+        """Whether there is an interval so short that a decrease is enough."""
+        width = jnp.abs(self.high.step - self.low.step)
+        return self.is_bracketed & (width <= settings.precision)
 
 
 class _Search(NamedTuple):
     """A search under way.
 
-    low: the point of the lowest value so far, with a slope towards `high`; before an
-        interval is found, the last point.
-    high: the other end.  Their `grads` are empty.
     best: what would be taken now, and its errors; at first the start.
     """
 
     count: jax.Array
     step: jax.Array
-    low: Point
-    high: Point
-    is_bracketed: jax.Array
+    ends: Ends
     is_done: jax.Array
     best: Point
     decrease_error: jax.Array
@@ -152,7 +167,7 @@ def scale_by_zoom_linesearch(
             f"`initial_guess_strategy` is {initial_guess_strategy!r}, expected 'keep' "
             "or 'one'"
         )
-    settings = _Settings(
+    settings = Settings(
         jnp.inf if max_learning_rate is None else max_learning_rate,
         tol,
         increase_factor,
@@ -193,57 +208,57 @@ def _bare(point: Point) -> Point:
     return point._replace(grads=())
 
 
-def _begin(line: Line, guess: Any, settings: _Settings) -> _Search:
+def _begin(line: Line, guess: Any, settings: Settings) -> _Search:
     guess = jnp.asarray(guess).astype(line.dtype)
     step = jnp.minimum(jnp.where(guess > 0, guess, 1), settings.most)
     no, infinite = jnp.zeros([], bool), jnp.full([], jnp.inf, line.dtype)
-    start = _bare(line.start)
-    nowhere = Point(*[jnp.full([], jnp.nan, line.dtype)] * 3)
-    count = jnp.zeros([], jnp.int32)
-    ends = start, nowhere
-    return _Search(count, step, *ends, no, no, line.start, infinite, infinite)
+    count, ends = jnp.zeros([], jnp.int32), nothing_known(_bare(line.start))
+    return _Search(count, step, ends, no, line.start, infinite, infinite)
+
+
+def nothing_known(start: Point) -> Ends:
+    """The ends before the first trial."""
+    nowhere = jnp.full_like(start.value, jnp.nan)
+    return Ends(start, Point(nowhere, nowhere, nowhere), jnp.zeros([], bool))
 
 
 @jax.jit
-def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search:
+def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     """Algorithms 3.5 and 3.6, from one trial to the next."""
     slope_rtol, rise = settings.slope_rtol, settings.approx_dec_rtol
     decrease = decrease_error(t, start, slope_rtol, approx_rtol=rise)
     curvature = curvature_error(t, start, settings.curv_rtol)
     decreases, is_flat = decrease <= settings.tol, curvature <= settings.tol
-
-    # Which end the trial becomes.
-    has_low = s.is_bracketed | (s.low.step > 0)
-    is_high = ~decreases | (has_low & (t.value >= s.low.value))
-    ahead = jnp.where(s.is_bracketed, s.high.step - s.low.step, 1)
-    turns = ~is_high & (t.slope * ahead >= 0)
-    is_bracketed = s.is_bracketed | is_high | turns
-    point = _bare(t)
-    low = choose(is_high, s.low, point)
-    high = choose(is_high, point, choose(turns, s.low, s.high))
-    other = choose(is_bracketed, high, s.low)
+    ends, is_low, step = narrow(s.ends, _bare(t), decreases, settings)
 
     # Whether to stop, and with what.
-    is_wolfe = decreases & is_flat & ~is_high
-    is_longest = ~is_bracketed & (t.step >= settings.most)
+    is_wolfe = is_low & is_flat
+    is_longest = ~ends.is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
     is_better = ~was_safe | (decreases & (t.value < s.best.value))
     is_taken = hold(is_wolfe | is_better)
     best = choose(is_taken, choose(hold(t.is_finite()), t, start), s.best)
     errors = s.decrease_error, s.curvature_error
     errors = choose(is_taken, (decrease, curvature), errors)
-    is_short = jnp.abs(s.high.step - s.low.step) <= settings.precision
-    is_enough = s.is_bracketed & is_short & (was_safe | decreases)
+    is_enough = s.ends.is_short(settings) & (was_safe | decreases)
+    is_done = is_wolfe | is_longest | is_enough
+    return _Search(safe_increment(s.count), step, ends, is_done, best, *errors)
 
-    return _Search(
-        safe_increment(s.count),
-        _next(low, other, is_bracketed, settings),
-        *(low, high),
-        is_bracketed,
-        is_wolfe | is_longest | is_enough,
-        best,
-        *errors,
-    )
+
+def narrow(
+    ends: Ends, t: Point, decreases: jax.Array, settings: Settings
+) -> tuple[Ends, jax.Array, jax.Array]:
+    """The ends after a trial, whether it is the lower one, and the next step."""
+    low, high, was_bracketed = ends
+    has_low = was_bracketed | (low.step > 0)
+    is_low = decreases & ~(has_low & (t.value >= low.value))
+    ahead = jnp.where(was_bracketed, high.step - low.step, 1)
+    turns = is_low & (t.slope * ahead >= 0)
+    is_bracketed = was_bracketed | ~is_low | turns
+    high = choose(is_low, choose(turns, low, high), t)
+    low, last = choose(is_low, t, low), low
+    step = _next(low, choose(is_bracketed, high, last), is_bracketed, settings)
+    return Ends(low, high, is_bracketed), is_low, step
 
 
 # Shares of an interval beside its ends where the next step is not, and by how much a
@@ -251,7 +266,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: _Settings) -> _Search
 _EDGE, _GROWTH = 0.1, 5.0
 
 
-def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: _Settings):
+def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: Settings):
     """A step between two points, or beyond the first one; comparisons with NaN fail."""
     left, right = jnp.minimum(a.step, b.step), jnp.maximum(a.step, b.step)
     edge = _EDGE * (right - left)

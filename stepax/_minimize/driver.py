@@ -14,7 +14,6 @@ from jax.typing import ArrayLike
 from .._engine import errors
 from .._engine.flow import Flow
 from .._engine.protocol import is_array, require
-from .._optimizers.lbfgs import lbfgs
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
@@ -67,7 +66,8 @@ def minimize(
     frame, moving, staying = open_start(x0)
     args_frame, arrays = open_arguments(tuple(args))
     length = _length(history, max_steps)
-    setup = Setup(frame, args_frame, _method(method, bounds), has_aux, length)
+    method, is_local = _method(method, bounds), _is_local(moving)
+    setup = Setup(frame, args_frame, method, has_aux, length, is_local)
     box, moving = _box(bounds, frame, moving, project)
     limit = _limit(max_steps)
     data = staying, arrays
@@ -75,7 +75,7 @@ def minimize(
     program, inputs = _program(fun, setup, inputs)
     if callback is not None or progress:
         _require_values(inputs, "callback" if callback is not None else "progress")
-        whole = lambda xs: frame.whole(xs, staying)
+        whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
         found = run_in_pieces(program, inputs, callback, progress, whole)
     else:
         found = program.whole(jax.lax.stop_gradient(inputs))
@@ -83,11 +83,8 @@ def minimize(
     return found._replace(params=frame.whole(found.params, staying))
 
 
-_LBFGS = lbfgs()
-
-
 def _method(method: Any, bounds: Any) -> Any:
-    """The transformation; with bounds, a function of them that makes it."""
+    """The transformation, `None` for L-BFGS; with bounds, a function that makes it."""
     if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
         raise ValueError(
             f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
@@ -96,7 +93,7 @@ def _method(method: Any, bounds: Any) -> Any:
     if bounds is None:
         if not isinstance(method, str):
             require(method, "`method`")
-        return _LBFGS if isinstance(method, str) else method
+        return None if isinstance(method, str) else method
     if not isinstance(method, str):
         raise ValueError(
             "`bounds` need the method 'lbfgsb', but `method` is a transformation; "
@@ -105,6 +102,14 @@ def _method(method: Any, bounds: Any) -> Any:
     from .._optimizers.lbfgsb import lbfgsb
 
     return lbfgsb
+
+
+def _is_local(xs: list) -> bool:
+    """Whether arrays are on one device, as far as is known."""
+    if jax.device_count() == 1:
+        return True
+    is_traced = any(isinstance(x, Tracer) for x in xs)
+    return not is_traced and all(len(x.devices()) == 1 for x in xs)
 
 
 def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, list]:
@@ -176,6 +181,7 @@ class Program:
         self.begin = jax.jit(lambda inputs: loop(inputs).begin())
         self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
         self.finish = jax.jit(lambda inputs, run: loop(inputs).finish(run))
+        self.unpack = jax.jit(lambda inputs, xs: loop(inputs).unpack(xs))
         self.whole = jax.jit(lambda inputs: loop(inputs).run())
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .loop import Inputs
+from .pack import join, split
 from .result import MinimizeResult
 
 
@@ -69,7 +70,7 @@ def _motion(both, xs, data, data_dot):
     """How the minimum moves as the data do."""
     (arrays, box), (arrays_dot, box_dot) = data, data_dot
     value = lambda rs, arrays: both(_join(rs, xs), arrays)[0]
-    gradient, rs = jax.grad(value), _split(xs)
+    gradient, rs = jax.grad(value), split(xs)
     is_free, held = _held(rs, box, box_dot)
     _, b = jax.jvp(gradient, (rs, arrays), (held, arrays_dot))
     at = lambda rs: gradient(rs, arrays)
@@ -107,18 +108,5 @@ def _held(rs, box, box_dot):
     return is_free, held
 
 
-def _split(xs):
-    """Real arrays: complex ones as two."""
-    parts = lambda x: [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
-    return [part for x in xs for part in parts(x)]
-
-
 def _join(rs, like):
-    """What `_split` has split."""
-    parts = iter(rs)
-
-    def one(x):
-        real = next(parts)
-        return jax.lax.complex(real, next(parts)) if jnp.iscomplexobj(x) else real
-
-    return list(map(one, like))
+    return join(rs, [jnp.iscomplexobj(x) for x in like])

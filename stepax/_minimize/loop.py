@@ -6,7 +6,8 @@ state; for other transformations they are computed at the next point.
 
 Where a search finds no lower value the step is refused and the memory emptied, so that
 the next search is along the gradient.  Only if that fails, too, is it the end.  The
-memory is emptied in an outer loop: a select in each step would copy it.
+memory of a transformation is emptied in an outer loop: a select in each step would copy
+it; L-BFGS of `quasi_newton.py` forgets by itself.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from .._engine.leafwise import keep_dtypes
 from .._engine.protocol import with_extra_args_support
 from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
+from . import quasi_newton
 from .frame import Frame
+from .pack import Pack
 from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
 from .stop import (
     OFF,
@@ -52,9 +55,11 @@ class Setup(NamedTuple):
     """What a program is compiled for, besides the function and the shapes.
 
     frame, args_frame: of the parameters and of the further arguments.
-    tx: the transformation; with bounds, a function of them that makes it.
+    tx: the transformation; with bounds, a function of them that makes it; `None` for
+        L-BFGS of `quasi_newton.py`.
     has_aux: whether the function returns more than its value.
     length: of the history, in steps; `None` without.
+    is_local: whether all arrays that move are known to be on one device.
     """
 
     frame: Frame
@@ -62,6 +67,7 @@ class Setup(NamedTuple):
     tx: Any
     has_aux: bool
     length: int | None
+    is_local: bool
 
 
 class Inputs(NamedTuple):
@@ -91,8 +97,8 @@ class Place(NamedTuple):
 class Run(NamedTuple):
     """A minimization under way.
 
-    at: where it is.
-    state: of the transformation.
+    at: where it is; with L-BFGS of `quasi_newton.py` its arrays are gathered.
+    state: of the method.
     lowest: the lowest value so far.
     steps, evaluations: so far; `tried`: steps since the memory was empty.
     still_values, still_steps: for how many steps in a row they have been.
@@ -122,10 +128,13 @@ class Loop:
         self._both, more = jax.closure_convert(both, inputs.moving, inputs.data)
         self._data = (inputs.data, *more)
         self._dtype = search_dtype(inputs.moving)
-        tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
-        self._tx = with_extra_args_support(tx)
-        state = jax.eval_shape(self._tx.init, tree(inputs.moving))
-        self._searches = search_in(state) is not None
+        self._pack = Pack(inputs.moving, setup.is_local) if setup.tx is None else None
+        self._searches = True
+        if setup.tx is not None:
+            tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
+            self._tx = with_extra_args_support(tx)
+            state = jax.eval_shape(self._tx.init, tree(inputs.moving))
+            self._searches = search_in(state) is not None
         self._tol = resolve_tolerances(
             inputs.tol, inputs.moving, self._dtype, self._searches
         )
@@ -135,13 +144,14 @@ class Loop:
         return self.finish(self.advance(self.begin(), self._inputs.max_steps))
 
     def begin(self) -> Run:
-        at = self._evaluate(self._inputs.moving)
+        xs = self._inputs.moving
+        at = self._evaluate(self._pack.pack(xs) if self._pack else xs)
         code = jnp.where(at.norm <= self._tol.gradient, _GRADIENT, RUNNING)
         zero = jnp.zeros([], jnp.int32)
         return Run(
             at,
             at.value,
-            self._new_state(at.xs),
+            self._new_state(at),
             steps=zero,
             evaluations=zero + 1,
             tried=zero,
@@ -155,12 +165,12 @@ class Loop:
     def advance(self, run: Run, limit: jax.Array) -> Run:
         """Steps until the end, or until there are `limit`."""
         goes_on = lambda r: (r.code == RUNNING) & (r.steps < limit)
-        if not self._searches:
+        if self._pack or not self._searches:
             return jax.lax.while_loop(goes_on, self._step, run)
 
         def attempt(r):
             again = hold(r.is_stuck)
-            fresh = keep_dtypes(self._new_state(r.at.xs), r.state)
+            fresh = keep_dtypes(self._new_state(r.at), r.state)
             r = r._replace(
                 state=choose(again, fresh, r.state),
                 tried=jnp.where(again, 0, r.tried),
@@ -176,12 +186,32 @@ class Loop:
         found = run.at
         aux, evaluations = None, run.evaluations
         if self._setup.has_aux:
-            aux, evaluations = self._both(found.xs, *self._data)[1], evaluations + 1
+            aux, evaluations = self._all(found.xs)[1], evaluations + 1
         code = jnp.where(run.code == RUNNING, _LIMIT, run.code)
         numbers = found.value, found.norm, run.steps, evaluations, code
-        return MinimizeResult(found.xs, *numbers, aux, run.history)
+        return MinimizeResult(self.unpack(found.xs), *numbers, aux, run.history)
+
+    def unpack(self, xs: list) -> list:
+        """What moves, as the caller knows it."""
+        return self._pack.unpack(xs) if self._pack else xs
 
     def _step(self, run: Run) -> Run:
+        return self._built_in(run) if self._pack else self._update(run)
+
+    def _built_in(self, run: Run) -> Run:
+        """A step of `quasi_newton.py`."""
+        old, both = run.at, jax.value_and_grad(self._value)
+        rest = old.xs, old.value, old.grads
+        found, pairs = quasi_newton.step(run.state, *rest, both)
+        new = self._place(found.xs, found.value, found.grads)
+        run = _counted(run, pairs, found.count)
+        end = self._judge(run, new, _fails(run, new, jnp.zeros([], bool)))
+        forgotten = end.state.forget(hold(end.is_stuck))
+        tried = jnp.where(end.is_stuck, 0, end.tried)
+        return end._replace(state=forgotten, tried=tried)
+
+    def _update(self, run: Run) -> Run:
+        """A step of a transformation."""
         frame, old = self._setup.frame, run.at
         params, grad = frame.params(old.xs), frame.params(old.grads)
         more = {"value": old.value, "grad": grad, "value_fn": self._value_fn}
@@ -197,13 +227,10 @@ class Loop:
         else:
             count = search.info.num_linesearch_steps
             new = self._place(xs, search.value, frame.pick(search.grad))
-        run = run._replace(
-            state=keep_dtypes(state, run.state),
-            steps=run.steps + 1,
-            tried=run.tried + 1,
-            evaluations=run.evaluations + jnp.asarray(count, jnp.int32),
-        )
-        is_stuck = jnp.zeros([], bool) if search is None else _fails(run, new, search)
+        run = _counted(run, keep_dtypes(state, run.state), count)
+        is_stuck = jnp.zeros([], bool)
+        if search is not None:
+            is_stuck = _fails(run, new, search.info.decrease_error > 0)
         return self._judge(run, new, is_stuck)
 
     def _judge(self, run: Run, new: Place, is_stuck: jax.Array) -> Run:
@@ -257,7 +284,7 @@ class Loop:
 
     def _place(self, xs: list, value: jax.Array, grads: list) -> Place:
         """With max |P(x - g) - x|, which is max |g| without bounds."""
-        sizes = grads
+        sizes = self.unpack(grads)  # of complex ones, too
         if self._inputs.box is not None:
             rows = zip(xs, grads, *self._inputs.box, strict=True)
             sizes = [jnp.clip(-g, l - x, u - x) for x, g, l, u in rows]
@@ -268,10 +295,15 @@ class Loop:
         return self._value(self._setup.frame.pick(params))
 
     def _value(self, xs: list) -> jax.Array:
-        return self._both(xs, *self._data)[0].astype(self._dtype)
+        return self._all(xs)[0].astype(self._dtype)
 
-    def _new_state(self, xs: list) -> Any:
-        return self._tx.init(self._setup.frame.params(xs))
+    def _all(self, xs: list) -> Any:
+        return self._both(self.unpack(xs), *self._data)
+
+    def _new_state(self, at: Place) -> Any:
+        if self._pack:
+            return quasi_newton.begin(at.value, at.grads)
+        return self._tx.init(self._setup.frame.params(at.xs))
 
     def _new_history(self, at: Place) -> Any:
         if self._setup.length is None:
@@ -294,15 +326,25 @@ def search_in(state: Any) -> Any:
     return state if has_all and state.grad is not None else None
 
 
-def _fails(run: Run, new: Place, search: Any) -> jax.Array:
+def _counted(run: Run, state: Any, evaluations: Any) -> Run:
+    return run._replace(
+        state=state,
+        steps=run.steps + 1,
+        tried=run.tried + 1,
+        evaluations=run.evaluations + jnp.asarray(evaluations, jnp.int32),
+    )
+
+
+def _fails(run: Run, new: Place, misses: jax.Array) -> jax.Array:
     """Whether a search has led neither to a lower value, nor where it is as low.
 
-    Near a minimum rounding hides the decrease, and a search goes by the slope.  Many
-    small rises are a large one, however, as they are where the gradient is wrong.
+    misses: whether the search says so.  Near a minimum rounding hides the decrease, and
+    a search goes by the slope.  Many small rises are a large one, however, as they are
+    where the gradient is wrong.
     """
     old = run.at
     is_same = (new.value == old.value) & (new.norm == old.norm)
-    misses = ~(new.value < old.value) & ((search.info.decrease_error > 0) | is_same)
+    misses = ~(new.value < old.value) & (misses | is_same)
     return misses | (new.value > run.lowest + RISE * jnp.abs(run.lowest))
 
 
