@@ -74,6 +74,8 @@ def _measure_all(pairs, plan, rows, about, args):
             arrays, numbers = size(SHAPES[shape].make(plan.divisor))
             for each in found:
                 each.update(arrays=arrays, numbers=numbers)
+                if "lines" in each:
+                    each["lines per array"] = each["lines"] / arrays
             if rate is not None:
                 bandwidth.add_rates(found, rate)
             rows += found

@@ -45,7 +45,7 @@ GOALS = (
     Goal(36, "lion", "large", BYTES, None),
     Goal(44, "zero_nans + adamw", "large", BYTES, None),
     Goal(44, "apply_if_finite(adamw)", "large", BYTES, None),
-    Goal(16, "clip + scheduled adamw, mask", "small", ("lines",), None),
+    Goal(16, "clip + scheduled adamw, mask", "small", ("lines per array",), None),
 )
 
 
