@@ -9,6 +9,10 @@ import itertools as it
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from . import leafwise
 from .flow import Flow, Scope
 from .kernel import Pass
 from .protocol import Transformation, takes_extra_args, transformation
@@ -133,15 +137,38 @@ def build(node: Rule | Composite) -> Transformation:
     steps = _steps(node)
 
     def update(updates, state, params=None, **extra_args):
-        flow = open_flow(updates, params)
-        states, scopes = list(_states(node, state)), _scopes(node, flow, None)
-        new = []
-        for step in steps:
-            old = states[len(new) : len(new) + step.size]
-            new += step(flow, old, list(it.islice(scopes, step.size)), extra_args)
-        return flow.updates, _close(node, iter(new))
+        return _run(node, steps, open_flow(updates, params), state, extra_args)
 
     return transformation(node.init, update, node)
+
+
+def _run(node, steps, flow, state, extra):
+    states, scopes = list(_states(node, state)), _scopes(node, flow, None)
+    new = []
+    for step in steps:
+        old = states[len(new) : len(new) + step.size]
+        new += step(flow, old, list(it.islice(scopes, step.size)), extra)
+    return flow.updates, _close(node, iter(new))
+
+
+def step_or_stay(
+    accepted: Any, tx: Any, updates: Any, state: Any, params: Any, extra: dict
+) -> tuple[Any, Any]:
+    """What `tx.update` returns, or zeros and the state as it was.
+
+    Rules that work number by number choose in the pass what is kept, which costs
+    nothing; a branch would have to write out the updates.
+    """
+    node = part_of(tx)
+    is_simple = all(isinstance(x, Rule) and not x.by_leaf for x in parts(node))
+    if not isinstance(accepted, Tracer) or not is_simple:
+        step = lambda: tx.update(updates, state, params, **extra)
+        return leafwise.step_or_stay(accepted, step, updates, state)
+    flow = open_flow(updates, params)
+    flow.accepted = accepted
+    u, new = _run(node, _steps(node), flow, state, extra)
+    choose = lambda g, u: jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
+    return leafwise.map_gradients(choose, updates, updates=u), new
 
 
 class Guards:

@@ -127,7 +127,10 @@ class Flow:
 
     leaves: the current value of each leaf; `None` where there is no gradient.
     treedef: the structure, in which `None` counts as a leaf.
+    accepted: whether the state may change, a boolean; `None` if it does anyway.
     """
+
+    accepted: Any = None
 
     def __init__(self, updates: Any, params: Any):
         self.whole_params = params

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from . import precision
 from .flow import Flow, Scope, is_still
+from .gate import keep_unless
 from .numerics import joined
 from .rule import Rule
 from .runs import PackedFlow
@@ -52,6 +53,7 @@ class Pass:
             if not isinstance(flow, PackedFlow):
                 return self._run(flow, states, scopes, extra)
             runs, reached = flow.runs(scopes, [rule.by_leaf for rule in self.rules])
+            runs.accepted = flow.accepted
             new = self._run(runs, states, reached, extra)
             flow.close(runs)
             return new
@@ -144,14 +146,18 @@ class Pass:
                 total = _sum(self.kernels[1][n], touched, old, self.arrays[n])
             c, new = rule.once(old, total, extra)
             cs.append(c)
-            kept = zip(rule.shared, new, old, strict=True)
-            shared.append({k: _keep(x, was) for k, x, was in kept})
+            new = [_keep(x, was) for x, was in zip(new, old, strict=True)]
+            if flow.accepted is not None:
+                chosen = ft.partial(jnp.where, flow.accepted)
+                new = jax.tree.map(chosen, new, list(old))
+            shared.append(dict(zip(rule.shared, new, strict=True)))
         return cs, shared
 
     def _leaf(self, i, on, flow, p, cs, rows, columns):
         c = tuple(cs[n] for n in on)
         arrays = tuple(self.arrays[n] for n in on)
-        u, out = self.kernels[0](on, flow.leaves[i], p, c, rows[i], arrays)
+        given = flow.leaves[i], p, c, rows[i], arrays
+        u, out = self.kernels[0](on, flow.accepted, *given)
         if u.shape != flow.leaves[i].shape:
             raise self._grown(i, on, flow, f"an update of shape {u.shape}")
         flow.leaves[i] = u
@@ -218,7 +224,13 @@ def _kernels(sources: tuple) -> tuple[Callable, list[Callable]]:
 _shared_kernels = ft.lru_cache(maxsize=1024)(_kernels)
 
 
-def _one(sources, on, g, p, c, row, arrays):
+def _one(sources, on, accepted, g, p, c, row, arrays):
+    """The active rules on one leaf, of a step that may be refused."""
+    step = ft.partial(_step, sources, on, g, p, c, row, arrays)
+    return step() if accepted is None else keep_unless(accepted, step, row)
+
+
+def _step(sources, on, g, p, c, row, arrays):
     """The active rules on one leaf.  Widens at the start, rounds once, at the end."""
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
     narrow = g.dtype if precision.is_inexact(g) else wide

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.leafwise import all_finite, step_or_stay
+from .._engine.compose import step_or_stay
+from .._engine.leafwise import all_finite
 from .._engine.numerics import safe_increment
 from .._engine.protocol import (
     GradientTransformation,
@@ -46,7 +47,7 @@ def apply_if_finite(
     After `max_consecutive_errors` such gradients in a row the next ones are accepted,
     and go on being so until one is finite, so that a broken program is noticed.
 
-    inner: the transformation; it does no work for what is left out.
+    inner: the transformation; what is left out leaves no trace in its state.
     max_consecutive_errors: at least 0.
     """
     require(inner, "`inner` of `apply_if_finite`")
@@ -62,12 +63,9 @@ def apply_if_finite(
         count = jnp.where(finite, jnp.zeros_like(count), count)
         total = safe_increment(state.total_notfinite)
         total = jnp.where(finite, state.total_notfinite, total)
-
-        def accept():
-            return inner.update(updates, state.inner_state, params, **extra_args)
-
         is_accepted = finite | (count > max_consecutive_errors)
-        u, new = step_or_stay(is_accepted, accept, updates, state.inner_state)
+        old = state.inner_state
+        u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
     return transformation(init, update, inner=(inner,))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.leafwise import step_or_stay
+from .._engine.compose import step_or_stay
 from .._engine.numerics import safe_increment
 from .._engine.precision import mixing
 from .._engine.protocol import (
@@ -104,10 +104,8 @@ def skip_spikes(
         n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
         is_accepted = usual | (n > max_consecutive)
 
-        def accept():
-            return inner.update(updates, state.inner_state, params, **extra_args)
-
-        u, new = step_or_stay(is_accepted, accept, updates, state.inner_state)
+        old = state.inner_state
+        u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
         enters = is_accepted & jnp.isfinite(x).all()
         recent = state.recent.at[:, state.accepted % window].set(x)
         return u, SkipSpikesState(
