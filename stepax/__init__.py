@@ -371,6 +371,7 @@ __version__ = "0.1.0"
 _LATER = (
     "assignment",
     "contrib",
+    "distributed",
     "experimental",
     "perturbations",
     "projections",

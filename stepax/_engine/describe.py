@@ -24,6 +24,7 @@ from .protocol import (
     is_none,
     require,
 )
+from .sheets import Printed, Sheet, show_bytes
 from .strict import reads
 from .values import Value, values
 
@@ -63,7 +64,7 @@ class PartDescription:
 
 
 @dataclass(frozen=True)
-class Description:
+class Description(Printed):
     """What `describe` returns; printed as text, and in colours by `rich`.
 
     whole: the transformation and its parts.
@@ -82,14 +83,14 @@ class Description:
         """The same as dictionaries, lists, strings and numbers, as JSON has them."""
         return _plain(dataclasses.asdict(self))
 
-    def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Headers and rows."""
+    def tables(self) -> list[Sheet]:
+        """What is printed."""
         parts = [_row(depth, part) for depth, part in self.whole.lines()]
         sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
-        rows = [[path, _bytes(n)] for path, n in sizes[:MANY]]
+        rows = [[path, show_bytes(n)] for path, n in sizes[:MANY]]
         if rest := sizes[MANY:]:
-            rows.append([f"{len(rest)} more", _bytes(sum(n for _, n in rest))])
-        rows.append(["shared by all", _bytes(self.shared)])
+            rows.append([f"{len(rest)} more", show_bytes(sum(n for _, n in rest))])
+        rows.append(["shared by all", show_bytes(self.shared)])
         numbers = [
             [k, "not known" if x.value is None else _show(x.value), x.kind]
             for k, x in self.hyperparams.items()
@@ -100,25 +101,6 @@ class Description:
             (["hyperparameter", "value", "kind"], numbers),
         ]
         return [table for table in tables if table[1]]
-
-    def __str__(self) -> str:
-        return "\n\n".join(_text(*table) for table in self._tables())
-
-    __repr__ = __str__
-
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-
-        shown = []
-        for header, rows in self._tables():
-            table = Table()
-            for name in header:
-                table.add_column(name, overflow="fold")
-            for row in rows:
-                table.add_row(*(cell.replace("[", r"\[") for cell in row))
-            shown.append(table)
-        return Group(*shown)
 
 
 def describe(
@@ -267,20 +249,7 @@ def _row(depth: int, part: PartDescription) -> list[str]:
     listed = f": {', '.join(part.paths)}" if part.paths else ""
     keywords = "not known" if part.reads is None else ", ".join(part.reads)
     cells = ["  " * depth + part.name, part.path, f"{part.leaves}{listed}"]
-    return [*cells, _bytes(part.bytes), ", ".join(part.dtypes), keywords]
-
-
-def _bytes(n: int) -> str:
-    power = min(max(n, 1).bit_length() - 1, 40) // 10
-    return f"{n / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
-
-
-def _text(header: list[str], rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    rule = ["-" * n for n in widths]
-    lines = [header, rule, *rows]
-    pad = lambda row: "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True))
-    return "\n".join(pad(row).rstrip() for row in lines)
+    return [*cells, show_bytes(part.bytes), ", ".join(part.dtypes), keywords]
 
 
 def _show(x: Any) -> str:

@@ -1,0 +1,1 @@
+"""Optimizers on meshes of devices."""

@@ -1,0 +1,179 @@
+"""What a step costs on a mesh, read from the compiled program."""
+
+import dataclasses
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from .._engine.protocol import (
+    GradientTransformation,
+    OptState,
+    Params,
+    is_array,
+    require,
+    with_extra_args_support,
+)
+from .._engine.sheets import Printed, Sheet, show_bytes
+from .sharding import init_shapes, mesh_of
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Operations of one kind in which devices exchange arrays.
+
+    kind: as XLA calls it, such as "all-reduce".
+    count: how many are in the program; those in a branch or a loop count once.
+    bytes: of their results, on one device.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Printed):
+    """What `audit` returns; printed as text, and in colours by `rich`.
+
+    devices: in the mesh.
+    state: bytes of the state, counted once.
+    state_per_device: bytes of it on the device that has most.
+    work: floating-point operations of a step on one device.
+    share: `work` as a multiple of an even share; `devices` where all do all of it.
+    collectives: what is exchanged in a step.
+    """
+
+    devices: int
+    state: int
+    state_per_device: int
+    work: float
+    share: float
+    collectives: tuple[Collective, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, strings and numbers."""
+        return dataclasses.asdict(self)
+
+    def tables(self) -> list[Sheet]:
+        even = math.ceil(self.state / self.devices)
+        whole = [
+            ["state", show_bytes(self.state), ""],
+            ["state per device", show_bytes(self.state_per_device), show_bytes(even)],
+            ["operations per device", f"{self.work:.4g}", f"{self.share:.3g} times"],
+        ]
+        rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
+        rows = rows or [["none", "0", "0 B"]]
+        return [
+            ([f"on {self.devices} devices", "", "even share"], whole),
+            (["collective", "count", "bytes on a device"], rows),
+        ]
+
+
+def audit(
+    tx: GradientTransformation,
+    params: Params,
+    *,
+    state: OptState | None = None,
+    **extra_args: Any,
+) -> Audit:
+    """What one step of an optimizer keeps, computes and exchanges on a mesh.
+
+    Compiles `update` for gradients that lie as the parameters do; runs nothing.
+
+    tx: a transformation, of any library.
+    params: arrays on a mesh, or `jax.ShapeDtypeStruct`s with a sharding.
+    state: arrays or shapes with shardings; by default as `jax.jit(tx.init)` leaves it.
+    extra_args: keywords of `update`.
+
+    Raises a `ValueError` for parameters that are on no mesh; it names the path.
+    """
+    require(tx, "`tx` of `audit`")
+    mesh = mesh_of(params, None)
+    tx, shapes = with_extra_args_support(tx), jax.tree.map(_shape, params)
+    state = _first_state(tx, shapes) if state is None else jax.tree.map(_shape, state)
+    step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
+    lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
+    compiled = lowered.compile()
+    work, whole, n = _work(compiled), _work(lowered), mesh.size
+    return Audit(
+        n,
+        sum(_size(x.shape, x) for x in jax.tree.leaves(state)),
+        _most_bytes(state),
+        work,
+        work * n / whole if whole else 1.0,
+        collectives(compiled.as_text() or ""),
+    )
+
+
+def _shape(x):
+    if not is_array(x):
+        return x
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
+def _free(x):
+    """Without the sharding of an array that is on one device, as JAX may move it."""
+    if isinstance(getattr(x, "sharding", None), NamedSharding):
+        return x
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+
+def _first_state(tx, params):
+    placed = jax.jit(tx.init).lower(params).compile().output_shardings
+    place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+    return jax.tree.map(place, init_shapes(tx, params), placed)
+
+
+def _size(shape, x) -> int:
+    return math.prod(shape) * x.dtype.itemsize
+
+
+def _most_bytes(state) -> int:
+    held = defaultdict(int)
+    for x in jax.tree.leaves(state):
+        for device in x.sharding.device_set:
+            held[device] += _size(x.sharding.shard_shape(x.shape), x)
+    return max(held.values(), default=0)
+
+
+def _work(program) -> float:
+    """Floating-point operations, before it is partitioned or on one device."""
+    found = program.cost_analysis() or {}
+    return float(found.get("flops", 0.0))
+
+
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "all-to-all",
+    "reduce-scatter",
+    "collective-permute",
+    "collective-broadcast",
+)
+_CALL = re.compile(rf"= (\(.*?\)|\S+) ({'|'.join(_KINDS)})(?:-start)?\(")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_BITS = re.compile(r"\d+")
+
+
+def collectives(text: str) -> tuple[Collective, ...]:
+    """Those in the text of a compiled program, by their kinds."""
+    found = defaultdict(list)
+    for line in text.splitlines():
+        if call := _CALL.search(line):
+            found[call[2]].append(sum(map(_bytes_of, _ARRAY.findall(call[1]))))
+    return tuple(
+        Collective(kind, len(sizes), sum(sizes))
+        for kind, sizes in sorted(found.items())
+    )
+
+
+def _bytes_of(array: tuple[str, str]) -> int:
+    name, shape = array
+    bits = _BITS.search(name)
+    numbers = math.prod(map(int, filter(None, shape.split(","))))
+    return math.ceil(numbers * (int(bits[0]) if bits else 8) / 8)

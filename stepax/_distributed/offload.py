@@ -1,0 +1,74 @@
+"""The optimizer's state in the memory of the host."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
+
+from .._engine.numerics import has_numbers
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    is_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+
+
+def offload(
+    tx: GradientTransformation, memory_kind: str = "pinned_host"
+) -> GradientTransformationExtraArgs:
+    """Keep the state of an optimizer in the memory of the host.
+
+    It is fetched for each step and put back, which a compiler may do while it computes
+    something else.  A jitted `init` needs the state once on the device.
+
+    tx: a transformation, of any library.
+    memory_kind: "pinned_host".
+
+    Raises a `ValueError` for other kinds, a `TypeError` for `tx` that is no
+    transformation.
+    """
+    require(tx, "`tx` of `offload`")
+    check_memory_kind(memory_kind)
+    inner = with_extra_args_support(tx)
+
+    def init(params):
+        return _map(ft.partial(_to_host, memory_kind, params), inner.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        here = _map(lambda x: jax.device_put(x, jax.memory.Space.Device), state)
+        updates, new = inner.update(updates, here, params, **extra_args)
+        return updates, _map(ft.partial(_to_host, memory_kind, params), new)
+
+    return transformation(init, update, inner=(inner,))
+
+
+def check_memory_kind(kind: str | None) -> None:
+    if kind not in (None, "pinned_host"):
+        raise ValueError(
+            f"`memory_kind` is {kind!r}, expected 'pinned_host', which is the memory "
+            "that a jitted program may return arrays in"
+        )
+
+
+def _map(f: Callable, tree: Any) -> Any:
+    return jax.tree.map(lambda x: f(x) if is_array(x) and has_numbers(x) else x, tree)
+
+
+def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
+    if isinstance(x, Tracer):
+        return jax.device_put(x, jax.memory.Space.Host)
+    x = jnp.asarray(x)
+    if isinstance(x.sharding, NamedSharding):
+        return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
+    # An array that was put somewhere stays there: counts go where the parameters are.
+    found = (getattr(p, "sharding", None) for p in jax.tree.leaves(params))
+    at = next((s for s in found if isinstance(s, NamedSharding)), None)
+    at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
+    return jax.device_put(x, at.with_memory_kind(memory_kind))

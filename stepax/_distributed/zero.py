@@ -1,0 +1,129 @@
+"""The optimizer's state in parts, one for each device that has all parameters."""
+
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from .._engine.numerics import has_numbers
+from .._engine.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    is_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .offload import check_memory_kind, offload
+from .sharding import map_beside, spec_like
+
+
+def zero(
+    tx: GradientTransformation,
+    mesh: Mesh,
+    axis: str = "data",
+    *,
+    min_size: int = 1024,
+    memory_kind: str | None = None,
+) -> GradientTransformationExtraArgs:
+    """Split the work and the state of an optimizer over the devices of an axis.
+
+    For parameters that are the same on all devices of a mesh axis, as in data-parallel
+    training.  Each device gets its part of the gradients, keeps its part of the state
+    and computes its part of the updates; the updates are gathered.  An array is split
+    along its longest axis that the devices divide, and stays whole if there is none.
+
+    tx: a transformation, of any library.
+    mesh: the mesh.
+    axis: the name of its axis.
+    min_size: numbers in an array from which on it is split.
+    memory_kind: "pinned_host" keeps the state in the memory of the host, see `offload`.
+
+    Raises a `ValueError` for an axis that the mesh lacks, a `TypeError` for `tx` that
+    is no transformation.
+    Source: arXiv:1910.02054, stage 1.
+    """
+    require(tx, "`tx` of `zero`")
+    check_memory_kind(memory_kind)
+    if axis not in mesh.axis_names:
+        raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
+    inner = with_extra_args_support(tx)
+    split = _Split(mesh, axis, min_size)
+
+    def init(params):
+        parts = jax.tree.map(split.take, params)
+        return split.state(inner.init(parts), params)
+
+    def update(updates, state, params=None, **extra_args):
+        g, p = jax.tree.map(split.take, (updates, params))
+        u, new = inner.update(g, state, p, **extra_args)
+        new = split.state(new, updates)
+        return jax.tree.map(split.give, u), new
+
+    parts = transformation(init, update, inner=(inner,))
+    return parts if memory_kind is None else offload(parts, memory_kind)
+
+
+class _Split:
+    """Which part of an array each device of an axis has."""
+
+    def __init__(self, mesh: Mesh, axis: str, min_size: int):
+        self.mesh = mesh
+        self.axis = axis
+        self.min_size = min_size
+        self.is_explicit = AxisType.Explicit in mesh.axis_types
+
+    def take(self, x: Any) -> Any:
+        """`x` in parts."""
+        at = self._at(x)
+        return x if at is None else self._put(x, at, self.axis)
+
+    def give(self, x: Any) -> Any:
+        """`x` whole."""
+        at = self._at(x)
+        return x if at is None else self._put(x, at, None)
+
+    def state(self, state: Any, params: Any) -> Any:
+        """A state in the parts of the parameters."""
+
+        def one(x: Any, p: Any = None) -> Any:
+            if p is None or not is_array(x) or (at := self._at(p)) is None:
+                return x
+            marked = PartitionSpec(*[i == at for i in range(p.ndim)])
+            found = tuple(spec_like(x.shape, p.shape, marked))
+            return self._put(x, found.index(True), self.axis) if True in found else x
+
+        return map_beside(one, state, params)
+
+    def _at(self, x: Any) -> int | None:
+        """The axis of an array that is split, the longest that can be; or none."""
+        if not is_array(x) or not has_numbers(x) or x.size < self.min_size:
+            return None
+        n = self.mesh.shape[self.axis]
+        names = enumerate(self._spec(x))
+        free = [i for i, name in names if name in (None, self.axis)]
+        fits = [i for i in free if x.shape[i] % n == 0 and x.shape[i]]
+        return max(fits, key=lambda i: x.shape[i], default=None)
+
+    def _spec(self, x: Any) -> list[Any]:
+        """How an array lies, as far as that is known; `None` where it is not split."""
+        sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
+        known = isinstance(sharding, NamedSharding) and (
+            self.is_explicit or not isinstance(x, Tracer)
+        )
+        spec = tuple(sharding.spec) if known else ()
+        return [*spec, *[None] * (x.ndim - len(spec))]
+
+    def _put(self, x: Any, at: int, name: str | None) -> Any:
+        spec = self._spec(x)
+        is_open = isinstance(x, Tracer) and not self.is_explicit
+        if is_open:  # other axes of the mesh may split it, too
+            spec = list[Any]([PartitionSpec.UNCONSTRAINED] * x.ndim)
+        spec[at] = name
+        to = NamedSharding(self.mesh, PartitionSpec(*spec))
+        if is_open:
+            return jax.lax.with_sharding_constraint(x, to)
+        if isinstance(x, Tracer):
+            return jax.sharding.reshard(x, to)
+        return jax.device_put(x, to)

@@ -1,0 +1,45 @@
+"""Tables, as plain text and in colours."""
+
+from typing import Any, TypeAlias
+
+
+Sheet: TypeAlias = tuple[list[str], list[list[str]]]  # a header, and rows
+
+
+class Printed:
+    """What is printed as tables: as text, and in colours by `rich`."""
+
+    def tables(self) -> list[Sheet]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join(_text(*sheet) for sheet in self.tables())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+
+        shown = []
+        for header, rows in self.tables():
+            table = Table()
+            for name in header:
+                table.add_column(name, overflow="fold")
+            for row in rows:
+                table.add_row(*(cell.replace("[", r"\[") for cell in row))
+            shown.append(table)
+        return Group(*shown)
+
+
+def _text(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    rule = ["-" * n for n in widths]
+    lines = [header, rule, *rows]
+    pad = lambda row: "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True))
+    return "\n".join(pad(row).rstrip() for row in lines)
+
+
+def show_bytes(n: int) -> str:
+    power = min(max(n, 1).bit_length() - 1, 40) // 10
+    return f"{n / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

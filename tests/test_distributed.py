@@ -1,0 +1,211 @@
+"""State and steps on a mesh of eight virtual devices."""
+
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import make, rows
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from keywords import keywords
+from rich.console import Console
+from runs import compare
+
+import stepax
+from stepax._engine.compose import parts
+from stepax._engine.rule import Rule
+from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
+
+
+AXES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+
+
+def _mesh(kind="auto", **sizes):
+    sizes = sizes or {"data": 8}
+    axes = (AXES[kind],) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axes)
+
+
+def _put(mesh, x, *spec):
+    return jax.device_put(x, NamedSharding(mesh, P(*spec)))
+
+
+def _in_parts(mesh):
+    """Each array is split, along one axis or the other."""
+    return {
+        "rows": _put(mesh, jnp.ones((32, 24)) / 2, "data", None),
+        "columns": _put(mesh, jnp.ones((16, 64)) / 3, None, "data"),
+        "bias": _put(mesh, jnp.ones(64) / 4, "data"),
+    }
+
+
+def _whole(mesh):
+    values = {"w": jnp.ones((64, 24)) / 2, "b": jnp.ones(16) / 4, "s": jnp.ones(())}
+    return jax.tree.map(lambda x: _put(mesh, x), values)
+
+
+@pytest.fixture
+def as_usual():
+    """Dtypes that mix, as Optax needs them to."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.parametrize("row", rows())
+def test_what_belongs_to_a_parameter_lies_as_it_does(row):
+    p, tx = _in_parts(_mesh()), make(row)
+    found = state_sharding(tx, p)
+    state = init_sharded(tx, p)
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    spec_of = {x.shape: x.sharding.spec for x in jax.tree.leaves(p)}
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True)
+    for sharding, x in pairs:
+        assert x.sharding.is_equivalent_to(sharding, x.ndim)
+        assert x.shape not in spec_of or sharding.spec == spec_of[x.shape]
+
+
+def _works_by_number(tx):
+    """Whether it is known that no array is looked at as a whole."""
+    node = getattr(tx, "node", None)
+    return node is not None and all(
+        isinstance(part, Rule) and not part.by_leaf for part in parts(node)
+    )
+
+
+@pytest.mark.parametrize("row", rows())
+def test_no_array_is_moved_for_a_step_by_number(row):
+    tx = make(row)
+    if not _works_by_number(tx):
+        pytest.skip("it may look at arrays as a whole")
+    p = _in_parts(_mesh())
+    found = audit(tx, p, **keywords(p))
+    # The least array has 256 bytes; a norm or an inner product takes 4 or 8.
+    assert sum(x.bytes for x in found.collectives) <= 64
+    assert found.state_per_device <= found.state / 8 + 128
+
+
+def test_histories_and_statistics_follow_their_axes():
+    p = _in_parts(_mesh())
+    history = state_sharding(stepax.lbfgs(memory_size=3), p)[0]
+    assert history.diff_params_memory["columns"].spec == P(None, None, "data")
+    tx = stepax.adafactor(0.1, min_dim_size_to_factor=8)
+    found = state_sharding(tx, p)
+    rows, columns = (stepax.tree.get(found, f"{k}/rows") for k in ("v_row", "v_col"))
+    shapes = {s.shard_shape((n,)) for s, n in ((rows, 24), (columns, 32))}
+    assert shapes == {(24,), (4,)}
+
+
+def test_optax_s_states_have_a_place_too(as_usual):
+    p = _in_parts(_mesh())
+    made: list[Any] = [optax.adamw(0.1), optax.lbfgs(), optax.adafactor(0.1)]
+    for tx in made:
+        for x in jax.tree.leaves(init_sharded(tx, p)):
+            if x.size >= 16 * 64:
+                assert x.addressable_shards[0].data.size == x.size / 8
+
+
+def test_shapes_take_the_place_of_arrays():
+    p = _in_parts(_mesh())
+    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+    shapes = jax.tree.map(shape, p)
+    tx = stepax.adamw(0.1)
+    assert state_sharding(tx, shapes) == state_sharding(tx, p)
+    on_host = state_sharding(tx, shapes, memory_kind="pinned_host")
+    assert {x.memory_kind for x in jax.tree.leaves(on_host)} == {"pinned_host"}
+    assert audit(tx, shapes) == audit(tx, p)
+
+
+def _two_steps(tx, state, g, p):
+    step = jax.jit(tx.update)
+    _, state = step(g, state, p)
+    return step(g, state, p)
+
+
+@pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
+@pytest.mark.parametrize("kind", AXES)
+def test_zero_splits_the_state_and_gives_the_same_updates(kind, lib, as_usual):
+    mesh = _mesh(kind)
+    p = _whole(mesh)
+    g = jax.tree.map(lambda x: x * 0.3, p)
+    plain = lib.adamw(0.1)
+    tx = zero(plain, mesh, min_size=64)
+    with jax.set_mesh(mesh):
+        u, state = _two_steps(tx, jax.jit(tx.init)(p), g, p)
+        v, _ = _two_steps(plain, plain.init(p), g, p)
+    compare(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), u, v)
+    for moment in (state[0].mu, state[0].nu):
+        assert moment["w"].sharding.shard_shape((64, 24)) == (8, 24)
+        assert moment["b"].sharding.is_fully_replicated  # less than `min_size`
+    assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(u))
+    eager = tx.init(p)[0].mu["w"]
+    assert eager.sharding.shard_shape((64, 24)) == (8, 24)
+
+
+def test_zero_leaves_other_axes_as_they_are():
+    mesh = _mesh("explicit", data=4, model=2)
+    p = {"w": _put(mesh, jnp.ones((32, 64)), None, "model")}
+    tx = zero(stepax.adam(0.1), mesh)
+    with jax.set_mesh(mesh):
+        u, state = jax.jit(tx.update)(p, tx.init(p), p)
+    assert state[0].mu["w"].sharding.spec == P("data", "model")
+    assert u["w"].sharding.spec == P(None, "model")
+
+
+def test_zero_gathers_the_updates_alone():
+    mesh = _mesh()
+    p = {"w": _put(mesh, jnp.ones((64, 64)))}
+    found = audit(zero(stepax.adamw(0.1), mesh), p)
+    assert [(x.kind, x.count, x.bytes) for x in found.collectives] == [
+        ("all-gather", 1, 64 * 64 * 4)
+    ]
+    assert found.state_per_device == 2 * 64 * 64 * 4 / 8 + 4
+    assert found.share < 1.1
+    assert audit(stepax.adamw(0.1), p).share > 7.5  # each device does all of it
+
+
+@pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
+def test_offload_keeps_the_state_on_the_host(lib, as_usual):
+    mesh = _mesh()
+    p = _in_parts(mesh)
+    plain = lib.adamw(0.1)
+    for tx in (offload(plain), zero(plain, mesh, memory_kind="pinned_host")):
+        u, state = _two_steps(tx, tx.init(p), p, p)
+        v, _ = _two_steps(plain, plain.init(p), p, p)
+        kinds = {x.sharding.memory_kind for x in jax.tree.leaves(state)}
+        assert kinds == {"pinned_host"}
+        compare(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), u, v)
+
+
+def test_an_audit_is_printed():
+    found = audit(stepax.clip_by_global_norm(1.0), _in_parts(_mesh()))
+    text = str(found)
+    assert "on 8 devices" in text
+    assert "all-reduce" in text
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(found)
+    assert "all-reduce" in shown.getvalue()
+    assert found.to_dict()["collectives"][0]["kind"] == "all-reduce"
+
+
+def test_errors_name_the_axis_and_the_parameter():
+    mesh = _mesh()
+    p, tx = _in_parts(mesh), stepax.adam(0.1)
+    with pytest.raises(ValueError, match=r"axes \('data',\), but no 'model'"):
+        zero(tx, mesh, axis="model")
+    with pytest.raises(ValueError, match=r"'unpinned_host', expected 'pinned_host'"):
+        offload(tx, memory_kind="unpinned_host")
+    for f in (state_sharding, init_sharded, audit):
+        with pytest.raises(ValueError, match=r"\['bias'\] is on no mesh.*device_put"):
+            f(tx, p | {"bias": jnp.ones(3)})
+        with pytest.raises(ValueError, match="no parameters to take a mesh from"):
+            f(tx, {})
+    other = _mesh(rows=8)
+    with pytest.raises(ValueError, match=r"\['bias'\] is on the mesh .*expected"):
+        state_sharding(tx, p, other)
+    not_made: Any = stepax.adam
+    for f in (lambda tx: zero(tx, mesh), offload):
+        with pytest.raises(TypeError, match="gradient transformation"):
+            f(not_made)
