@@ -144,8 +144,7 @@ class Loop:
         return self.finish(self.advance(self.begin(), self._inputs.max_steps))
 
     def begin(self) -> Run:
-        xs = self._inputs.moving
-        at = self._evaluate(self._pack.pack(xs) if self._pack else xs)
+        at = self._start()
         code = jnp.where(at.norm <= self._tol.gradient, _GRADIENT, RUNNING)
         zero = jnp.zeros([], jnp.int32)
         return Run(
@@ -237,6 +236,7 @@ class Loop:
         """The run with a step, or without it if that is refused."""
         still_values, still_steps = self._still(run, new)
         rests = still_values >= (PATIENCE_OF_SEARCHES if self._searches else PATIENCE)
+        rises = jnp.zeros([], bool)
         if self._searches and self._tol.value is not OFF:
             # A search at the limit of its precision may go to and fro by more than one
             # rounding; a rise by many is no rest.
@@ -247,14 +247,15 @@ class Loop:
         code = jnp.where(still_steps >= PATIENCE, _STEP, RUNNING)
         code = jnp.where(rests, _VALUE, code)
         code = jnp.where(new.norm <= self._tol.gradient, _GRADIENT, code)
-        refusal = jnp.where(run.tried == 1, _SEARCH, RUNNING)
+        failure = jnp.where(rests & ~rises, _VALUE, _SEARCH)
+        refusal = jnp.where(run.tried == 1, failure, RUNNING)
         refusal = jnp.where(is_stuck, refusal, _NOT_FINITE)
         end = run._replace(
             at=choose(is_taken, new, run.at),
             lowest=jnp.where(
                 is_taken & (new.value < run.lowest), new.value, run.lowest
             ),
-            still_values=jnp.where(is_taken, still_values, run.still_values),
+            still_values=still_values,
             still_steps=jnp.where(is_taken, still_steps, run.still_steps),
             is_stuck=is_stuck,
             code=jnp.where(is_taken, code, refusal),
@@ -279,12 +280,24 @@ class Loop:
             steps = count(change <= self._tol.step * size, steps)
         return values, steps
 
+    def _start(self) -> Place:
+        xs = self._inputs.moving
+        if not self._pack:
+            return self._evaluate(xs)
+        # To cut 200 arrays out of a vector takes XLA as long as all the rest.
+        value = lambda xs: self._both(xs, *self._data)[0].astype(self._dtype)
+        found, grads = jax.value_and_grad(value)(xs)
+        pack = self._pack.pack
+        # JAX's gradient of a complex number is the conjugate of that of its parts.
+        return self._place(pack(xs), found, pack(conj(grads)))
+
     def _evaluate(self, xs: list) -> Place:
         return self._place(xs, *jax.value_and_grad(self._value)(xs))
 
     def _place(self, xs: list, value: jax.Array, grads: list) -> Place:
         """With max |P(x - g) - x|, which is max |g| without bounds."""
-        sizes = self.unpack(grads)  # of complex ones, too
+        is_split = self._pack and self._pack.has_complex
+        sizes = self.unpack(grads) if is_split else grads
         if self._inputs.box is not None:
             rows = zip(xs, grads, *self._inputs.box, strict=True)
             sizes = [jnp.clip(-g, l - x, u - x) for x, g, l, u in rows]

@@ -15,11 +15,15 @@ _SHORT = 4096
 
 
 class Pack:
-    """How the real parts of some arrays are gathered, by dtype."""
+    """How the real parts of some arrays are gathered, by dtype.
+
+    has_complex: whether some have two parts.
+    """
 
     def __init__(self, xs: list, is_local: bool):
         """is_local: whether all of them are known to be on one device."""
         self._complex = [jnp.iscomplexobj(x) for x in xs]
+        self.has_complex = any(self._complex)
         parts = split(xs)
         self._shapes = [x.shape for x in parts]
         self._groups: dict = {}

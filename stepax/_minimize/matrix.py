@@ -1,0 +1,71 @@
+"""The inverse Hessian of BFGS as a matrix, for few parameters.
+
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, equation 6.17; Al-Baali,
+1998, Numerical experience with a class of self-scaling quasi-Newton algorithms (DOI
+10.1023/A:1022608410710), for the scale, without which directions whose curvature is
+less than that of the first pair are learned slowly:
+
+    H = max(1, s·y / y·H y) H;   of the first pair s·y / y·y times the identity
+    H = V' H V + s s' / s·y,   V = I - y s' / s·y
+
+It takes less memory than the pairs would, holds all of them, and its product is one
+operation.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .pairs import curvature, times
+
+
+# Parameters up to which it is a matrix.
+MOST = 64
+
+
+class Matrix(NamedTuple):
+    """The inverse Hessian of one vector.
+
+    h: of shape (n, n).
+    scale: s·y / y·y of the newest pair.
+    is_first: whether there was no pair yet.
+    """
+
+    h: jax.Array
+    scale: jax.Array
+    is_first: jax.Array
+
+    def forget(self, is_empty: jax.Array) -> "Matrix":
+        """Without any pair, if `is_empty`; the scale stays."""
+        plain = self.scale * jnp.eye(len(self.h), dtype=self.h.dtype)
+        h = jnp.where(is_empty, plain, self.h)
+        return self._replace(h=h, is_first=self.is_first | is_empty)
+
+    def direction(self, grads: list) -> list:
+        """-H g."""
+        return [-times(self.h, grads[0].astype(self.h.dtype))]
+
+    def remember(self, s: list, y: list, grads: list) -> "Matrix":
+        """With a pair, if it has curvature."""
+        sy, yy, fits = curvature(s, y, self.scale.dtype)
+        t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
+        hy = times(self.h, change)
+        yhy = times(change, hy)
+        ratio = sy / jnp.where(fits & (yhy > 0), yhy, sy)
+        factor = jnp.where(self.is_first, ratio, jnp.maximum(ratio, 1))
+        sy = jnp.where(fits, sy, 1)
+        t, hy = t / sy, factor * hy
+        outer = lambda a, b: a[:, None] * b[None]
+        rank_two = (sy + factor * yhy) * outer(t, t) - outer(hy, t) - outer(t, hy)
+        return Matrix(
+            jnp.where(fits, factor * self.h + rank_two, self.h),
+            jnp.where(fits, sy / yy, self.scale),
+            self.is_first & ~fits,
+        )
+
+
+def no_matrix(size: int, scale: jax.Array) -> Matrix:
+    """No pair yet."""
+    plain = scale * jnp.eye(size, dtype=scale.dtype)
+    return Matrix(plain, scale, jnp.ones([], bool))

@@ -1,0 +1,153 @@
+"""The inverse Hessian of L-BFGS in its compact form, for a few vectors.
+
+Byrd, Nocedal and Schnabel, 1994, Representations of quasi-Newton matrices and their use
+in limited memory methods (DOI 10.1007/BF01582063), equation 3.1, with R the upper
+triangle of the products s_i·y_j and D its diagonal:
+
+    u = R^-1 S'g,   r = g - Y u,   v = R^-T (D u - scale Y'r),   H g = scale r + S v
+
+These are the numbers of the two recursions of `scale_by_lbfgs`, without a loop.  R^-1
+is stored: a new pair adds a column to it, and the oldest one is its first row and
+column, which can be left out.  So its rows and columns may lie in a ring as the pairs.
+
+Where there are few parameters more pairs are remembered than ten, as many as fit into
+the memory that ten need of many parameters.
+"""
+
+import functools as ft
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.numerics import joined, root
+from .._engine.precision import compute_dtype
+from .._linesearch.line import dot, hold
+
+
+# Pairs, and how many numbers each half of them may have before there are the fewest.
+_FEWEST, _MOST, _ROOM = 10, 50, 2**17
+
+
+class Pairs(NamedTuple):
+    """The last pairs of differences; m is how many fit.
+
+    s, y: lists of arrays of shape (m, ...); the next pair is written `at`.
+    inverse: R^-1, of shape (m, m); its row and column of a pair that does not count, or
+        is forgotten, are 0.
+    curvatures: s·y, of shape (m,).
+    scale: s·y / y·y of the newest pair.
+    products: S'g, of shape (m,).
+    """
+
+    s: list
+    y: list
+    at: jax.Array
+    inverse: jax.Array
+    curvatures: jax.Array
+    scale: jax.Array
+    products: jax.Array
+
+    def forget(self, is_empty: jax.Array) -> "Pairs":
+        """Without any pair, if `is_empty`; the scale stays."""
+        clear = lambda x: jnp.where(is_empty, jnp.zeros_like(x), x)
+        inverse, products = clear(self.inverse), clear(self.products)
+        return self._replace(inverse=inverse, products=products)
+
+    def direction(self, grads: list) -> list:
+        """-H g."""
+        u = times(self.inverse, self.products)
+        wide = [g.astype(compute_dtype(g)) for g in grads]
+        r = each(jnp.subtract, wide, _combine(u, self.y))
+        inner = self.curvatures * u - self.scale * _rows(self.y, r, u.dtype)
+        v = times(self.inverse.T, inner)
+        add = lambda r, s: -(self.scale.astype(r.dtype) * r + s)
+        return each(add, r, _combine(v, self.s))
+
+    def remember(self, s: list, y: list, grads: list) -> "Pairs":
+        """With the newest pair in the place of the oldest one, if it has curvature."""
+        at, sy, yy, fits = self.at, *curvature(s, y, self.scale.dtype)
+        weight = jnp.where(fits, 1 / jnp.where(fits, sy, 1), 0)
+        is_kept = hold(fits)
+
+        def write(rows, x):  # else NaN times 0
+            x = jnp.where(is_kept, x, jnp.zeros_like(x))
+            return jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
+
+        rows = each(write, self.s, s)
+        products = _rows(rows, grads, sy.dtype)
+        is_new = jnp.arange(products.size, dtype=at.dtype) == at
+        # S'y of the other pairs; the newest one is above none of them.
+        change = jnp.where(is_new, 0, products - self.products)
+        column = jnp.where(is_new, weight, -weight * times(self.inverse, change))
+        inverse = jnp.where(is_new[:, None], 0, self.inverse)
+        return Pairs(
+            rows,
+            each(write, self.y, y),
+            jnp.where(at == products.size - 1, 0, at + 1),
+            jnp.where(is_new[None], column[:, None], inverse),
+            jnp.where(is_new, jnp.where(fits, sy, 0), self.curvatures),
+            jnp.where(fits, sy / yy, self.scale),
+            products,
+        )
+
+
+def no_pairs(grads: list, scale: jax.Array) -> Pairs:
+    """No pair yet."""
+    size = max(1, sum(g.size for g in grads))
+    m = min(max(_ROOM // size, _FEWEST), _MOST)
+    stack = lambda g: jnp.zeros((m, *g.shape), g.dtype)
+    memory = lambda: list(map(stack, grads))
+    zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
+    at = jnp.zeros([], jnp.int32)
+    return Pairs(memory(), memory(), at, zeros((m, m)), zeros(m), scale, zeros(m))
+
+
+def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """s·y and y·y, and whether the former is positive beyond rounding, and a number."""
+    sy, yy, ss = (dot(a, b).astype(dtype) for a, b in ((s, y), (y, y), (s, s)))
+    limits = jnp.finfo(dtype)
+    fits = (sy > limits.eps * root(ss) * root(yy)) & (sy > limits.tiny)
+    fits &= (yy < jnp.inf) & (yy > limits.tiny)
+    return sy, jnp.where(fits, yy, 1), fits
+
+
+def each(f, *lists):
+    """A function of the entries of lists."""
+    return [f(*xs) for xs in zip(*lists, strict=True)]
+
+
+def times(matrix: jax.Array, x: jax.Array) -> jax.Array:
+    """A product that accelerators do not round."""
+    return jnp.matmul(matrix, x, precision=jax.lax.Precision.HIGHEST)
+
+
+def _rows(memory: list, xs: list, dtype: Any) -> jax.Array:
+    """The products of each row with the arrays."""
+
+    def one(rows, x):
+        wide = compute_dtype(rows, x)
+        rows, x = rows.astype(wide), x.astype(wide)
+        if any(jax.typeof(x).sharding.spec):
+            return jnp.sum(rows * x[None], tuple(range(1, rows.ndim)))
+        axes = tuple(range(1, rows.ndim)), tuple(range(x.ndim))
+        most = jax.lax.Precision.HIGHEST
+        return jax.lax.dot_general(rows, x, (axes, ((), ())), precision=most)
+
+    parts = [x.astype(dtype) for x in each(one, memory, xs)]
+    return joined(parts, jnp.add, jnp.sum)
+
+
+def _combine(numbers: jax.Array, memory: list) -> list:
+    """The sum of the rows, each times a number."""
+
+    def one(rows):
+        wide = compute_dtype(rows)
+        return jnp.tensordot(
+            numbers.astype(wide),
+            rows.astype(wide),
+            1,
+            precision=jax.lax.Precision.HIGHEST,
+        )
+
+    return list(map(one, memory))
