@@ -13,6 +13,7 @@ from .._engine.protocol import (
     GradientTransformation,
     OptState,
     Params,
+    arrays_apart,
     is_array,
     is_none,
     require,
@@ -96,27 +97,15 @@ def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
 
     tx, params: see there.
     """
-    arrays, rebuild = _arrays(params)
+    arrays, rebuild = arrays_apart(params)
     init = lambda arrays: tx.init(rebuild(arrays))
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
 def init_shapes(tx: GradientTransformation, params: Params) -> OptState:
     """The state with shapes in place of arrays."""
-    arrays, rebuild = _arrays(params)
+    arrays, rebuild = arrays_apart(params)
     return jax.eval_shape(lambda arrays: tx.init(rebuild(arrays)), arrays)
-
-
-def _arrays(params):
-    """The arrays of a tree, and a function that puts others in their place."""
-    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-    at = [i for i, p in enumerate(leaves) if is_array(p)]
-
-    def rebuild(arrays):
-        filled = dict(zip(at, arrays, strict=True))
-        return treedef.unflatten(filled.get(i, p) for i, p in enumerate(leaves))
-
-    return [leaves[i] for i in at], rebuild
 
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:

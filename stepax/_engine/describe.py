@@ -20,6 +20,7 @@ from .protocol import (
     GradientTransformation,
     OptState,
     Params,
+    arrays_apart,
     is_array,
     is_none,
     require,
@@ -121,18 +122,16 @@ def describe(
     """
     require(tx, "`tx` of `describe`")
     params, state = unpack((params, state))
-    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-    at = [i for i, p in enumerate(leaves) if is_array(p)]
+    arrays, rebuild = arrays_apart(params)
     found: list = []
 
     def look(arrays):
-        filled = dict(zip(at, arrays, strict=True))
-        tree = treedef.unflatten(filled.get(i, p) for i, p in enumerate(leaves))
+        tree = rebuild(arrays)
         flow = Flow(_gradients(tree), tree)
         organ = open_up(tx, tx.init(tree), flow)
         found.extend(_described(organ, flow))
 
-    jax.eval_shape(look, [leaves[i] for i in at])
+    jax.eval_shape(look, arrays)
     whole, sizes, shared, numbers = found
     return Description(whole, sizes, shared, _values(tx, state, numbers))
 

@@ -150,6 +150,18 @@ def is_array(x: Any) -> bool:
     return isinstance(x, (*_NUMBERS, jax.ShapeDtypeStruct))
 
 
+def arrays_apart(tree: Any) -> tuple[list, Callable]:
+    """The arrays of a tree, and a function that makes it with others in their place."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    at = [i for i, x in enumerate(leaves) if is_array(x)]
+
+    def rebuild(arrays):
+        given = dict(zip(at, arrays, strict=True))
+        return treedef.unflatten(given.get(i, x) for i, x in enumerate(leaves))
+
+    return [leaves[i] for i in at], rebuild
+
+
 class Transformation(GradientTransformationExtraArgs):
     """What our own factories return: it also knows what it is made of.
 
