@@ -20,39 +20,19 @@ import optax
 
 import stepax
 import stepax.contrib  # enters its optimizers into the registry
+from stepax._bench import cases, shapes
+from stepax._bench.shapes import is_shape
 from stepax._engine.registry import ROWS
 
 
-def transformer(layers: int) -> dict:
+def narrow(layers: int) -> dict:
     """A tree shaped as GPT-2, narrow: 12 leaves a layer and 4 more."""
-    d = 8
-
-    def layer():
-        return {
-            "ln_1": {"scale": jnp.ones(d), "bias": jnp.ones(d)},
-            "attention": {"kernel": jnp.ones((d, 3 * d)), "bias": jnp.ones(3 * d)},
-            "projection": {"kernel": jnp.ones((d, d)), "bias": jnp.ones(d)},
-            "ln_2": {"scale": jnp.ones(d), "bias": jnp.ones(d)},
-            "up": {"kernel": jnp.ones((d, 4 * d)), "bias": jnp.ones(4 * d)},
-            "down": {"kernel": jnp.ones((4 * d, d)), "bias": jnp.ones(d)},
-        }
-
-    ends = {"scale": jnp.ones(d), "bias": jnp.ones(d)}
-    tables = {"tokens": jnp.ones((32, d)), "positions": jnp.ones((16, d))}
-    return {"layers": [layer() for _ in range(layers)], "ln_f": ends, **tables}
-
-
-def matrices(params):
-    return jax.tree.map(lambda p: p.ndim > 1, params)
+    return jax.tree.map(jnp.ones, shapes.gpt2(layers, 8, 32, 16), is_leaf=is_shape)
 
 
 OPTIMIZERS = {
-    "adamw": lambda lib, rate: lib.adamw(rate),
-    "lion": lambda lib, rate: lib.lion(rate),
-    "clip + schedule + adamw + mask": lambda lib, rate: lib.chain(
-        lib.clip_by_global_norm(1.0),
-        lib.adamw(lib.cosine_decay_schedule(rate, 100), mask=matrices),
-    ),
+    name: cases.CASES[name].make
+    for name in ("adamw", "lion", "clip + scheduled adamw, mask")
 }
 
 
@@ -120,7 +100,7 @@ def main() -> None:
     print(f"{'leaves':>6} {'optimizer':32} {'equations':>16} {'trace + lower':>14}")
     ratios = []
     for layers in (50,) if args.all else (12, 48, 50):
-        params = transformer(layers)
+        params = narrow(layers)
         leaves = len(jax.tree.leaves(params))
         for name, make in (every() if args.all else OPTIMIZERS).items():
             counts = [equations(make(lib, 1e-3), params) for lib in (optax, stepax)]

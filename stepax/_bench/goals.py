@@ -49,6 +49,11 @@ GOALS = (
 )
 
 
+def named(goal: Goal) -> tuple[str, str, str]:
+    """A goal in words: of what, on which tree, beside whom."""
+    return f"{goal.case}: {' + '.join(goal.key)}", goal.shape, goal.rival or ""
+
+
 def total(row: dict, keys: tuple[str, ...]) -> float:
     """The sum of some of a row's numbers; not a number if one is missing."""
     return sum(row.get(key, math.nan) for key in keys)

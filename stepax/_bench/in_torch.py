@@ -47,21 +47,20 @@ MADE: dict[str, tuple[Callable, bool, bool]] = {
 }
 
 
-def steps(case: str, params: list, gradients: list) -> dict[str, Callable]:
-    """For each way in which PyTorch can do it, a function that takes a step.
+def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Callable]]:
+    """The parameters, and for each way of PyTorch a function that takes a step.
 
     params, gradients: NumPy's arrays, which are copied.  All ways work on the same
         tensors and on one state, in turn.
     """
     import torch
 
-    if case not in MADE:
-        return {}
     make, is_clipped, is_scheduled = MADE[case]
     tensors = [torch.nn.Parameter(torch.tensor(p)) for p in params]
     for p, g in zip(tensors, gradients, strict=True):
         p.grad = torch.tensor(g)
-    found, state = {}, None
+    found: dict[str, Callable] = {}
+    state = None
     for name, how in HOW.items():
         if make is adafactor and "fused" in how:
             continue  # it has no such way
@@ -69,7 +68,7 @@ def steps(case: str, params: list, gradients: list) -> dict[str, Callable]:
         optimizer.state = optimizer.state if state is None else state
         state = optimizer.state
         found[name] = _step(torch, optimizer, tensors, is_clipped, is_scheduled)
-    return found
+    return tensors, found
 
 
 def _step(torch, optimizer, tensors, is_clipped, is_scheduled):

@@ -70,9 +70,10 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
         for name in _without_jit(case, jaxes, params, gradients, plan.rounds, found):
             yield "un-jitted", name
     runners = _runners(case, jaxes, built, params, gradients)
-    if "torch" in plan.libraries and size(tree)[1] <= TORCH:
+    has_torch = "torch" in plan.libraries and case in in_torch.MADE
+    if has_torch and size(tree)[1] <= TORCH:
         leaves = [jax.tree.leaves(x) for x in (params, gradients)]
-        for name, step in in_torch.steps(case, *leaves).items():
+        for name, step in in_torch.steps(case, *leaves)[1].items():
             runners[name] = _repeated(step)
             found[name] = Measured({}, {})
     for name in _steps(runners, CASES[case].calls, plan.rounds, found):
@@ -143,8 +144,10 @@ def _runners(case, libraries, built, params, gradients):
     for name, program in built.items():
         if program.kinds not in carries:
             tx = CASES[case].make(libraries[name], RATE)
-            own = jax.tree.map(lambda p: jnp.array(p, copy=True), params)
-            carries[program.kinds] = jax.tree.leaves((own, tx.init(own)))
+            own = jax.tree.map(jnp.copy, params)
+            # Copied, since what shares a buffer cannot be taken over twice.
+            state = jax.tree.map(jnp.copy, tx.init(own))
+            carries[program.kinds] = jax.tree.leaves((own, state))
         runners[name] = _runner(program, carries, gradients)
     return runners
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .goals import GOALS, Goal, got, total
+from .goals import GOALS, got, named, total
 
 
 PACKAGES = ("stepax", "jax", "jaxlib", "optax", "torch", "numpy")
@@ -113,11 +113,6 @@ def goals(rows: list[dict]) -> Table:
             [*named(goal), f"{goal.asked:g}", shown, "yes" if is_met else "no"]
         )
     return ["goal", "on", "beside", "at most", "got", "met"], lines
-
-
-def named(goal: Goal) -> list[str]:
-    """A goal in words: of what, on which tree, beside whom."""
-    return [f"{goal.case}: {' + '.join(goal.key)}", goal.shape, goal.rival or ""]
 
 
 def markdown(table: Table) -> str:
