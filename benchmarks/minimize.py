@@ -8,13 +8,15 @@ A problem is solved where a solver stops, after at most 5,000 evaluations, with
 
     f - f* <= tol max(1, |f*|)   or   max |g| <= tol max(1, |f*|),
 
-the second for minima other than the published one.  tol is 1e-6 in float64, and 1e-4 in
-float32, whose rounding of the value, 1e-7 of it, hides changes of the parameters below
-its root.  Each solver gets the second inequality as its rule to stop.
+the second for minima other than the published one; with bounds g is x - P(x - g).  tol
+is 1e-6 in float64, and 1e-4 in float32, whose rounding of the value, 1e-7 of it, hides
+changes of the parameters below its root.  Each solver gets the second inequality as its
+rule to stop.
 
 Compilation is traced, lowered and compiled once for a problem; a run is the median of
 some, each solver in its turn.  `--fast` lets XLA compile without optimization, in half
-of the time, to count evaluations; its times are not shown.
+of the time, to count evaluations; its times are not shown.  `--bounded` takes problems
+with bounds, and what solves them.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from rich.table import Table
 
 from . import problems
 from .performance_profile import draw
-from .solvers import BUDGET, SOLVERS, Job, installed
+from .solvers import BOUNDED, BUDGET, SOLVERS, Job, installed
 
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
@@ -43,8 +45,9 @@ def begin(problem, name, x0, tol) -> Job | None:
     """A job, or nothing where the library fails."""
     # A function of its own, so that nobody finds what another one has traced.
     fun = lambda x: problem.fun(x)
+    bounds = [] if problem.lower is None else [(problem.lower, problem.upper)]
     try:
-        return SOLVERS[name](fun, x0, tol)
+        return SOLVERS[name](fun, x0, tol, *bounds)
     except Exception as error:
         print(f"{name} fails on {problem.name}: {str(error)[:200]}", flush=True)
         return None
@@ -74,8 +77,11 @@ def measure(problem, names, dtype, rounds, turn):
     both = jax.jit(jax.value_and_grad(problem.fun))
     rows = []
     for name, (x, evaluations) in found.items():
-        value, grad = both(jnp.asarray(x, dtype))
+        x = jnp.asarray(x, dtype)
+        value, grad = both(x)
         excess = (float(value) - problem.minimum) / size
+        if problem.lower is not None:
+            grad = x - jnp.clip(x - grad, *_sides(problem, dtype))
         slope = float(jnp.max(jnp.abs(grad))) / size
         reached = excess <= tol or slope <= tol  # false where one is NaN
         rows.append(
@@ -94,6 +100,10 @@ def measure(problem, names, dtype, rounds, turn):
     return rows
 
 
+def _sides(problem, dtype):
+    return [jnp.asarray(side, dtype) for side in (problem.lower, problem.upper)]
+
+
 def warm_up(names, dtype):
     """What is imported and compiled once for all; the first problem must not pay."""
     easy = problems.collect("himmelblau")[0]
@@ -104,7 +114,8 @@ def warm_up(names, dtype):
 def run_all(args, names, rows, save):
     """Measures what `rows` does not have yet, and adds it."""
     done = {(row["problem"], row["solver"]) for row in rows}
-    chosen = problems.collect(args.only)
+    files = ("bounded",) if args.bounded else problems.FREE
+    chosen = problems.collect(args.only, files)
     if not chosen:
         raise SystemExit(f"no problem is called {args.only!r}")
     text = TextColumn("{task.description}")
@@ -219,6 +230,7 @@ def arguments():
     parser.add_argument("--png", type=Path, help="a file for the performance profile")
     parser.add_argument("--markdown", type=Path, help="a file for the table")
     parser.add_argument("--fast", action="store_true", help="evaluations, no times")
+    parser.add_argument("--bounded", action="store_true", help="problems with bounds")
     parser.add_argument(
         "--show", action="store_true", help="run nothing, show what is in the file"
     )
@@ -242,6 +254,7 @@ def main():
         os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=0"
     jax.config.update("jax_enable_x64", args.dtype == "float64")
     names, rows = args.solvers or installed(), kept(args.json, args.dtype)
+    names = [name for name in names if not args.bounded or name in BOUNDED]
 
     def save(rows):
         if args.json:

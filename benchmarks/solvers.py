@@ -48,11 +48,12 @@ def largest(g):
     return jnp.max(jnp.abs(g))
 
 
-def with_stepax(fun, x0, tolerance) -> Job:
+def with_stepax(fun, x0, tolerance, bounds=None) -> Job:
     """`stepax.minimize`, with as many steps as take no more than the budget."""
 
     def solve(x, most):
-        found = stepax.minimize(fun, x, tol=tolerance, max_steps=most)
+        more = {"tol": tolerance, "max_steps": most, "bounds": bounds}
+        found = stepax.minimize(fun, x, **more)
         return found.params, found.evaluations, found.steps
 
     begin = time.perf_counter()
@@ -173,7 +174,7 @@ class Counted:
         return self.program(jnp.asarray(x, self.x0.dtype))
 
 
-def with_scipy(fun, x0, tolerance) -> Job:
+def with_scipy(fun, x0, tolerance, bounds=None) -> Job:
     """L-BFGS-B, which works in float64 whatever the function's precision."""
     from scipy.optimize import minimize
 
@@ -189,9 +190,9 @@ def with_scipy(fun, x0, tolerance) -> Job:
         both.calls = 0
         options = {"ftol": 0.0, "gtol": tolerance, **limits}
         start = np.asarray(x0, np.float64)
-        found = minimize(
-            value_and_grad, start, jac=True, method="L-BFGS-B", options=options
-        )
+        more = {"bounds": None if bounds is None else np.transpose(bounds)}
+        more |= {"jac": True, "method": "L-BFGS-B", "options": options}
+        found = minimize(value_and_grad, start, **more)
         return found.x, both.calls
 
     return Job(both.seconds, run)
@@ -236,6 +237,10 @@ SOLVERS = {
     "torch": with_torch,
     "stepax by hand": by_hand(stepax),
 }
+
+
+# Those that take bounds, a lower and an upper array.
+BOUNDED = ["stepax", "scipy"]
 
 
 def installed() -> list[str]:

@@ -45,7 +45,8 @@ def minimize(
         of it and more arrays.
     x0: the start; floating-point arrays and numbers in it move, all else stays.
     args: further arguments of `fun`; for others of these shapes nothing is compiled.
-    method: "lbfgs", or a transformation, which is given `value`, `grad`, `value_fn`.
+    method: "lbfgs", with the whole matrix up to 64 parameters, and else 50 to 10 pairs;
+        or a transformation, which is given `value`, `grad`, `value_fn`.
     bounds: a pair of lower and upper ones, each `None`, a number, or a tree or prefix
         like `x0`; the method is then "lbfgsb".
     tol: the largest entry of the gradient at which to stop, >= 0; or `Tolerances`.
