@@ -7,6 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import stepax
+from stepax._minimize.bundle import while_loop
 from stepax._minimize.matrix import MOST
 from stepax._minimize.pack import Pack
 from stepax._minimize.pairs import Pairs, no_pairs
@@ -146,3 +147,35 @@ def test_a_leaf_adds_to_what_it_costs_in_the_function_alone():
         counts.append((count(program), count(evaluation)))
     (few, one), (many, other) = counts
     assert (many - few) <= 2 * (other - one) + 10 * 100
+
+
+def test_a_loop_carries_its_numbers_in_vectors(x64):
+    first = {
+        "floats": [jnp.asarray(1.0 + i) for i in range(9)],
+        "flag": jnp.asarray(True),
+        "count": jnp.asarray(0, jnp.int32),
+        "narrow": jnp.asarray(0.5, jnp.float32),
+        "array": jnp.ones(3),
+        "complex": jnp.asarray(1j),
+        "key": jax.random.key(0),
+    }
+
+    def step(c):
+        return c | {
+            "floats": [x * 1.5 for x in c["floats"]],
+            "flag": ~c["flag"],
+            "count": c["count"] + 1,
+            "array": c["array"] + c["floats"][8],
+        }
+
+    goes_on = lambda c: c["count"] < 5
+    found, wanted = (f(goes_on, step, first) for f in (while_loop, jax.lax.while_loop))
+    assert jax.tree.map(jnp.result_type, found) == jax.tree.map(jnp.result_type, wanted)
+    keys = found.pop("key"), wanted.pop("key")
+    assert keys[0] == keys[1]
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    # Nine numbers in two vectors, another, the count with the flag, and the array; what
+    # does not change is not carried.
+    program = jax.make_jaxpr(lambda c: while_loop(goes_on, step, c))(first)
+    loops = [eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "while"]
+    assert len(loops) == 1 and len(loops[0].outvars) == 5

@@ -23,6 +23,7 @@ from .._engine.protocol import with_extra_args_support
 from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from . import quasi_newton
+from .bundle import while_loop
 from .frame import Frame
 from .pack import Pack
 from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
@@ -165,7 +166,7 @@ class Loop:
         """Steps until the end, or until there are `limit`."""
         goes_on = lambda r: (r.code == RUNNING) & (r.steps < limit)
         if self._pack or not self._searches:
-            return jax.lax.while_loop(goes_on, self._step, run)
+            return while_loop(goes_on, self._step, run)
 
         def attempt(r):
             again = hold(r.is_stuck)
@@ -176,9 +177,9 @@ class Loop:
                 is_stuck=jnp.zeros_like(again),
             )
             moves = lambda r: goes_on(r) & ~r.is_stuck
-            return jax.lax.while_loop(moves, self._step, r)
+            return while_loop(moves, self._step, r)
 
-        return jax.lax.while_loop(goes_on, attempt, run)
+        return while_loop(goes_on, attempt, run)
 
     def finish(self, run: Run) -> MinimizeResult:
         """What was found; its `params` is the list of what moves."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from .._engine.numerics import root
 from .._linesearch.line import Point, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
+from .bundle import while_loop
 from .matrix import MOST, no_matrix
 from .pairs import each, no_pairs
 
@@ -99,7 +100,7 @@ def _search(at: Callable, start: Point) -> tuple[Point, jax.Array]:
     is_over = ~(start.slope < 0)  # also of NaN
     first = _Search(jnp.zeros([], jnp.int32), one, ends, is_over, start.grads)
     goes_on = lambda s: ~s.is_done & (s.count < _TRIALS)
-    end = jax.lax.while_loop(goes_on, advance, first)
+    end = while_loop(goes_on, advance, first)
     return end.ends.low._replace(grads=end.grads), end.count
 
 
