@@ -49,7 +49,8 @@ def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
     groups: dict = {}
     for i, x in enumerate(leaves):
         dtype = jnp.result_type(x)
-        wide = jnp.dtype("int32") if dtype.kind == "b" else dtype
+        is_flag = jnp.issubdtype(dtype, jnp.bool_)
+        wide = jnp.dtype("int32") if is_flag else dtype
         is_real = wide == jnp.int32 or jnp.issubdtype(wide, jnp.floating)
         if jnp.shape(x) == () and is_real:
             groups.setdefault(wide, []).append(i)
