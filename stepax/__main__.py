@@ -98,13 +98,13 @@ the same numbers, in turns and in one process. Printed are medians over the
 rounds, and ratios to the others: below 1 Stepax is faster. Trust the ratios;
 milliseconds depend on what else the machine does.
 
-A whole run takes about twenty minutes on two cores and 4 GB of memory, one with
---quick about three."""
+A whole run takes about twenty minutes on two idle cores and 4 GB of memory, one
+with --quick about five."""
 _ONLY = "only transformations with this word in their name, or fitting it as a pattern"
 _SHAPES = "only these trees of parameters, see below (default: all)"
 _ROUNDS = "turns of each library; fewer for what takes long (default: %(default)s)"
 _QUICK = "trees an eighth as wide: to see that all works; the ratios are of little use"
-_JSON = "write all rounds there, with versions and the command; kept after each case"
+_JSON = "keep all rounds there; the next run with this file goes on from there"
 _CHART = "the bar chart to write, a PNG (default: %(default)s)"
 
 

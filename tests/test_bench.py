@@ -92,6 +92,24 @@ def test_what_is_not_installed_is_said_and_done_without(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "installed", lambda: ("stepax",))  # Optax promotes
+    kept = tmp_path / "kept.json"
+    to = ["--json", str(kept), "--png", str(tmp_path / "out.png"), "--rounds", "1"]
+    assert main(["bench", "--shapes", "small", "--only", "adam", *to]) == 0
+    first = json.loads(kept.read_text())["rows"]
+    names = {row["case"] for row in first}
+    assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
+    second = json.loads(kept.read_text())["rows"]
+    assert second[: len(first)] == first and len(second) > len(first)
+    capsys.readouterr()
+    assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
+    assert json.loads(kept.read_text())["rows"] == second
+    assert all(name in capsys.readouterr().out for name in names)
+    assert main(["bench", "--quick", "--only", "sgd*", *to]) == 2
+    assert "is of a run with other divisor, 1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -35,8 +35,14 @@ def run(args: argparse.Namespace) -> int:
     jax.config.update("jax_enable_compilation_cache", False)
     _say_what_is_missing(args)
     plan = Plan(8 if args.quick else 1, args.rounds, installed())
-    about = report.surroundings(args.command)
-    rows: list[dict] = []
+    about = report.surroundings(args.command, plan.divisor)
+    try:
+        rows = report.kept(args.json, about)
+    except ValueError as error:
+        print(error)
+        return 2
+    done = {(each["shape"], each["case"]) for each in rows}
+    pairs = [pair for pair in pairs if pair not in done]
     try:
         _measure_all(pairs, plan, rows, about, args)
     except KeyboardInterrupt:

@@ -31,15 +31,33 @@ COUNTS = {
 }
 
 
-def surroundings(command: list[str]) -> dict[str, Any]:
-    """What a result depends on: versions, machine, devices, and the command."""
+def surroundings(command: list[str], divisor: int) -> dict[str, Any]:
+    """What a result depends on: versions, machine, devices, trees, and the command."""
     return {
+        "divisor": divisor,
         "command": " ".join(["python -m stepax", *command]),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "machine": f"{platform.system()} {platform.machine()}",
         "devices": [str(device) for device in jax.devices()],
     }
+
+
+def kept(path: Path | None, about: dict[str, Any]) -> list[dict]:
+    """The rows of an earlier run with the same versions and trees, if it is there.
+
+    Raises a `ValueError` if the file is of another one.
+    """
+    if path is None or not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    for name in ("versions", "divisor"):
+        if found["about"][name] != about[name]:
+            raise ValueError(
+                f"{path} is of a run with other {name}, {found['about'][name]}; "
+                "give another name, or remove it"
+            )
+    return found["rows"]
 
 
 def _version(package):
