@@ -105,7 +105,8 @@ def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     capsys.readouterr()
     assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
     assert json.loads(kept.read_text())["rows"] == second
-    assert all(name in capsys.readouterr().out for name in names)
+    told = capsys.readouterr().out
+    assert all(name in told for name in names)
     assert main(["bench", "--quick", "--only", "sgd*", *to]) == 2
     assert "is of a run with other divisor, 1" in capsys.readouterr().out
 
