@@ -91,6 +91,9 @@ def _measure_all(pairs, plan, rows, about, args):
 
 
 def _conclude(rows, about, args):
+    shapes, cases = list(SHAPES), list(CASES)
+    place = lambda each: (shapes.index(each["shape"]), cases.index(each["case"]))
+    rows = sorted(rows, key=place)
     tables = []
     for shape in dict.fromkeys(each["shape"] for each in rows):
         what = SHAPES[shape].what

@@ -20,7 +20,8 @@ from .stages import Built, build
 
 TURN = 0.03  # seconds that the steps of a turn take, at least
 LONG = 6.0  # seconds after which all libraries together compile no further time
-SMALL = 5_000_000  # parameters up to which a step is also taken without `jit`
+SMALL = 5_000_000  # parameters up to which steps are also taken without `jit`
+MORE = 5  # times as many turns for those, which others on the machine disturb more
 TORCH = 70_000_000  # and beyond which PyTorch's copies would not fit beside
 
 
@@ -76,7 +77,8 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
         for name, step in in_torch.steps(case, *leaves)[1].items():
             runners[name] = _repeated(step)
             found[name] = Measured({}, {})
-    for name in _steps(runners, CASES[case].calls, plan.rounds, found):
+    turns = plan.rounds * (MORE if size(tree)[1] <= SMALL else 1)
+    for name in _steps(runners, CASES[case].calls, turns, found):
         yield "step", name
     yield "done", found
 
