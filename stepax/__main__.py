@@ -102,7 +102,9 @@ A whole run takes about twenty minutes on two idle cores and 4 GB of memory, one
 with --quick about five."""
 _ONLY = "only transformations with this word in their name, or fitting it as a pattern"
 _SHAPES = "only these trees of parameters, see below (default: all)"
-_ROUNDS = "turns of each library, five times as many for small trees (default: 9)"
+_ROUNDS = (
+    "turns of each library, five times as many for quick steps (default: %(default)s)"
+)
 _QUICK = "trees an eighth as wide: to see that all works; the ratios are of little use"
 _JSON = "keep all rounds there; the next run with this file goes on from there"
 _CHART = "the bar chart to write, a PNG (default: %(default)s)"

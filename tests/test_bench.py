@@ -50,7 +50,8 @@ def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     measured = {"step", "trace", "lower", "compile", "init", "un-jitted", "bytes"}
     assert measured <= set(by_library["stepax"])
     rounds = {k: len(x) for k, x in by_library["stepax"]["rounds"].items()}
-    assert rounds.pop("step") == measure.MORE and set(rounds.values()) == {1}
+    assert rounds.pop("step") in (1, measure.MORE)  # more if it is quick
+    assert set(rounds.values()) == {1}
     assert "| sgd, momentum |" in files["md"].read_text()
     assert np.ptp(imread(files["png"])[..., :3], axis=-1).max() > 0.3
 

@@ -20,8 +20,8 @@ from .stages import Built, build
 
 TURN = 0.03  # seconds that the steps of a turn take, at least
 LONG = 6.0  # seconds after which all libraries together compile no further time
-SMALL = 5_000_000  # parameters up to which steps are also taken without `jit`
-MORE = 5  # times as many turns for those, which others on the machine disturb more
+SMALL = 5_000_000  # parameters up to which a step is also taken without `jit`
+MORE = 5  # times as many turns for quick steps, which others disturb more
 TORCH = 70_000_000  # and beyond which PyTorch's copies would not fit beside
 
 
@@ -77,8 +77,7 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
         for name, step in in_torch.steps(case, *leaves)[1].items():
             runners[name] = _repeated(step)
             found[name] = Measured({}, {})
-    turns = plan.rounds * (MORE if size(tree)[1] <= SMALL else 1)
-    for name in _steps(runners, CASES[case].calls, turns, found):
+    for name in _steps(runners, CASES[case].calls, plan.rounds, found):
         yield "step", name
     yield "done", found
 
@@ -173,14 +172,16 @@ def _repeated(step):
 
 
 def _steps(runners, calls, rounds, found):
-    many = {}
+    many, quick = {}, set()
     for name, run in runners.items():
         yield name
         run(calls)  # the first step of all may allocate
         seconds = timed(lambda run=run: run(calls))[1]
         many[name] = calls * max(1, min(100, math.ceil(TURN / seconds)))
-    for turn in range(rounds):
-        for name in _shuffled(runners, turn):
+        if seconds < 3 * TURN:
+            quick.add(name)
+    for turn in range(MORE * rounds):
+        for name in _shuffled(runners if turn < rounds else sorted(quick), turn):
             yield name
             runners[name](calls)  # threads of the one before may still be spinning
             seconds = timed(lambda name=name: runners[name](many[name]))[1]
