@@ -60,7 +60,9 @@ def with_stepax(fun, x0, tolerance, bounds=None) -> Job:
     program = jax.jit(solve).lower(x0, jnp.int32(BUDGET)).compile()
     seconds = time.perf_counter() - begin
     most = _steps_within_budget(lambda most: program(x0, jnp.int32(most))[1:])
-    return Job(seconds, lambda: jax.block_until_ready(program(x0, jnp.int32(most)))[:2])
+    # Made here: a number takes longer to make than a short run takes.
+    limit = jnp.int32(most)
+    return Job(seconds, lambda: jax.block_until_ready(program(x0, limit))[:2])
 
 
 def _steps_within_budget(run):
