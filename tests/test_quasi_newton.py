@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
 from stepax._minimize.bundle import while_loop
@@ -179,3 +180,19 @@ def test_a_loop_carries_its_numbers_in_vectors(x64):
     program = jax.make_jaxpr(lambda c: while_loop(goes_on, step, c))(first)
     loops = [eqn for eqn in program.jaxpr.eqns if eqn.primitive.name == "while"]
     assert len(loops) == 1 and len(loops[0].outvars) == 5
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_parameters_and_pairs_stay_on_their_devices(axis_type):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(axis_type,))
+    fun = lambda p: jnp.sum((p["w"] ** 2 - 1) ** 2) + jnp.sum((p["b"] - 2) ** 2)
+    with jax.set_mesh(mesh):
+        w = jnp.linspace(0.2, 0.9, 16000).reshape(4000, 4)
+        x0 = {"w": jax.device_put(w, NamedSharding(mesh, P("d"))), "b": jnp.ones(3)}
+        found = stepax.minimize(fun, x0)
+        known = jax.jit(begin)(jnp.float32(1), [x0["w"]])
+    assert found.success
+    assert found.params["w"].sharding.spec[0] == "d"
+    np.testing.assert_allclose(found.params["w"], 1, atol=1e-3)
+    if axis_type is AxisType.Explicit:
+        assert known.s[0].sharding.spec == P(None, "d", None)

@@ -96,7 +96,7 @@ def no_pairs(grads: list, scale: jax.Array) -> Pairs:
     """No pair yet."""
     size = max(1, sum(g.size for g in grads))
     m = min(max(_ROOM // size, _FEWEST), _MOST)
-    stack = lambda g: jnp.zeros((m, *g.shape), g.dtype)
+    stack = lambda g: jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape))  # and placed
     memory = lambda: list(map(stack, grads))
     zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
     at = jnp.zeros([], jnp.int32)
