@@ -99,6 +99,10 @@ def audit(
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
     compiled = lowered.compile()
+    try:
+        lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
+    except ValueError:
+        pass  # it names a mesh with explicit axes, as `zero` does
     work, whole, n = _work(compiled), _work(lowered), mesh.size
     return Audit(
         n,
@@ -118,8 +122,12 @@ def _shape(x):
 
 def _free(x):
     """Without the sharding of an array that is on one device, as JAX may move it."""
-    if isinstance(getattr(x, "sharding", None), NamedSharding):
-        return x
+    is_placed = isinstance(getattr(x, "sharding", None), NamedSharding)
+    return x if is_placed else _on_one(x)
+
+
+def _on_one(x):
+    """Without a sharding."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 

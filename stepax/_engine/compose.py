@@ -98,6 +98,8 @@ def _steps(node: Any) -> list:
         if (part.total or part.whole) and any(rule.leaf for rule in rules):
             close()  # it reads all leaves of what came before it
         rules.append(part)
+        if part.batched:
+            close()
     close()
     return steps
 

@@ -7,7 +7,7 @@ compiled is the same as for a plain loop over the leaves.
 
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from .gate import keep_unless
 from .numerics import joined
 from .rule import Rule
 from .runs import PackedFlow
+from .stacks import spread
 
 
 class Pass:
@@ -33,7 +34,7 @@ class Pass:
         return tuple(map(_source, self.rules))
 
     @ft.cached_property
-    def kernels(self) -> tuple[Callable, list[Callable]]:
+    def kernels(self) -> "Kernels":
         is_shared = not any(isinstance(x, Rule) for x in self.sources)
         return (_shared_kernels if is_shared else _kernels)(self.sources)
 
@@ -67,9 +68,12 @@ class Pass:
         rows = self._rows(flow, columns, active)
         ps = self._params(flow, active)
         cs, shared = self._once(flow, states, ps, rows, active, extra)
+        given = list(flow.leaves)
         for i, on in enumerate(active):
             if on:
                 self._leaf(i, on, flow, ps[i], cs, rows, columns)
+        if self.rules[-1].batched:
+            self._batch(flow, given, active, cs[-1])
         new = []
         for n, rule in enumerate(self.rules):
             if not shared[n] and not columns[n]:
@@ -143,7 +147,7 @@ class Pass:
                     for i, on in enumerate(active)
                     if n in on
                 ]
-                total = _sum(self.kernels[1][n], touched, old, self.arrays[n])
+                total = _sum(self.kernels.totals[n], touched, old, self.arrays[n])
             c, new = rule.once(old, total, extra)
             cs.append(c)
             new = [_keep(x, was) for x, was in zip(new, old, strict=True)]
@@ -157,7 +161,7 @@ class Pass:
         c = tuple(cs[n] for n in on)
         arrays = tuple(self.arrays[n] for n in on)
         given = flow.leaves[i], p, c, rows[i], arrays
-        u, out = self.kernels[0](on, flow.accepted, *given)
+        u, out = self.kernels.leaf(on, flow.accepted, *given)
         if u.shape != flow.leaves[i].shape:
             raise self._grown(i, on, flow, f"an update of shape {u.shape}")
         flow.leaves[i] = u
@@ -168,6 +172,18 @@ class Pass:
                 if jax.tree.map(jnp.shape, x) != jax.tree.map(jnp.shape, column[i]):
                     raise self._grown(i, (n,), flow, f"`{name}` of another shape")
                 column[i] = x
+
+    def _batch(self, flow, given, active, c):
+        """The work of the last rule on whole arrays, all of its arrays at once."""
+        last, wants = self.size - 1, self.rules[-1].batched.wants
+        touched = [i for i, on in enumerate(active) if last in on]
+        found = [i for i in touched if wants(flow.leaves[i])]
+        us = [flow.leaves[i] for i in found]
+        made = self.kernels.batch(us, c, self.arrays[-1])
+        for i, u in zip(found, made, strict=True):
+            flow.leaves[i] = u
+        for i in filter(lambda i: precision.is_inexact(given[i]), touched):
+            flow.leaves[i] = flow.leaves[i].astype(given[i].dtype)
 
     def _grown(self, i, on, flow, made):
         """The error for arrays that broadcast, which slots may that are not `alike`."""
@@ -211,12 +227,25 @@ def _source(rule: Rule) -> Any:
     return mould or rule
 
 
-def _kernels(sources: tuple) -> tuple[Callable, list[Callable]]:
-    """The jitted leaf function, and the statistic of each rule."""
+class Kernels(NamedTuple):
+    """The jitted functions of a pass.
+
+    leaf: all rules on one leaf.
+    totals: the statistic of each rule.
+    batch: the work of the last rule on whole arrays.
+    """
+
+    leaf: Callable
+    totals: list[Callable]
+    batch: Callable
+
+
+def _kernels(sources: tuple) -> Kernels:
     one: Any = ft.partial(_one, sources)
     one.__name__ = "_then_".join(source.name for source in sources)  # in profiles
     totals = [jax.jit(ft.partial(_total, source)) for source in sources]
-    return jax.jit(one, static_argnums=0), totals
+    batch = jax.jit(ft.partial(_batch, sources[-1]))
+    return Kernels(jax.jit(one, static_argnums=0), totals, batch)
 
 
 # Equal rules share compiled kernels, so that making an optimizer anew, as
@@ -233,12 +262,11 @@ def _one(sources, on, accepted, g, p, c, row, arrays):
 def _step(sources, on, g, p, c, row, arrays):
     """The active rules on one leaf.  Widens at the start, rounds once, at the end."""
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
-    narrow = g.dtype if precision.is_inexact(g) else wide
     u = g.astype(wide)
     p, c, arrays = precision.widen((p, c, arrays), wide)
+    rules = [sources[n].pour(x) for n, x in zip(on, arrays, strict=True)]
     out = []
-    for n, c_n, stored, numbers in zip(on, c, row, arrays, strict=True):
-        rule = sources[n].pour(numbers)
+    for rule, c_n, stored in zip(rules, c, row, strict=True):
         slots = rule.slots.values()
         was = [s.decode(x) for s, x in zip(slots, stored, strict=True)]
         u, *now = rule.leaf(u, p, c_n, *precision.widen(was, wide))
@@ -246,7 +274,21 @@ def _step(sources, on, g, p, c, row, arrays):
         now = [x.astype(y.dtype) for x, y in zip(now, was, strict=True)]
         now = [s.encode(x) for s, x in zip(slots, now, strict=True)]
         out.append(tuple(_keep(now, list(stored))))
-    return u.astype(narrow), tuple(out)
+    if not rules[-1].batched and precision.is_inexact(g):
+        u = u.astype(g.dtype)
+    return u, tuple(out)
+
+
+def _batch(source, us, c, arrays):
+    """The work on whole arrays, in the precision in which they come."""
+
+    @jax.jit
+    def one(u, c, arrays):
+        c, arrays = precision.widen((c, arrays), u.dtype)
+        return source.pour(arrays).batched.apply(u, c).astype(u.dtype)
+
+    how = source.pour(arrays).batched.sharding
+    return spread(lambda u: one(u, c, arrays), us, how)
 
 
 def _total(source, g, p, shared, slots, arrays):

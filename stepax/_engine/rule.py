@@ -131,6 +131,7 @@ class Rule:
     once: (shared, total, extra) -> (c, shared).  Runs once a step; all leaves get `c`.
     total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
     whole: list of all g -> a statistic, which `once` gets instead.
+    batched: work on whole arrays, which follows `leaf`; devices share it out.
     needs_params: whether `leaf` or `total` reads `p`.
     reads: the keywords that `once` takes from `extra`.
     by_leaf: whether `leaf` depends on the shape of an array or on more than one number
@@ -148,6 +149,7 @@ class Rule:
     once: Callable = _only_count
     total: Callable | None = None
     whole: Callable | None = None
+    batched: Any = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
     by_leaf: bool = False

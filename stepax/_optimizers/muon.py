@@ -36,6 +36,7 @@ from .._engine.protocol import (
 from .._engine.recipe import recipe
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot
+from .._engine.stacks import Batched, Sharding, check_sharding
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
@@ -109,6 +110,7 @@ def scale_by_muon(
     preconditioning: Preconditioning = "frobenius",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     ns_dtype: DTypeLike | None = None,
+    sharding: Sharding = "auto",
 ) -> GradientTransformation:
     """Replace the mean gradient m = U S Vᵀ by nearly U Vᵀ; see `orthogonalize`.
 
@@ -127,6 +129,9 @@ def scale_by_muon(
         with `None` for what is no matrix, or a function from the gradients to one; path
         patterns as in `partition`.  By default arrays of two axes are matrices.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
+    sharding: how devices share the iteration: "stack" stacks matrices of one shape and
+        gives each device some of them, "none" works on each matrix as it lies, and
+        "auto" stacks two or more matrices that are on a mesh.
 
     Raises a `ValueError` for unknown names, and shapes or axes that do not fit.
     """
@@ -135,6 +140,7 @@ def scale_by_muon(
         raise ValueError(
             f"`preconditioning` is {preconditioning!r}, expected one of {list(NORMS)}"
         )
+    check_sharding(sharding)
     norm = NORMS[preconditioning]
     is_stack = weight_dimension_numbers is not None
 
@@ -147,17 +153,21 @@ def scale_by_muon(
         return (c1, c1_next, steps), (t, abc)
 
     def leaf(g, p, c, mu):
-        c1, c1_next, steps = c
+        c1, c1_next, _ = c
         mu = ema(mu, g, beta)
-        m = corrected(mu, g, beta, c1, c1_next)
-        if g.ndim != 2 and not (is_stack and g.ndim > 2):
-            return m, mu
-        o = orthogonalize(m, steps, norm, eps, ns_dtype).astype(m.dtype)
-        return (_dual_norm(m, o) * o if adaptive else o), mu
+        return corrected(mu, g, beta, c1, c1_next), mu
+
+    def orthogonal(m, c):
+        o = orthogonalize(m, c[-1], norm, eps, ns_dtype).astype(m.dtype)
+        return _dual_norm(m, o) * o if adaptive else o
+
+    is_matrix = lambda m: m.ndim == 2 or (is_stack and m.ndim > 2)
+    batched = Batched(orthogonal, is_matrix, sharding)
 
     shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
-    tx = build(Rule(leaf, MuonState, slots, shared, once, by_leaf=True))
+    rule = Rule(leaf, MuonState, slots, shared, once, batched=batched, by_leaf=True)
+    tx = build(rule)
     if not is_stack:
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
@@ -225,6 +235,7 @@ def muon(
     muon_weight_dimension_numbers: DimensionNumbersOrFn = None,
     consistent_rms: ArrayLike | None = None,
     ns_dtype: DTypeLike | None = None,
+    sharding: Sharding = "auto",
 ) -> GradientTransformationExtraArgs:
     """Muon for matrices, and `adamw` for all else.
 
@@ -259,6 +270,7 @@ def muon(
         preconditioning=preconditioning,
         weight_dimension_numbers=spec,
         ns_dtype=ns_dtype,
+        sharding=sharding,
     )
     for_matrices = chain(
         orthogonal,
