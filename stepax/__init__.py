@@ -348,6 +348,7 @@ from .tree_utils import tree_map_params as tree_map_params
 if _typing.TYPE_CHECKING:
     from . import (
         assignment as assignment,
+        checkpoint as checkpoint,
         contrib as contrib,
         experimental as experimental,
         perturbations as perturbations,
@@ -370,6 +371,7 @@ __version__ = "0.1.0"
 # Loaded when asked for, so that `import stepax` stays quick.
 _LATER = (
     "assignment",
+    "checkpoint",
     "contrib",
     "distributed",
     "experimental",

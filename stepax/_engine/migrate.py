@@ -25,18 +25,20 @@ class Migration(NamedTuple):
     unused: tuple[str, ...]
 
 
-class _Leaf(NamedTuple):
-    """An array of a state.
+class Named(NamedTuple):
+    """A leaf of a state.
 
     names: its path.
     owner: the class of the state that it belongs to, "" in a plain tree.
     own: what follows that in its path, from the field on; else the whole path.
+    where: the keys that lead to that state.
     """
 
     value: Any
     names: tuple[str, ...]
     owner: str
     own: tuple[str, ...]
+    where: tuple = ()
 
 
 def migrate(old_state: OptState, new_state: OptState) -> Migration:
@@ -55,8 +57,8 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
 
     Returns the new state, and which values are fresh and which old ones were not used.
     """
-    old, _ = _leaves(old_state)
-    new, treedef = _leaves(new_state)
+    old, new = named(old_state), named(new_state)
+    treedef = jax.tree.structure(new_state)
     by_name = {}
     for leaf in old:
         for i in range(len(leaf.names)):
@@ -71,9 +73,9 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     )
 
 
-def _leaves(state: Any) -> tuple[list[_Leaf], Any]:
-    found = [_leaf(path, x) for path, x in _walk(state, ())]
-    return found, jax.tree.structure(state)
+def named(state: Any) -> list[Named]:
+    """The leaves of a state, or of any tree, in flattening order."""
+    return [_named(path, x) for path, x in _walk(state, ())]
 
 
 def _walk(node: Any, path: tuple) -> Iterator[tuple[tuple, Any]]:
@@ -83,14 +85,15 @@ def _walk(node: Any, path: tuple) -> Iterator[tuple[tuple, Any]]:
         yield from _walk(x, (*path, step))
 
 
-def _leaf(path: tuple, value: Any) -> _Leaf:
+def _named(path: tuple, value: Any) -> Named:
     # Parameters may be named tuples, too, inside of a state.
     states = [i for i, key in enumerate(path) if _is_of_state(key)]
     names = select.names(path) if path else ()
     if not states:
-        return _Leaf(value, names, "", names)
+        return Named(value, names, "", names)
     last = states[-1]
-    return _Leaf(value, names, path[last].tuple_name, select.names(path[last:]))
+    own = select.names(path[last:])
+    return Named(value, names, path[last].tuple_name, own, path[:last])
 
 
 def _is_of_state(key: Any) -> bool:
@@ -99,7 +102,7 @@ def _is_of_state(key: Any) -> bool:
     return key.tuple_name in TWINS or key.tuple_name.endswith("State")
 
 
-def _choose(leaf: _Leaf, candidates: list[_Leaf], new: list[_Leaf]) -> _Leaf | None:
+def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | None:
     """The old value to carry over; `None` if there is none, or no telling which."""
     shape = jnp.shape(leaf.value)
     found = [x for x in candidates if jnp.shape(x.value) == shape]
@@ -113,15 +116,15 @@ def _choose(leaf: _Leaf, candidates: list[_Leaf], new: list[_Leaf]) -> _Leaf | N
     return found[next(i for i, x in enumerate(alike) if x is leaf)]
 
 
-def _same_owner(old: _Leaf, new: _Leaf) -> bool:
+def _same_owner(old: Named, new: Named) -> bool:
     return old.owner == new.owner
 
 
-def _same_path(old: _Leaf, new: _Leaf) -> bool:
+def _same_path(old: Named, new: Named) -> bool:
     return old.names == new.names
 
 
-def _carried(old: _Leaf | None, new: _Leaf) -> Any:
+def _carried(old: Named | None, new: Named) -> Any:
     """A value in a buffer of its own, since another may be made of it, too."""
     if old is None:
         return new.value

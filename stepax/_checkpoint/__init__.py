@@ -1,0 +1,1 @@
+"""How parameters and states are named, stored and brought together again."""

@@ -1,0 +1,95 @@
+"""From named arrays to the parameters and the state of a transformation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._engine.protocol import arrays_apart
+from .digest import digest
+from .entries import Entry, adopt, entries, rename
+from .match import Match, Policy, match
+from .place import Template, first_state, template_of_params, template_of_state
+
+
+class Held(NamedTuple):
+    """A source of arrays that are in memory.
+
+    what: the source, in words.
+    params: `None` if there are none.
+    arrays: by "params" or "state", and the key of the entry.
+    """
+
+    what: str
+    params: list[Entry] | None
+    state: list[Entry]
+    arrays: Mapping[tuple[str, str], Any]
+
+    @classmethod
+    def of(cls, what: str, params: Any, state: Any) -> "Held":
+        trees = {"params": params, "state": state}
+        lists, arrays = {}, {}
+        for name, tree in trees.items():
+            pairs = list(zip(entries(tree), arrays_apart(tree)[0], strict=True))
+            lists[name] = [_with_digest(x, a) for x, a in pairs]
+            arrays |= {(name, x.key): a for x, a in pairs}
+        known = None if params is None else lists["params"]
+        return cls(what, known, lists["state"], arrays)
+
+    def __str__(self) -> str:
+        return self.what
+
+    def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
+        return [self.arrays[name, x.key] for x, _ in wanted]
+
+
+def _with_digest(x: Entry, a: Any) -> Entry:
+    """Of single numbers, so that counts can be known to be equal."""
+    is_number = x.shape == () and not x.dtype.startswith("key<")
+    return x._replace(digest=digest(np.asarray(a))) if is_number else x
+
+
+def assemble(
+    source: Any,
+    tx: Any,
+    params: Any,
+    policy: Policy,
+    renamed: Mapping[str, str] | None,
+) -> tuple[Any, Any]:
+    """Parameters and state for `tx`, of the arrays in `source`.
+
+    source: has `params` and `state`, which are lists of entries, and `read`, see
+        `Held`.
+    params: a template; if `source` has no parameters, those to be kept.
+    """
+    p_into, s_into = template_of_params(params), template_of_state(tx, params)
+    p_source = p_into.entries if source.params is None else source.params
+    p_old, s_old = rename(renamed or {}, p_source, source.state)
+    s_old = adopt(s_old, s_into.entries)
+    paths = [x.names for x in p_into.entries]
+    p_match = match(p_old, p_into.entries, paths)
+    s_match = match(s_old, s_into.entries, paths)
+    policy.check(str(source), p_match, s_match)
+    if source.params is not None:
+        found = _read(source, "params", p_source, p_match, p_into)
+        params = p_into.fill(_made(found, p_into, lambda: params))
+    found = _read(source, "state", source.state, s_match, s_into)
+    make = lambda: first_state(tx, params)
+    return params, s_into.fill(_made(found, s_into, make))
+
+
+def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[Any]:
+    """The array for each place, `None` where there is none."""
+    rows = zip(how.chosen, into.targets, strict=True)
+    targets = {i: target for i, target in rows if i is not None}
+    wanted = [(old[i], target) for i, target in targets.items()]
+    found = dict(zip(targets, source.read(name, wanted), strict=True))
+    return [None if i is None else found[i] for i in how.chosen]
+
+
+def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
+    """The values, with fresh ones where there are none."""
+    if all(x is not None for x in values):
+        return values
+    fresh = into.values(make())
+    return [y if x is None else x for x, y in zip(values, fresh, strict=True)]

@@ -1,0 +1,77 @@
+"""What Optax's users have saved: a tree in memory, or in a directory of Orbax."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._engine.errors import describe
+from .._engine.packing import unpack
+from .assemble import Held
+from .store import orbax, place, steps
+
+
+def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, int]:
+    """The arrays of a tree or of a directory, and the step that these are of.
+
+    keys: the names of the parameters and the state.
+    """
+    if isinstance(source, str | PathLike):
+        tree, number = _directory(place(source), step)
+        what = f"the checkpoint in `{source}`"
+    else:
+        tree, number, what = source, None, "the given state"
+    tree = unpack(tree)
+    params, state = (_item(tree, key) for key in keys)
+    if state is None and isinstance(source, str | PathLike):
+        raise ValueError(
+            f"{what} has no `{keys[1]}` but {_names(tree)}; give its names as `keys`"
+        )
+    saved = _item(tree, "step") if number is None else number
+    state = tree if state is None else state
+    return Held.of(what, params, state), 0 if saved is None else int(saved)
+
+
+def _item(tree: Any, key: str) -> Any:
+    """An item of a dictionary, or a field of a train state."""
+    return tree.get(key) if isinstance(tree, Mapping) else getattr(tree, key, None)
+
+
+def _names(tree: Any) -> str:
+    return f"{sorted(map(str, tree))}" if isinstance(tree, Mapping) else describe(tree)
+
+
+def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
+    """A checkpoint, or one of a directory of several, by their numbers."""
+    known = [] if _is_tree(path) else steps(path)
+    if step is not None and step not in known:
+        raise ValueError(f"there is no step {step} in `{path}`, which has {known}")
+    number = max(known, default=None) if step is None else step
+    path = path if number is None else path / str(number)
+    if _is_tree(path / "default"):
+        path = path / "default"
+    if _is_tree(path):
+        return _read(path), number
+    items = {x.name: _read(x) for x in sorted(path.glob("*")) if _is_tree(x)}
+    if not items:
+        raise ValueError(f"there is no checkpoint of Orbax in `{path}`")
+    return items, number
+
+
+def _is_tree(path: Any) -> bool:
+    return (path / "_METADATA").exists()
+
+
+def _read(path: Any) -> Any:
+    """The tree, in arrays of NumPy."""
+    ocp: Any = orbax()
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            found = reader.metadata(path).item_metadata.tree
+            host = lambda _: ocp.RestoreArgs(restore_type=np.ndarray)
+            how = ocp.args.PyTreeRestore(restore_args=jax.tree.map(host, found))
+            return reader.restore(path, args=how)
+    except Exception as error:
+        raise ValueError(f"the checkpoint in `{path}` is damaged: {error}") from error

@@ -1,0 +1,147 @@
+"""Which array of a checkpoint goes where."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .._engine.errors import some
+from .entries import Entry, param_of
+
+
+@dataclass
+class Match:
+    """Arrays of a checkpoint in the places of a template.
+
+    chosen: for each place the number of the array that goes there, `None` if there is
+        none.
+    missing, extra, unclear, reshaped: for an error, what has no array, no place, could
+        have several arrays, and has an array of another shape.
+    """
+
+    chosen: list[int | None]
+    missing: list[Entry] = field(default_factory=list)
+    extra: list[Entry] = field(default_factory=list)
+    unclear: list[Entry] = field(default_factory=list)
+    reshaped: list[tuple[Entry, Entry]] = field(default_factory=list)
+
+
+def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
+    """Find the array of each place by its name.
+
+    Of several with one name, those pair that are under the same wrappers, and else all
+    in their order, if there are as many on both sides.  What belongs to no parameter,
+    such as a count of steps, may go to several places.
+
+    params: the paths of the parameters.
+    """
+    old_groups, new_groups = _groups(old), _groups(new)
+    params = set(params)
+    result = Match([None] * len(new))
+    taken = set()
+    for name, places in new_groups.items():
+        arrays = old_groups.get(name, [])
+        pairs = _pairs(old, new, arrays, places)
+        rest = [j for j in places if j not in pairs]
+        if _is_one(old, arrays) and param_of(new[places[0]], params) is None:
+            pairs |= {j: arrays[0] for j in rest}
+            taken |= {*arrays}
+        elif rest and any(i not in pairs.values() for i in arrays):
+            result.unclear += [new[j] for j in rest]
+            taken |= {*arrays}
+        taken |= {*pairs.values()}
+        for j, i in pairs.items():
+            result.chosen[j] = i
+    _judge(result, old, new, taken)
+    return result
+
+
+def _groups(found: list[Entry]) -> dict[tuple, list[int]]:
+    groups = {}
+    for i, x in enumerate(found):
+        groups.setdefault((x.owner, x.own), []).append(i)
+    return groups
+
+
+def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:
+    """From places to arrays."""
+    pairs = {}
+    for where in {new[j].where for j in places}:
+        here = [j for j in places if new[j].where == where]
+        there = [i for i in arrays if old[i].where == where]
+        if len(here) == len(there):
+            pairs |= dict(zip(here, there, strict=True))
+    rest = [j for j in places if j not in pairs]
+    left = [i for i in arrays if i not in pairs.values()]
+    if len(rest) == len(left):
+        pairs |= dict(zip(rest, left, strict=True))
+    return pairs
+
+
+def _is_one(old: list, arrays: list) -> bool:
+    """Whether there is one array, or several with the same numbers."""
+    found = {(old[i].shape, old[i].dtype, old[i].digest) for i in arrays}
+    return len(found) == 1 and (len(arrays) == 1 or old[arrays[0]].digest is not None)
+
+
+def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
+    unclear = {*result.unclear}
+    for x, i in zip(new, result.chosen, strict=True):
+        if i is None and x not in unclear:
+            result.missing.append(x)
+        elif i is not None and old[i].shape != x.shape:
+            result.reshaped.append((old[i], x))
+    result.extra = [x for i, x in enumerate(old) if i not in taken]
+
+
+@dataclass
+class Policy:
+    """What to do about what does not fit.
+
+    missing: "error" or "fresh".
+    extra: "error" or "drop".
+    """
+
+    missing: str
+    extra: str
+
+    def __post_init__(self):
+        for name, other in ("missing", "fresh"), ("extra", "drop"):
+            given = getattr(self, name)
+            if given not in ("error", other):
+                raise ValueError(
+                    f"`{name}` is {given!r}, expected 'error' or {other!r}"
+                )
+
+    def check(self, what: str, params: Match, state: Match) -> None:
+        """Raise an error that lists all that does not fit.
+
+        what: the checkpoint, in words.
+        """
+        both = params, state
+        of = lambda kind: [x for m in both for x in getattr(m, kind)]
+        lines = [_reshaped(of("reshaped"))]
+        lines.append(_listed("which of several is meant is unclear for", of("unclear")))
+        if self.missing == "error":
+            lines.append(_listed("missing", of("missing")))
+        if self.extra == "error":
+            lines.append(_listed("extra", of("extra")))
+        if lines := [x for x in lines if x]:
+            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{self._hint()}")
+
+    def _hint(self) -> str:
+        return (
+            '  `missing="fresh"` takes what is missing from a first state, '
+            '`extra="drop"` leaves out what is extra, and `renamed={"old/path": '
+            '"new/path"}` moves parameters and what belongs to them'
+        )
+
+
+MOST = 20  # names in an error
+
+
+def _listed(what: str, found: list[Entry]) -> str:
+    return f"{what}: {some(found, MOST)}" if found else ""
+
+
+def _reshaped(pairs: list[tuple[Entry, Entry]]) -> str:
+    found = [f"{x} is {old.shape}, expected {x.shape}" for old, x in pairs]
+    return f"of another shape: {some(found, MOST)}" if found else ""

@@ -1,0 +1,112 @@
+"""The parameters and the state that are asked for: shapes, and places on devices."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from .._distributed.sharding import init_shapes, init_sharded, state_sharding
+from .._engine.packed import Packed
+from .._engine.packing import pack, unpack
+from .._engine.paths import fitted
+from .._engine.protocol import arrays_apart
+from .entries import Entry, entries
+
+
+class Template(NamedTuple):
+    """A tree to be filled.
+
+    tree: as it is asked for, with arrays or with their shapes.
+    entries: its arrays by name; packed ones are taken apart.
+    shardings: of the leaves that are arrays; `None` for JAX's default device.
+    """
+
+    tree: Any
+    entries: list[Entry]
+    shardings: list[Any]
+
+    @property
+    def targets(self) -> list[Any]:
+        """Where each entry is read to; `None` for the host, from where it is placed."""
+        if len(self.shardings) != len(self.entries) or _holds_packed(self.tree):
+            return [None] * len(self.entries)
+        pairs = zip(self.shardings, self.entries, strict=True)
+        return [s if _can_be_read_to(s, x) else None for s, x in pairs]
+
+    def fill(self, values: list) -> Any:
+        """The tree with these arrays, in its dtypes and in their places."""
+        shapes, rebuild = arrays_apart(unpack(self.tree))
+        rows = zip(self.entries, shapes, values, strict=True)
+        found = [fitted(x.key, x.names, shape, value) for x, shape, value in rows]
+        arrays, rebuild = arrays_apart(pack(rebuild(found), like=self.tree))
+        pairs = zip(arrays, self.shardings, strict=True)
+        return rebuild([x if s is None else jax.device_put(x, s) for x, s in pairs])
+
+    def values(self, tree: Any) -> list:
+        """The arrays of a tree like it, one for each entry."""
+        return arrays_apart(unpack(tree))[0]
+
+
+def _holds_packed(tree: Any) -> bool:
+    is_packed = lambda x: isinstance(x, Packed)
+    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
+
+
+def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
+    is_key = entry.dtype.startswith("key<")
+    return isinstance(sharding, NamedSharding) and not is_key
+
+
+def template_of_params(params: Any) -> Template:
+    """For parameters like these, which may be shapes with or without a sharding."""
+    arrays, _ = arrays_apart(params)
+    shardings = [getattr(x, "sharding", None) for x in arrays]
+    shardings = [None if _is_usual(s) else s for s in shardings]
+    return Template(params, entries(unpack(params)), shardings)
+
+
+def _is_usual(sharding: Any) -> bool:
+    """Whether an array is there that was put nowhere."""
+    is_single = isinstance(sharding, SingleDeviceSharding)
+    return is_single and sharding.device_set == {jnp.zeros(()).device}
+
+
+def template_of_state(tx: Any, params: Any) -> Template:
+    """For the state that `tx` has for parameters like these."""
+    shapes = init_shapes(tx, params)
+    leaves = arrays_apart(shapes)[0]
+    on_mesh = is_on_mesh(params)
+    wanted = _shardings(tx, params, shapes) if on_mesh else [None] * len(leaves)
+    return Template(shapes, entries(unpack(shapes)), wanted)
+
+
+def is_on_mesh(params: Any) -> bool:
+    arrays, _ = arrays_apart(params)
+    return any(isinstance(getattr(x, "sharding", None), NamedSharding) for x in arrays)
+
+
+def first_state(tx: Any, params: Any) -> Any:
+    return init_sharded(tx, params) if is_on_mesh(params) else tx.init(params)
+
+
+def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
+    """By the parameters, or as `init` has it, if that splits or keeps it elsewhere.
+
+    `zero` and `offload` say in `init` where the state lies.
+    """
+    arrays, rebuild = arrays_apart(params)
+    init = jax.jit(lambda arrays: tx.init(rebuild(arrays)))
+    made = init.lower(arrays).compile().output_shardings
+    trees = map(jax.tree.leaves, (shapes, state_sharding(tx, params), made))
+    return [_smaller(x.shape, *both) for x, *both in zip(*trees, strict=True)]
+
+
+def _smaller(shape: tuple, beside: Any, made: Any) -> Any:
+    if not isinstance(made, NamedSharding):
+        return beside
+    size = lambda s: math.prod(s.shard_shape(shape))
+    found = made if size(made) < size(beside) else beside
+    kind = made.memory_kind
+    return found if kind is None else found.with_memory_kind(kind)

@@ -1,0 +1,146 @@
+"""Checkpoints: parameters, state and step, saved and restored by name.
+
+Orbax writes the arrays.  An array is addressed by its names: a parameter by its path, a
+slot of the state by the class of the state that it belongs to, its field, and the path
+of its parameter.  So a checkpoint fits when a transformation has been added to a chain,
+on another mesh and in another number of processes, and whether arrays are packed or not
+(`stepax.tree.pack`); `renamed` follows a layer to its new name.
+
+Needs `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._checkpoint import foreign, store
+from ._checkpoint.assemble import assemble
+from ._checkpoint.match import Policy
+from ._engine.protocol import GradientTransformation, OptState, Params, require
+
+
+class Checkpoint(NamedTuple):
+    """What `restore` returns.
+
+    params, state: as those that were saved.
+    step: the step that they were saved under.
+    """
+
+    params: Any
+    state: Any
+    step: int
+
+
+def save(
+    directory: Any,
+    step: int,
+    params: Params,
+    state: OptState,
+    *,
+    keep: int | None = None,
+) -> None:
+    """Write a checkpoint; it is whole when this returns.
+
+    Until then it has another name, so that a process killed at any moment leaves the
+    checkpoints before it as they are.  In a run of several processes all of them call
+    this, with the same step, and see the same directory.
+
+    directory: of the checkpoints of one run; made if it is not there.
+    step: its number, at least 0, higher than those that are there.
+    params: any tree; what is no array in it is not saved.
+    state: of any transformation.
+    keep: how many of the newest are kept; all, by default.
+
+    Raises a `ValueError` for a step that is not after those in the directory, or where
+    the names on the paths of two arrays are the same.
+    """
+    if not isinstance(step, int | np.integer) or step < 0:
+        raise ValueError(f"`step` is {step!r}, expected a whole number of 0 or more")
+    if keep is not None and keep < 1:
+        raise ValueError(f"`keep` is {keep!r}, expected 1 or more, or `None` for all")
+    last = latest_step(directory)
+    if last is not None and step <= last:
+        raise ValueError(
+            f"`{directory}` has step {last}, and `step` is {step}: nothing that is "
+            "saved is written over; delete what is after it, or give another directory"
+        )
+    store.write(directory, int(step), {"params": params, "state": state}, keep)
+
+
+def latest_step(directory: Any) -> int | None:
+    """The newest step that is whole; `None` if there is none.
+
+    directory: of checkpoints; need not be there.
+    """
+    return max(store.steps(directory), default=None)
+
+
+def restore(
+    directory: Any,
+    tx: GradientTransformation,
+    params: Params,
+    *,
+    step: int | None = None,
+    renamed: Mapping[str, str] | None = None,
+    missing: str = "error",
+    extra: str = "error",
+) -> Checkpoint:
+    """Read a checkpoint, as `tx` and parameters like these need it.
+
+    Arrays get the dtypes of the template.  On a mesh each process reads its own parts:
+    parameters lie as in the template, the state as `stepax.distributed.state_sharding`
+    and `tx.init` have it.
+
+    directory: of checkpoints.
+    tx: the transformation that will take the state; may differ from the one that made
+        it in all that has no state.
+    params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
+    step: which one; the newest by default.
+    renamed: from paths of parameters in the checkpoint to their new ones, as in
+        `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
+    missing: what becomes of arrays that the checkpoint lacks: "error" lists them,
+        "fresh" takes slots from `tx.init`, and parameters from the template.
+    extra: what becomes of those that have no place: "error" lists them, "drop" leaves
+        them out.
+
+    Raises a `ValueError` that lists what is missing, extra, and of another shape; for a
+    step that is not there, is damaged, or of a later schema; a `TypeError` for numbers
+    of another kind, such as floats for a count.
+    """
+    require(tx, "`tx` of `restore`")
+    found = store.Step(directory, step).open()
+    policy = Policy(missing, extra)
+    new_params, state = assemble(found, tx, params, policy, renamed)
+    return Checkpoint(new_params, state, found.step)
+
+
+def from_optax(
+    source: Any,
+    tx: GradientTransformation,
+    params: Params,
+    *,
+    step: int | None = None,
+    keys: tuple[str, str] = ("params", "opt_state"),
+    renamed: Mapping[str, str] | None = None,
+    missing: str = "error",
+    extra: str = "error",
+) -> Checkpoint:
+    """Take over what was saved in a run of Optax 0.2.8, or of any plain tree.
+
+    source: a state, as it is unpickled; a dictionary or train state with parameters and
+        a state; or the path of what Orbax made of one, or of a directory of these.
+    params: a template, as in `restore`; where `source` has none, they are kept.
+    step: which one of a directory; the newest by default.
+    keys: the names of parameters and state in `source`.
+    tx, renamed, missing, extra: as in `restore`.
+
+    Without classes, a slot is known by the fields beside it and its path.  The step is
+    that of the directory or of a "step" in `source`, and else 0.
+
+    Raises as `restore` does.
+    """
+    require(tx, "`tx` of `from_optax`")
+    found, number = foreign.held(source, step, keys)
+    policy = Policy(missing, extra)
+    return Checkpoint(*assemble(found, tx, params, policy, renamed), number)

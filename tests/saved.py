@@ -1,0 +1,42 @@
+"""States that are passed on by name, as a checkpoint does it, without the disk."""
+
+import jax
+import jax.numpy as jnp
+from cases import TREES, gradients
+from keywords import keywords
+
+from stepax._checkpoint.assemble import Held, assemble
+from stepax._checkpoint.match import Policy
+
+
+STRICT = Policy("error", "error")
+
+
+def layers(first="first", second="second"):
+    made = TREES["dict"]
+    return {first: made(), second: jax.tree.map(lambda x: x + 1, made())}
+
+
+def trained(tx, params, steps=2):
+    """A state that is not the first one, in all that may have changed."""
+    state = tx.init(params)
+    for i in range(steps):
+        g = gradients(params, i)
+        _, state = tx.update(g, state, params, **keywords(params))
+    return state
+
+
+def passed_on(old, tx, params, policy=STRICT, renamed=None, saved=None):
+    """A state as a checkpoint would give it to another transformation."""
+    source = Held.of("the state", params if saved is None else saved, old)
+    return assemble(source, tx, params, policy, renamed)[1]
+
+
+def spread(state):
+    """Numbers that tell all of a state apart."""
+    leaves, treedef = jax.tree.flatten(state)
+    new = (
+        x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.full_like(x, i)
+        for i, x in enumerate(map(jnp.asarray, leaves))
+    )
+    return treedef.unflatten(new)
