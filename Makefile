@@ -12,10 +12,12 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format conformance bench bench-minimize clean
+.PHONY: help demo demo-distributed test check format conformance bench bench-minimize \
+	clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
+	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make test         run the tests'
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
@@ -26,6 +28,9 @@ help:
 
 demo: $(VENV)/demo.stamp
 	@$(BIN)/python -m stepax demo $(ARGS)
+
+demo-distributed: $(VENV)/distributed.stamp
+	@$(BIN)/python examples/distributed_digits.py $(ARGS)
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
@@ -67,12 +72,18 @@ install = { $(BIN)/pip install --quiet uv && \
 	$(BIN)/pip install --quiet -e ".[$(1)]"
 
 DEMO := demo
+DISTRIBUTED := demo,checkpoint
 TEST := dev,test
 BENCH := bench
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the demonstration needs into $(VENV)'
 	@$(call install,$(DEMO))
+	@touch $@
+
+$(VENV)/distributed.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the processes need into $(VENV)'
+	@$(call install,$(DISTRIBUTED))
 	@touch $@
 
 # PyTorch is an oracle where pip knows a local wheel, as an index brings gigabytes with it.

@@ -1,0 +1,96 @@
+"""Several processes of one command on this machine, and a watch over them.
+
+`launch` starts them, and `join`, which each calls, makes one JAX program of them.  When
+one dies it says which, and ends the others, as they could only wait for it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+
+ADDRESS, PROCESSES, PROCESS = "RUN_ADDRESS", "RUN_PROCESSES", "RUN_PROCESS"
+
+
+def launch(command, processes):
+    """Run `command` so many times at once; whether all of them ended well."""
+    address = f"127.0.0.1:{free_port()}"
+    workers = []
+    try:
+        for i in range(processes):
+            told = {ADDRESS: address, PROCESSES: str(processes), PROCESS: str(i)}
+            workers.append(start(command, os.environ | told))
+        numbers = ", ".join(f"{i} is {w.pid}" for i, w in enumerate(workers))
+        print(f"processes at {address}: {numbers}", flush=True)
+        return watch(workers)
+    except KeyboardInterrupt:
+        return False
+    finally:
+        # Not asked but killed: they may hang, and what they saved is whole at any time.
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def start(command, environment):
+    # An interrupt from the terminal is for the launcher alone, which ends the others.
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, start_new_session=True
+    )
+
+
+def watch(workers):
+    """Wait for all, or until one fails, and say how it ended."""
+    while True:
+        codes = [worker.poll() for worker in workers]
+        failed = {i: code for i, code in enumerate(codes) if code}
+        for i, code in failed.items():
+            print(f"process {i} {cause(code)}", file=sys.stderr)
+        if failed or None not in codes:
+            return not failed
+        time.sleep(0.01)
+
+
+def cause(code):
+    if code > 0:
+        return f"failed with exit status {code}"
+    return f"was ended by the signal {signal.Signals(-code).name}"
+
+
+def is_launched():
+    """Whether this process is one of those that `launch` started."""
+    return PROCESS in os.environ
+
+
+def join(devices):
+    """Be one of the processes, with so many devices; before JAX is used."""
+    import jax  # which the launcher need not wait for
+    from jax.experimental import multihost_utils
+
+    threading.Thread(target=end_with_launcher, daemon=True).start()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        os.environ[ADDRESS],
+        num_processes=int(os.environ[PROCESSES]),
+        process_id=int(os.environ[PROCESS]),
+        coordinator_bind_address=os.environ[ADDRESS],
+        heartbeat_timeout_seconds=10,  # until a process that hangs is given up
+    )
+    multihost_utils.sync_global_devices("joined")  # Gloo says hello here, once for all
+
+
+def end_with_launcher():
+    sys.stdin.read()  # ends when the launcher does, however it ends
+    os._exit(1)

@@ -1,0 +1,217 @@
+"""Runs of several operating-system processes, one of which is killed."""
+
+import importlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+import stepax
+from stepax.checkpoint import latest_step, restore
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+STEPS, EVERY = 60, 20
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """The example as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("distributed_digits")
+
+
+class Run:
+    """The example in processes of its own, of which none outlives the test."""
+
+    def __init__(self, directory, *, processes=2, devices=1, steps=STEPS):
+        options = {"processes": processes, "devices": devices, "steps": steps}
+        options |= {"every": EVERY, "directory": directory}
+        args = [f"--{name}={value}" for name, value in options.items()]
+        mine = {k: v for k, v in os.environ.items() if k[:4] not in ("JAX_", "XLA_")}
+        self.started = subprocess.Popen(
+            [sys.executable, EXAMPLES / "distributed_digits.py", *args],
+            env=mine | {"PYTHONPATH": str(EXAMPLES.parent)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.told = ""
+
+    def __enter__(self):
+        # Whatever hangs is killed after a time that no run needs.
+        self.timer = threading.Timer(300, self.started.kill)
+        self.timer.start()
+        return self
+
+    def __exit__(self, *_):
+        self.timer.cancel()
+        self.started.kill()  # its processes end with it
+        self.started.communicate()
+
+    def until(self, pattern):
+        """Read on to the line that has the pattern, the groups of which are given."""
+        assert self.started.stdout is not None
+        for line in self.started.stdout:
+            self.told += line
+            if found := re.search(pattern, line):
+                return found.groups()
+        raise AssertionError(f"no {pattern!r} in:\n{self.told}")
+
+    def end(self):
+        """Read all; the exit status."""
+        assert self.started.stdout is not None
+        self.told += self.started.stdout.read()
+        return self.started.wait()
+
+
+def finish(directory, **options):
+    """What a run tells that nobody disturbs."""
+    with Run(directory, **options) as run:
+        assert run.end() == 0, run.told
+    return run.told
+
+
+def read(pattern, told):
+    found = re.search(pattern, told)
+    assert found, told
+    return found.groups()
+
+
+def digest(told):
+    return read("digest of the parameters: ([0-9a-f]{16})", told)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undisturbed")
+    return SimpleNamespace(directory=directory, told=finish(directory))
+
+
+def assert_divided(told, devices):
+    """Each device has its part of the state, within a hundredth."""
+    part, total, n = map(
+        int, read(r"state: (\d+) of (\d+) bytes on each of (\d)", told)
+    )
+    assert n == devices
+    assert part == pytest.approx(total / devices, rel=0.01)
+
+
+def saved(digits, directory):
+    """The last checkpoint of a run, read by one process on one device."""
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    at = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    params = jax.device_put(digits.network(), at)
+    return restore(directory, stepax.adamw(1e-3), params)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_ends_with_the_same_bits(undisturbed, digits, tmp_path):
+    with Run(tmp_path) as run:
+        (second,) = run.until(r"1 is (\d+)")
+        run.until(f"saved step {EVERY}:")
+        os.kill(int(second), signal.SIGKILL)
+        assert run.end() == 1
+    assert "process 1 was ended by the signal SIGKILL" in run.told
+    reached = latest_step(tmp_path)
+    assert reached is not None and EVERY <= reached < STEPS
+    assert f"step {reached} is safe: run the same command" in run.told
+    for number in map(int, read(r"0 is (\d+), 1 is (\d+)", run.told)):
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+    told = finish(tmp_path)
+    assert f"going on from step {reached}" in told
+    assert digest(told) == digest(undisturbed.told)
+    mine, other = saved(digits, tmp_path), saved(digits, undisturbed.directory)
+    assert mine.step == other.step == STEPS
+    assert jax.tree.structure(mine) == jax.tree.structure(other)
+    jax.tree.map(np.testing.assert_array_equal, mine, other)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_bits_of_one_with_two_devices(undisturbed, tmp_path):
+    told = finish(tmp_path, processes=1, devices=2)
+    assert digest(told) == digest(undisturbed.told)
+    for each in (told, undisturbed.told):
+        assert_divided(each, 2)
+
+
+@pytest.mark.slow
+def test_four_processes_go_on_from_a_checkpoint_of_two(undisturbed, tmp_path):
+    shutil.copytree(undisturbed.directory, tmp_path, dirs_exist_ok=True)
+    told = finish(tmp_path, processes=4, steps=STEPS + 2)
+    assert f"going on from step {STEPS}" in told
+    assert_divided(told, 4)
+    assert latest_step(tmp_path) == STEPS + 2
+    assert digest(told) != digest(undisturbed.told)
+
+
+def test_no_process_outlives_its_launcher():
+    code = "import launch, signal; signal.alarm(60); launch.end_with_launcher()"
+    start = f"import launch, sys; launch.launch([sys.executable, '-c', {code!r}], 2)"
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", start], cwd=EXAMPLES, stdout=subprocess.PIPE, text=True
+    )
+    with launcher:
+        assert launcher.stdout is not None
+        line = launcher.stdout.readline()
+        launcher.kill()
+        # The output ends when the last process that may write to it does.
+        launcher.communicate(timeout=30)
+    assert re.search(r"0 is \d+, 1 is \d+$", line)
+
+
+ENDS = {
+    "exit": ("sys.exit(3)", "process 1 failed with exit status 3\n"),
+    "abort": ("os.abort()", "process 1 was ended by the signal SIGABRT\n"),
+}
+
+
+@pytest.mark.parametrize(("code", "message"), ENDS.values(), ids=list(ENDS))
+def test_a_process_that_fails_is_named_and_ends_the_others(
+    code, message, digits, capfd
+):
+    mine = "os.environ['RUN_PROCESS'] == '1'"
+    code = f"import os, sys, time\nif {mine}: {code}\ntime.sleep(30)\nprint('alive')"
+    assert not digits.launch([sys.executable, "-c", code], 3)
+    told = capfd.readouterr()
+    assert told.err == message
+    assert "alive" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--processes=7"], "a batch of 120 cannot be split over so many devices"),
+        (["--every=0"], "every N must be 1 or more"),
+        (["--steps=many"], "argument --steps: invalid int value: 'many'"),
+    ],
+)
+def test_wrong_arguments_are_one_line(args, message, digits, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["distributed_digits.py", *args])
+    with pytest.raises(SystemExit) as stop:
+        digits.main()
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_batch_follows_from_its_step(digits):
+    data = np.arange(1437), -np.arange(1437)
+    epoch = [digits.batch(data, step) for step in range(11)]
+    again = digits.batch(data, 3)
+    np.testing.assert_array_equal(again, epoch[3])
+    images = np.concatenate([images for images, _ in epoch])
+    assert len(set(images)) == len(images) == 11 * 120
+    assert all((images == -labels).all() for images, labels in epoch)
+    later = digits.batch(data, 14)
+    assert not np.array_equal(later, epoch[3])
