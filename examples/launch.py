@@ -77,6 +77,7 @@ def join(devices):
     import jax  # which the launcher need not wait for
     from jax.experimental import multihost_utils
 
+    sys.excepthook = end_at_once
     threading.Thread(target=end_with_launcher, daemon=True).start()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
@@ -89,6 +90,11 @@ def join(devices):
         heartbeat_timeout_seconds=10,  # until a process that hangs is given up
     )
     multihost_utils.sync_global_devices("joined")  # Gloo says hello here, once for all
+
+
+def end_at_once(*error):
+    sys.__excepthook__(*error)
+    os._exit(1)  # JAX would wait for the others, which may wait for this process
 
 
 def end_with_launcher():

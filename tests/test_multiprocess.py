@@ -189,6 +189,24 @@ def test_a_process_that_fails_is_named_and_ends_the_others(
     assert "alive" not in told.out
 
 
+@pytest.mark.slow
+def test_an_error_in_one_process_ends_all(digits, capfd, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    code = """
+import jax, launch, time
+launch.join(1)
+1 // (1 - jax.process_index())
+time.sleep(30)
+print("alive")
+"""
+    assert not digits.launch([sys.executable, "-c", code], 2)
+    told = capfd.readouterr()
+    assert "ZeroDivisionError" in told.err
+    assert told.err.splitlines()[-1] == "process 1 failed with exit status 1"
+    assert "alive" not in told.out
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
