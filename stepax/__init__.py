@@ -179,6 +179,10 @@ from ._optimizers.lookahead import (
     LookaheadState as LookaheadState,
     lookahead as lookahead,
 )
+from ._optimizers.nadam import (
+    ScaleByNadamState as ScaleByNadamState,
+    scale_by_nadam as scale_by_nadam,
+)
 from ._optimizers.novograd import (
     ScaleByNovogradState as ScaleByNovogradState,
     novograd as novograd,

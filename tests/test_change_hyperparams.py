@@ -41,6 +41,7 @@ VALUES = {
     "beta3": 0.9,
     "change_factor": 0.5,
     "consistent_rms": 0.2,
+    "momentum_decay": 4e-3,
     "init_estim_sq_dist": 1e-3,
     "betas": jnp.array([0.9, 0.999]),
     "ns_coeffs": jnp.array([3.4445, -4.775, 2.0315]),

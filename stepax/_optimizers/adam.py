@@ -22,11 +22,13 @@ from .._engine.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.ranges import AT_LEAST_0
 from .._engine.registry import public
 from .._engine.rule import COUNT, REAL, Rule, Slot, counted
 from .._engine.twin import twin
 from .._transforms.decay import add_decayed_weights, decayed, either
 from .._transforms.scale import scale_by_learning_rate
+from .nadam import scale_by_nadam
 
 
 @twin
@@ -128,7 +130,11 @@ def adamw(
     )
 
 
-@public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
+@public(
+    "optimizer",
+    paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
+    ranges={"momentum_decay": AT_LEAST_0},
+)
 def nadam(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike = 0.9,
@@ -140,13 +146,22 @@ def nadam(
     nesterov: bool = True,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
+    momentum_decay: ArrayLike | None = None,
 ) -> GradientTransformationExtraArgs:
     """Adam with Nesterov momentum: `adam` with another default.
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+    momentum_decay: for a momentum that grows, as PyTorch's does with 4e-3; see
+        `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
     The others are those of `scale_by_adam`.
     """
+    if momentum_decay is not None:
+        return chain(
+            scale_by_nadam(b1, b2, eps, eps_root, momentum_decay),
+            *decayed(weight_decay, weight_decay_mask),
+            scale_by_learning_rate(learning_rate),
+        )
     return adam(
         learning_rate,
         b1,

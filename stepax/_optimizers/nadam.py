@@ -1,0 +1,82 @@
+"""Adam with Nesterov momentum that grows at first.
+
+Dozat, 2016, Incorporating Nesterov Momentum into Adam, Algorithm 2, with the schedule
+of its experiments, as PyTorch has it.
+
+Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.compose import build
+from .._engine.moments import bias_correction, ema, square
+from .._engine.numerics import root, safe_increment
+from .._engine.protocol import GradientTransformation
+from .._engine.ranges import AT_LEAST_0
+from .._engine.registry import public
+from .._engine.rule import COUNT, REAL, Rule, Slot, number
+from .._engine.twin import twin
+
+
+@twin
+class ScaleByNadamState(NamedTuple):
+    """count: steps taken.  momentum_product: of the momenta of all steps.
+
+    mu, nu: means of g and of |g|², shaped as the parameters.
+    """
+
+    count: jax.Array
+    momentum_product: jax.Array
+    mu: Any
+    nu: Any
+
+
+@public(
+    paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
+    ranges={"momentum_decay": AT_LEAST_0},
+)
+def scale_by_nadam(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    eps_root: ArrayLike = 0.0,
+    momentum_decay: ArrayLike = 4e-3,
+) -> GradientTransformation:
+    """Look one step ahead with the mean gradient, by a momentum that grows to `b1`.
+
+        b(t) = b1 (1 - 0.96^(t momentum_decay) / 2),   B(t) = b(1) ... b(t)
+        mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
+        m = b(t + 1) mu / (1 - B(t + 1)) + (1 - b(t)) g / (1 - B(t))
+        u = m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+
+    b1, b2: decay of the means of g and |g|², in [0, 1).
+    eps, eps_root: added to the root, and inside it; at least 0.
+    momentum_decay: how fast the momentum grows, at least 0.
+    """
+
+    def momentum(t, dtype):
+        exponent = momentum_decay * math.log(0.96) * t.astype(dtype)
+        return b1 * (1 - 0.5 * jnp.exp(exponent))
+
+    def once(shared, total, extra):
+        count, product = shared
+        t = safe_increment(count)
+        now, later = (momentum(x, product.dtype) for x in (t, t + 1))
+        product = product * now
+        ahead, here = later / (1 - product * later), (1 - now) / (1 - product)
+        return (ahead, here, bias_correction(b2, t)), (t, product)
+
+    def leaf(g, p, c, mu, nu):
+        ahead, here, c2 = c
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square(g), b2)
+        return (ahead * mu + here * g) / (root(nu / c2 + eps_root) + eps), mu, nu
+
+    slots = {"mu": Slot(), "nu": REAL}
+    shared = COUNT | {"momentum_product": number(1.0)}
+    return build(Rule(leaf, ScaleByNadamState, slots, shared, once))
