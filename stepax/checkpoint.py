@@ -9,12 +9,12 @@ on another mesh and in another number of processes, and whether arrays are packe
 Needs `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, store
+from ._checkpoint import foreign, of_torch, store
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._engine.protocol import GradientTransformation, OptState, Params, require
@@ -144,3 +144,46 @@ def from_optax(
     found, number = foreign.held(source, step, keys)
     policy = Policy(missing, extra)
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)
+
+
+def from_torch(
+    state_dict: Mapping[str, Any],
+    tx: GradientTransformation,
+    params: Params,
+    *,
+    names: Mapping[str, str] | Sequence[str] | None = None,
+    transposed: Sequence[str] = (),
+    step: int | None = None,
+    missing: str = "error",
+) -> OptState:
+    """The state of `tx` from that of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad,
+    NAdam or RAdam, so that the next step is PyTorch's.
+
+    `tx` must do what PyTorch's optimizer does, with the numbers it has there:
+
+        SGD      sgd(lr, momentum or None, nesterov=...)
+        Adam     adam(lr, *betas, eps)
+        AdamW    adamw(lr, *betas, eps, weight_decay=...)
+        RMSprop  rmsprop(lr, alpha, eps, eps_in_sqrt=False, centered=..., momentum=...)
+        Adagrad  adagrad(lr, eps=eps, eps_in_sqrt=False)
+        NAdam    nadam(lr, *betas, eps, momentum_decay=...)
+        RAdam    radam(lr, *betas, eps)
+
+    and for the `weight_decay` of all but AdamW `chain(add_decayed_weights(...), ...)`.
+
+    state_dict: of a `torch.optim` optimizer, `optimizer.state_dict()`.
+    params: a template, as in `restore`.
+    names: paths of the parameters here, in PyTorch's order; or from PyTorch's names to
+        them, where the optimizer was given named parameters.  Those are taken as they
+        are, with "/" for ".", if nothing is given.
+    transposed: paths, which may have "*", of parameters that are the transpose of
+        PyTorch's, as those of linear layers often are.
+    step: how many steps were taken; for SGD, which does not count, before a schedule.
+    missing: "fresh" if PyTorch's state may lack slots, as of frozen parameters.
+
+    Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
+    PyTorch's form, for paths that are not there, and for slots that do not fit.
+    """
+    require(tx, "`tx` of `from_torch`")
+    found = of_torch.held(state_dict, tx, params, names, transposed, step)
+    return assemble(found, tx, params, Policy(missing, "error"), None)[1]

@@ -1,0 +1,209 @@
+"""The states of PyTorch's optimizers as slots of ours.
+
+PyTorch keeps a dictionary for each parameter, by the number of the parameter, and does
+not say which optimizer it is of.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._engine import select
+from .._engine.anatomy import Organ, open_up
+from .._engine.chain import Chain, NamedChain
+from .._engine.compose import part_of
+from .._engine.errors import some
+from .._engine.packing import unpack
+from .assemble import Held
+from .entries import Entry, entries
+from .place import template_of_state
+
+
+# PyTorch's names for arrays, and the classes and fields that we have for them; of
+# several classes, the one that the state has.
+SLOTS = {
+    "momentum_buffer": {"TraceState": "trace"},
+    "exp_avg": {"ScaleByAdamState": "mu", "ScaleByNadamState": "mu"},
+    "exp_avg_sq": {"ScaleByAdamState": "nu", "ScaleByNadamState": "nu"},
+    "square_avg": {"ScaleByRmsState": "nu", "ScaleByRStdDevState": "nu"},
+    "grad_avg": {"ScaleByRStdDevState": "mu"},
+    "sum": {"ScaleByRssState": "sum_of_squares"},
+}
+
+# Options under which PyTorch's step is none of ours.
+REFUSED = {
+    "amsgrad": "its maximum is of the mean square before the correction, in Stepax's "
+    "`amsgrad` of the corrected one",
+    "dampening": "Stepax's `trace` adds whole gradients",
+}
+
+
+class Parameter(NamedTuple):
+    """One parameter of PyTorch: its path here, its state, and its group's options."""
+
+    path: tuple[str, ...]
+    state: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def held(
+    state_dict: Mapping[str, Any],
+    tx: Any,
+    params: Any,
+    names: Any,
+    transposed: Iterable[str],
+    step: int | None,
+) -> Held:
+    """The slots that a state of PyTorch has for `tx`."""
+    into = template_of_state(tx, params)
+    owners = dict.fromkeys(x.owner for x in into.entries)
+    factor = -1.0 if _follows_rate(open_up(tx, into.tree)) else None
+    patterns = [tuple(x.split("/")) for x in transposed]
+    found = _parameters(state_dict, entries(unpack(params)), names)
+    slots = {}
+    for p in found:
+        _check(p, owners)
+        turn = any(select.is_match(pattern, p.path) for pattern in patterns)
+        rate = {} if factor is None else {"momentum_buffer": factor * p.options["lr"]}
+        for name, x in _arrays(p, turn):
+            kinds = SLOTS[name]
+            owner = next((k for k in kinds if k in owners), next(iter(kinds)))
+            x = x * x.dtype.type(rate.get(name, 1.0))
+            slots[_slot(owner, (kinds[owner], *p.path), x)] = x
+    for own in (x for x in into.entries if len(x.own) == 1):
+        if (number := _number(own.own[0], found, step)) is not None:
+            slots[_slot(own.owner, own.own, number, own.where)] = number
+    arrays = {("state", x.key): a for x, a in slots.items()}
+    return Held("the state of PyTorch", None, list(slots), arrays)
+
+
+def _slot(owner: str, own: tuple, x: Any, where: tuple = ()) -> Entry:
+    return Entry((*where, owner, *own), where, owner, own, x.shape, str(x.dtype))
+
+
+def _arrays(p: Parameter, turn: bool) -> Iterator[tuple[str, np.ndarray]]:
+    for name, x in p.state.items():
+        if name in SLOTS and x is not None:
+            x = _array(x)
+            yield name, x.T if turn else x
+
+
+def _array(x: Any) -> np.ndarray:
+    """A tensor as an array; what NumPy has no dtype for, in float32."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    try:
+        return x.numpy()
+    except TypeError:  # bfloat16
+        return x.float().numpy()
+
+
+def _parameters(state_dict: Any, known: list[Entry], names: Any) -> list[Parameter]:
+    """The parameters in PyTorch's order, under the paths that they have here."""
+    try:
+        groups, states = state_dict["param_groups"], state_dict["state"]
+    except (TypeError, KeyError):
+        raise ValueError(
+            "`state_dict` is none of an optimizer of PyTorch: it needs `state` and "
+            "`param_groups`, as `optimizer.state_dict()` has them"
+        ) from None
+    rows = [(i, group) for group in groups for i in group["params"]]
+    paths = _paths([name for g in groups for name in _named(g)], names, known)
+    if len(paths) != len(rows):
+        raise ValueError(f"`names` has {len(paths)} paths for {len(rows)} parameters")
+    return [
+        Parameter(path, states.get(i, {}), group)
+        for path, (i, group) in zip(paths, rows, strict=True)
+    ]
+
+
+def _named(group: Mapping[str, Any]) -> Sequence[str | None]:
+    return group.get("param_names", [None] * len(group["params"]))
+
+
+def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]]:
+    """Where each of PyTorch's parameters is here.
+
+    theirs: its name there, `None` if it has none.
+    """
+    if names is None and len(theirs) == len(known) == 1:
+        return [known[0].names]
+    is_anonymous = None in theirs
+    if is_anonymous and (names is None or isinstance(names, Mapping)):
+        raise ValueError(
+            "the parameters of `state_dict` have no names, only an order: give `names`,"
+            " the path of each here in the order of `optimizer.param_groups`"
+        )
+    if names is None or isinstance(names, Mapping):
+        given = names or {}
+        names = [given.get(x, x.replace(".", "/")) for x in theirs]
+    paths = [tuple(x.split("/")) for x in names]
+    wrong = [x for x in names if tuple(x.split("/")) not in {e.names for e in known}]
+    if wrong or len(set(paths)) < len(paths):
+        raise ValueError(
+            f"`names` leads to {some(f'`{x}`' for x in wrong or names)}, expected "
+            f"different ones of the parameters {some(known)}"
+        )
+    return paths
+
+
+def _check(p: Parameter, owners: Iterable[str]) -> None:
+    """Raise for what PyTorch's optimizer does and ours do not."""
+    for option, why in REFUSED.items():
+        if p.options.get(option):
+            raise ValueError(
+                f"`{option}` of PyTorch cannot be taken over: {why}; the parameter is "
+                f"`{'/'.join(p.path)}`"
+            )
+    if "mu_product" in p.state and "ScaleByNadamState" not in owners:
+        raise ValueError(
+            "PyTorch's NAdam has a schedule of its momentum, and `tx` has none: make "
+            f"it by `nadam(..., momentum_decay={p.options['momentum_decay']})`"
+        )
+
+
+# Numbers of one state of ours that PyTorch keeps for each parameter.
+NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
+
+
+def _number(field: str, found: list[Parameter], step: int | None) -> Any:
+    """The number of a field; `None` for a field that PyTorch has not."""
+    if field not in NUMBERS:
+        return None
+    name, dtype = NUMBERS[field]
+    numbers = {float(_array(p.state[name])) for p in found if name in p.state}
+    if not numbers and name == "step" and step is not None:
+        numbers = {float(step)}
+    if not numbers:
+        raise ValueError(
+            f"`state_dict` has no `{name}` for the `{field}` of `tx`"
+            + (": give `step`, the number of steps taken" if name == "step" else "")
+        )
+    if len(numbers) > 1:
+        raise ValueError(
+            f"`{name}` differs from parameter to parameter, {some(sorted(numbers))}, "
+            f"and `tx` has one `{field}` for all"
+        )
+    return dtype(numbers.pop())
+
+
+def _follows_rate(organ: Organ) -> bool:
+    """Whether a trace comes after the learning rate in its chain, as in `rmsprop`.
+
+    Then it remembers steps, and PyTorch's remembers what is multiplied by the rate.
+    """
+    if isinstance(part_of(organ.tx), Chain | NamedChain):
+        kinds = [[_kind(x) for x in part.walk()] for part in organ.parts]
+        rates = [
+            i for i, names in enumerate(kinds) if "scale_by_learning_rate" in names
+        ]
+        traces = [i for i, names in enumerate(kinds) if "trace" in names]
+        if rates and traces and min(rates) < max(traces):
+            return True
+    return any(map(_follows_rate, organ.parts))
+
+
+def _kind(organ: Organ) -> str:
+    return organ.recipe.build.__name__ if organ.recipe else ""
