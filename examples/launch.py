@@ -26,7 +26,7 @@ def launch(command, processes):
             workers.append(start(command, os.environ | told))
         numbers = ", ".join(f"{i} is {w.pid}" for i, w in enumerate(workers))
         print(f"processes at {address}: {numbers}", flush=True)
-        return watch(workers)
+        failed = watch(workers)
     except KeyboardInterrupt:
         return False
     finally:
@@ -34,6 +34,9 @@ def launch(command, processes):
         for worker in workers:
             worker.kill()
             worker.communicate()
+    for i, code in failed.items():  # now that the others have nothing more to say
+        print(f"process {i} {cause(code)}", file=sys.stderr)
+    return not failed
 
 
 def free_port():
@@ -50,14 +53,12 @@ def start(command, environment):
 
 
 def watch(workers):
-    """Wait for all, or until one fails, and say how it ended."""
+    """Wait for all, or until some fail; their numbers and how they ended."""
     while True:
         codes = [worker.poll() for worker in workers]
         failed = {i: code for i, code in enumerate(codes) if code}
-        for i, code in failed.items():
-            print(f"process {i} {cause(code)}", file=sys.stderr)
         if failed or None not in codes:
-            return not failed
+            return failed
         time.sleep(0.01)
 
 
