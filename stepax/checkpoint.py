@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, of_torch, store
+from ._checkpoint import foreign, of_torch, plain, store
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._engine.protocol import GradientTransformation, OptState, Params, require
@@ -187,3 +187,22 @@ def from_torch(
     require(tx, "`tx` of `from_torch`")
     found = of_torch.held(state_dict, tx, params, names, transposed, step)
     return assemble(found, tx, params, Policy(missing, "error"), None)[1]
+
+
+def to_safetensors(
+    file: Any, params: Params, state: OptState = (), *, separator: str = "."
+) -> None:
+    """Write arrays for programs without Stepax or JAX.
+
+    A parameter has the names on its path, as `encoder.kernel`, and a slot those on its
+    path in the state, as `state.0.mu.encoder.kernel`.  Such a file is for exchange:
+    `save` and `restore` are for going on.
+
+    file: its path; what is there is replaced once the new file is whole.
+    params, state: any trees; random keys are written as their numbers.
+    separator: between the names.
+
+    Raises a `ValueError` for two arrays of one name, for an array that no process has
+    whole, and for a dtype that the format lacks.
+    """
+    plain.write(file, {"": params, "state": state}, separator)

@@ -77,7 +77,7 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, tree: Any) -> "Part":
         tree = unpack(tree)
-        arrays = [_storable(x) for x in arrays_apart(tree)[0]]
+        arrays = [storable(x) for x in arrays_apart(tree)[0]]
         rows = zip(entries(tree), arrays_apart(tree)[0], arrays, strict=True)
         found = [x._replace(dtype=_dtype(a), digest=digest(b)) for x, a, b in rows]
         return cls(found, arrays)
@@ -88,7 +88,7 @@ class Part(NamedTuple):
         return {x.key: a for x, a in pairs if a.size}
 
 
-def _storable(x: Any) -> Any:
+def storable(x: Any) -> Any:
     """Arrays of numbers; what every process has is the host's."""
     if isinstance(x, jax.Array):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

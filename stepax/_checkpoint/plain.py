@@ -1,0 +1,68 @@
+"""Parameters and states as a file of `safetensors`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._engine.errors import some
+from .._engine.packing import unpack
+from .._engine.protocol import arrays_apart
+from .entries import entries
+from .store import storable
+
+
+def write(file: Any, parts: dict[str, Any], separator: str) -> None:
+    """Write trees into one file, each array under the names on its path.
+
+    parts: by what their names begin with.
+    """
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise ImportError(
+            'this needs `safetensors`: `pip install "stepax[checkpoint]"`'
+        ) from error
+    rows = [
+        row for start, tree in parts.items() for row in _rows(start, tree, separator)
+    ]
+    named = dict(rows)
+    if len(named) < len(rows):
+        names = [name for name, _ in rows]
+        twice = sorted({f"`{x}`" for x in names if names.count(x) > 1})
+        raise ValueError(f"several arrays would have the name {some(twice)}")
+    if jax.process_index() > 0:
+        return
+    # Under its own name once it is whole.
+    new = Path(f"{file}.{os.getpid()}.new")
+    try:
+        save_file(named, new, metadata={"format": "np"})
+        new.replace(file)
+    except Exception as error:
+        kinds = some(sorted({str(x.dtype) for x in named.values()}))
+        raise ValueError(
+            f"`{file}` cannot be written: {error}; dtypes: {kinds}"
+        ) from error
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _rows(start: str, tree: Any, separator: str) -> list[tuple[str, np.ndarray]]:
+    tree = unpack(tree)
+    pairs = zip(entries(tree), arrays_apart(tree)[0], strict=True)
+    first = [start] if start else []
+    return [(separator.join([*first, *x.names]), _whole(x, a)) for x, a in pairs]
+
+
+def _whole(entry: Any, x: Any) -> np.ndarray:
+    x = storable(x)
+    if isinstance(x, jax.Array) and not (
+        x.is_fully_addressable or x.is_fully_replicated
+    ):
+        raise ValueError(
+            f"{entry} lies on the devices of several processes: replicate it first, "
+            "with `jax.jit(lambda x: x, out_shardings=...)`"
+        )
+    return np.asarray(x, order="C")
