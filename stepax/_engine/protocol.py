@@ -1,11 +1,13 @@
 """What a gradient transformation is.  The rest of the library builds these."""
 
+import functools as ft
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
 from .twin import _Meta, twin
@@ -210,7 +212,25 @@ def transformation(
     inner: for a closure, what it hands its keywords to: transformations, a function
         that returns them, or `None` if all keywords may be read.
     """
-    tx = Transformation(init, update)
+    is_placed = isinstance(init, ft.partial) and init.func is _init_on_mesh
+    tx = Transformation(init if is_placed else ft.partial(_init_on_mesh, init), update)
     tx.node = node
     tx.inner = inner
     return tx
+
+
+def _init_on_mesh(init: Callable, params: Params) -> OptState:
+    """`init(params)`; what is on one device is put on all of the parameters' mesh.
+
+    Such are counts that are made outside of `jit`.  A process could not save them with
+    an array that is on the devices of many.
+    """
+    state = init(params)
+    lies = (getattr(p, "sharding", None) for p in jax.tree.leaves(params))
+    mesh = next((s.mesh for s in lies if isinstance(s, NamedSharding)), None)
+    if not isinstance(mesh, Mesh) or mesh.size == 1:
+        return state
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
+    put = lambda x: jax.device_put(x, everywhere) if is_alone(x) else x
+    return jax.tree.map(put, state)

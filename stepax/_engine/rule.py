@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from . import errors
+from .meshes import shard_like
 from .numerics import safe_increment
 from .packed import Packed
 from .precision import scalar_dtype
@@ -60,18 +60,6 @@ def zeros_like(p: Any, dtype: Any = None) -> Any:
 def copied(p: Any) -> jax.Array:
     """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
-
-
-def shard_like(p: Any, x: jax.Array) -> jax.Array:
-    """`x` with the sharding of `p`, which a jitted `init` would else forget.
-
-    The selection never takes `p`.  XLA removes it, but only after it has propagated
-    the sharding from the operands to the result; `lax.select` would be folded before.
-    """
-    if not isinstance(p, Tracer) or p.shape != x.shape:
-        return x
-    p = p if jnp.iscomplexobj(x) else p.real
-    return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
 # The mean squared gradient is real, but Optax stores it as the parameter's dtype.

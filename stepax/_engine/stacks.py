@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .rule import shard_like
+from .meshes import gathered, lying_as
 
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
@@ -78,12 +78,7 @@ def _axes_of(x: jax.Array) -> tuple[str, ...]:
 
 
 def _alone(one: Callable, x: jax.Array) -> jax.Array:
-    lies = jax.typeof(x).sharding
-    if not any(lies.spec):
-        return one(x)
-    # Explicit axes: products along a sharded axis would be refused.
-    whole = NamedSharding(lies.mesh, PartitionSpec())
-    return jax.sharding.reshard(one(jax.sharding.reshard(x, whole)), lies)
+    return lying_as(x, one(gathered(x)))
 
 
 def _on_stack(one: Callable, xs: list, names: tuple[str, ...]) -> list:
@@ -95,7 +90,7 @@ def _on_stack(one: Callable, xs: list, names: tuple[str, ...]) -> list:
     is_explicit = AxisType.Explicit in mesh.axis_types
     through = _explicit if is_explicit else _auto
     new = through(jax.vmap(one), stack, NamedSharding(mesh, PartitionSpec(names)))
-    return [shard_like(x, new[i]) for i, x in enumerate(xs)]
+    return [lying_as(x, new[i]) for i, x in enumerate(xs)]
 
 
 def _explicit(many: Callable, stack: jax.Array, apart: NamedSharding) -> jax.Array:

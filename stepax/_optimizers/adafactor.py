@@ -15,6 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
+from .._engine.meshes import shard_like
 from .._engine.moments import square
 from .._engine.numerics import inverse_root, safe_increment
 from .._engine.protocol import (
@@ -113,7 +114,9 @@ def scale_by_factored_rms(
             if pair is None:
                 return nothing(p)
             over = lambda p: jnp.sum(p, pair[number])
-            return jnp.zeros_like(jax.eval_shape(over, p), dtype=p.dtype)
+            is_shape = isinstance(p, jax.ShapeDtypeStruct)
+            like = jax.eval_shape(over, p) if is_shape else over(p)
+            return shard_like(like, jnp.zeros_like(like, dtype=p.dtype))
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 

@@ -22,6 +22,7 @@ from .._engine import errors
 from .._engine.chain import chain
 from .._engine.control import branch
 from .._engine.flow import Flow, align
+from .._engine.meshes import gathered, lying_as
 from .._engine.numerics import safe_increment, widen
 from .._engine.packing import by_leaf
 from .._engine.precision import mixing
@@ -210,18 +211,18 @@ def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
 def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
     """The first singular vectors of g, in the dtype of the projector."""
     # The derivative of singular vectors is infinite where two values are equal.
-    g = matrices.to_matrices(widen(jax.lax.stop_gradient(g)), view.axes)
+    g = matrices.to_matrices(gathered(widen(jax.lax.stop_gradient(g))), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     directions = u if view.is_left else jnp.conj(vh.T)
-    return directions[:, : view.rank].astype(projector.dtype)
+    return lying_as(projector, directions[:, : view.rank]).astype(projector.dtype)
 
 
 @ft.partial(jax.jit, static_argnums=0)
 @mixing
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """Not rounded to half precision, in which the sums may not exist."""
-    wide = widen(projector)
-    m = matrices.to_matrices(widen(x), view.axes)
+    wide = gathered(widen(projector))
+    m = matrices.to_matrices(gathered(widen(x)), view.axes)
     return jnp.conj(wide.T) @ m if view.is_left else m @ wide
 
 
@@ -231,10 +232,11 @@ def _expand(
     scale: ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
     """The update of the shape of g, from the one for its projection."""
-    low, wide = widen(low), widen(projector)
+    low, wide = gathered(widen(low)), gathered(widen(projector))
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)
-    return (factor * matrices.from_matrices(u, view.axes, g.shape)).astype(g.dtype)
+    u = lying_as(g, matrices.from_matrices(u, view.axes, g.shape))
+    return (factor * u).astype(g.dtype)
 
 
 @public("optimizer", paper=PAPER, ranges=_RANGES)

@@ -25,6 +25,7 @@ from .._engine import errors, precision
 from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import check_gradients, keep_dtypes
+from .._engine.meshes import gathered, lying_as
 from .._engine.numerics import length, root, safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
@@ -265,13 +266,14 @@ def _model(new, dtype):
 
 def _flat(xs, dtype):
     """All numbers of some leaves, as one vector."""
-    parts = [x.astype(dtype).ravel() for x in xs]
+    parts = [gathered(x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
     """The same for each row of memories."""
-    parts = [x.astype(dtype).reshape(number, math.prod(x.shape[1:])) for x in xs]
+    xs = [gathered(x).astype(dtype) for x in xs]
+    parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
 
@@ -279,7 +281,8 @@ def _leaves(x, like):
     """A vector as leaves, in their shapes and dtypes."""
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
-    return [x[a:b].reshape(y.shape).astype(y.dtype) for (a, b), y in places]
+    parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]
+    return [lying_as(y, part).astype(y.dtype) for y, part in parts]
 
 
 def _cast(xs, like):

@@ -138,8 +138,9 @@ def unitwise_clip(
     wide = widen(grad)
     with jax.numpy_dtype_promotion("standard"):
         factor = max_norm / jnp.maximum(g_norm, div_eps)
-        clipped = jnp.where(jnp.less(g_norm, max_norm), wide, factor * wide)
-    return _narrowed(clipped, grad)
+        # On norms alone: they may be on every device where the gradient is in parts.
+        factor = jnp.where(jnp.less(g_norm, max_norm), 1, factor)
+        return _narrowed(factor * wide, grad)
 
 
 @public(paper="arXiv:2102.06171")

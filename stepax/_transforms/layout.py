@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.flow import Flow, is_float0, is_still
+from .._engine.meshes import gathered, lying_as
 from .._engine.packed import split
 from .._engine.packing import by_leaf
 from .._engine.protocol import (
@@ -94,9 +95,10 @@ def _split(vectors, groups, likes):
 @jax.jit
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.concatenate([jnp.ravel(x) for x in leaves])
+        return jnp.concatenate([jnp.ravel(gathered(x)) for x in leaves])
 
 
 def _cut(vector, likes):
     parts = split(vector, [x.shape for x in likes])
-    return [part.astype(x.dtype) for part, x in zip(parts, likes, strict=True)]
+    pairs = zip(likes, parts, strict=True)
+    return [lying_as(x, part).astype(x.dtype) for x, part in pairs]

@@ -1,0 +1,37 @@
+"""Where arrays lie on a mesh of devices.
+
+On one device these functions return what they are given.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
+    """`x` with the sharding of `p`, which a jitted function would else forget.
+
+    The selection never takes `p`.  XLA removes it, but only after it has propagated
+    the sharding from the operands to the result; `lax.select` would be folded before.
+    """
+    if not isinstance(p, Tracer) or p.shape != x.shape:
+        return x
+    if any(jax.typeof(p).sharding.spec):  # explicit axes
+        x = jax.sharding.reshard(x, jax.typeof(p).sharding)
+    p = p if jnp.iscomplexobj(x) else p.real
+    return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
+
+
+def lying_as(p: jax.Array, x: jax.Array) -> jax.Array:
+    """The same, at no cost where `p` is on no mesh."""
+    return x if jax.typeof(p).sharding.mesh.empty else shard_like(p, x)
+
+
+def gathered(x: jax.Array) -> jax.Array:
+    """`x`, all of it on every device, where an operation along explicit axes would be
+    refused; with automatic axes XLA gathers what it has to."""
+    lies = jax.typeof(x).sharding
+    if not any(lies.spec):
+        return x
+    return jax.sharding.reshard(x, NamedSharding(lies.mesh, PartitionSpec()))
