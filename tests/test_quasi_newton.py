@@ -147,7 +147,7 @@ def test_a_leaf_adds_to_what_it_costs_in_the_function_alone():
         evaluation = jax.make_jaxpr(jax.value_and_grad(fun))(x0).jaxpr
         counts.append((count(program), count(evaluation)))
     (few, one), (many, other) = counts
-    assert (many - few) <= 2 * (other - one) + 10 * 100
+    assert (many - few) <= 2 * (other - one) + 13 * 100
 
 
 def test_a_loop_carries_its_numbers_in_vectors(x64):

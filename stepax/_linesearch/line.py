@@ -29,6 +29,7 @@ from .._engine.numerics import held, joined
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj
+from .gather import gather_short
 
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Point(NamedTuple):
 
     step: how far along the line it is.
     value, slope: of the function there.
-    grads: its gradients with respect to the parameters, one for each that moves.
+    grads: its gradients with respect to the parameters that move, gathered.
     """
 
     step: jax.Array
@@ -76,13 +77,17 @@ class Line:
         self._live = [i for i, u in enumerate(flow.leaves) if not is_still(u)]
         # The step is a constant of the derivative: a loop of unknown length has none.
         frozen = jax.lax.stop_gradient
-        self._params = frozen([jnp.asarray(flow.params[i]) for i in self._live])
-        self._updates = frozen([flow.leaves[i] for i in self._live])
+        pick = lambda leaves: [leaves[i] for i in self._live]
         self._stored = align(flow, state.grad, "grad") if state.grad is not None else []
         grads = align(flow, grad, "grad")
         for i in self._live:
             flow.check_shape(i, jnp.shape(grads[i]), "the keyword `grad`")
-        grads = frozen([jnp.asarray(grads[i]) for i in self._live])
+        columns = [pick(flow.params), pick(flow.leaves), pick(grads)]
+        columns = frozen([list(map(jnp.asarray, column)) for column in columns])
+        kept = pick(self._stored) if self._stored else columns[2]
+        self._gathering = gather_short(*columns, kept)
+        self._kept = self._gathering.first(kept)
+        self._params, self._updates, grads = map(self._gathering.join, columns)
         numbers = [x for x in (state.value, value) if hasattr(x, "dtype")]
         self.dtype = compute_dtype(*numbers)
         zero = jnp.zeros([], self.dtype)
@@ -93,6 +98,7 @@ class Line:
         """The point after a step."""
         found = jax.value_and_grad(self._value)(self._moved(step))
         value, grads = jax.lax.stop_gradient(found)  # of what the function closes over
+        grads = self._gathering.join(grads)
         return Point(step, hold(value), self._slope(grads), self._keep(grads))
 
     def value_at(self, step: jax.Array) -> Point:
@@ -102,17 +108,17 @@ class Line:
 
     def updates(self, step: jax.Array) -> Any:
         """The updates of the whole step."""
-        leaves = self._flow.leaves
-        scaled = [_times(leaves[i], step) for i in self._live]
-        return put(self._flow, self._live, scaled, leaves)
+        scaled = self._gathering.split([_times(u, step) for u in self._updates])
+        return put(self._flow, self._live, scaled, self._flow.leaves)
 
     def gradient(self, point: Point) -> Any:
         """The gradients at a point, as the tree that the state holds."""
-        return put(self._flow, self._live, point.grads, self._stored)
+        grads = self._gathering.split(point.grads)
+        return put(self._flow, self._live, grads, self._stored)
 
     def _moved(self, step):
         pairs = zip(self._params, self._updates, strict=True)
-        return [_add(p, _times(u, step)) for p, u in pairs]
+        return self._gathering.split([_add(p, _times(u, step)) for p, u in pairs])
 
     def _value(self, moved):
         params = put(self._flow, self._live, moved, self._flow.params)
@@ -135,9 +141,7 @@ class Line:
 
     def _keep(self, grads):
         """The gradients in the dtypes of the state, if it keeps any."""
-        if not self._stored:
-            return ()
-        return keep_dtypes(grads, [self._stored[i] for i in self._live])
+        return keep_dtypes(grads, self._kept) if self._stored else ()
 
 
 def put(flow: Flow, live: list[int], new: list, leaves: list) -> Any:

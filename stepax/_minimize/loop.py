@@ -200,7 +200,7 @@ class Loop:
 
     def _built_in(self, run: Run) -> Run:
         """A step of `quasi_newton.py`."""
-        old, both = run.at, jax.value_and_grad(self._value)
+        old, both = run.at, self._value_and_grads
         rest = old.xs, old.value, old.grads
         found, pairs = quasi_newton.step(run.state, *rest, both)
         new = self._place(found.xs, found.value, found.grads)
@@ -285,15 +285,23 @@ class Loop:
         xs = self._inputs.moving
         if not self._pack:
             return self._evaluate(xs)
-        # To cut 200 arrays out of a vector takes XLA as long as all the rest.
+        # Of the arrays that are there, none of which has to be cut out of a vector.
         value = lambda xs: self._both(xs, *self._data)[0].astype(self._dtype)
-        found, grads = jax.value_and_grad(value)(xs)
+        found, grads = self._held(*jax.value_and_grad(value)(xs))
         pack = self._pack.pack
         # JAX's gradient of a complex number is the conjugate of that of its parts.
         return self._place(pack(xs), found, pack(conj(grads)))
 
     def _evaluate(self, xs: list) -> Place:
-        return self._place(xs, *jax.value_and_grad(self._value)(xs))
+        return self._place(xs, *self._value_and_grads(xs))
+
+    def _value_and_grads(self, xs: list) -> tuple[jax.Array, list]:
+        return self._held(*jax.value_and_grad(self._value)(xs))
+
+    def _held(self, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
+        # XLA would compile the sum of many arrays into each kernel that reads it.
+        is_long = len(self._inputs.moving) >= 32
+        return hold(value) if is_long else value, grads
 
     def _place(self, xs: list, value: jax.Array, grads: list) -> Place:
         """With max |P(x - g) - x|, which is max |g| without bounds."""

@@ -1,17 +1,12 @@
 """Many arrays as few vectors, on which a method takes as few operations as on one.
 
-Complex arrays become two real ones.  What may lie on several devices stays by itself:
-to gather it would be to send it.
+Complex arrays become two real ones.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
 
-
-# Entries of an array that is gathered wherever it lies: it is sent in no time.
-_SHORT = 4096
+from .._linesearch.gather import SHORT, Gathering
 
 
 class Pack:
@@ -26,34 +21,23 @@ class Pack:
         self.has_complex = any(self._complex)
         parts = split(xs)
         self._shapes = [x.shape for x in parts]
-        self._groups: dict = {}
-        for i, x in enumerate(parts):
-            is_free = is_local or x.size <= _SHORT
-            is_free &= not any(jax.typeof(x).sharding.spec)
-            self._groups.setdefault(x.dtype if is_free else i, []).append(i)
+        is_placed = lambda x: any(jax.typeof(x).sharding.spec)
+        is_free = lambda x: (is_local or x.size <= SHORT) and not is_placed(x)
+        self._is_flat = [is_free(x) for x in parts]
+        rows = enumerate(zip(self._is_flat, parts, strict=True))
+        kinds = [x.dtype if is_flat else i for i, (is_flat, x) in rows]
+        self._gathering = Gathering(kinds, self._shapes)
 
     def pack(self, xs: list) -> list:
         """The vectors of some arrays."""
-        parts = split(xs)
-
-        def gather(key, at):
-            if isinstance(key, int):
-                return parts[key]
-            flat = [parts[i].reshape(-1) for i in at]
-            return flat[0] if len(flat) == 1 else jnp.concatenate(flat)
-
-        return [gather(*group) for group in self._groups.items()]
+        pairs = zip(self._is_flat, split(xs), strict=True)
+        flat = [x.reshape(-1) if is_flat else x for is_flat, x in pairs]
+        return self._gathering.join(flat)
 
     def unpack(self, vectors: list) -> list:
         """The arrays in some vectors."""
-        parts: list = [None] * len(self._shapes)
-        for at, x in zip(self._groups.values(), vectors, strict=True):
-            sizes = [math.prod(self._shapes[i]) for i in at]
-            # Its derivative is one concatenation, that of slices as many sums.
-            flat = jax.lax.split(x.reshape(-1), sizes) if len(at) > 1 else [x]
-            for i, y in zip(at, flat, strict=True):
-                parts[i] = y.reshape(self._shapes[i])
-        return join(parts, self._complex)
+        pairs = zip(self._gathering.split(vectors), self._shapes, strict=True)
+        return join([x.reshape(shape) for x, shape in pairs], self._complex)
 
 
 def split(xs: list) -> list:

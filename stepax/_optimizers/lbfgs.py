@@ -15,8 +15,8 @@ Differences from Optax:
    a weight.
 3. Negative curvature is kept, as in Optax; the book leaves such pairs out, because with
    them the updates may not descend.  `positive_only` does so.
-4. The recursion runs over one array of all short leaves of a dtype; the state has the
-   pairs of each leaf by itself, as Optax's.
+4. Short leaves that lie on no mesh are gathered into one array of each dtype; the
+   state has the pairs of each leaf by itself, as Optax's.
 """
 
 import functools as ft
@@ -41,6 +41,7 @@ from .._engine.ranges import AT_LEAST_1
 from .._engine.registry import public
 from .._engine.rule import zeros_like
 from .._engine.twin import twin
+from .._linesearch.gather import gather_short
 from .._linesearch.line import dot, hold, put
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
@@ -163,55 +164,28 @@ def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
 @precision.mixing
 def _step(g, p, old, is_scaled, positive_only):
     """One step for lists of leaves; the fields of the state are lists, too."""
-    p, kept = _cast(p, old.params), _cast(g, old.updates)
-    s, y = _map(jnp.subtract, p, old.params), _map(jnp.subtract, kept, old.updates)
-    packs = _packs(g)
-    weight, scale = _curvature(_pack(packs, s), _pack(packs, y))
+    kept = _cast(p, old.params), _cast(g, old.updates)
+    memories = old.diff_params_memory, old.diff_updates_memory
+    gathering = gather_short(g, *kept, *memories)
+    differ = lambda new, was: _map(jnp.subtract, *map(gathering.join, (new, was)))
+    s, y = differ(kept[0], old.params), differ(kept[1], old.updates)
+    weight, scale = _curvature(s, y)
     is_kept = hold((weight > 0 if positive_only else weight != 0) & (old.count > 0))
-    new = _remember(old, p, kept, (s, y, weight), is_kept)
-    memories = new.diff_params_memory, new.diff_updates_memory
-    gathered = _pack(packs, memories[0], 1), _pack(packs, memories[1], 1)
-    pairs = _Pairs(old.count, *gathered, new.weights_memory)
-    wide = [x.astype(precision.compute_dtype(x)) for x in g]
-    q, gamma = _pack(packs, wide), jnp.ones([], weight.dtype)
+    s_rows, y_rows = [gathering.join(memory, 1) for memory in memories]
+    pairs = _Pairs(old.count, s_rows, y_rows, old.weights_memory)
+    pairs = pairs.remember(s, y, weight, is_kept)
+    narrow = gathering.join(g)
+    q = [x.astype(precision.compute_dtype(x)) for x in narrow]
+    gamma = jnp.ones([], weight.dtype)
     if is_scaled:
         # XLA copies a memory that is read where it is written, all of it at each step;
         # neither a branch nor the loops of the recursion are such a place.
         older = lambda: _older_scale(q, pairs).astype(scale.dtype)
         gamma = hold(branch(is_kept, lambda: scale, older))
-    r, alphas, steps = _direction(q, pairs, gamma)
-    u = {pack[0]: x for pack, x in zip(packs, r, strict=True) if len(pack) == 1}
-    for i, (x, s, y) in enumerate(zip(wide, *memories, strict=True)):
-        if i not in u:  # cheaper to compile than to cut it out of the gathered one
-            u[i] = _times(gamma, x - _combine(alphas, y)) + _combine(steps, s)
-    return _cast([u[i] for i in range(len(g))], g), new
-
-
-# Entries of an array above which a pass over it takes longer than it takes to start
-# one; shorter arrays are gathered for the sequence of passes that the recursion is.
-_SHORT = 4096
-
-
-def _packs(xs):
-    """Which arrays are gathered into one: the short ones, by dtype; the others not."""
-    packs = {}
-    for i, x in enumerate(xs):
-        is_short = x.size <= _SHORT and not any(jax.typeof(x).sharding.spec)
-        packs.setdefault(precision.compute_dtype(x) if is_short else i, []).append(i)
-    return list(packs.values())
-
-
-def _pack(packs, xs, lead=0):
-    """The gathered arrays; `lead` axes stay."""
-
-    def join(pack):
-        if len(pack) == 1:
-            return xs[pack[0]]
-        flat = [xs[i].reshape(*xs[i].shape[:lead], -1) for i in pack]
-        wide = precision.compute_dtype(*flat)
-        return jnp.concatenate([x.astype(wide) for x in flat], lead)
-
-    return list(map(join, packs))
+    u = _cast(_direction(q, pairs, gamma), narrow)
+    u, s, y = map(gathering.split, (u, pairs.s, pairs.y))
+    count = safe_increment(old.count)
+    return u, ScaleByLBFGSState(count, *kept, s, y, pairs.weights)
 
 
 def _curvature(s, y):
@@ -228,20 +202,6 @@ def _curvature(s, y):
     return weight, sy / jnp.where(exists, yy, 1)
 
 
-def _remember(old, p, g, pair, is_kept):
-    """The state with the newest pair in the place of the oldest one."""
-    at = (old.count - 1) % old.weights_memory.size
-
-    def write(memory, x):
-        return _write(memory, jnp.where(is_kept, x, jnp.zeros_like(x)), at)
-
-    s, y, weight = pair
-    s = _map(write, old.diff_params_memory, s)
-    y = _map(write, old.diff_updates_memory, y)
-    weights = write(old.weights_memory, weight)
-    return ScaleByLBFGSState(safe_increment(old.count), p, g, s, y, weights)
-
-
 class _Pairs(NamedTuple):
     """The pairs s and y, gathered, and 1 / s·y, as in the state; the newest has age 0.
 
@@ -252,6 +212,16 @@ class _Pairs(NamedTuple):
     s: list
     y: list
     weights: jax.Array
+
+    def remember(self, s, y, weight, is_kept):
+        """With the newest pair in the place of the oldest one."""
+        at = (self.count - 1) % self.weights.size
+
+        def write(memory, x):
+            return _write(memory, jnp.where(is_kept, x, jnp.zeros_like(x)), at)
+
+        s, y = _map(write, self.s, s), _map(write, self.y, y)
+        return _Pairs(self.count, s, y, write(self.weights, weight))
 
     def of(self, age):
         """Where the pair of an age is, and what is there."""
@@ -267,10 +237,7 @@ class _Pairs(NamedTuple):
 
 
 def _direction(q, pairs, gamma):
-    """Algorithm 7.4: from the newest pair to the oldest one, and back.
-
-    Also returns how much of each y was taken from q, and of each s was added to r.
-    """
+    """Algorithm 7.4: from the newest pair to the oldest one, and back."""
     size = pairs.weights.size
 
     def down(age, carry):
@@ -279,23 +246,13 @@ def _direction(q, pairs, gamma):
         alpha = weight * dot(s, q)
         return _add(q, -alpha, y), _write(alphas, alpha, at)
 
-    def up(i, carry):
-        r, steps = carry
+    def up(i, r):
         at, s, y, weight = pairs.of(size - 1 - i)
-        step = _read(alphas, at) - weight * dot(y, r)
-        return _add(r, step, s), _write(steps, step, at)
+        return _add(r, _read(alphas, at) - weight * dot(y, r), s)
 
     none = jnp.zeros(size, jnp.result_type(pairs.weights, dot(q, q)))
     q, alphas = jax.lax.fori_loop(0, size, down, (q, none))
-    r = [_times(gamma, x) for x in q]
-    r, steps = jax.lax.fori_loop(0, size, up, (r, none))
-    return r, alphas, steps
-
-
-def _combine(numbers, memory):
-    """The sum of the arrays in a memory, each times a number."""
-    numbers = numbers.reshape(-1, *[1] * (memory.ndim - 1))
-    return jnp.sum(_times(numbers, memory.astype(precision.compute_dtype(memory))), 0)
+    return jax.lax.fori_loop(0, size, up, [_times(gamma, x) for x in q])
 
 
 def _older_scale(g, pairs):
