@@ -19,7 +19,8 @@ import stepax
 from stepax.checkpoint import latest_step, restore
 
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 STEPS, EVERY = 60, 20
 
 
@@ -40,7 +41,7 @@ class Run:
         mine = {k: v for k, v in os.environ.items() if k[:4] not in ("JAX_", "XLA_")}
         self.started = subprocess.Popen(
             [sys.executable, EXAMPLES / "distributed_digits.py", *args],
-            env=mine | {"PYTHONPATH": str(EXAMPLES.parent)},
+            env=mine | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -189,22 +190,53 @@ def test_a_process_that_fails_is_named_and_ends_the_others(
     assert "alive" not in told.out
 
 
-@pytest.mark.slow
-def test_an_error_in_one_process_ends_all(digits, capfd, monkeypatch):
+@pytest.fixture
+def in_two(digits, monkeypatch):
+    """Whether code that two joined processes run ends well."""
     monkeypatch.delenv("XLA_FLAGS")
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
-    code = """
-import jax, launch, time
-launch.join(1)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(EXAMPLES), str(ROOT)]))
+    start = "import launch; launch.join(1)\n"
+    return lambda code: digits.launch([sys.executable, "-c", start + code], 2)
+
+
+ERROR = """
+import jax, time
 1 // (1 - jax.process_index())
 time.sleep(30)
 print("alive")
 """
-    assert not digits.launch([sys.executable, "-c", code], 2)
+
+
+@pytest.mark.slow
+def test_an_error_in_one_process_ends_all(in_two, capfd):
+    assert not in_two(ERROR)
     told = capfd.readouterr()
     assert "ZeroDivisionError" in told.err
     assert told.err.splitlines()[-1] == "process 1 failed with exit status 1"
     assert "alive" not in told.out
+
+
+FIRST_STATE = """
+import jax, stepax
+from jax.sharding import NamedSharding, PartitionSpec as P
+from distributed_digits import network, put
+from stepax.checkpoint import restore, save
+
+at = NamedSharding(jax.make_mesh((2,), ("data",)), P())
+params = jax.tree.map(lambda x: put(at, x), network())
+key = jax.random.key(0)
+tx = stepax.chain(stepax.add_noise(0.1, 0.5, key), stepax.adamw(1e-3))
+state = tx.init(params)
+save(DIRECTORY, 0, params, state)
+for x in jax.tree.leaves((state, restore(DIRECTORY, tx, params).state)):
+    assert x.sharding.device_set == set(jax.devices())
+    assert len(x.addressable_shards) == 1, x.shape  # which broken arrays do not have
+"""
+
+
+@pytest.mark.slow
+def test_a_state_made_outside_of_jit_is_that_of_all_processes(in_two, tmp_path):
+    assert in_two(FIRST_STATE.replace("DIRECTORY", repr(str(tmp_path))))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from .._distributed.sharding import init_shapes, init_sharded, state_sharding
+from .._engine.meshes import placed
 from .._engine.packed import Packed
 from .._engine.packing import pack, unpack
 from .._engine.paths import fitted
@@ -42,7 +43,7 @@ class Template(NamedTuple):
         found = [fitted(x.key, x.names, shape, value) for x, shape, value in rows]
         arrays, rebuild = arrays_apart(pack(rebuild(found), like=self.tree))
         pairs = zip(arrays, self.shardings, strict=True)
-        return rebuild([x if s is None else jax.device_put(x, s) for x, s in pairs])
+        return rebuild([x if s is None else placed(x, s) for x, s in pairs])
 
     def values(self, tree: Any) -> list:
         """The arrays of a tree like it, one for each entry."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .._engine.meshes import placed
 from .._engine.numerics import has_numbers
 from .._engine.protocol import (
     GradientTransformation,
@@ -71,4 +72,4 @@ def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
     found = (getattr(p, "sharding", None) for p in jax.tree.leaves(params))
     at = next((s for s in found if isinstance(s, NamedSharding)), None)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
-    return jax.device_put(x, at.with_memory_kind(memory_kind))
+    return placed(x, at.with_memory_kind(memory_kind))

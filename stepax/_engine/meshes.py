@@ -3,10 +3,28 @@
 On one device these functions return what they are given.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+
+
+def placed(x: Any, where: Sharding) -> jax.Array:
+    """`device_put`, also of an array of this process alone on devices of several.
+
+    JAX 0.10 to 0.12 make an array of it that cannot be read, and refuse random keys.
+    """
+    is_here = not isinstance(x, jax.Array) or x.is_fully_addressable
+    if where.is_fully_addressable or not is_here:
+        return jax.device_put(x, where)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = placed(jax.random.key_data(x), where)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    host = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, where, lambda part: host[part])
 
 
 def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:

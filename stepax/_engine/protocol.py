@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
+from .meshes import placed
 from .twin import _Meta, twin
 
 
@@ -232,5 +233,5 @@ def _init_on_mesh(init: Callable, params: Params) -> OptState:
         return state
     everywhere = NamedSharding(mesh, PartitionSpec())
     is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
-    put = lambda x: jax.device_put(x, everywhere) if is_alone(x) else x
+    put = lambda x: placed(x, everywhere) if is_alone(x) else x
     return jax.tree.map(put, state)
