@@ -184,6 +184,8 @@ def test_new_parameters_are_those_of_the_template(tmp_path):
     found = restore(tmp_path, tx, params, missing="fresh")
     compare(equal, found.params, params)
     assert found.state[0].count == 2 and not found.state[0].mu["second"]["w"].any()
+    with pytest.raises(ValueError, match="shapes where .*`second/b`, `second/w`: give"):
+        restore(tmp_path, tx, jax.eval_shape(lambda: params), missing="fresh")
 
 
 def test_keywords_are_checked(tmp_path):
@@ -242,12 +244,14 @@ def test_dtypes_keys_and_functions_are_restored(tmp_path):
 
 def test_wide_numbers_are_restored_narrow_without_them(tmp_path):
     with jax.enable_x64(True):
-        params = {"w": jnp.linspace(0, 1, 5)}
-        save(tmp_path, 0, params, ())
-    params = jax.tree.map(lambda x: x.astype("float32"), params)
-    found = restore(tmp_path, stepax.identity(), params)
-    assert types(found.params) == types(params)
-    compare(equal, found.params, params)
+        wide = {"w": jnp.linspace(0, 1, 8), "c": jnp.linspace(0, 1j, 8)}
+        save(tmp_path, 0, wide, ())
+        params = {"w": wide["w"].astype("float32"), "c": wide["c"].astype("complex64")}
+    for template in params, on_mesh(params, 2):
+        found = restore(tmp_path, stepax.identity(), template).params
+        assert types(found) == types(params)
+        compare(equal, found, params)
+        assert found["w"].sharding == template["w"].sharding
 
 
 def on_mesh(params, n, kind=AxisType.Auto, spec=("data",)):

@@ -122,6 +122,8 @@ def test_steps_are_counted_and_the_newest_kept(tmp_path):
     with pytest.raises(ValueError, match="there is no checkpoint in"):
         restore(tmp_path, TX, params_of(0))
     save_steps(tmp_path, 1, 2, 10, keep=2)
+    (tmp_path / "11").write_text("no checkpoint")
+    (tmp_path / "notes_12").mkdir()
     assert latest_step(tmp_path) == 10
     assert is_as_saved(tmp_path, 2) and is_as_saved(tmp_path, 10)
     with pytest.raises(ValueError, match="there is no step 1 in .*, but 2, 10"):

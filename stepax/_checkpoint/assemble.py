@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from .._engine.errors import some
 from .._engine.protocol import arrays_apart
 from .digest import digest
 from .entries import Entry, adopt, entries, rename
@@ -92,4 +94,11 @@ def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
     if all(x is not None for x in values):
         return values
     fresh = into.values(make())
+    rows = zip(into.entries, values, fresh, strict=True)
+    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)
+    if shapes := [x for x, old, new in rows if old is None and is_shape(new)]:
+        raise ValueError(
+            f"the template has shapes where the checkpoint has nothing, for "
+            f"{some(shapes)}: give arrays"
+        )
     return [y if x is None else x for x, y in zip(values, fresh, strict=True)]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.errors import some
 from .._engine.packing import unpack
@@ -39,8 +40,14 @@ def steps(directory: Any) -> list[int]:
     """The steps that are saved in a directory, in their order."""
     path = place(directory)
     found = [x for x in path.iterdir() if x.name.isdigit()] if path.is_dir() else []
-    is_whole = orbax().utils.is_checkpoint_finalized
-    return sorted(int(x.name) for x in found if is_whole(x))
+    return sorted(int(x.name) for x in found if _is_whole(x))
+
+
+def _is_whole(path: Any) -> bool:
+    try:
+        return orbax().utils.is_checkpoint_finalized(path)
+    except (ValueError, OSError):  # a file, or another process has just removed it
+        return False
 
 
 def place(directory: Any) -> Any:
@@ -149,19 +156,19 @@ class Step:
                 f"{self} has no manifest of Stepax: files are missing, or another "
                 "program wrote it; `from_optax` reads checkpoints of Optax"
             )
-        with self.reading(), orbax().Checkpointer(orbax().JsonCheckpointHandler()) as r:
-            found = dict(r.restore(self.path / "manifest"))
-            sum_before, schema = found.pop("checksum"), int(found["schema"])
-        if schema > SCHEMA:
+        with self.reading():
+            found = dict(
+                orbax().JsonCheckpointHandler().restore(self.path / "manifest")
+            )
+            if found.pop("checksum") != _checksum(found):
+                raise ValueError("the manifest does not have its check sum")
+        if (schema := found["schema"]) > SCHEMA:
             raise ValueError(
                 f"{self} has the schema {schema}, and this version of Stepax reads "
                 f"{SCHEMA} and lower: use the version that wrote it, or a later one"
             )
-        with self.reading():
-            if sum_before != _checksum(found):
-                raise ValueError("the manifest does not have its check sum")
-            self.params = [*map(_entry, found["params"])]
-            self.state = [*map(_entry, found["state"])]
+        self.params = [*map(_entry, found["params"])]
+        self.state = [*map(_entry, found["state"])]
         return self
 
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
@@ -172,14 +179,14 @@ class Step:
         Raises ValueError for arrays that cannot be read, or have other numbers.
         """
         ocp = orbax()
-        full = {x.key: target for x, target in wanted if 0 not in x.shape}
-        how = {key: _how(ocp, target) for key, target in full.items()}
-        item = {key: np.zeros(()) for key in full}
+        how = {x.key: _how(ocp, x, s) for x, s in wanted if 0 not in x.shape}
+        item = {key: np.zeros(()) for key in how}
         args = ocp.args.PyTreeRestore(item, how, partial_restore=True)
-        found = {}
-        with self.reading(), ocp.PyTreeCheckpointer() as reader:
-            if full:
-                found = reader.restore(self.path / name, args=args)
+        # Not by a `Checkpointer`, which waits for processes that could not read.
+        with self.reading():
+            reader = ocp.PyTreeCheckpointHandler()
+            found = reader.restore(self.path / name, args=args) if how else {}
+        with self.reading():
             return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
 
     def _checked(self, name: str, entry: Entry, x: Any) -> Any:
@@ -193,20 +200,36 @@ class Step:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Say which checkpoint an error is about, and which are there beside it."""
+        """Say which checkpoint an error is about, and which are there beside it.
+
+        If one process has an error, all have one: what they do next needs them all.
+        """
+        problem = None
         try:
             yield
         except Exception as error:
-            others = [x for x in self.known if x < self.step]
-            hint = f"; `step={others[-1]}` restores the one before" if others else ""
-            text = str(error).strip()[:500]
-            raise ValueError(
-                f"{self} is damaged: {type(error).__name__}: {text}{hint}"
-            ) from error
+            problem = error
+        failed = [i for i, x in enumerate(_in_all_processes(problem is not None)) if x]
+        if not failed:
+            return
+        others = [x for x in self.known if x < self.step]
+        hint = f"; `step={others[-1]}` restores the one before" if others else ""
+        if problem is None:
+            text = f"it could not be read by process {some(failed)}"
+        else:
+            text = f"{type(problem).__name__}: {str(problem).strip()[:500]}"
+        raise ValueError(f"{self} is damaged: {text}{hint}") from problem
 
 
-def _how(ocp: Any, target: Any) -> Any:
-    if target is None:
+def _in_all_processes(flag: bool) -> list[bool]:
+    if jax.process_count() == 1:
+        return [flag]
+    return [bool(x) for x in process_allgather(np.asarray(flag))]
+
+
+def _how(ocp: Any, entry: Entry, target: Any) -> Any:
+    # JAX would cut numbers of 64 bits before they could be compared with their digest.
+    if target is None or _narrowed(entry.dtype) != entry.dtype:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=target)
 
@@ -218,3 +241,7 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
     return Entry(
         names, where, fields["owner"], own, shape, fields["dtype"], fields["digest"]
     )
+
+
+def _narrowed(dtype: str) -> str:
+    return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype)).name
