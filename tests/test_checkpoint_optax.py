@@ -6,13 +6,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 import orbax.checkpoint as ocp
 import pytest
+from cases import TREES, make, rows
 from flax.training.train_state import TrainState
 from runs import compare, equal
-from saved import layers, trained
+from saved import layers, spread, trained
 
 import stepax
+from stepax._engine.migrate import named
+from stepax._engine.search import open_node
+from stepax._engine.select import names
+from stepax._engine.twin import TWINS
 from stepax.checkpoint import from_optax, restore
 
 
@@ -78,6 +84,32 @@ def test_a_pickled_state_of_optax_is_taken_over(name):
     assert found.step == 7
     compare(equal, found.params, params)
     compare(equal, found.state, state)
+
+
+def plain(node):
+    """A state as Orbax keeps it: names of fields, lists, and no classes."""
+    if jax.tree_util.all_leaves([node]):
+        return node
+    below = open_node(node)[0]
+    if isinstance(node, tuple | list) and not hasattr(node, "_fields"):
+        return [plain(x) for _, x in below]
+    return {names((key,))[0]: plain(x) for key, x in below} or None
+
+
+@pytest.mark.parametrize("row", rows())
+def test_a_state_without_classes_is_taken_over(row):
+    """By the same transformation; one of Optax's also by a longer chain."""
+    params, tx = TREES["dict"](), make(row)
+    state = spread(tx.init(params))
+    tree = {"params": params, "opt_state": plain(state)}
+    compare(equal, from_optax(tree, tx, params).state, state)
+    if {x.owner for x in named(state)} <= TWINS.keys() and theirs(row):
+        chain = stepax.chain(stepax.clip(1.0), tx, stepax.scale(0.5))
+        compare(equal, from_optax(tree, chain, params).state, state)
+
+
+def theirs(row):
+    return any(hasattr(home, row.name) for home in (optax, optax.contrib))
 
 
 def test_what_is_no_checkpoint_of_optax_is_said(tmp_path):

@@ -24,14 +24,18 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
     else:
         tree, number, what = source, None, "the given state"
     tree = unpack(tree)
-    params, state = (_item(tree, key) for key in keys)
-    if state is None and isinstance(source, str | PathLike):
+    is_whole = _has(tree, keys[1])
+    if not is_whole and isinstance(source, str | PathLike):
         raise ValueError(
             f"{what} has no `{keys[1]}` but {_names(tree)}; give its names as `keys`"
         )
-    saved = _item(tree, "step") if number is None else number
-    state = tree if state is None else state
+    params, state = (_item(tree, key) for key in keys) if is_whole else (None, tree)
+    saved = _item(tree, "step") if is_whole and number is None else number
     return Held.of(what, params, state), 0 if saved is None else int(saved)
+
+
+def _has(tree: Any, key: str) -> bool:
+    return key in tree if isinstance(tree, Mapping) else hasattr(tree, key)
 
 
 def _item(tree: Any, key: str) -> Any:
