@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import re
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +35,16 @@ def step_of(library):
     return step, tx.init
 
 
-def programs(p):
+def programs(p) -> dict[str, Any]:
     """By name: a function and its arguments."""
-    libraries = {"stepax": stepax}
+    libraries: dict[str, Any] = {"stepax": stepax}
     with contextlib.suppress(ImportError):
         import optax
 
         libraries["optax"] = optax
-    found = {"minimize": (lambda p: stepax.minimize(fun, p).params, (p,))}
+    found: dict[str, Any] = {
+        "minimize": (lambda p: stepax.minimize(fun, p).params, (p,))
+    }
     for name, library in libraries.items():
         step, init = step_of(library)
         found[f"{name}.lbfgs"] = step, (p, init(p))
