@@ -1,5 +1,7 @@
 """Parameters and states as files for other programs."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import stepax
-from stepax.checkpoint import to_safetensors
+from stepax.checkpoint import latest_step, to_safetensors
 
 
 def test_arrays_have_the_names_on_their_paths(tmp_path):
@@ -56,6 +58,19 @@ def test_an_error_leaves_the_file_that_was_there(tmp_path):
         to_safetensors(tmp_path / "a", {"a": jnp.ones(2, jnp.int4)})
     assert load_file(tmp_path / "a")["a"].shape == (2,)
     assert [x.name for x in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("orbax.checkpoint", lambda path: latest_step(path)),
+        ("safetensors.numpy", lambda path: to_safetensors(path / "a", {})),
+    ],
+)
+def test_what_is_not_installed_is_named(package, call, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r'pip install "stepax\[checkpoint\]"'):
+        call(tmp_path)
 
 
 def test_blocks_of_the_page_run():
