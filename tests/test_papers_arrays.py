@@ -4,6 +4,8 @@ A reference takes the gradients of all steps, and the parameters if it reads the
 yields the update of each; see `test_papers.py` for those that see single entries.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,8 +89,8 @@ def adafactor_paper(gs, p, learning_rate, clip, eps):
         yield -learning_rate * max(1e-3, rms(p)) * u
 
 
-LAMB = {"learning_rate": 0.1, **ADAM, "weight_decay": 0.2}
-NOVOGRAD = {"b1": 0.8, "b2": 0.3, "eps": 1e-3, "weight_decay": 0.2}
+LAMB: dict[str, Any] = {"learning_rate": 0.1, **ADAM, "weight_decay": 0.2}
+NOVOGRAD: dict[str, Any] = {"b1": 0.8, "b2": 0.3, "eps": 1e-3, "weight_decay": 0.2}
 
 TABLE = {
     "NovoGrad": (novograd(1.0, **NOVOGRAD), novograd_paper, NOVOGRAD),

@@ -287,8 +287,8 @@ def _batch(source, us, c, arrays):
         c, arrays = precision.widen((c, arrays), u.dtype)
         return source.pour(arrays).batched.apply(u, c).astype(u.dtype)
 
-    how = source.pour(arrays).batched.sharding
-    return spread(lambda u: one(u, c, arrays), us, how)
+    how = source.pour(arrays).batched
+    return spread(lambda u: one(u, c, arrays), us, how.sharding, how.parts)
 
 
 def _total(source, g, p, shared, slots, arrays):

@@ -206,21 +206,5 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
     return _floored(ft.partial(length, over=_mean), widen(x), min_rms)
 
 
-def floored_norm(x: jax.Array, least: ArrayLike) -> jax.Array:
-    """`safe_norm` at the cost of one sum: infinite where squares overflow."""
-    return _at_least(least, root(jnp.sum(abs_sq(x))))
-
-
-def floored_root_mean_square(x: jax.Array, least: ArrayLike) -> jax.Array:
-    """`safe_root_mean_squares` at the cost of one sum, as `floored_norm`."""
-    return _at_least(least, root(_mean(abs_sq(x))))
-
-
-def _at_least(least, measured):
-    """`_floored`, of a measure whose derivative is finite where it is 0."""
-    with jax.numpy_dtype_promotion("standard"):
-        return strong(jnp.where(measured <= least, least, measured))
-
-
 def _mean(x, axis=None, keepdims=False):
     return jnp.sum(x, axis, keepdims=keepdims) / max(x.size, 1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
@@ -226,8 +227,10 @@ def _init_on_mesh(init: Callable, params: Params) -> OptState:
     Such are counts that are made outside of `jit`.  A process could not save them with
     an array that is on the devices of many.
     """
-    state = init(params)
-    lies = (getattr(p, "sharding", None) for p in jax.tree.leaves(params))
+    state, ps = init(params), jax.tree.leaves(params)
+    if any(isinstance(p, Tracer) for p in ps):
+        return state
+    lies = (getattr(p, "sharding", None) for p in ps)
     mesh = next((s.mesh for s in lies if isinstance(s, NamedSharding)), None)
     if not isinstance(mesh, Mesh) or mesh.size == 1:
         return state

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .manual import Parts, filled_up
 from .meshes import gathered, lying_as
 
 
@@ -37,23 +37,29 @@ class Batched:
     sharding: "stack" stacks arrays of one shape and shards the stack over the mesh they
         are on; "auto" does where they are on a mesh, and are two or more; "none" leaves
         each as it lies.
+    parts: how arrays are split inside of `shard_map`.
     """
 
     apply: Callable
     wants: Callable
     sharding: Sharding = "auto"
+    parts: Parts = Parts(None)
 
 
-def spread(one: Callable, arrays: list, sharding: Sharding) -> list:
+def spread(one: Callable, arrays: list, sharding: Sharding, parts: Parts) -> list:
     """`one` of each array."""
     new = list(arrays)
     for found in _alike(arrays):
         xs = [arrays[i] for i in found]
         names = _axes_of(xs[0])
-        is_stack = sharding == "stack" or (
-            sharding == "auto" and bool(names) and len(xs) > 1
-        )
-        made = _on_stack(one, xs, names) if is_stack else [_alone(one, x) for x in xs]
+        is_spread = len(xs) > 1 and bool(names or parts.entries)
+        is_stack = sharding == "stack" or (sharding == "auto" and is_spread)
+        if not is_stack:
+            made = [_alone(one, x, parts) for x in xs]
+        elif parts.entries:
+            made = list(parts.deal(jax.vmap(one), xs))[: len(xs)]
+        else:
+            made = _on_stack(one, xs, names)
         for i, x in zip(found, made, strict=True):
             new[i] = x
     return new
@@ -77,14 +83,13 @@ def _axes_of(x: jax.Array) -> tuple[str, ...]:
     return ()
 
 
-def _alone(one: Callable, x: jax.Array) -> jax.Array:
-    return lying_as(x, one(gathered(x)))
+def _alone(one: Callable, x: jax.Array, parts: Parts) -> jax.Array:
+    return parts.mine(lying_as(x, one(gathered(parts.whole(x)))), x)
 
 
 def _on_stack(one: Callable, xs: list, names: tuple[str, ...]) -> list:
     mesh = jax.typeof(xs[0]).sharding.mesh
-    spare = -len(xs) % math.prod(mesh.shape[name] for name in names)
-    stack = jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])
+    stack = filled_up(xs, math.prod(mesh.shape[name] for name in names))
     if not names:
         return list(jax.vmap(one)(stack))
     is_explicit = AxisType.Explicit in mesh.axis_types

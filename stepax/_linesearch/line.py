@@ -25,6 +25,7 @@ from jax.typing import ArrayLike
 
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
+from .._engine.meshes import lying_as
 from .._engine.numerics import held, joined
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
@@ -108,13 +109,18 @@ class Line:
 
     def updates(self, step: jax.Array) -> Any:
         """The updates of the whole step."""
-        scaled = self._gathering.split([_times(u, step) for u in self._updates])
-        return put(self._flow, self._live, scaled, self._flow.leaves)
+        scaled = [_times(u, step) for u in self._updates]
+        return self._tree(scaled, self._flow.leaves)
 
     def gradient(self, point: Point) -> Any:
         """The gradients at a point, as the tree that the state holds."""
-        grads = self._gathering.split(point.grads)
-        return put(self._flow, self._live, grads, self._stored)
+        return self._tree(point.grads, self._stored)
+
+    def _tree(self, vectors, leaves):
+        """A tree of gathered arrays, which lie as these leaves do."""
+        pairs = zip(self._live, self._gathering.split(vectors), strict=True)
+        placed = [lying_as(leaves[i], x) for i, x in pairs]
+        return put(self._flow, self._live, placed, leaves)
 
     def _moved(self, step):
         pairs = zip(self._params, self._updates, strict=True)

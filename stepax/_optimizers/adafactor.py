@@ -15,6 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
+from .._engine.manual import AxisName, Parts
 from .._engine.meshes import shard_like
 from .._engine.moments import square
 from .._engine.numerics import inverse_root, safe_increment
@@ -63,6 +64,8 @@ def scale_by_factored_rms(
     min_dim_size_to_factor: int = 128,
     epsilon: ArrayLike = 1e-30,
     decay_rate_fn: Callable[[ArrayLike, ArrayLike], ArrayLike] = _decay_rate_pow,
+    *,
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Divide by the root of a mean square that is a product of row and column means.
 
@@ -76,7 +79,9 @@ def scale_by_factored_rms(
     min_dim_size_to_factor: an array is factored if two of its axes are as long.
     epsilon: added to |g|², above 0.
     decay_rate_fn: from t and `decay_rate` to the decay of the means.
+    axis_name: as in `clip_by_block_rms`.
     """
+    parts = Parts(axis_name)
 
     def axes(shape):
         """The two longest axes, the longest last; `None` if one is too short."""
@@ -91,15 +96,18 @@ def scale_by_factored_rms(
 
     def leaf(g, p, b, v_row, v_col, v):
         squares = square(g) + epsilon
-        pair = axes(g.shape)
+        pair = axes(parts.shape(g))
         if pair is None:
             v = _mix(v, squares, b)
             return g * inverse_root(v), v_row, v_col, v
         second, longest = pair
-        v_row = _mix(v_row, jnp.mean(squares, longest), b)
-        v_col = _mix(v_col, jnp.mean(squares, second), b)
+        means = [parts.mean(jnp.mean(squares, i), g, i) for i in (longest, second)]
+        v_row, v_col = (
+            _mix(v, mean, b) for v, mean in zip((v_row, v_col), means, strict=True)
+        )
         along = second - 1 if second > longest else second
-        row = inverse_root(v_row / jnp.mean(v_row, along, keepdims=True))
+        mean = parts.mean(jnp.mean(v_row, along, keepdims=True), g, second)
+        row = inverse_root(v_row / mean)
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
         return g * rows * inverse_root(columns), v_row, v_col, v
 
@@ -110,7 +118,7 @@ def scale_by_factored_rms(
         """Zeros for the mean over one of the two longest axes, sharded as the rest."""
 
         def make(p):
-            pair = axes(jnp.shape(p))
+            pair = axes(parts.shape(p))
             if pair is None:
                 return nothing(p)
             over = lambda p: jnp.sum(p, pair[number])
@@ -120,7 +128,7 @@ def scale_by_factored_rms(
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
-    whole = lambda p: nothing(p) if axes(jnp.shape(p)) else jnp.zeros_like(p)
+    whole = lambda p: nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
     slots = {
         "v_row": mean(1),
         "v_col": mean(0),
@@ -150,6 +158,7 @@ def adafactor(
     weight_decay_mask: MaskOrFn = None,
     *,
     weight_decay: ScalarOrSchedule | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the mean of
 
@@ -168,6 +177,7 @@ def adafactor(
     weight_decay, weight_decay_rate: numbers at least 0, or schedules of the step; no
         decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+    axis_name: as in `clip_by_block_rms`.
 
     Raises a `ValueError` for both kinds of decay.
     """
@@ -178,15 +188,20 @@ def adafactor(
         )
     steps = [
         scale_by_factored_rms(
-            factored, decay_rate, decay_offset, min_dim_size_to_factor, eps
+            factored,
+            decay_rate,
+            decay_offset,
+            min_dim_size_to_factor,
+            eps,
+            axis_name=axis_name,
         )
     ]
     if clipping_threshold is not None:
-        steps.append(clip_by_block_rms(clipping_threshold))
+        steps.append(clip_by_block_rms(clipping_threshold, axis_name=axis_name))
     if learning_rate is not None:
         steps.append(scale_by_learning_rate(learning_rate, flip_sign=False))
     if multiply_by_parameter_scale:
-        steps.append(scale_by_param_block_rms())
+        steps.append(scale_by_param_block_rms(axis_name=axis_name))
     if momentum is not None:
         steps.append(ema(momentum, False, dtype_momentum))
     rate = 1.0 if learning_rate is None else learning_rate

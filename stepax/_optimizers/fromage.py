@@ -9,6 +9,7 @@ from collections.abc import Callable
 from jax.typing import ArrayLike
 
 from .._engine.chain import chain
+from .._engine.manual import AxisName
 from .._engine.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -27,6 +28,7 @@ def fromage(
     *,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Fromage: a relative step, then a shrinking that undoes its growth.
 
@@ -39,12 +41,13 @@ def fromage(
     weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
+    axis_name: as in `scale_by_trust_ratio`.
     """
     shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
     step = lambda rate: rate * shrink(rate)
     decay = lambda rate: shrink(rate) - 1
     return chain(
-        scale_by_trust_ratio(min_norm),
+        scale_by_trust_ratio(min_norm, axis_name=axis_name),
         *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(_apply(step, learning_rate)),
         add_decayed_weights(_apply(decay, learning_rate)),

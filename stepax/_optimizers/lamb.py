@@ -8,6 +8,7 @@ Learning: Training BERT in 76 minutes (arXiv:1904.00962), Algorithm 2.
 from jax.typing import ArrayLike
 
 from .._engine.chain import chain
+from .._engine.manual import AxisName
 from .._engine.partition import masked
 from .._engine.protocol import (
     GradientTransformationExtraArgs,
@@ -32,6 +33,8 @@ def lars(
     trust_ratio_mask: MaskOrFn = True,
     momentum: ArrayLike = 0.9,
     nesterov: bool = False,
+    *,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """LARS: momentum of steps in proportion to each array.
 
@@ -43,11 +46,12 @@ def lars(
         steps made proportional; see `masked`.
     trust_coefficient, eps: as in `scale_by_trust_ratio`.
     momentum, nesterov: as in `trace`.
+    axis_name: as in `scale_by_trust_ratio`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
         masked(
-            scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps),
+            scale_by_trust_ratio(0.0, trust_coefficient, eps, axis_name=axis_name),
             trust_ratio_mask,
         ),
         scale_by_learning_rate(learning_rate),
@@ -66,6 +70,7 @@ def lamb(
     mask: MaskOrFn = None,
     *,
     weight_decay_mask: MaskOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """LAMB: Adam's steps, made proportional to each array.
 
@@ -74,11 +79,12 @@ def lamb(
 
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    axis_name: as in `scale_by_trust_ratio`.
     The others are those of `scale_by_adam`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
         add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
-        scale_by_trust_ratio(),
+        scale_by_trust_ratio(axis_name=axis_name),
         scale_by_learning_rate(learning_rate),
     )

@@ -22,6 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
+from .._engine.manual import AxisName, Parts
 from .._engine.moments import bias_correction, corrected, ema
 from .._engine.numerics import safe_increment
 from .._engine.partition import partition
@@ -111,6 +112,7 @@ def scale_by_muon(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     ns_dtype: DTypeLike | None = None,
     sharding: Sharding = "auto",
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Replace the mean gradient m = U S Vᵀ by nearly U Vᵀ; see `orthogonalize`.
 
@@ -132,6 +134,9 @@ def scale_by_muon(
     sharding: how devices share the iteration: "stack" stacks matrices of one shape and
         gives each device some of them, "none" works on each matrix as it lies, and
         "auto" stacks two or more matrices that are on a mesh.
+    axis_name: of the mesh axis over which the first axis of arrays is split inside of
+        `shard_map`, or their `PartitionSpec`; devices then share the iteration, also
+        of arrays that all have.  Without it, a part is taken for the whole.
 
     Raises a `ValueError` for unknown names, and shapes or axes that do not fit.
     """
@@ -162,7 +167,7 @@ def scale_by_muon(
         return _dual_norm(m, o) * o if adaptive else o
 
     is_matrix = lambda m: m.ndim == 2 or (is_stack and m.ndim > 2)
-    batched = Batched(orthogonal, is_matrix, sharding)
+    batched = Batched(orthogonal, is_matrix, sharding, Parts(axis_name))
 
     shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
@@ -198,14 +203,16 @@ def _finder(spec: Any, what: str) -> Callable:
 
 @recipe
 def _scale_by_shape(
-    consistent_rms: ArrayLike | None, is_stack: bool
+    consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
 ) -> GradientTransformation:
     """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
+
+    parts = Parts(axis_name)
 
     def leaf(g, p, c):
         if g.ndim != 2 and not (is_stack and g.ndim > 2):
             return (g,)
-        rows, columns = g.shape[-2:]
+        rows, columns = parts.shape(g)[-2:]
         if consistent_rms is not None:
             return (max(rows, columns) ** 0.5 * consistent_rms * g,)
         return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
@@ -236,6 +243,7 @@ def muon(
     consistent_rms: ArrayLike | None = None,
     ns_dtype: DTypeLike | None = None,
     sharding: Sharding = "auto",
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Muon for matrices, and `adamw` for all else.
 
@@ -256,7 +264,7 @@ def muon(
     """
     spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
     find = _finder(spec, what)
-    by_shape = _scale_by_shape(consistent_rms, spec is not None)
+    by_shape = _scale_by_shape(consistent_rms, spec is not None, axis_name)
     if spec is not None:
         by_shape = matrices.on_matrices(by_shape, find, ())
     orthogonal = scale_by_muon(
@@ -271,6 +279,7 @@ def muon(
         weight_dimension_numbers=spec,
         ns_dtype=ns_dtype,
         sharding=sharding,
+        axis_name=axis_name,
     )
     for_matrices = chain(
         orthogonal,

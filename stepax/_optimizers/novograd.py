@@ -13,8 +13,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
+from .._engine.manual import AxisName, Parts, floored_norm
 from .._engine.moments import ema
-from .._engine.numerics import floored_norm, root, safe_increment
+from .._engine.numerics import root, safe_increment
 from .._engine.partition import partition, split
 from .._engine.protocol import (
     GradientTransformation,
@@ -52,6 +53,7 @@ def scale_by_novograd(
     mu_dtype: DTypeLike | None = None,
     *,
     weight_decay_mask: MaskOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Add up gradients, each divided by the running norm of its array.
 
@@ -65,12 +67,14 @@ def scale_by_novograd(
     weight_decay_mask: which parameters decay, see `masked`; with one, the state is that
         of `partition`.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    axis_name: as in `scale_by_trust_ratio`.
     """
+    in_parts = Parts(axis_name)
     if weight_decay_mask is not None:
         scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root)
         parts = {
-            "decay": scale_by(weight_decay, mu_dtype),
-            "keep": scale_by(0.0, mu_dtype),
+            "decay": scale_by(weight_decay, mu_dtype, axis_name=axis_name),
+            "keep": scale_by(0.0, mu_dtype, axis_name=axis_name),
         }
         labels = split(weight_decay_mask, "decay", "keep", "weight_decay_mask")
         return partition(parts, labels)
@@ -82,7 +86,7 @@ def scale_by_novograd(
 
     def leaf(g, p, c, mu, nu):
         is_first, decay = c
-        norm_sq = floored_norm(g, 0.0) ** 2
+        norm_sq = floored_norm(g, 0.0, in_parts) ** 2
         nu = jnp.where(is_first, norm_sq, ema(nu, norm_sq, b2))
         x = g / (root(nu + eps_root) + eps) + decay * p
         mu = jnp.where(is_first, x, b1 * mu + x)
@@ -110,6 +114,7 @@ def novograd(
     weight_decay: ScalarOrSchedule = 0.0,
     *,
     weight_decay_mask: MaskOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """NovoGrad: p = p - learning_rate u, with u of `scale_by_novograd`.
 
@@ -120,6 +125,6 @@ def novograd(
     """
     scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root, weight_decay)
     return chain(
-        scale_by(weight_decay_mask=weight_decay_mask),
+        scale_by(weight_decay_mask=weight_decay_mask, axis_name=axis_name),
         scale_by_learning_rate(learning_rate),
     )

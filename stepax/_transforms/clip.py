@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine import reduce
 from .._engine.compose import build
+from .._engine.manual import AxisName, Parts
 from .._engine.moments import square
 from .._engine.numerics import abs_sq, length, root, widen
 from .._engine.protocol import EmptyState, GradientTransformation
@@ -46,7 +46,9 @@ def clip(max_delta: ArrayLike) -> GradientTransformation:
 
 
 @public()
-def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
+def clip_by_block_rms(
+    threshold: ArrayLike, *, axis_name: AxisName = None
+) -> GradientTransformation:
     """Clip the root mean square of each array.
 
         u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
@@ -54,10 +56,13 @@ def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
     Where the squares overflow, rms is infinite, and the update 0.
 
     threshold: the bound, at least 0.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
+    parts = Parts(axis_name)
 
     def leaf(g, p, c):
-        rms = root(jnp.mean(square(g)))
+        rms = root(parts.mean(jnp.mean(square(g)), g))
         # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
@@ -65,7 +70,9 @@ def clip_by_block_rms(threshold: ArrayLike) -> GradientTransformation:
 
 
 @public(paper="arXiv:1211.5063")
-def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
+def clip_by_global_norm(
+    max_norm: ArrayLike, *, axis_name: AxisName = None
+) -> GradientTransformation:
     """Clip the norm of the whole gradient.
 
         u = g                    where ‖g‖ < max_norm
@@ -75,7 +82,10 @@ def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
     and infinite ones NaN.
 
     max_norm: the bound, at least 0.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
+    whole = Parts(axis_name).norm_of_all
 
     def once(shared, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
@@ -83,7 +93,7 @@ def clip_by_global_norm(max_norm: ArrayLike) -> GradientTransformation:
 
     # A product, since a division would not be repeated in what reads the result: XLA
     # would write a clipped copy of the gradient.
-    return build(Rule(lambda g, p, c: (c * g,), once=once, whole=reduce.norm))
+    return build(Rule(lambda g, p, c: (c * g,), once=once, whole=whole))
 
 
 def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
@@ -95,8 +105,13 @@ def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> ja
 
     Returns float32 or wider.  Raises a `ValueError` if `axis` is needed.
     """
+    return _unitwise_norm(x, axis, Parts(None))
+
+
+def _unitwise_norm(x, axis, parts):
     x = widen(x)
-    norm = length(x, _unit(x.shape, axis), keepdims=True)
+    unit = _unit(parts.shape(x), axis)
+    norm = parts.norm(length(x, unit, keepdims=True), x, unit)
     return jnp.broadcast_to(norm, x.shape)
 
 
@@ -148,6 +163,8 @@ def adaptive_grad_clip(
     clipping: ArrayLike,
     eps: ArrayLike = 1e-3,
     axis: int | tuple[int, ...] | None = None,
+    *,
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Clip each unit to a part of the norm of its parameters.
 
@@ -157,11 +174,14 @@ def adaptive_grad_clip(
     clipping: the largest ratio of the norms, above 0.
     eps: lower bound of the norm of the parameters, so that those at zero can move.
     axis: the axes that make up a unit; see `unitwise_norm`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
+    parts = Parts(axis_name)
 
     def leaf(g, p, c):
-        most = clipping * jnp.maximum(unitwise_norm(p, axis), eps)
-        return (unitwise_clip(unitwise_norm(g, axis), most, g),)
+        most = clipping * jnp.maximum(_unitwise_norm(p, axis, parts), eps)
+        return (unitwise_clip(_unitwise_norm(g, axis, parts), most, g),)
 
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 

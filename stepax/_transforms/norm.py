@@ -8,9 +8,13 @@ You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import reduce
 from .._engine.compose import build
-from .._engine.numerics import floored_norm, floored_root_mean_square
+from .._engine.manual import (
+    AxisName,
+    Parts,
+    floored_norm,
+    floored_root_mean_square,
+)
 from .._engine.protocol import EmptyState, GradientTransformation
 from .._engine.registry import public
 from .._engine.rule import Rule
@@ -24,6 +28,8 @@ def scale_by_trust_ratio(
     min_norm: ArrayLike = 0.0,
     trust_coefficient: ArrayLike = 1.0,
     eps: ArrayLike = 0.0,
+    *,
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Make the length of the update proportional to that of the parameter.
 
@@ -33,10 +39,13 @@ def scale_by_trust_ratio(
     min_norm: lower bound of both norms, at least 0.
     trust_coefficient: the factor, above 0.
     eps: added to the divisor, at least 0.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
+    parts = Parts(axis_name)
 
     def leaf(g, p, c):
-        p_norm, g_norm = floored_norm(p, min_norm), floored_norm(g, min_norm)
+        p_norm, g_norm = (floored_norm(x, min_norm, parts) for x in (p, g))
         is_zero = (p_norm == 0) | (g_norm == 0)
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
@@ -45,30 +54,43 @@ def scale_by_trust_ratio(
 
 
 @public()
-def scale_by_param_block_norm(min_scale: ArrayLike = 1e-3) -> GradientTransformation:
+def scale_by_param_block_norm(
+    min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
+) -> GradientTransformation:
     """Multiply each array by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    leaf = lambda g, p, c: (g * floored_norm(p, min_scale),)
+    parts = Parts(axis_name)
+    leaf = lambda g, p, c: (g * floored_norm(p, min_scale, parts),)
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 @public()
-def scale_by_param_block_rms(min_scale: ArrayLike = 1e-3) -> GradientTransformation:
+def scale_by_param_block_rms(
+    min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
+) -> GradientTransformation:
     """Multiply each array by the root mean square of its parameter.
 
         u = max(sqrt(mean |p|²), min_scale) g
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale),)
+    parts = Parts(axis_name)
+    leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale, parts),)
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
 @public()
 def normalize_by_update_norm(
-    scale_factor: ArrayLike = 1.0, eps: ArrayLike = 1e-6
+    scale_factor: ArrayLike = 1.0,
+    eps: ArrayLike = 1e-6,
+    *,
+    axis_name: AxisName = None,
 ) -> GradientTransformation:
     """Give the whole gradient one length: u = scale_factor g / (‖g‖ + eps).
 
@@ -76,12 +98,15 @@ def normalize_by_update_norm(
 
     scale_factor: the length.
     eps: added to the divisor, above 0.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
+        their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
+    whole = Parts(axis_name).norm_of_all
 
     def once(shared, norm, extra):
         return (norm + eps) / scale_factor, ()
 
-    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
+    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=whole))
 
 
 @public(paper="arXiv:2004.01461")
