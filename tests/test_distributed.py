@@ -1,6 +1,7 @@
 """State and steps on a mesh of eight virtual devices."""
 
 import io
+import re
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from rich.console import Console
 from runs import compare
 
 import stepax
+import stepax.contrib
+from stepax._distributed.audit import collectives
 from stepax._engine.compose import parts
 from stepax._engine.rule import Rule
 from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
@@ -202,6 +205,28 @@ def test_offload_keeps_the_state_on_the_host(lib, as_usual):
         kinds = {x.sharding.memory_kind for x in jax.tree.leaves(state)}
         assert kinds == {"pinned_host"}
         compare(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), u, v)
+
+
+def _without_branches(text):
+    """The lines of a compiled program that run on every call."""
+    blocks = re.split(r"\n(?=%|ENTRY)", text)[1:]
+    named = {re.findall(r"%[\w.-]+", x)[0]: x for x in blocks}
+    reached = [next(k for k, x in named.items() if x.startswith("ENTRY"))]
+    for name in reached:
+        lines = [x for x in named[name].splitlines()[1:] if " conditional(" not in x]
+        yield from lines
+        called = set(re.findall(r"%[\w.-]+", "\n".join(lines))) & named.keys()
+        reached += sorted(called - set(reached))
+
+
+@pytest.mark.parametrize("inner", ["clip", "muon"])
+def test_a_waiting_step_exchanges_nothing(inner):
+    clipped = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.sgd(0.1))
+    tx = stepax.contrib.muon(0.1) if inner == "muon" else clipped
+    many, p = stepax.MultiSteps(tx, 4), _in_parts(_mesh())
+    text = jax.jit(many.update).lower(p, many.init(p), p).compile().as_text() or ""
+    assert collectives(text)
+    assert not collectives("\n".join(_without_branches(text)))
 
 
 def test_an_audit_is_printed():

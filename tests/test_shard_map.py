@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from pages import run_blocks
 from runs import compare
 
 import stepax
@@ -136,6 +137,17 @@ def test_a_step_exchanges_no_more_than_it_must(make):
     assert found == COSTS[make]
 
 
+@pytest.mark.parametrize("make", ["clip_by_global_norm", "adafactor", "muon"])
+def test_steps_accumulate_there_too(make):
+    """The second of two gradients makes the step, of both; the first makes none."""
+
+    def both(axis_name=None):
+        tx = stepax.MultiSteps(MAKE[make](axis_name=axis_name), 2)
+        return tx.gradient_transformation()
+
+    _compare(both, NAME, ROWS)
+
+
 def test_a_name_of_no_axis_is_an_error():
     tx = stepax.clip_by_global_norm(1.0, axis_name="model")
     problem = r"`axis_name` has 'model', which is no axis here.*shard_map"
@@ -143,3 +155,7 @@ def test_a_name_of_no_axis_is_an_error():
         tx.update(_arrays(0), tx.init(_arrays(0)))
     with pytest.raises(ValueError, match=problem):
         _compare(lambda axis_name=None: tx, NAME, ROWS)
+
+
+def test_the_page_runs():
+    assert run_blocks("docs/distributed.md") == 1

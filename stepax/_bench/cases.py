@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .stages import as_it_is
+
 
 RATE = 1e-3
 ELEMENTWISE = ("large", "small")
@@ -17,11 +19,18 @@ class Case(NamedTuple):
     make: the transformation; takes the library and the learning rate.
     shapes: names of the trees on which it makes sense.
     calls: after how many calls it comes round; its step is their mean.
+    arrange: how a library holds a tree of parameters; gradients come as the tree is.
     """
 
     make: Callable[[Any, float], Any]
     shapes: tuple[str, ...] = ELEMENTWISE
     calls: int = 1
+    arrange: Callable[[Any, Any], Any] = as_it_is
+
+
+def packed(lib: Any, tree: Any) -> Any:
+    """In one vector for each dtype, in the library that has it."""
+    return lib.tree.pack(tree) if hasattr(lib.tree, "pack") else tree
 
 
 def matrices(params: Any) -> Any:
@@ -82,6 +91,10 @@ CASES = {
         lambda lib, rate: lib.inject_hyperparams(lib.adamw)(rate)
     ),
     "adamw, average of params": Case(averaged),
+    "adamw, packed": Case(
+        lambda lib, rate: lib.adamw(rate), ("small", "many"), arrange=packed
+    ),
+    "clip + adamw, packed": Case(clipped, ("small", "many"), arrange=packed),
     "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",)),
     # Ten pairs are twenty trees; those of 600 arrays take minutes to compile, and GB.
     "lbfgs": Case(

@@ -39,6 +39,8 @@ GOALS = (
     Goal(0.7, "clip + adamw", "small", STEP),
     Goal(0.15, "clip + adamw", "small", EAGER),
     Goal(0.3, "clip + adamw", "many", COMPILE),
+    Goal(0.2, "adamw, packed", "small", STEP),
+    Goal(0.5, "adamw, packed", "small", COMPILE, None),
     Goal(0.6, "muon", "vit", STEP),
     Goal(40, "adamw", "large", BYTES, None),
     Goal(44, "clip + adamw", "large", BYTES, None),

@@ -101,7 +101,7 @@ def _compile(case, libraries, params, rounds, found, built):
             yield name
             lib = libraries[name]
             tx = CASES[case].make(lib, RATE * (1 + turn / 1000))
-            built[name] = build(tx, lib, params)
+            built[name] = build(tx, lib, params, CASES[case].arrange)
             for key, seconds in built[name].seconds.items():
                 _note(found, name, key, seconds)
             spent += sum(built[name].seconds.values())
@@ -110,16 +110,19 @@ def _compile(case, libraries, params, rounds, found, built):
 
 def _without_jit(case, libraries, params, gradients, rounds, found):
     """A call of `init` and one of `update`, as they are."""
-    params, gradients = jax.tree.map(jnp.asarray, (params, gradients))
+    trees = jax.tree.map(jnp.asarray, (params, gradients))
     made = {k: CASES[case].make(lib, RATE) for k, lib in libraries.items()}
-    states = {name: tx.init(params) for name, tx in made.items()}
+    held = {
+        k: [CASES[case].arrange(lib, x) for x in trees] for k, lib in libraries.items()
+    }
+    states = {name: tx.init(held[name][0]) for name, tx in made.items()}
     for turn in range(-1, min(rounds, 5)):  # the first turn compiles
         for name in _shuffled(made, turn):
             yield name
-            tx = made[name]
-            state, init = timed(lambda tx=tx: tx.init(params))
+            tx, (params, gradients) = made[name], held[name]
+            state, init = timed(lambda tx=tx, p=params: tx.init(p))
             (_, states[name]), update = timed(
-                lambda tx=tx, name=name: tx.update(gradients, states[name], params)
+                lambda tx=tx, g=gradients, s=states[name], p=params: tx.update(g, s, p)
             )
             del state
             if turn >= 0:
@@ -145,7 +148,8 @@ def _runners(case, libraries, built, params, gradients):
     for name, program in built.items():
         if program.kinds not in carries:
             tx = CASES[case].make(libraries[name], RATE)
-            own = jax.tree.map(jnp.copy, params)
+            own = CASES[case].arrange(libraries[name], params)
+            own = jax.tree.map(jnp.copy, own)
             # Copied, since what shares a buffer cannot be taken over twice.
             state = jax.tree.map(jnp.copy, tx.init(own))
             carries[program.kinds] = jax.tree.leaves((own, state))

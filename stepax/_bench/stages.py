@@ -24,17 +24,25 @@ class Built(NamedTuple):
     kinds: tuple
 
 
-def step_of(tx: Any, lib: Any, params: Any) -> tuple[Callable, Any]:
+def as_it_is(lib: Any, tree: Any) -> Any:
+    return tree
+
+
+def step_of(
+    tx: Any, lib: Any, params: Any, arrange: Callable = as_it_is
+) -> tuple[Callable, Any]:
     """A step on lists of arrays, and the shapes of the first such list, as a tree.
 
     Lists, so that programs of two libraries can work on the same arrays in turn.
     """
-    first = params, jax.eval_shape(tx.init, params)
+    hold = ft.partial(arrange, lib)
+    held = jax.eval_shape(hold, params)
+    first = held, jax.eval_shape(tx.init, held)
     outer, inner = jax.tree.structure(first), jax.tree.structure(params)
 
     def step(carry, gradients):
         params, state = outer.unflatten(carry)
-        updates, state = tx.update(inner.unflatten(gradients), state, params)
+        updates, state = tx.update(hold(inner.unflatten(gradients)), state, params)
         return jax.tree.leaves((lib.apply_updates(params, updates), state))
 
     return step, first
@@ -51,12 +59,13 @@ def stages(step: Callable, first: Any, params: Any) -> tuple[dict, Any, Any]:
     return {"trace": middle - begin, "lower": end - middle}, traced, lowered
 
 
-def build(tx: Any, lib: Any, params: Any) -> Built:
+def build(tx: Any, lib: Any, params: Any, arrange: Callable = as_it_is) -> Built:
     """Trace, lower and compile a step.
 
     params: a tree of shapes, as `jax.eval_shape` returns it.
+    arrange: as in `Case`.
     """
-    step, first = step_of(tx, lib, params)
+    step, first = step_of(tx, lib, params, arrange)
     seconds, traced, lowered = stages(step, first, params)
     begin = time.perf_counter()
     program = lowered.compile()

@@ -1,0 +1,104 @@
+"""What a step exchanges on a mesh, and where its state lies, beside Optax.
+
+Run it with `python -m benchmarks.distributed`; `--markdown FILE` writes the table.
+
+Eight virtual devices; every parameter is in eight parts, along one axis or another.
+The state is as `jax.jit(tx.init)` leaves it, which is how a program begins that does
+not place it by hand.  All figures are read from compiled programs and are exact.
+"""
+
+import argparse
+import os
+from typing import Any
+
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepax
+import stepax.contrib
+from benchmarks.trace import every, loss
+from stepax.distributed import Audit, audit
+
+
+COLUMNS = ("optimizer", "collectives", "bytes moved", "state", "work")
+HEAD = (
+    COLUMNS[0],
+    *(x + y for x in COLUMNS[1:] for y in ("", ", Optax")),
+)
+
+
+def parameters() -> dict:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    keys = iter(jax.random.split(jax.random.key(0), 32))
+
+    def new(shape, *spec):
+        x = jax.random.normal(next(keys), shape)
+        return jax.device_put(x, NamedSharding(mesh, P(*spec)))
+
+    layer = lambda: {
+        "up": new((64, 256), "data", None),
+        "down": new((256, 64), None, "data"),
+        "bias": new((256,), "data"),
+    }
+    return {f"layer{i}": layer() for i in range(8)}
+
+
+def found(make, lib, params) -> Audit | str:
+    """What a step costs, or why it does not compile."""
+    tx: Any = optax.with_extra_args_support(make(lib, 1e-3))
+    read = {"value": jnp.float32(1), "grad": params, "value_fn": loss, "obj_fn": loss}
+    try:
+        return audit(tx, params, **read)
+    except Exception as error:
+        return type(error).__name__
+
+
+def shown(x: Audit | str) -> list[str]:
+    if isinstance(x, str):
+        return [x, "", "", ""]
+    kinds = ", ".join(f"{c.count} {c.kind}" for c in x.collectives) or "none"
+    moved = sum(c.bytes for c in x.collectives)
+    even = x.state_per_device * x.devices / x.state if x.state else 1
+    return [kinds, f"{moved:,}", f"{even:.2f}", f"{x.share:.2f}"]
+
+
+def table() -> list[list[str]]:
+    params, lines = parameters(), []
+    for name, make in track(every().items(), "compiling"):
+        both = [shown(found(make, lib, params)) for lib in (stepax, optax)]
+        pairs = zip(*both, strict=True)
+        lines.append([name, *(x for pair in pairs for x in pair)])
+    return lines
+
+
+def markdown(lines: list[list[str]]) -> str:
+    rows = [HEAD, ["---"] * len(HEAD), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--markdown", help="a file for the table")
+    args = parser.parse_args()
+    lines = table()
+    if args.markdown:
+        with open(args.markdown, "w") as file:
+            file.write(markdown(lines))
+    sheet = Table(*HEAD)
+    for line in lines:
+        sheet.add_row(*line)
+    Console(width=200).print(sheet)
+
+
+if __name__ == "__main__":
+    main()
