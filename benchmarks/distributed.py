@@ -1,6 +1,8 @@
 """What a step exchanges on a mesh, and where its state lies, beside Optax.
 
-Run it with `python -m benchmarks.distributed`; `--markdown FILE` writes the table.
+Run it with `python -m benchmarks.distributed`, or with `--muon` for what Muon's ways to
+share out matrices cost, which also takes the time of a step; `--markdown FILE` writes
+the table.
 
 Eight virtual devices; every parameter is in eight parts, along one axis or another.
 The state is as `jax.jit(tx.init)` leaves it, which is how a program begins that does
@@ -9,6 +11,9 @@ not place it by hand.  All figures are read from compiled programs and are exact
 
 import argparse
 import os
+import statistics
+import time
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -27,7 +32,7 @@ from rich.table import Table
 import stepax
 import stepax.contrib
 from benchmarks.trace import every, loss
-from stepax.distributed import Audit, audit
+from stepax.distributed import Audit, audit, zero
 
 
 COLUMNS = ("optimizer", "collectives", "bytes moved", "state", "work")
@@ -35,6 +40,9 @@ HEAD = (
     COLUMNS[0],
     *(x + y for x in COLUMNS[1:] for y in ("", ", Optax")),
 )
+
+
+MUON_HEAD = ("matrices", "way", "collectives", "bytes moved", "work", "step, ms")
 
 
 def parameters() -> dict:
@@ -81,20 +89,51 @@ def table() -> list[list[str]]:
     return lines
 
 
-def markdown(lines: list[list[str]]) -> str:
-    rows = [HEAD, ["---"] * len(HEAD), *lines]
+def muon_table() -> list[list[str]]:
+    """16 matrices of 256 x 1,024 in parts, on all devices, and under `zero`."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    ways: dict[str, Any] = {
+        "shared out": lambda: stepax.contrib.muon(0.1),
+        "as they lie": lambda: stepax.contrib.muon(0.1, sharding="none"),
+        "Optax": lambda: optax.contrib.muon(0.1),
+    }
+    lines = []
+    for place, spec in (("parts", P("data")), ("whole", P()), ("zero", P())):
+        there = NamedSharding(mesh, spec)
+        p = {f"w{i}": jnp.ones((256, 1024)) * (i + 1) for i in range(16)}
+        p = jax.tree.map(lambda x, there=there: jax.device_put(x, there), p)
+        for way, make in ways.items():
+            tx = zero(make(), mesh) if place == "zero" else make()
+            cost = shown(audit(tx, p))
+            lines.append([place, way, *cost[:2], cost[3], f"{milliseconds(tx, p):.0f}"])
+    return lines
+
+
+def milliseconds(tx: Any, p: Any, rounds: int = 5) -> float:
+    """The median of a step, other than the first."""
+    step, state, taken = jax.jit(tx.update), jax.jit(tx.init)(p), []
+    for _ in range(rounds + 1):
+        begin = time.perf_counter()
+        _, state = jax.block_until_ready(step(p, state, p))
+        taken.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(taken[1:])
+
+
+def markdown(head: Sequence[str], lines: list[list[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markdown", help="a file for the table")
+    parser.add_argument("--muon", action="store_true", help="the ways of Muon instead")
     args = parser.parse_args()
-    lines = table()
+    head, lines = (MUON_HEAD, muon_table()) if args.muon else (HEAD, table())
     if args.markdown:
         with open(args.markdown, "w") as file:
-            file.write(markdown(lines))
-    sheet = Table(*HEAD)
+            file.write(markdown(head, lines))
+    sheet = Table(*head)
     for line in lines:
         sheet.add_row(*line)
     Console(width=200).print(sheet)
