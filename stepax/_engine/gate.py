@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 
 def keep_unless(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
@@ -20,6 +19,8 @@ def keep_unless(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
 
     The update is that of `step` where it is accepted, and anything where it is not.
     """
+    from jax.extend.core import jaxpr_as_fun  # brings half of JAX along
+
     closed, shapes = jax.make_jaxpr(step, return_shape=True)()
     _, *new = jaxpr_as_fun(closed)()
     pairs = zip(new, jax.tree.leaves(old), strict=True)
@@ -28,8 +29,10 @@ def keep_unless(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
     return jax.tree.structure(shapes).unflatten([u, *kept])
 
 
-def _update_from(closed: ClosedJaxpr, slots: list) -> Any:
+def _update_from(closed: Any, slots: list) -> Any:
     """The update of a step, computed from these slots in place of its own."""
+    from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
     jaxpr = closed.jaxpr
     u, *own = jaxpr.outvars
     # What a step only passes on, or computes along with something else, stays.
