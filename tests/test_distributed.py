@@ -99,7 +99,10 @@ def _moves_nothing(tx, p, extra, state, u):
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(p)))
     v, _ = step(alone, tx.init(alone), alone)
     # A sum over devices is rounded otherwise; the step of MoMo is a difference of sums.
-    rtol = 2e-3 if found.collectives else 0
+    # Without sums the bits are the same, but that JAX 0.12 compiles arrays of other
+    # shapes to other code, in which a product and a sum may be one operation: two ulps.
+    is_same_code = jax.__version_info__ < (0, 11)
+    rtol = 2e-3 if found.collectives else 0 if is_same_code else 5e-7
     compare(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol), u, v)
 
 
@@ -107,9 +110,8 @@ def _moves_nothing(tx, p, extra, state, u):
 def test_a_state_is_made_where_it_lies(make):
     p = _in_parts(_mesh())
     tx = make(0.1)
-    pairs = jax.tree.map(lambda *x: x, state_sharding(tx, p), init_sharded(tx, p))
-    is_pair = lambda x: isinstance(x, tuple) and isinstance(x[0], NamedSharding)
-    for sharding, x in jax.tree.leaves(pairs, is_leaf=is_pair):
+    trees = state_sharding(tx, p), init_sharded(tx, p)
+    for sharding, x in zip(*map(jax.tree.leaves, trees), strict=True):
         assert x.sharding.is_equivalent_to(sharding, x.ndim)
 
 
