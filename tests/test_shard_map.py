@@ -61,6 +61,9 @@ MAKE: dict[str, Any] = {
 }
 
 
+near = ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+
+
 def _inside(f, specs, out_specs, is_checked=True):
     return jax.jit(
         jax.shard_map(
@@ -82,7 +85,6 @@ def _compare(make, axis_name, spec, is_checked=True, only=()):
         specs = {k: specs[k] for k in only}
     step = ft.partial(_two_steps, make(axis_name=axis_name))
     found = _inside(step, (specs,) * 3, specs, is_checked)(*given)
-    near = ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     compare(near, found, jax.jit(ft.partial(_two_steps, make()))(*given))
 
 
@@ -117,7 +119,6 @@ def test_a_state_may_be_made_outside(make):
     held = jax.tree.map(lambda s: s.spec, state_sharding(tx, p))
     u, _ = _inside(tx.update, (specs, held, specs), (specs, held))(p, state, p)
     v, _ = MAKE[make]().update(_arrays(0), MAKE[make]().init(_arrays(0)), _arrays(0))
-    near = ft.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     compare(near, u, v)
 
 

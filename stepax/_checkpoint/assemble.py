@@ -7,9 +7,8 @@ import jax
 import numpy as np
 
 from .._engine.errors import some
-from .._engine.protocol import arrays_apart
 from .digest import digest
-from .entries import Entry, adopt, entries, rename
+from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match
 from .place import Template, first_state, template_of_params, template_of_state
 
@@ -32,7 +31,7 @@ class Held(NamedTuple):
         trees = {"params": params, "state": state}
         lists, arrays = {}, {}
         for name, tree in trees.items():
-            pairs = list(zip(entries(tree), arrays_apart(tree)[0], strict=True))
+            pairs = arrays_of(tree)
             lists[name] = [_with_digest(x, a) for x, a in pairs]
             arrays |= {(name, x.key): a for x, a in pairs}
         known = None if params is None else lists["params"]

@@ -52,8 +52,13 @@ def entries(tree: Any) -> list[Entry]:
 
     Raises ValueError if two have one name.
     """
-    found = [_entry(x) for x in named(tree) if is_array(x.value)]
-    names = [x.key for x in found]
+    return [x for x, _ in arrays_of(tree)]
+
+
+def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
+    """The same, each with its array."""
+    found = [(_entry(x), x.value) for x in named(tree) if is_array(x.value)]
+    names = [x.key for x, _ in found]
     if len(set(names)) < len(names):
         twice = sorted({x for x in names if names.count(x) > 1})
         listed = some(f"`{x}`" for x in twice)

@@ -7,8 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
-from .._distributed.sharding import init_shapes, init_sharded, state_sharding
-from .._engine.meshes import placed
+from .._distributed.sharding import (
+    init_shapes,
+    init_sharded,
+    init_shardings,
+    state_sharding,
+)
+from .._engine.meshes import on_mesh, placed
 from .._engine.packed import Packed
 from .._engine.packing import pack, unpack
 from .._engine.paths import fitted
@@ -78,18 +83,13 @@ def template_of_state(tx: Any, params: Any) -> Template:
     """For the state that `tx` has for parameters like these."""
     shapes = init_shapes(tx, params)
     leaves = arrays_apart(shapes)[0]
-    on_mesh = is_on_mesh(params)
-    wanted = _shardings(tx, params, shapes) if on_mesh else [None] * len(leaves)
+    is_placed = on_mesh(params) is not None
+    wanted = _shardings(tx, params, shapes) if is_placed else [None] * len(leaves)
     return Template(shapes, entries(unpack(shapes)), wanted)
 
 
-def is_on_mesh(params: Any) -> bool:
-    arrays, _ = arrays_apart(params)
-    return any(isinstance(getattr(x, "sharding", None), NamedSharding) for x in arrays)
-
-
 def first_state(tx: Any, params: Any) -> Any:
-    return init_sharded(tx, params) if is_on_mesh(params) else tx.init(params)
+    return init_sharded(tx, params) if on_mesh(params) else tx.init(params)
 
 
 def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
@@ -97,10 +97,8 @@ def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
 
     `zero` and `offload` say in `init` where the state lies.
     """
-    arrays, rebuild = arrays_apart(params)
-    init = jax.jit(lambda arrays: tx.init(rebuild(arrays)))
-    made = init.lower(arrays).compile().output_shardings
-    trees = map(jax.tree.leaves, (shapes, state_sharding(tx, params), made))
+    both = state_sharding(tx, params), init_shardings(tx, params)
+    trees = map(jax.tree.leaves, (shapes, *both))
     return [_smaller(x.shape, *both) for x, *both in zip(*trees, strict=True)]
 
 

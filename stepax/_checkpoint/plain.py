@@ -9,8 +9,7 @@ import numpy as np
 
 from .._engine.errors import some
 from .._engine.packing import unpack
-from .._engine.protocol import arrays_apart
-from .entries import entries
+from .entries import arrays_of
 from .store import storable
 
 
@@ -50,10 +49,9 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
 
 
 def _rows(start: str, tree: Any, separator: str) -> list[tuple[str, np.ndarray]]:
-    tree = unpack(tree)
-    pairs = zip(entries(tree), arrays_apart(tree)[0], strict=True)
     first = [start] if start else []
-    return [(separator.join([*first, *x.names]), _whole(x, a)) for x, a in pairs]
+    join = lambda x: separator.join([*first, *x.names])
+    return [(join(x), _whole(x, a)) for x, a in arrays_of(unpack(tree))]
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:

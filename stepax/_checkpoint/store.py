@@ -18,9 +18,8 @@ from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.errors import some
 from .._engine.packing import unpack
-from .._engine.protocol import arrays_apart
 from .digest import digest
-from .entries import Entry, entries
+from .entries import Entry, arrays_of
 
 
 SCHEMA = 1  # a reader refuses a higher one
@@ -83,11 +82,9 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, tree: Any) -> "Part":
-        tree = unpack(tree)
-        arrays = [storable(x) for x in arrays_apart(tree)[0]]
-        rows = zip(entries(tree), arrays_apart(tree)[0], arrays, strict=True)
+        rows = [(x, a, storable(a)) for x, a in arrays_of(unpack(tree))]
         found = [x._replace(dtype=_dtype(a), digest=digest(b)) for x, a, b in rows]
-        return cls(found, arrays)
+        return cls(found, [b for *_, b in rows])
 
     def stored(self) -> dict[str, Any]:
         """From names to arrays; Orbax takes none without numbers."""

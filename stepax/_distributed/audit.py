@@ -19,7 +19,7 @@ from .._engine.protocol import (
     with_extra_args_support,
 )
 from .._engine.sheets import Printed, Sheet, show_bytes
-from .sharding import init_shapes, mesh_of
+from .sharding import init_shapes, init_shardings, mesh_of
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,8 @@ def _on_one(x):
 
 
 def _first_state(tx, params):
-    placed = jax.jit(tx.init).lower(params).compile().output_shardings
     place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-    return jax.tree.map(place, init_shapes(tx, params), placed)
+    return jax.tree.map(place, init_shapes(tx, params), init_shardings(tx, params))
 
 
 def _size(shape, x) -> int:

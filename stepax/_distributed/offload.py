@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.meshes import placed
+from .._engine.meshes import on_mesh, placed
 from .._engine.numerics import has_numbers
 from .._engine.protocol import (
     GradientTransformation,
@@ -69,7 +69,6 @@ def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
     if isinstance(x.sharding, NamedSharding):
         return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
     # An array that was put somewhere stays there: counts go where the parameters are.
-    found = (getattr(p, "sharding", None) for p in jax.tree.leaves(params))
-    at = next((s for s in found if isinstance(s, NamedSharding)), None)
+    at = on_mesh(params)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
     return placed(x, at.with_memory_kind(memory_kind))

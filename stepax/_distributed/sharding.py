@@ -97,15 +97,25 @@ def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
 
     tx, params: see there.
     """
-    arrays, rebuild = arrays_apart(params)
-    init = lambda arrays: tx.init(rebuild(arrays))
+    init, arrays = _init_of(tx, params)
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
 def init_shapes(tx: GradientTransformation, params: Params) -> OptState:
     """The state with shapes in place of arrays."""
+    return jax.eval_shape(*_init_of(tx, params))
+
+
+def init_shardings(tx: GradientTransformation, params: Params) -> Any:
+    """Where a bare `jax.jit(tx.init)` puts each array of the state."""
+    init, arrays = _init_of(tx, params)
+    return jax.jit(init).lower(arrays).compile().output_shardings
+
+
+def _init_of(tx: GradientTransformation, params: Params) -> tuple[Callable, list]:
+    """`tx.init` as a function of the arrays among the parameters, and these."""
     arrays, rebuild = arrays_apart(params)
-    return jax.eval_shape(lambda arrays: tx.init(rebuild(arrays)), arrays)
+    return lambda arrays: tx.init(rebuild(arrays)), arrays
 
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:

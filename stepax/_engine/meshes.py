@@ -12,6 +12,12 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 
+def on_mesh(tree: Any) -> NamedSharding | None:
+    """The sharding of the first leaf on a mesh; the leaves are arrays, or shapes."""
+    lies = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
+    return next((s for s in lies if isinstance(s, NamedSharding)), None)
+
+
 def placed(x: Any, where: Sharding) -> jax.Array:
     """`device_put`, also of an array of this process alone on devices of several.
 

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
-from .meshes import placed
+from .meshes import on_mesh, placed
 from .twin import _Meta, twin
 
 
@@ -230,11 +230,10 @@ def _init_on_mesh(init: Callable, params: Params) -> OptState:
     state, ps = init(params), jax.tree.leaves(params)
     if any(isinstance(p, Tracer) for p in ps):
         return state
-    lies = (getattr(p, "sharding", None) for p in ps)
-    mesh = next((s.mesh for s in lies if isinstance(s, NamedSharding)), None)
-    if not isinstance(mesh, Mesh) or mesh.size == 1:
+    lies = on_mesh(ps)
+    if lies is None or not isinstance(lies.mesh, Mesh) or lies.mesh.size == 1:
         return state
-    everywhere = NamedSharding(mesh, PartitionSpec())
+    everywhere = NamedSharding(lies.mesh, PartitionSpec())
     is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
     put = lambda x: placed(x, everywhere) if is_alone(x) else x
     return jax.tree.map(put, state)

@@ -10,10 +10,9 @@ import math
 from collections.abc import Hashable, Sequence
 
 import jax
-import jax.numpy as jnp
 
 from .._engine.control import varying
-from .._engine.packed import split
+from .._engine.packed import join, split
 
 
 # Entries of an array above which a pass over it takes longer than it takes to start
@@ -77,10 +76,8 @@ _MOST = 50
 
 @ft.partial(jax.jit, static_argnums=1)
 def _join(xs, axes):
-    xs = [x.reshape(*x.shape[:axes], -1) for x in xs]
     if len(xs) > _MOST:
         parts = [xs[i : i + _MOST] for i in range(0, len(xs), _MOST)]
         # Without the barrier it would join all at once.
-        joined = [jnp.concatenate(part, axes) for part in parts]
-        xs = jax.lax.optimization_barrier(joined)
-    return jnp.concatenate(xs, axes)
+        xs = jax.lax.optimization_barrier([join(part, axes) for part in parts])
+    return join(xs, axes)

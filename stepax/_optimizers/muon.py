@@ -12,6 +12,7 @@ leaves what is no matrix as the mean; `aol` has its eps; the iteration runs in f
 where gradients are narrower, unless `ns_dtype` says otherwise.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -166,8 +167,8 @@ def scale_by_muon(
         o = orthogonalize(m, c[-1], norm, eps, ns_dtype).astype(m.dtype)
         return _dual_norm(m, o) * o if adaptive else o
 
-    is_matrix = lambda m: m.ndim == 2 or (is_stack and m.ndim > 2)
-    batched = Batched(orthogonal, is_matrix, sharding, Parts(axis_name))
+    wants = ft.partial(_is_matrix, is_stack)
+    batched = Batched(orthogonal, wants, sharding, Parts(axis_name))
 
     shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
@@ -177,6 +178,11 @@ def scale_by_muon(
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
     return matrices.on_matrices(tx, find, ("mu",))
+
+
+def _is_matrix(is_stack, x):
+    """Whether an array is a matrix, or a stack of them where there are stacks."""
+    return x.ndim == 2 or (is_stack and x.ndim > 2)
 
 
 def _dual_norm(m, o):
@@ -206,11 +212,10 @@ def _scale_by_shape(
     consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
 ) -> GradientTransformation:
     """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
-
     parts = Parts(axis_name)
 
     def leaf(g, p, c):
-        if g.ndim != 2 and not (is_stack and g.ndim > 2):
+        if not _is_matrix(is_stack, g):
             return (g,)
         rows, columns = parts.shape(g)[-2:]
         if consistent_rms is not None:
