@@ -75,7 +75,7 @@ def test_a_debiased_average_is_optax_s_mean_of_the_parameters():
 
 
 def test_a_uniform_average_is_pytorch_s():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     p = jnp.array([1.0, -2.0, 0.5])
     ps, states = train(stepax.average_params(stepax.adam(0.1), None), p)
     model = torch.nn.Linear(3, 1, bias=False)

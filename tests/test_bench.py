@@ -21,7 +21,7 @@ from stepax._bench.picture import step_ratios
 from stepax._bench.shapes import SHAPES, Shape, abstract, filled, size
 
 
-optax = pytest.importorskip("optax")
+optax = pytest.importorskip("optax", reason="it is what is compared with")
 TREE = {"w": (6, 4), "b": (4,), "v": (3, 8)}
 
 
@@ -172,7 +172,7 @@ def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
 
 @pytest.mark.parametrize("name", sorted(set(in_torch.MADE) - {"adafactor"}))
 def test_torch_takes_the_same_step_in_each_way(name):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     params, gradients = (jax.tree.leaves(filled(TREE, seed)) for seed in (0, 1))
     tx = CASES[name].make(stepax, RATE)
     updates, _ = tx.update(gradients, tx.init(params), params)

@@ -24,7 +24,7 @@ def run(tx, pattern, p):
 
 @pytest.mark.parametrize("pattern", ["......", "..x....x.", "xxx....", "...x......x"])
 def test_the_scale_is_pytorch_s(pattern):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=1.0)

@@ -70,7 +70,7 @@ def test_measurements_and_states_are_those_of_optax(name):
     tx, reference = MONITORS[name](Ours), MONITORS[name](optax)
     state, theirs = tx.init(P), reference.init(P)
     for step in range(1, 4):
-        g = jax.tree.map(lambda x: x / step, G)  # noqa: B023
+        g = jax.tree.map(lambda x: x / step, G)  # noqa: B023  (called in the same turn)
         u, state = jax.jit(tx.update)(g, state, P)
         with jax.numpy_dtype_promotion("standard"):
             _, theirs = jax.jit(reference.update)(g, theirs, P)
@@ -141,7 +141,7 @@ def test_truth_values_are_averaged_as_numbers():
     assert state[0] == EmptyState() and state[1].ema.dtype == jnp.float32
     out = []
     for scale in 10.0, 0.0, 10.0:
-        mean, state = tx.update(jax.tree.map(lambda x: scale * x, G), state)  # noqa: B023
+        mean, state = tx.update(jax.tree.map(lambda x: scale * x, G), state)  # noqa: B023  (called in the same turn)
         out.append(mean)
     assert out == [0.5, 0.25, 0.625]
     whole: Any = measure_with_ema(lambda updates: 3, 0.5).init(P)

@@ -170,7 +170,7 @@ def test_float64_is_that_of_optax(x64):
 
 def test_updates_are_those_of_torch():
     """It works in bfloat16: 2^-8 a rounding, of which five steps multiply some."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     gs = np.random.default_rng(2).normal(size=(5, 6, 4)).astype(np.float32)
     w = torch.nn.Parameter(torch.zeros(6, 4))
     theirs = torch.optim.Muon([w], lr=1.0, weight_decay=0.0)

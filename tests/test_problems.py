@@ -147,7 +147,7 @@ def test_values_at_the_start_are_those_of_the_formulas(x64):
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_count_each_evaluation(name, x64):
     if name == "torch":
-        pytest.importorskip(name)
+        pytest.importorskip(name, reason="PyTorch is not installed")
     calls, problem = [], ALL["himmelblau"]
 
     def counted(x):
