@@ -354,6 +354,7 @@ if _typing.TYPE_CHECKING:
         assignment as assignment,
         checkpoint as checkpoint,
         contrib as contrib,
+        distributed as distributed,
         experimental as experimental,
         perturbations as perturbations,
         projections as projections,
@@ -368,6 +369,11 @@ if _typing.TYPE_CHECKING:
         MinimizeStatus as MinimizeStatus,
     )
     from ._minimize.stop import Tolerances as Tolerances
+    from .contrib import (
+        DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+        differentially_private_aggregate as differentially_private_aggregate,
+        dpsgd as dpsgd,
+    )
 
 
 __version__ = "0.1.0"
@@ -399,16 +405,25 @@ _MOVED = (
 )
 
 
-def __getattr__(name: str) -> _typing.Any:
-    if name in _LATER:
-        return _import_module(f"{__name__}.{name}")
-    if name in _NAMES_LATER:
-        return getattr(_import_module(f"{__name__}.{_NAMES_LATER[name]}"), name)
-    if name in _MOVED:
-        _deprecated.warn(name)
-        return getattr(_import_module(f"{__name__}.contrib"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Everything above that is not underscored, and what is loaded when asked for.
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    {x for x in globals() if not x.startswith("_")}.union(_LATER, _NAMES_LATER, _MOVED)
+)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_NAMES_LATER})
+    return [name for name in __all__ if name not in _MOVED]  # asking for these warns
+
+
+# Hidden from type checkers, which would otherwise let every misspelt name pass.
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _LATER:
+            return _import_module(f"{__name__}.{name}")
+        if name in _NAMES_LATER:
+            return getattr(_import_module(f"{__name__}.{_NAMES_LATER[name]}"), name)
+        if name in _MOVED:
+            _deprecated.warn(name)
+            return getattr(_import_module(f"{__name__}.contrib"), name)
+        raise _import_module(f"{__name__}._names").missing(__name__, name)

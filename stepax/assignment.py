@@ -10,13 +10,22 @@ derivative.
 """
 
 import functools as ft
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ._engine.numerics import widen
+from ._names import attributes
+
+
+__all__ = [
+    "base_hungarian_algorithm", "hungarian_algorithm",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:

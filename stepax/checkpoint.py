@@ -10,7 +10,7 @@ Needs `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,16 @@ from ._checkpoint import foreign, of_torch, plain, store
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._engine.protocol import GradientTransformation, OptState, Params, require
+from ._names import attributes
+
+
+__all__ = [
+    "Checkpoint", "from_optax", "from_torch", "latest_step", "restore", "save",
+    "to_safetensors",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 class Checkpoint(NamedTuple):

@@ -1,5 +1,8 @@
 """Optimizers from newer or less travelled papers: names only."""
 
+import typing as _typing
+
+from ._names import attributes as _attributes
 from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
 from ._optimizers.ademamix import (
     ScaleByAdemamixState as ScaleByAdemamixState,
@@ -84,3 +87,11 @@ from ._transforms.split_complex import (
     SplitRealAndImaginaryState as SplitRealAndImaginaryState,
     split_real_and_imaginary as split_real_and_imaginary,
 )
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    name for name in globals() if not name.startswith("_")
+]
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)

@@ -4,6 +4,8 @@ All of it is for JAX's own engine, which partitions jitted programs; nothing her
 processes or communicates by itself.
 """
 
+import typing as _typing
+
 from ._distributed.audit import (
     Audit as Audit,
     Collective as Collective,
@@ -15,3 +17,12 @@ from ._distributed.sharding import (
     state_sharding as state_sharding,
 )
 from ._distributed.zero import zero as zero
+from ._names import attributes as _attributes
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    name for name in globals() if not name.startswith("_")
+]
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)

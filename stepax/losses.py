@@ -1,5 +1,7 @@
 """Losses: names only."""
 
+import typing as _typing
+
 from ._losses.binary import (
     sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
     sigmoid_focal_loss as sigmoid_focal_loss,
@@ -52,3 +54,12 @@ from ._losses.sparsemax import (
     multiclass_sparsemax_loss as multiclass_sparsemax_loss,
     sparsemax_loss as sparsemax_loss,
 )
+from ._names import attributes as _attributes
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    name for name in globals() if not name.startswith("_")
+]
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)

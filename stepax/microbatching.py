@@ -12,7 +12,7 @@ trees of axes; `num_real_microbatches` beyond what there is stops at the end.
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,16 @@ from ._engine import errors
 from ._engine.control import varying
 from ._engine.numerics import widen
 from ._microbatches import Parts, axis_of, count_of, cut, paths, spread
+from ._names import attributes
+
+
+__all__ = [
+    "AccumulationType", "Accumulator", "Aux", "micro_grad", "micro_vmap", "microbatch",
+    "reshape_batch_axis",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 class AccumulationType(enum.Enum):

@@ -11,7 +11,7 @@ not of what a narrow sum leaves of it; there is a derivative in `sigma`, too.
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,15 @@ from . import tree
 from ._engine import errors
 from ._engine.numerics import has_numbers, strong, widen
 from ._engine.protocol import is_none
+from ._names import attributes
+
+
+__all__ = [
+    "Gumbel", "Normal", "make_perturbed_fun",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 class _Noise(Protocol):

@@ -14,7 +14,7 @@ sharded leaf is not gathered.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,18 @@ from ._engine import errors
 from ._engine.apply import map_pairs
 from ._engine.numerics import abs_sq, has_numbers, root, strong, widen
 from ._engine.protocol import is_array, is_none
+from ._names import attributes
+
+
+__all__ = [
+    "projection_box", "projection_halfspace", "projection_hypercube",
+    "projection_hyperplane", "projection_l1_ball", "projection_l1_sphere",
+    "projection_l2_ball", "projection_l2_sphere", "projection_linf_ball",
+    "projection_non_negative", "projection_simplex", "projection_vector",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 P = ParamSpec("P")

@@ -14,6 +14,7 @@ Float32 values are Optax's bit for bit, with these differences:
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,22 @@ from ._engine.stateful import (
     StatefulSchedule as StatefulSchedule,
     WrappedSchedule as WrappedSchedule,
 )
+from ._names import attributes
+
+
+__all__ = [
+    "InjectHyperparamsState", "InjectStatefulHyperparamsState", "Schedule",
+    "StatefulSchedule",
+    "WrappedSchedule", "constant_schedule", "cosine_decay_schedule",
+    "cosine_onecycle_schedule", "exponential_decay", "inject_hyperparams",
+    "inject_stateful_hyperparams", "join_schedules", "linear_onecycle_schedule",
+    "linear_schedule", "piecewise_constant_schedule", "piecewise_interpolate_schedule",
+    "polynomial_schedule", "sgdr_schedule", "warmup_constant_schedule",
+    "warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 def constant_schedule(value: ArrayLike) -> Schedule:

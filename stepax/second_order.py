@@ -11,7 +11,7 @@ proportional to the parameters and not to their square.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,15 @@ from jax.flatten_util import ravel_pytree
 
 from ._engine import deprecated
 from ._engine.numerics import abs_sq
+from ._names import attributes
+
+
+__all__ = [
+    "fisher_diag", "hessian_diag", "hvp",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 Loss = Callable[[Any, Any, Any], jax.Array]

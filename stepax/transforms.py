@@ -1,5 +1,7 @@
 """The pieces that optimizers are made of: names only."""
 
+import typing as _typing
+
 from ._engine.chain import chain as chain, named_chain as named_chain
 from ._engine.partition import (
     MaskedState as MaskedState,
@@ -10,6 +12,7 @@ from ._engine.partition import (
     selective_transform as selective_transform,
 )
 from ._engine.protocol import MaskedNode as MaskedNode
+from ._names import attributes as _attributes
 from ._optimizers.sgd import TraceState as TraceState, trace as trace
 from ._transforms.accumulate import (
     MultiSteps as MultiSteps,
@@ -79,3 +82,11 @@ from ._transforms.stochastic import (
     StochasticRoundingState as StochasticRoundingState,
     stochastic_rounding as stochastic_rounding,
 )
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    name for name in globals() if not name.startswith("_")
+]
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)

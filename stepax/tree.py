@@ -16,7 +16,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,21 @@ from ._engine.search import (
     map_params as map_params,
     set as set,
 )
+from ._names import attributes
+
+
+__all__ = [
+    "Migration", "Packed", "add", "add_scale", "allclose", "batch_shape",
+    "bias_correction", "cast", "cast_like", "clip", "conj", "div", "dtype", "full_like",
+    "get", "get_all_with_path", "global_norm", "map_params", "max", "migrate", "min",
+    "mul", "norm", "ones_like", "pack", "random_like", "real", "scale", "set", "size",
+    "split_key_like", "sub", "sum", "unpack", "unwrap_random_key_data",
+    "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
+    "where", "zeros_like",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
 
 
 def _map(f: Callable, tree: Any, *others: Any) -> Any:

@@ -57,16 +57,16 @@ def warn(name: str, stacklevel: int = 2) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel + 1)
 
 
-def attributes(module: str, old: dict[str, Any]) -> Callable[[str], Any]:
+def attributes(old: dict[str, Any], other: Callable) -> Callable[[str], Any]:
     """A module's `__getattr__` that finds old names and warns.
 
-    module: its name, for the message where nothing is found.
     old: what each old name stands for.
+    other: what to ask for all other names.
     """
 
     def find(name: str) -> Any:
         if name not in old:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            return other(name)
         warn(name)
         return old[name]
 

@@ -1,5 +1,8 @@
 """Aggregation of the gradients of single examples: names only."""
 
+import typing as _typing
+
+from .._names import attributes as _attributes
 from ._aggregate import (
     AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,
     Aggregator as Aggregator,
@@ -18,3 +21,11 @@ from ._variance import (
     get_unbiased_mean_and_variance_ema as get_unbiased_mean_and_variance_ema,
     track_per_element_mean_and_variance_with_ema as track_per_element_mean_and_variance_with_ema,  # noqa: E501
 )
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
+    name for name in globals() if not name.startswith("_")
+]
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)

@@ -14,5 +14,8 @@ from ._switch import (
 )
 
 
+__all__ = ["install", "installed", "main", "to_optax", "to_stepax", "uninstall"]
+
+
 if __name__ == "__main__":
     main()

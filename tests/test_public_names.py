@@ -1,0 +1,102 @@
+"""What a user sees of a public module: `dir`, TAB, `import *`, and suggestions."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+import stepax
+from stepax._names import _MODULES
+
+
+PUBLIC = [*_MODULES, "stepax.tree_utils", "stepax.experimental", "stepax.interop.optax"]
+OPTAX = [
+    "",
+    ".assignment",
+    ".contrib",
+    ".losses",
+    ".microbatching",
+    ".perturbations",
+    ".projections",
+    ".schedules",
+    ".second_order",
+    ".transforms",
+    ".tree",
+    ".tree_utils",
+]
+MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's
+moved = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_module_shows_its_public_names_alone(name):
+    module = import_module(name)
+    shown = [x for x in dir(module) if not x.startswith("_")]
+    hidden = MOVED if module is stepax else set()
+    assert set(shown) == set(module.__all__) - hidden
+    for x in shown:
+        value = getattr(module, x)
+        home = value.__name__ if inspect.ismodule(value) else value.__module__
+        is_alias = x.endswith(("Tree", "OrFn", "OrSchedule", "Params", "State"))
+        assert home.startswith("stepax") or is_alias or x in ("Schedule", "Updates")
+
+
+@moved
+@pytest.mark.parametrize("path", OPTAX)
+def test_star_imports_give_all_that_they_give_of_optax(path):
+    theirs = import_module(f"optax{path}")
+    own = {
+        x
+        for x in starred(f"optax{path}")
+        if not isinstance(getattr(theirs, x), ModuleType)
+        and str(getattr(getattr(theirs, x), "__module__", "")).startswith("optax")
+    }
+    assert own and own <= starred(f"stepax{path}")
+
+
+def starred(module: str) -> set[str]:
+    names = {}
+    exec(f"from {module} import *", names)
+    return {x for x in names if not x.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "suggested"),
+    [
+        ("stepax", "muon", "stepax.contrib.muon"),
+        ("stepax", "minimise", "stepax.minimize"),
+        ("stepax", "adamww", "stepax.adamw"),
+        ("stepax", "AdamW", "stepax.adamw"),
+        ("stepax", "schedule_free_adam", "stepax.contrib.schedule_free_adamw"),
+        ("stepax", "projection_simplx", "stepax.projections.projection_simplex"),
+        ("stepax.contrib", "adamw", "stepax.adamw"),
+        ("stepax.contrib", "prodgy", "stepax.contrib.prodigy"),
+        ("stepax.tree", "zeros_lik", "stepax.tree.zeros_like"),
+        ("stepax.losses", "huber_los", "stepax.losses.huber_loss"),
+        ("stepax.schedules", "cosine_decay", "stepax.schedules.cosine_decay_schedule"),
+        ("stepax.tree_utils", "tree_zeros_lik", "stepax.tree_utils.tree_zeros_like"),
+    ],
+)
+def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):
+    with pytest.raises(AttributeError, match=f"did you mean.*`{suggested}`") as found:
+        getattr(import_module(module), asked)
+    start = f"module '{module}' has no attribute '{asked}'"
+    assert str(found.value).startswith(start)
+
+
+def test_a_name_like_nothing_brings_no_suggestion():
+    with pytest.raises(AttributeError) as found:
+        getattr(stepax, "quxquux")  # noqa: B009 (type checkers know better)
+    assert str(found.value) == "module 'stepax' has no attribute 'quxquux'"
+
+
+def test_asking_for_special_names_loads_nothing():
+    program = (
+        "import sys, stepax; before = set(sys.modules); "
+        "assert not hasattr(stepax, '__wrapped__'); "
+        "assert set(sys.modules) - before <= {'stepax._names', 'difflib'}"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
