@@ -12,13 +12,14 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed test check format conformance bench bench-minimize \
-	clean
+.PHONY: help demo demo-distributed test fuzz check format conformance bench \
+	bench-minimize clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make test         run the tests'
+	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
@@ -34,6 +35,14 @@ demo-distributed: $(VENV)/distributed.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+EXAMPLES ?= 5000
+SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')
+
+fuzz: $(VENV)/test.stamp
+	@seed=$(SEED); echo "make fuzz SEED=$$seed EXAMPLES=$(EXAMPLES)"; \
+	STEPAX_FUZZ_SEED=$$seed STEPAX_FUZZ_EXAMPLES=$(EXAMPLES) \
+	$(BIN)/python -m pytest -n $(JOBS) -v tests/test_fuzz_*.py $(ARGS)
 
 check: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -82,3 +82,11 @@ def test_the_second_moment_of_complex_gradients_is_real():
     np.testing.assert_allclose(state.nu, 0.001 * 25, rtol=1e-6)
     assert state.nu.dtype == jnp.complex64  # as Optax stores it
     np.testing.assert_allclose(u, (3 + 4j) / 5, rtol=1e-5)
+
+
+def test_numbers_beside_no_parameters_have_the_default_dtype(x64):
+    tx = stepax.inject_hyperparams(stepax.sgd)(learning_rate=0.1)
+    nothing = stepax.masked(tx, {"w": False}).init({"w": jnp.ones(2)})
+    assert stepax.tree.get(nothing, "learning_rate").dtype == jnp.float64
+    narrow = tx.init({"w": jnp.ones(2, jnp.float32)})
+    assert stepax.tree.get(narrow, "learning_rate").dtype == jnp.float32

@@ -34,11 +34,15 @@ def real_dtype(dtype: Any) -> Any:
 
 
 def scalar_dtype(params: Any) -> Any:
-    """float32, or float64 where parameters are: for real numbers beside them."""
-    if jax.dtypes.canonicalize_dtype(float) == jnp.float32:
-        return jnp.dtype(jnp.float32)
+    """float32, or float64 where parameters are: for real numbers beside them.
+
+    Beside no parameters at all it is JAX's default, as in Optax.
+    """
+    default = jax.dtypes.canonicalize_dtype(float)
+    if default == jnp.float32:
+        return default
     arrays = {x.dtype: x for x in jax.tree.leaves(params) if hasattr(x, "dtype")}
-    return real_dtype(compute_dtype(*arrays.values()))
+    return real_dtype(compute_dtype(*arrays.values())) if arrays else default
 
 
 def widen(x: Any, wide: Any) -> Any:
