@@ -16,6 +16,7 @@ from . import precision
 from .flow import Flow, Scope, is_still
 from .gate import keep_unless
 from .numerics import joined
+from .programs import Shared
 from .rule import Rule
 from .runs import PackedFlow
 from .stacks import spread
@@ -243,14 +244,15 @@ class Kernels(NamedTuple):
 def _kernels(sources: tuple) -> Kernels:
     one: Any = ft.partial(_one, sources)
     one.__name__ = "_then_".join(source.name for source in sources)  # in profiles
-    totals = [jax.jit(ft.partial(_total, source)) for source in sources]
-    batch = jax.jit(ft.partial(_batch, sources[-1]))
-    return Kernels(jax.jit(one, static_argnums=0), totals, batch)
+    totals: list = [Shared(ft.partial(_total, source)) for source in sources]
+    batch = Shared(ft.partial(_batch, sources[-1]))
+    return Kernels(Shared(one, static=1), totals, batch)
 
 
-# Equal rules share compiled kernels, so that making an optimizer anew, as
-# `inject_hyperparams` does each step, compiles nothing.
-_shared_kernels = ft.lru_cache(maxsize=1024)(_kernels)
+# Equal rules share what was traced, so that making an optimizer anew, as
+# `inject_hyperparams` does each step, traces nothing.  What was compiled is shared by
+# all that differ in numbers alone, and kept in `programs`.
+_shared_kernels = ft.lru_cache(maxsize=64)(_kernels)
 
 
 def _one(sources, on, accepted, g, p, c, row, arrays):

@@ -5,7 +5,6 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -32,15 +31,19 @@ def _frozen(x: Any) -> Any:
     return type(x), x
 
 
-_CONSTANTS = (bool, int, float, complex, str, type(None), type, np.dtype)
+_CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
 
 
 def _is_constant(x: Any) -> bool:
-    """Whether a compiled function may keep `x`: else it could hold on to a tracer."""
-    if isinstance(x, FunctionType):
-        return x.__closure__ is None
+    """Whether what outlives an optimizer may keep `x`.
+
+    A function may not be kept: its closure, its defaults and its globals can hold
+    arrays, or a tracer.  Nor may a class, but for those that name a dtype.
+    """
     if isinstance(x, tuple):
-        return all(map(_is_constant, x))
+        return type(x) is tuple and all(map(_is_constant, x))
+    if isinstance(x, type):
+        return hasattr(x, "dtype") or x in _CONSTANTS
     return isinstance(x, _CONSTANTS)
 
 

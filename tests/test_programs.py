@@ -1,0 +1,220 @@
+"""Outside of `jit`, optimizers that differ in numbers share what was compiled."""
+
+import functools as ft
+import gc
+import inspect
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import ARGUMENTS, make, rows
+from keywords import keywords
+from test_budget import compilations
+
+import stepax
+from stepax._engine import kernel, programs
+
+
+P = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}
+
+
+def numbers(row) -> dict[str, float]:
+    """The arguments of a factory that are floating-point numbers."""
+    parameters = inspect.signature(row.factory).parameters.values()
+    given = {p.name: ARGUMENTS.get(p.name, p.default) for p in parameters}
+    return {k: x for k, x in given.items() if isinstance(x, float)}
+
+
+def others(row, n: int) -> dict[str, float]:
+    """Other values of all of them, each a little smaller, so that ranges hold."""
+    return {k: x * (1 - 0.0037 * n) for k, x in numbers(row).items() if x}
+
+
+def steps(tx, n: int = 2) -> list:
+    state, found = tx.init(P), []
+    for i in range(n):
+        g = jax.tree.map(lambda p, i=i: jnp.asarray(p * 0.5 + 0.1 * i), P)
+        u, state = tx.update(g, state, P, **keywords(P))
+        found += jax.tree.leaves((u, state))
+    return [x for x in found if not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
+
+
+ROWS = [q for q in rows() if others(q.values[0], 1)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_other_numbers_compile_nothing(row, monkeypatch):
+    for n in (0, 1):
+        steps(make(row, **others(row, n)))
+    found = []
+    seen = lambda: found.append(steps(make(row, **others(row, 2))))
+    assert compilations(seen) == 0
+    # A program that has the numbers as its literals rounds as often.  Of a * x + b * y
+    # LLVM fuses one product or the other, which is half a unit in the last place of a
+    # product; two steps add up a few of these.
+    monkeypatch.setattr(programs.Shared, "__call__", lambda self, *a: self.jitted(*a))
+    for x, y in zip(found[0], steps(make(row, **others(row, 2))), strict=True):
+        assert x.dtype == y.dtype and x.weak_type == y.weak_type
+        largest = np.max(np.abs(y), initial=0)
+        np.testing.assert_allclose(x, y, rtol=0, atol=4 * 2.0**-23 * largest)
+
+
+def test_the_bits_are_those_of_literals():
+    """What XLA does with literals is done before they are taken out."""
+    x = np.linspace(0.1, 3, 1000, dtype=np.float32)
+    s = jnp.float32(0.77)
+    formulas = {
+        "quotient": lambda x, s, a, b: x / a,
+        "products": lambda x, s, a, b: x * a * b,
+        "product and quotient": lambda x, s, a, b: x * a / b,
+        "sums": lambda x, s, a, b: x + a - b,
+        "scalar": lambda x, s, a, b: (x * a) * s,
+        "choice": lambda x, s, a, b: jnp.where(a > 0.5, 1.0, 1.0 - a) * x,
+        "power": lambda x, s, a, b: jax.lax.pow(x, jnp.float32(3 * a)),
+        "double": lambda x, s, a, b: (1 - a) * x,
+        "nested": lambda x, s, a, b: jax.jit(lambda x: a * jnp.clip(x, b, 1.3))(x),
+        "derivative": lambda x, s, a, b: jax.nn.softplus(a * x),
+        "loop": lambda x, s, a, b: jax.lax.fori_loop(0, 3, lambda i, y: y * a, x),
+    }
+    for name, f in formulas.items():
+        for a, b in ((0.3, 0.7), (0.31, 0.77), (1.0, -1.0)):
+            g = ft.partial(f, a=a, b=b)
+            found, wanted = programs.Shared(g)(x, s), jax.jit(g)(x, s)
+            assert found.tobytes() == wanted.tobytes(), name
+
+
+def test_branches_on_numbers_are_taken_anew():
+    for decay in (0.0, 0.1, 0.2, 0.0):
+        u, _ = (tx := stepax.adamw(0.1, weight_decay=decay)).update(P, tx.init(P), P)
+        other, _ = jax.jit(tx.update)(P, tx.init(P), P)
+        np.testing.assert_allclose(u["w"], other["w"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: lambda t: 0.1, lambda: lambda t, b=0.1: b / (t + 1)]
+)
+def test_equal_functions_compile_once(make):
+    def run():
+        tx = stepax.adamw(make(), mask=lambda p: jax.tree.map(lambda x: True, p))
+        steps(tx)
+
+    run()
+    assert compilations(run) == 0
+
+
+def test_few_programs_are_kept():
+    for cache in (programs._compiled, kernel._shared_kernels):
+        assert 16 <= (cache.cache_info().maxsize or 0) <= 512
+
+
+class Holder:
+    """A callable object that holds something, and has a method that does."""
+
+    def __init__(self, big, f):
+        self.big, self.f = big, f
+
+    def __call__(self, *args, **kwargs):
+        return self.f(*args, **kwargs)
+
+    def method(self, *args, **kwargs):
+        return self.f(*args, **kwargs)
+
+
+def in_globals(big, f):
+    names = {"big": big, "f": f}
+    exec("def g(*args, **kwargs):\n    big\n    return f(*args, **kwargs)", names)
+    return names["g"]
+
+
+def in_closure(big, f):
+    return lambda *args, **kwargs: (big, f(*args, **kwargs))[1]
+
+
+def in_default(big, f):
+    return lambda *args, _big=big, **kwargs: f(*args, **kwargs)
+
+
+HOLDERS = {
+    "closure": in_closure,
+    "default": in_default,
+    "globals": in_globals,
+    "method": lambda big, f: Holder(big, f).method,
+    "object": Holder,
+    "partial": lambda big, f: ft.partial(lambda _, *a, **k: f(*a, **k), big),
+}
+
+
+def rate(count):
+    return 0.01
+
+
+def whole(params):
+    return jax.tree.map(lambda p: True, params)
+
+
+# What is no schedule and no mask, by the name of the parameter.
+FUNCTIONS: dict[str, Any] = {
+    "f": lambda updates, params=None: updates,
+    "measure": stepax.tree.norm,
+    "decay_rate_fn": lambda count, rate: rate,
+    "clip_value_fn": lambda count: 1.0,
+    "param_labels": ARGUMENTS["param_labels"],
+    "should_transform_fn": ARGUMENTS["should_transform_fn"],
+    "hessian_diagonal_fn": None,  # a transformation
+    "linesearch": None,
+}
+
+
+def function_for(row, p) -> Any:
+    if p.name in FUNCTIONS:
+        return FUNCTIONS[p.name]
+    if "Callable" not in str(p.annotation) or "Mapping" in str(p.annotation):
+        return None
+    if "mask" in p.name:
+        return whole
+    return None if "dimension_numbers" in p.name or p.name == "measures" else rate
+
+
+def with_functions() -> list:
+    """Rows, with a parameter that takes a function, and a function for it."""
+    found = []
+    for row in (q.values[0] for q in rows()):
+        for p in inspect.signature(row.factory).parameters.values():
+            if (f := function_for(row, p)) is not None:
+                found.append((row, p.name, f))
+    return found
+
+
+def test_nothing_keeps_what_a_function_holds():
+    """Over all arguments that may be functions, and all that a function can hold."""
+    kept, holders, used = [], list(HOLDERS.items()), set()
+    for i, (row, name, f) in enumerate(with_functions()):
+        takes_mask = "mask" in inspect.signature(row.factory).parameters
+        few = holders if name not in used else [holders[i % len(holders)]]
+        used.add(name)
+        for title, hold in few:
+            big = jnp.full(3, i)
+            kept.append((f"{row.name}({name}=...), {title}", weakref.ref(big)))
+            given = hold(big, f)
+            if row.name == "stateless_with_tree_map":
+                given = hold(big, lambda g, p: g)
+            more = {"mask": None} if name == "weight_decay_mask" and takes_mask else {}
+            steps(make(row, **{name: given}, **more), n=1)
+            del big, given
+    gc.collect()
+    assert len(kept) > 150
+    assert [title for title, ref in kept if ref() is not None] == []
+
+
+def test_a_tracer_in_a_default_does_not_leak():
+    @jax.jit
+    def step(x):
+        tx = stepax.adamw(lambda t, b=x: b, mask=lambda p, b=x: whole(p))
+        return tx.update(P, tx.init(P), P)
+
+    with jax.checking_leaks():
+        step(jnp.float32(0.1))
+    gc.collect()
