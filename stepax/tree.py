@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine import deprecated, numerics
+from ._engine import deprecated, moments as means, numerics
 from ._engine.migrate import Migration as Migration, migrate as migrate
 from ._engine.numerics import has_numbers, strong
 from ._engine.packed import Packed as Packed
 from ._engine.packing import pack as pack, unpack as unpack
-from ._engine.protocol import is_none
+from ._engine.protocol import as_array, is_none
 from ._engine.reduce import (
     max as max,
     min as min,
@@ -63,7 +63,7 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
     """`f` of corresponding leaves, or the first where one of them has no numbers."""
 
     def leaf(*xs):
-        return f(*xs) if all(map(has_numbers, xs)) else xs[0]
+        return f(*map(as_array, xs)) if all(map(has_numbers, xs)) else xs[0]
 
     return jax.tree.map(leaf, tree, *others)
 
@@ -413,15 +413,16 @@ def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     count: how many gradients the means have seen, >= 1.
     """
     leaves, treedef = jax.tree.flatten(moment)
-    corrected = iter(_correct(list(filter(has_numbers, leaves)), decay, count))
+    with jax.numpy_dtype_promotion("standard"):
+        weight = means.bias_correction(decay, count)
+    corrected = iter(_divide_all(list(filter(has_numbers, leaves)), weight))
     return treedef.unflatten(next(corrected) if has_numbers(m) else m for m in leaves)
 
 
 @jax.jit
-def _correct(moments, decay, count):
+def _divide_all(ms, weight):
     with jax.numpy_dtype_promotion("standard"):
-        weight = 1 - decay**count
-        return [_divide(m, weight) for m in moments]
+        return [_divide(m, weight) for m in ms]
 
 
 def _divide(m, weight):

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from . import errors
 from .numerics import has_numbers, strong
-from .protocol import Params, Updates, is_array, is_none
+from .protocol import Params, Updates, as_array, is_array, is_none
 
 
 def map_pairs(leaf: Callable, names: tuple[str, str], first: Any, second: Any) -> Any:
@@ -38,6 +38,7 @@ def _check(x, y, names, tree, i, same_dtype=False):
                 f"`{name}` holds {errors.describe(z)} at {errors.paths(tree)[i]}, "
                 "expected an array"
             )
+    x, y = as_array(x), as_array(y)
     if jnp.shape(x) != jnp.shape(y):
         raise ValueError(
             f"`{names[1]}` has shape {jnp.shape(y)} at {errors.paths(tree)[i]}, "
@@ -51,6 +52,7 @@ def _check(x, y, names, tree, i, same_dtype=False):
 
 
 def _dtype(x):
+    x = as_array(x)
     return x.dtype if isinstance(x, jax.Array) else jax.typeof(x).dtype
 
 
@@ -77,7 +79,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
         if p is None or u is None or not has_numbers(u):
             return p
         check()
-        return _add(p, u)
+        return _add(as_array(p), as_array(u))
 
     return map_pairs(leaf, ("params", "updates"), params, updates)
 
@@ -111,7 +113,7 @@ def incremental_update(
         if not (is_array(new) and has_numbers(new)):
             return old
         check()
-        return _mix(new, old, step_size, rest)
+        return _mix(as_array(new), as_array(old), step_size, rest)
 
     return map_pairs(leaf, ("new_tensors", "old_tensors"), new_tensors, old_tensors)
 
@@ -145,7 +147,7 @@ def periodic_update(
     new = map_pairs(_array_or_none, names, new_tensors, old_tensors)
 
     def keep(x, old):
-        return None if x is None else old
+        return None if x is None else as_array(old)
 
     def merge(x, old):
         return old if x is None else x
@@ -159,4 +161,4 @@ def _array_or_none(x, y, check):
     if not is_array(x) and not is_array(y):
         return None
     check(same_dtype=True)
-    return x
+    return as_array(x)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from . import errors
 from .packed import Packed
-from .protocol import MaskedNode, is_array, is_none
+from .protocol import MaskedNode, as_array, is_array, is_none
 
 
 class Labels(list):
@@ -139,14 +139,15 @@ class Flow:
     def open(self, updates: Any) -> None:
         self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_none)
         for i, g in enumerate(self.leaves):
-            if g is None or hasattr(g, "dtype"):
+            if g is None:
                 continue
             if not is_array(g):
                 raise TypeError(
                     f"the gradient at {self.path(i)} is no array but a "
                     f"`{type(g).__name__}`; give `None` for leaves without a gradient"
                 )
-            self.leaves[i] = jnp.asarray(g)
+            g = as_array(g)
+            self.leaves[i] = g if hasattr(g, "dtype") else jnp.asarray(g)
         self.__dict__.pop("params", None)
 
     def path(self, i: int) -> str:
@@ -168,6 +169,7 @@ class Flow:
                 raise ValueError(
                     f"there is a gradient at {self.path(i)}, but no array in `params`"
                 )
+            params[i] = p = as_array(p)
             self.check_shape(i, jnp.shape(p), "its parameter")
         return params
 

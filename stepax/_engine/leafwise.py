@@ -13,7 +13,7 @@ from .control import branch
 from .flow import Flow, align, is_float0, is_still
 from .numerics import every_finite, has_numbers, joined, widen
 from .precision import is_inexact
-from .protocol import MaskedNode, is_array
+from .protocol import MaskedNode, as_array, is_array
 
 
 def _as_it_is(g, *row):
@@ -114,7 +114,7 @@ def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
 def all_finite(updates: Any) -> jax.Array:
     """Whether every number in a tree is finite, as in an empty one."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
-    return _all([_finite(x) for x in leaves])
+    return _all([_finite(as_array(x)) for x in leaves])
 
 
 @jax.jit
@@ -147,4 +147,4 @@ def _total(counts):
 def count_not_finite(updates: Any) -> jax.Array:
     """How many numbers in a tree are NaN or infinite, at most 2^31 - 1."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
-    return _total([_not_finite(x) for x in leaves])
+    return _total([_not_finite(as_array(x)) for x in leaves])

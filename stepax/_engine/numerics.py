@@ -58,6 +58,45 @@ def _inverse_root_and_slope(primals, tangents):
     return y, jnp.where(is_steep, 0, -0.5 * y / jnp.where(is_steep, 1, x) * dx)
 
 
+@jax.custom_jvp
+def _inverse(x):
+    """1 / x; where that overflows 0, which is its derivative there."""
+    is_tiny = jnp.abs(x) < jnp.finfo(x.dtype).tiny
+    return jnp.where(is_tiny, 0, 1 / jnp.where(is_tiny, 1, x))
+
+
+@_inverse.defjvp
+def _inverse_and_slope(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    y = _inverse(x)
+    return y, -y * (y * dx)
+
+
+@jax.custom_jvp
+def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x / y, of which no derivative divides by y², which may underflow to 0."""
+    return x / y
+
+
+@quotient.defjvp
+def _quotient_and_slope(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    ratio = quotient(x, y)
+    return ratio, _inverse(y) * (dx - ratio * dy)
+
+
+@jax.custom_jvp
+def logarithm(x: jax.Array) -> jax.Array:
+    """log x, of which no derivative divides by x², which may underflow to 0."""
+    return jnp.log(x)
+
+
+@logarithm.defjvp
+def _logarithm_and_slope(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return logarithm(x), _inverse(x) * dx
+
+
 def length(
     x: jax.Array,
     axis: tuple[int, ...] | int | None = None,

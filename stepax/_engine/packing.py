@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from . import errors, select
 from .numerics import has_numbers
 from .packed import Packed, lay_out
-from .protocol import is_array, is_none
+from .protocol import as_array, is_array, is_none
 
 
 def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
@@ -36,7 +36,7 @@ def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
     leaves, treedef = jax.tree.flatten(tree)
     for i, x in enumerate(leaves):
         _check(x, tree, i)
-    leaves = [x if hasattr(x, "dtype") else jnp.asarray(x) for x in leaves]
+    leaves = [jnp.asarray(as_array(x)) for x in leaves]
     if by is None:
         ranks = [x.ndim < 2 for x in leaves]
     else:
@@ -96,7 +96,7 @@ def _as(tree: Any, like: Packed) -> Packed:
                 f"the leaf at {errors.paths(tree)[i]} has shape {jnp.shape(x)}, in "
                 f"`like` it has {segment.shape}{' after others' if axes else ''}"
             )
-    return layout.pack(leaves)
+    return layout.pack(list(map(as_array, leaves)))
 
 
 def by_leaf(init: Callable, update: Callable) -> tuple[Callable, Callable]:

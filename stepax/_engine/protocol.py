@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -147,11 +148,34 @@ def is_none(x: Any) -> bool:
 
 
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
+_ARRAYS = (*_NUMBERS, jax.ShapeDtypeStruct)
 
 
 def is_array(x: Any) -> bool:
-    """Whether `x` is an array or stands for one; functions and strings are not."""
-    return isinstance(x, (*_NUMBERS, jax.ShapeDtypeStruct))
+    """Whether `x` is an array, or JAX can make one of it, or it stands for one.
+
+    Functions and strings are not; the variables of Flax NNX are, and references.
+    """
+    return isinstance(x, _ARRAYS) or _is_like_an_array(x)
+
+
+def _is_like_an_array(x: Any) -> bool:
+    if isinstance(x, type):
+        return False
+    if hasattr(x, "__jax_array__"):
+        return True
+    dtype = getattr(x, "dtype", None)
+    is_known = isinstance(dtype, np.dtype) or isinstance(x, Tracer)
+    return is_known and hasattr(x, "shape")
+
+
+def as_array(x: Any) -> Any:
+    """The array that `x` is like; `x` itself if it is none, or one of JAX or NumPy."""
+    if isinstance(x, _ARRAYS) or not is_array(x):
+        return x
+    if hasattr(x, "__jax_array__"):
+        return jnp.asarray(x.__jax_array__())
+    return jnp.asarray(x) if hasattr(x, "__array__") else x[...]  # a reference
 
 
 def arrays_apart(tree: Any) -> tuple[list, Callable]:
@@ -163,7 +187,7 @@ def arrays_apart(tree: Any) -> tuple[list, Callable]:
         given = dict(zip(at, arrays, strict=True))
         return treedef.unflatten(given.get(i, x) for i, x in enumerate(leaves))
 
-    return [leaves[i] for i in at], rebuild
+    return [as_array(leaves[i]) for i in at], rebuild
 
 
 class Transformation(GradientTransformationExtraArgs):

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from . import errors
 from .apply import map_pairs
 from .numerics import abs_sq, has_numbers, joined, root, strong, widen
-from .protocol import is_array, is_none
+from .protocol import as_array, is_array, is_none
 
 
 def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
@@ -101,7 +101,7 @@ def _arrays(tree):
                 f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, "
                 "expected an array"
             )
-    return [x for x in leaves if x is not None and has_numbers(x)]
+    return [as_array(x) for x in leaves if x is not None and has_numbers(x)]
 
 
 @ft.partial(jax.jit, static_argnames=("leaf", "join"))

@@ -17,7 +17,7 @@ from .meshes import shard_like
 from .numerics import safe_increment
 from .packed import Packed
 from .precision import scalar_dtype
-from .protocol import EmptyState, is_array, is_none
+from .protocol import EmptyState, as_array, is_array, is_none
 
 
 def _same(x):
@@ -44,6 +44,7 @@ class Slot:
     decode: Callable = _same
 
     def new(self, p: Any) -> Any:
+        p = as_array(p)
         x = self.make(p)
         dtype = x.dtype if self.dtype is None else self.dtype
         if self.is_wide and self.dtype is None and dtype == jnp.float16:

@@ -7,8 +7,11 @@ Difference from Optax: loss and derivatives are finite, or infinite as they shou
 for every logit, those of ±inf and 3e38 among them.
 """
 
+import functools as ft
+
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from .._engine import ranges
@@ -56,10 +59,8 @@ def sigmoid_focal_loss(
     ranges.check("sigmoid_focal_loss", given, {"alpha": ranges.UP_TO_1})
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y})
-    q = y * jax.nn.sigmoid(-x) + (1 - y) * jax.nn.sigmoid(x)
-    # Where q is smaller the cross-entropy is 0, but a power may have no derivative.
-    q = jnp.maximum(q, jnp.finfo(x.dtype).tiny)
-    loss = _weighted(q ** _exponent(gamma, x.dtype), _cross_entropy(x, y))
+    weight = _power(_whole(gamma), x, y, jnp.asarray(gamma, x.dtype))
+    loss = _weighted(weight, _cross_entropy(x, y))
     if alpha is not None:
         a = jnp.asarray(alpha, x.dtype)
         loss = (a * y + (1 - a) * (1 - y)) * loss
@@ -99,8 +100,86 @@ def _finite(x):
     return jnp.clip(x, info.min, info.max)
 
 
-def _exponent(gamma, dtype):
-    """A Python integer where it can be, of which the power is cheaper."""
-    if isinstance(gamma, float | int) and float(gamma).is_integer():
-        return int(gamma)
-    return jnp.asarray(gamma, dtype)
+def _whole(gamma):
+    """A Python integer where it can be, of which the power is cheaper; else `None`."""
+    is_known = isinstance(gamma, float | int)
+    return int(gamma) if is_known and float(gamma).is_integer() else None
+
+
+def _missed(x, y):
+    """q, the probability of being wrong; where it is smaller all losses are 0."""
+    q = y * jax.nn.sigmoid(-x) + (1 - y) * jax.nn.sigmoid(x)
+    return jnp.maximum(q, jnp.finfo(x.dtype).tiny)
+
+
+@ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _power(whole, x, y, gamma):
+    """q^gamma, of which all derivatives are products with itself."""
+    return _missed(x, y) ** (gamma if whole is None else whole)
+
+
+def _is_0(tangent):
+    """Whether what is differentiated does not depend on it, as mostly on labels."""
+    return isinstance(tangent, SymbolicZero)
+
+
+@ft.partial(_power.defjvp, symbolic_zeros=True)
+def _(whole, primals, tangents):
+    x, y, gamma = primals
+    dx, dy, d_gamma = tangents
+    power = _power(whole, x, y, gamma)
+    slope = gamma * _d_log_missed(x, y, dx, dy)
+    if not _is_0(d_gamma):
+        slope = slope + _log_missed(x, y) * d_gamma
+    return power, power * slope
+
+
+@jax.custom_jvp
+def _log_missed(x, y):
+    return jnp.log(_missed(x, y))
+
+
+@ft.partial(_log_missed.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    return _log_missed(*primals), _d_log_missed(*primals, *tangents)
+
+
+def _d_log_missed(x, y, dx, dy):
+    slope = jnp.zeros_like(x) if _is_0(dx) else _slope_in_x(x, y) * dx
+    return slope if _is_0(dy) else slope + _slope_in_y(x, y) * dy
+
+
+@jax.custom_jvp
+def _slope_in_x(x, y):
+    """Of log q: (1 - 2 y) σ(x) σ(-x) / q, without a quotient of two zeros."""
+    return (1 - 2 * y) * _spread(x, y)
+
+
+@ft.partial(_slope_in_x.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    slope = _slope_in_x(x, y)
+    turn = -slope * (jnp.tanh(x / 2) + slope)
+    turn = jnp.zeros_like(x) if _is_0(dx) else turn * dx
+    return slope, turn if _is_0(dy) else turn - _spread(x, y) / _missed(x, y) * dy
+
+
+@jax.custom_jvp
+def _slope_in_y(x, y):
+    """Of log q: (σ(-x) - σ(x)) / q."""
+    return -jnp.tanh(x / 2) / _missed(x, y)
+
+
+@_slope_in_y.defjvp
+def _(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    slope = _slope_in_y(x, y)
+    in_x = -2 * _spread(x, y) - _finite(slope * _slope_in_x(x, y))
+    return slope, in_x * dx - _finite(jnp.square(slope)) * dy
+
+
+def _spread(x, y):
+    """σ(x) σ(-x) / q."""
+    down = jnp.where(y == 0, 0, y * (1 + jnp.exp(-x)))
+    up = jnp.where(y == 1, 0, (1 - y) * (1 + jnp.exp(x)))
+    return 1 / (down + up)

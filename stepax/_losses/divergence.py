@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import deprecated
+from .._engine.numerics import logarithm
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
@@ -107,5 +108,5 @@ def _given(log_predictions, targets, axis, where, name="targets"):
 
 
 def _relative(log_p, t):
-    log_t = jnp.log(jnp.where(t == 0, 1, t))
+    log_t = logarithm(jnp.where(t == 0, 1, t))
     return t * log_t - times_log(t, log_p)

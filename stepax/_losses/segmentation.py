@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._engine.numerics import quotient
 from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
@@ -207,4 +208,4 @@ def _losses(p, t, axes, smooth, alpha, beta):
     false_negative = jnp.sum(t * (1 - p), axes)
     miss = alpha * false_positive + beta * false_negative
     total = jnp.sum(p * t, axes) + miss + smooth
-    return miss / jnp.where(total == 0, 1, total)
+    return quotient(miss, jnp.where(total == 0, 1, total))

@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
+from .._engine.moments import bias_correction, ema, rest_of_1, square
 from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
@@ -50,7 +50,7 @@ def scale_by_acprop(
     center_late: whether nu gets |g - mu|² of the new mean, as in the paper.
     """
     # What `nu` comes to without any gradient.
-    nothing = eps_root / (1 - b2)
+    nothing = eps_root / rest_of_1(b2)
 
     def leaf(g, p, c2, mu, nu):
         is_new = (mu == 0) & (nu <= nothing)

@@ -19,6 +19,7 @@ from .._engine.packing import by_leaf
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    as_array,
     is_array,
     is_none,
     transformation,
@@ -68,7 +69,8 @@ def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
             axes.append(None)
             continue
         try:
-            axes.append(_axes(label, None if x is None else np.shape(x), kind))
+            shape = None if x is None else np.shape(as_array(x))
+            axes.append(_axes(label, shape, kind))
         except (ValueError, TypeError) as error:
             where = f"`{what}` for {errors.paths(tree)[i]}"
             raise type(error)(f"{where} is {label!r}, {error}") from None
@@ -76,7 +78,7 @@ def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
 
 
 def _ndim(x: Any) -> int:
-    return np.ndim(x) if is_array(x) else 0
+    return np.ndim(as_array(x)) if is_array(x) else 0
 
 
 def _axes(label: Any, shape: tuple | None, kind: type) -> Axes:

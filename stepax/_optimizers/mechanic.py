@@ -24,6 +24,7 @@ from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
+    as_array,
     require,
     transformation,
     with_extra_args_support,
@@ -143,7 +144,7 @@ def mechanize(
 
     def update(updates, state, params=None, **extra_args):
         was, *own = state
-        tuned = _Tuned._make([*own, updates])
+        tuned = _Tuned._make([*own, jax.tree.map(as_array, updates)])
         u, inner = base.update(updates, was, params, **extra_args)
         u, tuned = tuner.update(u, tuned, params)
         return u, MechanicState._make([keep_dtypes(inner, was), *tuned[:-1]])

@@ -18,6 +18,7 @@ from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
+    as_array,
     transformation,
 )
 from .._engine.rule import Slot, is_trainable
@@ -34,6 +35,7 @@ def _inexact(params):
     def keep(p):
         if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):
             return None
+        p = as_array(p)
         return p if hasattr(p, "dtype") else jnp.asarray(p)
 
     return jax.tree.map(keep, params)

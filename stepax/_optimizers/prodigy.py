@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.compose import build
-from .._engine.moments import square
+from .._engine.moments import ema, square
 from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformationExtraArgs,
@@ -116,8 +116,8 @@ def prodigy(
 
     def leaf(g, p, c, m, v, s, p0):
         d, d_eps, a, weight, decay = c
-        m = b1 * m + (1 - b1) * (d * g)
-        v = b2 * v + (1 - b2) * square(d * g)
+        m = ema(m, d * g, b1)
+        v = ema(v, square(d * g), b2)
         s = b3 * s + weight * g
         return -a * m / (root(v) + d_eps) - decay * p, m, v, s, p0
 

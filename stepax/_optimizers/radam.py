@@ -11,7 +11,15 @@ from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import corrected, corrections, ema, power, square
+from .._engine.moments import (
+    corrected,
+    corrections,
+    ema,
+    logarithm_near_1,
+    power,
+    rest_of_1,
+    square,
+)
 from .._engine.numerics import root
 from .._engine.protocol import (
     GradientTransformation,
@@ -49,11 +57,11 @@ def scale_by_radam(
     threshold: of rho, the number of gradients that the mean square rests on; above 4.
     nesterov: whether to look one step ahead with the mean.
     """
-    rho_inf = 2 / (1 - b2) - 1
+    rho_inf = 2 / rest_of_1(b2) - 1
 
     def rectification(t):
         c1, c2, c1_next = corrections(b1, b2, nesterov)(t)
-        return c1, c2, c1_next, rho_inf - 2 * t * power(b2, t) / c2
+        return c1, c2, c1_next, _rho(b2, t, rho_inf - 2 * t * power(b2, t) / c2)
 
     def leaf(g, p, c, mu, nu):
         c1, c2, c1_next, rho = c
@@ -97,3 +105,24 @@ def radam(
         *decayed(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
+
+
+def _rho(b2, t, usual):
+    """rho, also for a b2 so near to 1 that both of its terms are far larger.
+
+    With x = -log(b2) and L(y) = coth(y) - 1/y it is t - t L(t x / 2) + L(x / 2).
+    """
+    log, is_near = logarithm_near_1(b2)
+    if is_near is False:
+        return usual
+    half = -log / 2
+    t = t.astype(usual.dtype)
+    return jnp.where(is_near, t * _one_less_langevin(t * half) + half / 3, usual)
+
+
+def _one_less_langevin(y):
+    """1 - coth(y) + 1/y for y >= 0."""
+    z = jnp.where(y < 0.5, y * y, 0)
+    series = 1 - y * (1 / 3 - z * (1 / 45 - z * (2 / 945 - z * (1 / 4725))))
+    far = jnp.maximum(y, 0.5)
+    return jnp.where(y < 0.5, series, 1 / far - 2 / jnp.expm1(2 * far))

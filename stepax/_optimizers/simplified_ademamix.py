@@ -11,7 +11,14 @@ from jax.typing import ArrayLike
 
 from .._engine.chain import chain
 from .._engine.compose import build
-from .._engine.moments import bias_correction, bounded_square
+from .._engine.moments import (
+    NEAR,
+    bias_correction,
+    bounded_square,
+    ema,
+    is_near_1,
+    is_number,
+)
 from .._engine.numerics import root, safe_increment
 from .._engine.protocol import (
     GradientTransformation,
@@ -61,6 +68,9 @@ def scale_by_simplified_ademamix(
     eps, eps_root: added to the root, and inside it; at least 0.
     """
 
+    # Optax's order of operations, which loses what is left of 1 by a b2 near to it.
+    is_usual = is_number(b2) and not is_near_1(b2, NEAR)
+
     def once(shared, total, extra):
         (count,) = shared
         t = safe_increment(count)
@@ -70,7 +80,7 @@ def scale_by_simplified_ademamix(
         c2, alpha_now = c
         m = b1 * m + g
         squares = bounded_square(g)
-        n = squares + b2 * (n - squares)
+        n = squares + b2 * (n - squares) if is_usual else ema(n, squares, b2)
         mixture = m + (alpha if alpha_now is None else alpha_now) * g
         return mixture / (root(n / c2 + eps_root) + eps), m, n
 

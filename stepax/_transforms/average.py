@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from .._engine import errors
 from .._engine.compose import Composite, build
 from .._engine.leafwise import map_stored
-from .._engine.moments import bias_correction
+from .._engine.moments import bias_correction, is_number
 from .._engine.numerics import safe_increment
 from .._engine.precision import compute_dtype, is_inexact
 from .._engine.protocol import (
@@ -87,11 +88,14 @@ def _averaging(
     def weight(t):
         if decay is None:
             return 1 / t
-        d = jnp.asarray(decay(t - 1) if callable(decay) else decay, t.dtype)
+        d = jnp.asarray(decay(t - 1), t.dtype) if callable(decay) else decay
+        if is_number(d):  # rounded, so that 1 - d and the correction go together
+            d = float(np.asarray(d, t.dtype))
         if not debias:
             return 1 - d
-        c = bias_correction(d, t)
-        return jnp.where(c == 0, 1 / t, (1 - d) / jnp.where(c == 0, 1, c))
+        # In the limit of a decay of 1 all count alike; the first is exactly itself.
+        alike = (d == 1) | (t == 1)
+        return jnp.where(alike, 1 / t, (1 - d) / bias_correction(d, t))
 
     def once(shared, total, extra):
         count = safe_increment(*shared)

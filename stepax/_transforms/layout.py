@@ -16,6 +16,7 @@ from .._engine.packing import by_leaf
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    as_array,
     is_array,
     require,
     transformation,
@@ -38,7 +39,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     inner = with_extra_args_support(inner)
 
     def init(params):
-        leaves = jax.tree.leaves(params)
+        leaves = list(map(as_array, jax.tree.leaves(params)))
         groups = _groups(leaves)
         return inner.init(_join(leaves, groups) if groups else params)
 

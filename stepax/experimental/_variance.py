@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine.chain import chain
+from .._engine.moments import bias_correction
 from .._engine.numerics import abs_sq, has_numbers, safe_increment, widen
 from .._engine.partition import identity
 from .._engine.protocol import (
@@ -197,9 +198,7 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
         )
     ((_, ema),) = found
     t = jnp.maximum(ema.count, 1)
-    rest = 1 - ema.ema_decay ** t.astype(ema.ema_decay.dtype)
-    # A decay of 1 takes nothing in, and there is nothing to make up for.
-    rest = jnp.where(rest == 0, jnp.ones_like(rest), rest)
+    rest = bias_correction(ema.ema_decay, t)
     whole = lambda x: x / rest.astype(x.real.dtype)
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
