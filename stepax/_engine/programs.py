@@ -34,20 +34,36 @@ class Shared:
     def __init__(self, f: Callable, static: int = 0):
         self.static = static
         self.jitted = jax.jit(f, static_argnums=tuple(range(static)))
-        self.ready: dict[int, Callable | None] = {}
+        self.ready: dict[tuple, Callable | None] = {}
 
     def __call__(self, *args: Any) -> Any:
-        inputs = jax.tree.leaves(args[self.static :])
+        inputs, treedef = jax.tree.flatten(args[self.static :])
         if not _is_alone(inputs):
             return self.jitted(*args)
-        # For the same types and settings JAX traces once, and returns the same object.
-        traced = self.jitted.trace(*args)
-        if (key := id(traced.jaxpr)) not in self.ready:
-            self.ready[key] = _ready(traced.jaxpr, traced.fun_name)
+        # To ask JAX, which knows what it traced, takes longer than to run the program.
+        types = tuple(map(_type, inputs))
+        key = args[: self.static], treedef, types, _settings()
+        if key not in self.ready:
+            self.ready[key] = _ready(self.jitted.trace(*args))
         run = self.ready[key]
-        if run is None:
-            return self.jitted(*args)
-        return jax.tree.unflatten(traced.out_tree, run(inputs))
+        return self.jitted(*args) if run is None else run(inputs)
+
+
+def _type(x: Any) -> Any:  # `typeof` also looks up what an array has at hand
+    return x.aval if isinstance(x, jax.Array) else jax.typeof(x)
+
+
+def _settings() -> tuple:
+    """What decides, besides the types, what is traced."""
+    now: Any = jax.config  # its type does not name them
+    return (
+        now.jax_enable_x64,
+        now.jax_default_matmul_precision,
+        now.jax_default_prng_impl,
+        now.jax_threefry_partitionable,
+        now.jax_numpy_rank_promotion,
+        now.jax_debug_nans,
+    )
 
 
 def _is_alone(inputs: list) -> bool:
@@ -58,16 +74,16 @@ def _is_alone(inputs: list) -> bool:
     return jax.sharding.get_abstract_mesh().empty
 
 
-def _ready(closed: Any, name: str) -> Callable | None:
+def _ready(traced: Any) -> Callable | None:
     """A compiled program with its numbers; `None` if it cannot be shared."""
+    consts, out_tree = traced.jaxpr.consts, traced.out_tree
     try:
-        program, numbers = take_out(closed)
+        program, numbers = take_out(traced.jaxpr)
     except NotShareable:
         return None
-    run = _compiled(program, name)
+    run = _compiled(program, traced.fun_name)
     vectors = {dtype: jnp.asarray(np.stack(xs)) for dtype, xs in numbers.items()}
-    # `closed` stays alive, so that no other program gets its `id`.
-    return lambda inputs: run([*closed.consts, *inputs], vectors)
+    return lambda inputs: out_tree.unflatten(run([*consts, *inputs], vectors))
 
 
 @ft.lru_cache(maxsize=KEPT)
