@@ -76,7 +76,8 @@ $(MADE):
 	@touch $@
 
 # uv installs several times as fast as pip, which does it where uv cannot.
-install = { $(BIN)/pip install --quiet uv && \
+UV := uv==0.13.9
+install = { $(BIN)/pip install --quiet $(UV) && \
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e ".[$(1)]"; } || \
 	$(BIN)/pip install --quiet -e ".[$(1)]"
 

@@ -2,7 +2,8 @@
 
 All devices share the batch (data-parallel), and the state and the work of AdamW
 (ZeRO-1); the processes talk through `jax.distributed` and gloo.  The same command, run
-again, goes on from the last checkpoint, also with another number of processes.
+again, goes on from the last checkpoint, also with another number of processes.  SIGTERM
+to one of them, or to the launcher, ends all of them after one more checkpoint.
 """
 
 import argparse
@@ -13,8 +14,9 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from launch import is_launched, join, launch
+from launch import ASKED, is_launched, join, launch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -116,9 +118,13 @@ def train(args, console):
             rows = [put(split, x) for x in batch(data, step)]
             params, state, value = take_step(params, state, *rows)
             bar.update(task, completed=step, description=f"loss {value:.4f}")
-            if step % args.every == 0 or step == args.steps:
+            # All processes agree on the step at which one that got SIGTERM saves.
+            is_asked = reached_preemption_sync_point(step)
+            if step % args.every == 0 or step == args.steps or is_asked:
                 save(args.directory, step, params, state)
                 console.print(f"saved step {step}: loss {value:.4f}")
+            if is_asked and step < args.steps:
+                sys.exit(ASKED)
     report(params, state, test, console)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 
 
+ASKED = 128 + signal.SIGTERM  # the exit status of one that ended because of it
 ADDRESS, PROCESSES, PROCESS = "RUN_ADDRESS", "RUN_PROCESSES", "RUN_PROCESS"
 
 
@@ -20,6 +21,8 @@ def launch(command, processes):
     """Run `command` so many times at once; whether all of them ended well."""
     address = f"127.0.0.1:{free_port()}"
     workers = []
+    pass_on = lambda *_: [worker.terminate() for worker in workers]
+    before = signal.signal(signal.SIGTERM, pass_on)
     try:
         for i in range(processes):
             told = {ADDRESS: address, PROCESSES: str(processes), PROCESS: str(i)}
@@ -30,6 +33,7 @@ def launch(command, processes):
     except KeyboardInterrupt:
         return False
     finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         # Not asked but killed: they may hang, and what they saved is whole at any time.
         for worker in workers:
             worker.kill()
@@ -63,6 +67,8 @@ def watch(workers):
 
 
 def cause(code):
+    if code == ASKED:
+        return "ended when it was asked to"
     if code > 0:
         return f"failed with exit status {code}"
     return f"was ended by the signal {signal.Signals(-code).name}"

@@ -9,21 +9,23 @@ on another mesh and in another number of processes, and whether arrays are packe
 Needs `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, of_torch, plain, store
+from ._checkpoint import foreign, of_torch, plain, steps, store, write
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
+from ._checkpoint.order import require_order
 from ._engine.protocol import GradientTransformation, OptState, Params, require
 from ._names import attributes
 
 
 __all__ = [
     "Checkpoint", "from_optax", "from_torch", "latest_step", "restore", "save",
-    "to_safetensors",
+    "to_safetensors", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -49,41 +51,70 @@ def save(
     state: OptState,
     *,
     keep: int | None = None,
+    wait: bool = True,
 ) -> None:
-    """Write a checkpoint; it is whole when this returns.
+    """Write a checkpoint; it is whole, and on the disk, when this returns.
 
     Until then it has another name, so that a process killed at any moment leaves the
     checkpoints before it as they are.  In a run of several processes all of them call
-    this, with the same step, and see the same directory.
+    this, with the same step, and see the same directory.  Two runs cannot save to one
+    directory at once.
 
     directory: of the checkpoints of one run; made if it is not there.
-    step: its number, at least 0, higher than those that are there.
+    step: its number, at least 0, higher than those that are there and whole.
     params: any tree; what is no array in it is not saved.
     state: of any transformation.
     keep: how many of the newest are kept; all, by default.
+    wait: if false, this returns as soon as the arrays are copied, and a thread writes
+        them.  The next call for this directory waits for it, as `wait` and the end of
+        the process do, and raises what went wrong.
 
-    Raises a `ValueError` for a step that is not after those in the directory, or where
-    the names on the paths of two arrays are the same.
+    Raises a `ValueError` for a step that is not after those in the directory, where the
+    names on the paths of two arrays are the same, where parameters and state are given
+    in the wrong order, and while another process writes, which it names; a `TypeError`
+    for arrays of no numbers.
     """
-    if not isinstance(step, int | np.integer) or step < 0:
-        raise ValueError(f"`step` is {step!r}, expected a whole number of 0 or more")
-    if keep is not None and keep < 1:
-        raise ValueError(f"`keep` is {keep!r}, expected 1 or more, or `None` for all")
-    last = latest_step(directory)
-    if last is not None and step <= last:
+    step = _whole(step, "step", 0)
+    keep = None if keep is None else _whole(keep, "keep", 1, ", or `None` for all")
+    require_order(params, state)
+    write.begin(directory, step, {"params": params, "state": state}, keep, wait)
+
+
+def _whole(x: Any, name: str, least: int, more: str = "") -> int:
+    """An integer of Python's; those of NumPy and JAX are taken, too."""
+    try:
+        is_truth = isinstance(x, bool) or getattr(x, "dtype", None) == np.dtype(bool)
+        found = None if is_truth else operator.index(x)
+    except TypeError:
+        found = None
+    if found is None or found < least:
         raise ValueError(
-            f"`{directory}` has step {last}, and `step` is {step}: nothing that is "
-            "saved is written over; delete what is after it, or give another directory"
+            f"`{name}` is {x!r}, expected a whole number of {least} or more{more}"
         )
-    store.write(directory, int(step), {"params": params, "state": state}, keep)
+    return found
+
+
+def wait(directory: Any = None) -> None:
+    """Wait for what is saved in the background; in all processes of a run.
+
+    directory: of checkpoints; all, by default.
+
+    Raises a `ValueError` for a step that could not be saved.
+    """
+    write.settle_all() if directory is None else write.settle(directory)
 
 
 def latest_step(directory: Any) -> int | None:
     """The newest step that is whole; `None` if there is none.
 
+    Warns of newer ones that are not whole, and says what they lack.
+
     directory: of checkpoints; need not be there.
     """
-    return max(store.steps(directory), default=None)
+    write.join(directory)
+    found, skipped = steps.newest(directory)
+    steps.warn_of(directory, skipped, found, level=2)
+    return found
 
 
 def restore(
@@ -106,7 +137,7 @@ def restore(
     tx: the transformation that will take the state; may differ from the one that made
         it in all that has no state.
     params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
-    step: which one; the newest by default.
+    step: which one; the newest that is whole by default, see `latest_step`.
     renamed: from paths of parameters in the checkpoint to their new ones, as in
         `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
     missing: what becomes of arrays that the checkpoint lacks: "error" lists them,
@@ -119,6 +150,7 @@ def restore(
     of another kind, such as floats for a count.
     """
     require(tx, "`tx` of `restore`")
+    step = None if step is None else _whole(step, "step", 0)
     found = store.Step(directory, step).open()
     policy = Policy(missing, extra)
     new_params, state = assemble(found, tx, params, policy, renamed)
@@ -151,6 +183,7 @@ def from_optax(
     Raises as `restore` does.
     """
     require(tx, "`tx` of `from_optax`")
+    step = None if step is None else _whole(step, "step", 0)
     found, number = foreign.held(source, step, keys)
     policy = Policy(missing, extra)
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)

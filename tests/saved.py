@@ -1,5 +1,7 @@
 """States that are passed on by name, as a checkpoint does it, without the disk."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 from cases import TREES, gradients
@@ -40,3 +42,13 @@ def spread(state):
         for i, x in enumerate(map(jnp.asarray, leaves))
     )
     return treedef.unflatten(new)
+
+
+def plain_bytes(file):
+    """Shapes and bytes of the arrays in a file of `safetensors`, by their names."""
+    data = file.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    part = lambda row: data[start:][slice(*row["data_offsets"])]
+    return {k: (tuple(x["shape"]), part(x)) for k, x in header.items()}

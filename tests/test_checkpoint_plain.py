@@ -74,4 +74,4 @@ def test_what_is_not_installed_is_named(package, call, monkeypatch, tmp_path):
 
 
 def test_blocks_of_the_page_run():
-    assert run_blocks("docs/checkpoints.md") == 6
+    assert run_blocks("docs/checkpoints.md") == 7

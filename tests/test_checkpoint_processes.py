@@ -16,7 +16,7 @@ from stepax.checkpoint import restore
 
 # Process 1 alone reads the second half of each array.
 PROCESS = """
-import sys
+import sys, warnings
 from pathlib import Path
 import jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jax.experimental.multihost_utils import sync_global_devices
 from jax.sharding import NamedSharding, PartitionSpec as P
 import stepax
-from stepax.checkpoint import restore, save
+from stepax._checkpoint import write
+from stepax.checkpoint import latest_step, restore, save, wait
 
 folder, tx = Path(sys.argv[3]), stepax.adam(0.1)
 split = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
@@ -48,6 +49,42 @@ except ValueError as error:
     print(error, flush=True)
 sync_global_devices("read")
 assert restore(folder, tx, params, step=1).step == 1
+
+# In the background, while both go on to compute.
+new = jax.tree.map(lambda x: x + 1, params)
+save(folder, 3, new, state, wait=False)
+busy = jax.jit(lambda x: x * 0, donate_argnums=0)
+params, zeros = jax.tree.map(lambda x: x + 1, params), busy(new["w"])
+assert not jax.jit(jax.numpy.any)(zeros)
+wait()
+assert latest_step(folder) == 3
+found = restore(folder, tx, params).params
+assert jax.jit(lambda a, b: jax.numpy.all(a == b))(found["w"], params["w"])
+
+# An error in process 0 is one in both, and both go on.
+def fail(*_):
+    raise OSError(28, "No space left on device")
+publish, write._publish = write._publish, fail
+for how in True, False:
+    try:
+        save(folder, 4, params, state, wait=how)
+        wait()
+    except ValueError as error:
+        print(error, flush=True)
+write._publish = publish
+for step in 3, 4 + jax.process_index():
+    try:
+        save(folder, step, params, state)
+    except ValueError as error:
+        print(error, flush=True)
+save(folder, 5, params, state, keep=2)
+assert latest_step(folder) == 5
+if jax.process_index() == 0:
+    (folder / "5" / "manifest" / "metadata").unlink()
+sync_global_devices("removed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    assert restore(folder, tx, params).step == 3
 """
 
 
@@ -75,8 +112,15 @@ def test_all_processes_learn_of_damage_that_one_has_seen(two, tmp_path):
     for text in two:
         assert f"step 2 in `{tmp_path}` is damaged" in text
         assert "`step=1` restores the one before" in text
+        assert text.count("step 4 in") == text.count("was not saved") == 2
+        assert "has step 3, and `step` is 3" in text
+        assert "processes save different steps: 4, 5" in text
     assert any("it could not be read by process 1" in text for text in two)
+    assert "No space left on device" in two[0]
+    assert two[1].count("process 0 could not write it") == 2
+    names = sorted(x.name for x in tmp_path.iterdir())
+    assert names == ["3", "5"]
     template = {"w": np.zeros((64, 30), "float32")}
-    found = restore(tmp_path, stepax.adam(0.1), template, step=1)
-    assert found.state[0].count == 5
+    found = restore(tmp_path, stepax.adam(0.1), template, step=3)
+    assert found.state[0].count == 0
     equal(found.params["w"][:2] != 0, jnp.ones((2, 30), bool))

@@ -140,6 +140,23 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(undisturbed, digits, tmp_
 
 
 @pytest.mark.slow
+def test_sigterm_ends_all_after_a_checkpoint(tmp_path):
+    with Run(tmp_path, steps=10**6) as run:
+        (second,) = run.until(r"1 is (\d+)")
+        run.until(f"saved step {EVERY}:")
+        os.kill(int(second), signal.SIGTERM)
+        assert run.end() == 1
+    assert "ended when it was asked to" in run.told
+    reached = latest_step(tmp_path)
+    assert reached is not None and EVERY <= reached < 10**6
+    told = re.findall(r"saved step (\d+):", run.told)
+    assert int(told[-1]) == reached
+    assert f"step {reached} is safe: run the same command again" in run.told
+    assert f"going on from step {reached}" in finish(tmp_path, steps=reached + 1)
+    assert latest_step(tmp_path) == reached + 1
+
+
+@pytest.mark.slow
 def test_two_processes_give_the_bits_of_one_with_two_devices(undisturbed, tmp_path):
     told = finish(tmp_path, processes=1, devices=2)
     assert digest(told) == digest(undisturbed.told)
@@ -188,6 +205,25 @@ def test_a_process_that_fails_is_named_and_ends_the_others(
     told = capfd.readouterr()
     assert told.err == message
     assert "alive" not in told.out
+
+
+ASKED = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+if os.environ["RUN_PROCESS"] == "1":
+    os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(30)
+print("alive")
+"""
+
+
+def test_a_launcher_passes_sigterm_on(digits, capfd):
+    before = signal.getsignal(signal.SIGTERM)
+    assert not digits.launch([sys.executable, "-c", ASKED], 2)
+    told = capfd.readouterr()
+    assert "ended when it was asked to" in told.err or "SIGTERM" in told.err
+    assert "alive" not in told.out
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.fixture

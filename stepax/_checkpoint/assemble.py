@@ -27,12 +27,16 @@ class Held(NamedTuple):
     arrays: Mapping[tuple[str, str], Any]
 
     @classmethod
-    def of(cls, what: str, params: Any, state: Any) -> "Held":
+    def of(cls, what: str, params: Any, state: Any, kind: str | None = None) -> "Held":
+        """kind: whose the values were, if that is not to be seen of them."""
         trees = {"params": params, "state": state}
         lists, arrays = {}, {}
         for name, tree in trees.items():
             pairs = arrays_of(tree)
-            lists[name] = [_with_digest(x, a) for x, a in pairs]
+            found = [_with_digest(x, a) for x, a in pairs]
+            if kind is not None:
+                found = [x._replace(kind=kind) for x in found]
+            lists[name] = found
             arrays |= {(name, x.key): a for x, a in pairs}
         known = None if params is None else lists["params"]
         return cls(what, known, lists["state"], arrays)
@@ -73,10 +77,16 @@ def assemble(
     policy.check(str(source), p_match, s_match)
     if source.params is not None:
         found = _read(source, "params", p_source, p_match, p_into)
-        params = p_into.fill(_made(found, p_into, lambda: params))
+        kinds = _kinds(p_source, p_match)
+        params = p_into.fill(_made(found, p_into, lambda: params), kinds)
     found = _read(source, "state", source.state, s_match, s_into)
     make = lambda: first_state(tx, params)
-    return params, s_into.fill(_made(found, s_into, make))
+    kinds = _kinds(source.state, s_match)
+    return params, s_into.fill(_made(found, s_into, make), kinds)
+
+
+def _kinds(old: list[Entry], how: Match) -> list[str | None]:
+    return [None if i is None else old[i].kind for i in how.chosen]
 
 
 def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[Any]:

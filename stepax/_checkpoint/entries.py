@@ -8,7 +8,6 @@ part of its name.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 from jax.tree_util import SequenceKey
 
 from .._engine import select
@@ -16,6 +15,7 @@ from .._engine.errors import some
 from .._engine.migrate import named
 from .._engine.protocol import is_array
 from .._engine.twin import TWINS
+from .values import kind_of, shape_and_dtype
 
 
 class Entry(NamedTuple):
@@ -27,6 +27,7 @@ class Entry(NamedTuple):
     own: its path in that state; the whole path if there is none.
     shape, dtype: of the array; a random key has a dtype of its own.
     digest: of its numbers; `None` if they are not known.
+    kind: whose value it was, see `values.kind_of`.
     """
 
     names: tuple[str, ...]
@@ -36,6 +37,7 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     digest: int | None = None
+    kind: str = ""
 
     @property
     def key(self) -> str:
@@ -72,8 +74,9 @@ def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
 def _entry(leaf: Any) -> Entry:
     steps = [key for key in leaf.where if not isinstance(key, SequenceKey)]
     where = select.names(steps) if steps else ()
-    kind = jax.typeof(leaf.value)
-    return Entry(leaf.names, where, leaf.owner, leaf.own, kind.shape, str(kind.dtype))
+    shape, dtype = shape_and_dtype(leaf.value)
+    kind = kind_of(leaf.value)
+    return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)
 
 
 Paths = Iterable[tuple[str, ...]]

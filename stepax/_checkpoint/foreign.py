@@ -10,7 +10,9 @@ import numpy as np
 from .._engine.errors import describe
 from .._engine.packing import unpack
 from .assemble import Held
-from .store import orbax, place, steps
+from .disk import orbax, place
+from .steps import numbered
+from .values import JAX
 
 
 def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, int]:
@@ -31,7 +33,9 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
         )
     params, state = (_item(tree, key) for key in keys) if is_whole else (None, tree)
     saved = _item(tree, "step") if is_whole and number is None else number
-    return Held.of(what, params, state), 0 if saved is None else int(saved)
+    # Orbax does not tell NumPy's arrays from those of JAX.
+    kind = JAX if isinstance(source, str | PathLike) else None
+    return Held.of(what, params, state, kind), 0 if saved is None else int(saved)
 
 
 def _has(tree: Any, key: str) -> bool:
@@ -49,7 +53,7 @@ def _names(tree: Any) -> str:
 
 def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
     """A checkpoint, or one of a directory of several, by their numbers."""
-    known = [] if _is_tree(path) else steps(path)
+    known = [] if _is_tree(path) else _steps(path)
     if step is not None and step not in known:
         raise ValueError(f"there is no step {step} in `{path}`, which has {known}")
     number = max(known, default=None) if step is None else step
@@ -62,6 +66,11 @@ def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
     if not items:
         raise ValueError(f"there is no checkpoint of Orbax in `{path}`")
     return items, number
+
+
+def _steps(path: Any) -> list[int]:
+    is_whole = orbax().utils.is_checkpoint_finalized
+    return [x for x in numbered(path) if is_whole(path / str(x))]
 
 
 def _is_tree(path: Any) -> bool:

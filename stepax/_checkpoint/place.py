@@ -16,9 +16,9 @@ from .._distributed.sharding import (
 from .._engine.meshes import on_mesh, placed
 from .._engine.packed import Packed
 from .._engine.packing import pack, unpack
-from .._engine.paths import fitted
-from .._engine.protocol import arrays_apart
+from .._engine.protocol import GradientTransformation, arrays_apart
 from .entries import Entry, entries
+from .values import JAX, kind_of, require_numbers, restored, traceable
 
 
 class Template(NamedTuple):
@@ -27,11 +27,13 @@ class Template(NamedTuple):
     tree: as it is asked for, with arrays or with their shapes.
     entries: its arrays by name; packed ones are taken apart.
     shardings: of the leaves that are arrays; `None` for JAX's default device.
+    is_made: whether `tree` is described by JAX, and not given.
     """
 
     tree: Any
     entries: list[Entry]
     shardings: list[Any]
+    is_made: bool = False
 
     @property
     def targets(self) -> list[Any]:
@@ -41,18 +43,29 @@ class Template(NamedTuple):
         pairs = zip(self.shardings, self.entries, strict=True)
         return [s if _can_be_read_to(s, x) else None for s, x in pairs]
 
-    def fill(self, values: list) -> Any:
-        """The tree with these arrays, in its dtypes and in their places."""
+    def fill(self, values: list, kinds: list[str | None]) -> Any:
+        """The tree with these arrays, in its dtypes and in their places.
+
+        kinds: whose they were when they were saved; `None` for fresh ones.
+        """
         shapes, rebuild = arrays_apart(unpack(self.tree))
-        rows = zip(self.entries, shapes, values, strict=True)
-        found = [fitted(x.key, x.names, shape, value) for x, shape, value in rows]
-        arrays, rebuild = arrays_apart(pack(rebuild(found), like=self.tree))
+        rows = zip(self.entries, shapes, values, kinds, strict=True)
+        found = [restored(*row, self.is_made) for row in rows]
+        tree = rebuild(found)
+        if _holds_packed(self.tree):
+            tree = pack(tree, like=self.tree)
+        arrays, rebuild = arrays_apart(tree)
         pairs = zip(arrays, self.shardings, strict=True)
-        return rebuild([x if s is None else placed(x, s) for x, s in pairs])
+        return rebuild([_put(x, s) for x, s in pairs])
 
     def values(self, tree: Any) -> list:
         """The arrays of a tree like it, one for each entry."""
         return arrays_apart(unpack(tree))[0]
+
+
+def _put(x: Any, where: Any) -> Any:
+    """On its devices; what JAX cannot hold stays on the host."""
+    return x if where is None or kind_of(x) != JAX else placed(x, where)
 
 
 def _holds_packed(tree: Any) -> bool:
@@ -68,9 +81,12 @@ def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
 def template_of_params(params: Any) -> Template:
     """For parameters like these, which may be shapes with or without a sharding."""
     arrays, _ = arrays_apart(params)
+    found = entries(unpack(params))
+    for entry, x in zip(found, arrays_apart(unpack(params))[0], strict=True):
+        require_numbers(entry.key, x)
     shardings = [getattr(x, "sharding", None) for x in arrays]
     shardings = [None if _is_usual(s) else s for s in shardings]
-    return Template(params, entries(unpack(params)), shardings)
+    return Template(params, found, shardings)
 
 
 def _is_usual(sharding: Any) -> bool:
@@ -81,11 +97,14 @@ def _is_usual(sharding: Any) -> bool:
 
 def template_of_state(tx: Any, params: Any) -> Template:
     """For the state that `tx` has for parameters like these."""
+    params = traceable(params)
+    init = lambda params, init=tx.init: traceable(init(params))
+    tx = GradientTransformation(init, tx.update)
     shapes = init_shapes(tx, params)
     leaves = arrays_apart(shapes)[0]
     is_placed = on_mesh(params) is not None
     wanted = _shardings(tx, params, shapes) if is_placed else [None] * len(leaves)
-    return Template(shapes, entries(unpack(shapes)), wanted)
+    return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
 
 
 def first_state(tx: Any, params: Any) -> Any:

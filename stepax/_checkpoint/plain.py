@@ -1,6 +1,7 @@
 """Parameters and states as a file of `safetensors`."""
 
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from .._engine.errors import some
 from .._engine.packing import unpack
+from .disk import sync, sync_names
 from .entries import arrays_of
-from .store import storable
+from .values import storable
 
 
 def write(file: Any, parts: dict[str, Any], separator: str) -> None:
@@ -34,11 +36,14 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
         raise ValueError(f"several arrays would have the name {some(twice)}")
     if jax.process_index() > 0:
         return
-    # Under its own name once it is whole.
-    new = Path(f"{file}.{os.getpid()}.new")
+    # Under its own name once it is whole and on the disk.
+    file = Path(os.fsdecode(file)).expanduser()
+    new = file.with_name(f"{file.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.new")
     try:
         save_file(named, new, metadata={"format": "np"})
+        sync([new])
         new.replace(file)
+        sync_names(file.parent)
     except Exception as error:
         kinds = some(sorted({str(x.dtype) for x in named.values()}))
         raise ValueError(
@@ -55,7 +60,7 @@ def _rows(start: str, tree: Any, separator: str) -> list[tuple[str, np.ndarray]]
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:
-    x = storable(x)
+    x = storable(entry.key, x)
     if isinstance(x, jax.Array) and not (
         x.is_fully_addressable or x.is_fully_replicated
     ):

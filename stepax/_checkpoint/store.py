@@ -1,121 +1,25 @@
-"""A directory of checkpoints, one for each step, as Orbax writes them.
+"""One step of a directory of checkpoints, read back.
 
-A step holds the parameters and the state, each as a flat tree from names to arrays, and
-a manifest with all names, shapes, dtypes and digests.  Orbax writes under another name
-and renames when all is there, so what has the name of a step is whole.
+A step holds the parameters and the state, each as a flat tree from names to arrays that
+Orbax has written, and a manifest; see `manifest`.
 """
 
 import contextlib
-import json
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.multihost_utils import process_allgather
 
 from .._engine.errors import some
-from .._engine.packing import unpack
+from . import manifest, steps
 from .digest import digest
-from .entries import Entry, arrays_of
-
-
-SCHEMA = 1  # a reader refuses a higher one
-
-
-def orbax() -> Any:
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError as error:
-        raise ImportError(
-            'checkpoints need Orbax: `pip install "stepax[checkpoint]"`'
-        ) from error
-    return ocp
-
-
-def steps(directory: Any) -> list[int]:
-    """The steps that are saved in a directory, in their order."""
-    path = place(directory)
-    found = [x for x in path.iterdir() if x.name.isdigit()] if path.is_dir() else []
-    return sorted(int(x.name) for x in found if _is_whole(x))
-
-
-def _is_whole(path: Any) -> bool:
-    try:
-        return orbax().utils.is_checkpoint_finalized(path)
-    except (ValueError, OSError):  # a file, or another process has just removed it
-        return False
-
-
-def place(directory: Any) -> Any:
-    """A path, of this machine or of a store that Orbax writes to."""
-    orbax()
-    from etils import epath  # which Orbax brings
-
-    return epath.Path(directory).absolute()
-
-
-def write(
-    directory: Any, step: int, trees: Mapping[str, Any], keep: int | None
-) -> None:
-    """Save trees under names; returns when the step is whole."""
-    ocp = orbax()
-    parts = {name: Part.of(tree) for name, tree in trees.items()}
-    kept = {name: part.stored() for name, part in parts.items()}
-    saved = {name: ocp.args.PyTreeSave(x) for name, x in kept.items() if x}
-    text = _to_json(step, {name: part.entries for name, part in parts.items()})
-    saved["manifest"] = ocp.args.JsonSave(text)
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep, cleanup_tmp_directories=True, enable_async_checkpointing=False
-    )
-    with ocp.CheckpointManager(place(directory), options=options) as manager:
-        manager.save(step, args=ocp.args.Composite(**saved))
-
-
-class Part(NamedTuple):
-    """The arrays of a tree, with their names and digests."""
-
-    entries: list[Entry]
-    arrays: list[Any]
-
-    @classmethod
-    def of(cls, tree: Any) -> "Part":
-        rows = [(x, a, storable(a)) for x, a in arrays_of(unpack(tree))]
-        found = [x._replace(dtype=_dtype(a), digest=digest(b)) for x, a, b in rows]
-        return cls(found, [b for *_, b in rows])
-
-    def stored(self) -> dict[str, Any]:
-        """From names to arrays; Orbax takes none without numbers."""
-        pairs = zip(self.entries, self.arrays, strict=True)
-        return {x.key: a for x, a in pairs if a.size}
-
-
-def storable(x: Any) -> Any:
-    """Arrays of numbers; what every process has is the host's."""
-    if isinstance(x, jax.Array):
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x = jax.random.key_data(x)
-        is_local = jax.process_count() > 1 and x.is_fully_addressable
-        return np.asarray(x) if is_local else x
-    return np.asarray(x, jnp.result_type(x))
-
-
-def _dtype(x: Any) -> str:
-    dtype = jnp.result_type(x)
-    is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    return f"key<{jax.random.key_impl(x)}>" if is_key else str(dtype)
-
-
-def _to_json(step: int, parts: Mapping[str, list[Entry]]) -> dict:
-    body = {"schema": SCHEMA, "step": step}
-    body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
-    return {"checksum": _checksum(body), **json.loads(json.dumps(body))}
-
-
-def _checksum(body: dict) -> int:
-    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+from .disk import orbax, place
+from .entries import Entry
+from .manifest import SCHEMA, Damage
+from .values import is_wide, of_bytes
+from .write import agreed, in_all_processes, settle
 
 
 class Step:
@@ -128,44 +32,47 @@ class Step:
     state: list[Entry]
 
     def __init__(self, directory: Any, step: int | None):
+        settle(directory)
         self.directory = place(directory)
-        self.known = steps(directory)
-        if not self.known:
-            raise ValueError(f"there is no checkpoint in `{directory}`")
-        self.step = self.known[-1] if step is None else step
-        if self.step not in self.known:
-            raise ValueError(
-                f"there is no step {step} in `{directory}`, but {some(self.known)}"
-            )
+        self.step = int(agreed(lambda: str(self._chosen(step))))
         self.path = self.directory / str(self.step)
+
+    def _chosen(self, step: int | None) -> int:
+        known = steps.numbered(self.directory)
+        if not known:
+            raise ValueError(f"there is no checkpoint in `{self.directory}`")
+        if step is None:
+            found, skipped = steps.newest(self.directory)
+            if found is not None:
+                steps.warn_of(self.directory, skipped, found, level=6)
+            # If none is whole, the newest says what it lacks.
+            return known[-1] if found is None else found
+        if step not in known:
+            raise ValueError(
+                f"there is no step {step} in `{self.directory}`, but {some(known)}"
+            )
+        return step
 
     def __str__(self) -> str:
         return f"step {self.step} in `{self.directory}`"
 
     def open(self) -> "Step":
-        """Read what the checkpoint holds.
+        """Read what the checkpoint holds, and compare its files with their check sums.
 
         Raises ValueError for one that Stepax did not write, for one of a later schema,
         and for a damaged one.
         """
-        if not (self.path / "manifest").exists():
+        with self.reading():
+            found = manifest.read(self.path, self.step)
+        if found.schema > SCHEMA:
             raise ValueError(
-                f"{self} has no manifest of Stepax: files are missing, or another "
-                "program wrote it; `from_optax` reads checkpoints of Optax"
+                f"{self} has the schema {found.schema}, and this version of Stepax "
+                f"reads {SCHEMA} and lower: use the version that wrote it, or a later "
+                "one"
             )
         with self.reading():
-            found = dict(
-                orbax().JsonCheckpointHandler().restore(self.path / "manifest")
-            )
-            if found.pop("checksum") != _checksum(found):
-                raise ValueError("the manifest does not have its check sum")
-        if (schema := found["schema"]) > SCHEMA:
-            raise ValueError(
-                f"{self} has the schema {schema}, and this version of Stepax reads "
-                f"{SCHEMA} and lower: use the version that wrote it, or a later one"
-            )
-        self.params = [*map(_entry, found["params"])]
-        self.state = [*map(_entry, found["state"])]
+            manifest.verify(self.path, found, jax.process_index(), jax.process_count())
+        self.params, self.state = found.parts["params"], found.parts["state"]
         return self
 
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
@@ -187,11 +94,12 @@ class Step:
             return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
 
     def _checked(self, name: str, entry: Entry, x: Any) -> Any:
+        is_key = entry.dtype.startswith("key<")
         if x is None:
-            x = np.zeros(entry.shape, entry.dtype)
-        elif digest(x) != entry.digest:
+            x = _empty_key_data(entry) if is_key else np.zeros(entry.shape, entry.dtype)
+        elif digest(x := of_bytes(x, entry.dtype)) != entry.digest:
             raise ValueError(f"`{entry.key}` of `{name}` has other numbers than saved")
-        if not entry.dtype.startswith("key<"):
+        if not is_key:
             return x
         return jax.random.wrap_key_data(jnp.asarray(x), impl=entry.dtype[4:-1])
 
@@ -206,39 +114,27 @@ class Step:
             yield
         except Exception as error:
             problem = error
-        failed = [i for i, x in enumerate(_in_all_processes(problem is not None)) if x]
+        failed = [i for i, x in enumerate(in_all_processes(problem is not None)) if x]
         if not failed:
             return
-        others = [x for x in self.known if x < self.step]
-        hint = f"; `step={others[-1]}` restores the one before" if others else ""
+        before = steps.newest(self.directory, before=self.step)[0]
+        hint = "" if before is None else f"; `step={before}` restores the one before"
         if problem is None:
             text = f"it could not be read by process {some(failed)}"
         else:
-            text = f"{type(problem).__name__}: {str(problem).strip()[:500]}"
+            kind = "" if isinstance(problem, Damage) else f"{type(problem).__name__}: "
+            text = f"{kind}{str(problem).strip()[:500]}"
         raise ValueError(f"{self} is damaged: {text}{hint}") from problem
 
 
-def _in_all_processes(flag: bool) -> list[bool]:
-    if jax.process_count() == 1:
-        return [flag]
-    return [bool(x) for x in process_allgather(np.asarray(flag))]
+def _empty_key_data(entry: Entry) -> np.ndarray:
+    data = jax.random.key_data(jax.random.key(0, impl=entry.dtype[4:-1]))
+    return np.zeros((*entry.shape, *data.shape), data.dtype)
 
 
 def _how(ocp: Any, entry: Entry, target: Any) -> Any:
     # JAX would cut numbers of 64 bits before they could be compared with their digest.
-    if target is None or _narrowed(entry.dtype) != entry.dtype:
+    is_key = entry.dtype.startswith("key<")
+    if target is None or not is_key and is_wide(entry.dtype):
         return ocp.RestoreArgs(restore_type=np.ndarray)
     return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=target)
-
-
-def _entry(fields: Mapping[str, Any]) -> Entry:
-    names, where, own, shape = (
-        tuple(fields[k]) for k in ("names", "where", "own", "shape")
-    )
-    return Entry(
-        names, where, fields["owner"], own, shape, fields["dtype"], fields["digest"]
-    )
-
-
-def _narrowed(dtype: str) -> str:
-    return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype)).name

@@ -97,32 +97,41 @@ def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
         raise ValueError(
             f"the value at `{name}` has shape {old.shape}, but its new value is {found}"
         )
-    if not _fits(new.dtype, old.dtype):
+    if not fits(new.dtype, old.dtype):
         raise TypeError(
             f"the value at `{name}` is of dtype {old.dtype}, to which its new value "
             f"of dtype {new.dtype} cannot be converted"
         )
-    x = jnp.asarray(x) if old.weak_type else jax.lax.convert_element_type(x, old.dtype)
-    if old.weak_type and not x.weak_type:
-        x = _weak(name, x)
-    return x
-
-
-def _weak(name: str, x: jax.Array) -> jax.Array:
-    """`x` with a weak type, which JAX gives to Python's numbers alone."""
-    if x.ndim or isinstance(x, Tracer):
+    x = jax.lax.convert_element_type(x, old.dtype)
+    if not old.weak_type or x.weak_type:
+        return x
+    if isinstance(x, Tracer):
         raise TypeError(
             f"the value at `{name}` is weakly typed, as Python's numbers are; set it "
             "to such a number, and outside of `jit`"
         )
-    return jnp.asarray(x.item())
+    return _weak(x)
+
+
+@jax.jit
+def _weak(x: jax.Array) -> jax.Array:
+    """`x` with a weak type, which a scatter takes from what it writes into."""
+    zeros = jnp.full(x.shape, x.dtype.type(0).item())
+    if zeros.dtype != x.dtype:  # none of those that Python's numbers have
+        return x
+    sharding = jax.typeof(x).sharding
+    if not any(sharding.spec):  # no explicit axes
+        return zeros.at[...].set(x)
+    zeros = jax.sharding.reshard(zeros, sharding)
+    return zeros.at[...].set(x, out_sharding=sharding)
 
 
 # Each can be converted to those after it.
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
-def _fits(new: Any, old: Any) -> bool:
+def fits(new: Any, old: Any) -> bool:
+    """Whether numbers of the dtype `new` can be converted to `old`."""
     if jnp.issubdtype(old, jax.dtypes.extended) or jnp.issubdtype(
         new, jax.dtypes.extended
     ):

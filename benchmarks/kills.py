@@ -1,0 +1,135 @@
+"""Kills inside of saves: how many checkpoints are lost?
+
+A process saves step after step, keeps the newest two, and says on a pipe when a save
+begins and when it has returned.  It is killed after a random part of the time that a
+save takes; a kill that comes after the save has returned is not counted.  Then another
+process, in the same directory, must find the last step for which `save` has returned,
+or the one that was being saved, with the bits that it had, and goes on from there.
+
+    python -m benchmarks.kills --kills 60
+
+What is lost, the exit status, should be 0.
+"""
+
+import argparse
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+
+import numpy as np
+import orbax.checkpoint  # noqa: F401  (before processes are forked)
+
+import stepax
+from stepax.checkpoint import latest_step, restore, save
+
+
+def params_of(step, size):
+    numbers = np.random.default_rng(step)
+    return {f"w{i}": numbers.random(size, np.float32) for i in range(8)}
+
+
+def work(folder, size, say):
+    """Check what is there, and save until killed."""
+    step = latest_step(folder)
+    if step is None:
+        say("found", -1, 1)
+    else:
+        found = restore(folder, stepax.identity(), params_of(0, size)).params
+        wanted = params_of(step, size)
+        say("found", step, int(all((found[k] == x).all() for k, x in wanted.items())))
+    while True:
+        step = 0 if step is None else step + 1
+        params = params_of(step, size)
+        say("begin", step)
+        save(folder, step, params, (), keep=2)
+        say("done", step)
+
+
+class Worker:
+    """A forked process that works, and what it says."""
+
+    def __init__(self, folder, size):
+        self.said, tell = os.pipe()
+        self.rest = b""
+        self.pid = os.fork()
+        if self.pid:
+            os.close(tell)
+            return
+        say = lambda *words: os.write(tell, f"{' '.join(map(str, words))}\n".encode())
+        try:
+            work(folder, size, say)
+        finally:
+            os._exit(1)
+
+    def line(self, timeout=120.0):
+        """The next line, in words; none if there is none in time."""
+        while b"\n" not in self.rest:
+            is_there = select.select([self.said], [], [], timeout)[0]
+            more = os.read(self.said, 4096) if is_there else b""
+            if not more:
+                return []
+            self.rest += more
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line.decode().split()
+
+    def kill(self):
+        """What it had said before."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        lines = []
+        while line := self.line(0):
+            lines.append(line)
+        os.close(self.said)
+        return lines
+
+
+def one(folder, size, last, part):
+    """One process, killed when a part of a save is done.
+
+    last: the newest step for which `save` had returned.
+
+    Returns that step now, whether the kill came inside of a save, and whether what was
+    there before is lost.
+    """
+    worker = Worker(folder, size)
+    word, step, is_same = worker.line() or ["dead", "-1", "0"]
+    is_lost = word != "found" or int(step) < last or is_same != "1"
+    worker.line()
+    times = []
+    for _ in range(2):  # the first save of a process takes longer
+        begun = time.monotonic()
+        done = worker.line()
+        times.append(time.monotonic() - begun)
+        worker.line()
+        last = int(done[1])
+    time.sleep(part * times[-1])
+    rest = [int(step) for word, step in worker.kill() if word == "done"]
+    return max([last, *rest]), not rest, is_lost
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=60, help="inside of saves")
+    parser.add_argument("--size", type=int, default=250_000, help="of each of 8 arrays")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    random.seed(args.seed)
+    inside = outside = lost = 0
+    with tempfile.TemporaryDirectory() as folder:
+        last = -1
+        while inside < args.kills:
+            part = random.random()
+            last, is_inside, is_lost = one(folder, args.size, last, part)
+            inside, outside = inside + is_inside, outside + (not is_inside)
+            lost += is_lost
+        lost += one(folder, args.size, last, 0)[2]
+    print(f"{inside} kills inside of saves, {outside} after; {lost} checkpoints lost")
+    return lost
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""One writer at a time in a directory of checkpoints.
+
+Threads of a process take turns.  Another process is told who writes: it holds a lock of
+the operating system on a file, which ends with its process however that ends, so there
+are no stale ones.  Stores and file systems without such locks have no protection but
+that each writer has a name of its own for what it writes.
+"""
+
+import datetime
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+from .disk import is_local
+
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl: Any = None
+
+
+NAME = ".stepax.lock"
+
+
+class Turn:
+    """The right to write in a directory.
+
+    is_exclusive: whether no other process can have it, too.
+    """
+
+    is_exclusive = False
+
+    def __init__(self, folder: Any):
+        self.folder = folder
+        self.file = -1
+        self.thread = _thread_lock(os.fspath(folder))
+
+    def take(self) -> None:
+        """Wait for other threads.
+
+        Raises a `ValueError` in one that is saving already, as in a signal handler.
+        """
+        if self.thread.owner == threading.get_ident():
+            raise ValueError(
+                f"`{self.folder}` is being saved to by this very thread: a handler of "
+                "a signal should only note that there was one"
+            )
+        self.thread.lock.acquire()
+        self.thread.owner = threading.get_ident()
+
+    def hand_over(self) -> None:
+        """This thread goes on with what another has begun."""
+        self.thread.owner = threading.get_ident()
+
+    def lock(self) -> None:
+        """Keep other processes out.
+
+        Raises a `ValueError` that names the one that writes.
+        """
+        if fcntl is None or not is_local(self.folder):
+            return
+        path = self.folder / NAME
+        while True:
+            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                owner = os.read(opened, 1000)
+                os.close(opened)
+                raise ValueError(_busy(self.folder, owner)) from None
+            except OSError:  # no locks here
+                os.close(opened)
+                path.unlink(missing_ok=True)
+                return
+            if _is_same(opened, path):
+                break
+            os.close(opened)  # its owner has just removed it
+        os.ftruncate(opened, 0)
+        os.write(opened, _me())
+        self.file, self.is_exclusive = opened, True
+        _HELD.add(opened)
+
+    def give(self) -> None:
+        """Let others write."""
+        if self.file >= 0:
+            (self.folder / NAME).unlink(missing_ok=True)
+            _HELD.discard(self.file)
+            os.close(self.file)
+            self.file, self.is_exclusive = -1, False
+        self.thread.owner = None
+        self.thread.lock.release()
+
+
+def _me() -> bytes:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+    return json.dumps(who).encode()
+
+
+def _busy(folder: Any, owner: bytes) -> str:
+    try:
+        who = json.loads(owner)
+        text = f"process {who['pid']} on {who['host']} since {who['since']}"
+    except (ValueError, KeyError, TypeError):
+        text = "another process"  # which has not yet said who it is
+    return (
+        f"`{folder}` is being written to by {text}: two runs cannot save to one "
+        "directory; end one of them, or give it another directory"
+    )
+
+
+def _is_same(opened: int, path: Any) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+class _ThreadLock:
+    """owner: the thread that has it."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.owner: int | None = None
+
+
+_THREADS: dict[str, _ThreadLock] = {}
+_HELD: set[int] = set()  # files that this process has locked
+
+
+def _thread_lock(name: str) -> _ThreadLock:
+    return _THREADS.setdefault(os.path.realpath(name), _ThreadLock())
+
+
+def _forget() -> None:
+    """A child that was forked has no thread that writes, and must hold no lock."""
+    for opened in _HELD:
+        os.close(opened)
+    _HELD.clear()
+    _THREADS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

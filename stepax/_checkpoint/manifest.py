@@ -1,0 +1,232 @@
+"""What a step holds: names, shapes, dtypes and digests, and a check sum of each file.
+
+The manifest is written last, so a step has one only if all of it was written.
+"""
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .entries import Entry
+
+
+SCHEMA = 1  # a reader refuses a higher one
+FILE = ("manifest", "metadata")
+
+
+class Manifest(NamedTuple):
+    """What is written about one step.
+
+    step: its number.
+    schema: of a later version of Stepax if it is above `SCHEMA`; then that is all.
+    parts: arrays by the names of the trees, "params" and "state".
+    files: from names to size and check sum; `None` in checkpoints of Stepax 0.1.
+    """
+
+    step: int
+    schema: int
+    parts: Mapping[str, list[Entry]]
+    files: Mapping[str, tuple[int, str]] | None
+
+
+class Damage(ValueError):
+    """Why a step is not whole."""
+
+
+def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
+    """Add the manifest to what is in a folder, all of which is then on the disk."""
+    files = sorted(_files(folder))
+    with ThreadPoolExecutor() as pool:
+        sums = [*pool.map(_sum, files)]
+    names = [_name(folder, x) for x in files]
+    sizes = [_size(x) for x in files]
+    body: dict[str, Any] = {"schema": SCHEMA, "step": step}
+    body |= {name: [x._asdict() for x in found] for name, found in parts.items()}
+    body["files"] = dict(zip(names, zip(sizes, sums, strict=True), strict=True))
+    body = json.loads(json.dumps(body))
+    body["seal"] = _seal(body)
+    path = folder.joinpath(*FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"checksum": _checksum(body), **body}))
+
+
+def _files(folder: Any) -> list[Any]:
+    found = [*folder.iterdir()]
+    return [y for x in found for y in (_files(x) if x.is_dir() else [x])]
+
+
+def _name(folder: Any, file: Any) -> str:
+    return file.relative_to(folder).as_posix()
+
+
+def _size(file: Any) -> int:
+    return file.stat().length
+
+
+def _sum(file: Any) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, _blake).hexdigest()
+
+
+def _blake() -> Any:
+    return hashlib.blake2b(digest_size=32)
+
+
+def _seal(body: dict) -> str:
+    return hashlib.blake2b(_text(body), digest_size=32).hexdigest()
+
+
+def _checksum(body: dict) -> int:
+    """What versions before `seal` read."""
+    return zlib.crc32(_text(body))
+
+
+def _text(body: dict) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def read(folder: Any, step: int) -> Manifest:
+    """The manifest of a step, if all files that it lists are there.
+
+    Raises `Damage` if there is none, if it is damaged, or is that of another step, and
+    for files that are missing.
+    """
+    try:
+        found = _open(folder.joinpath(*FILE))
+        if found.schema > SCHEMA:
+            return found
+        if found.step != step:
+            raise Damage(
+                f"it holds step {found.step}: it was renamed or copied; give it the "
+                f"name {found.step} again"
+            )
+        _check_files(folder, found)
+    except OSError as error:
+        raise Damage(f"{type(error).__name__}: {error}") from error
+    return found
+
+
+def _open(path: Any) -> Manifest:
+    if not path.exists():
+        raise Damage(
+            "it has no manifest of Stepax: files are missing, or another program "
+            "wrote it; `from_optax` reads checkpoints of Optax"
+        )
+    try:
+        body = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Damage(f"the manifest is no JSON: {error}") from error
+    if not isinstance(body, dict) or body.pop("checksum", None) != _checksum(body):
+        raise Damage("the manifest does not have its check sum")
+    schema: Any = body.get("schema")
+    if _is_count(schema) and schema > SCHEMA:
+        return Manifest(-1, schema, {}, None)
+    seal = body.pop("seal", None)
+    if ("files" in body) != (seal is not None) or seal not in (None, _seal(body)):
+        raise Damage("the manifest does not have its check sum")
+    return _of_json(body)
+
+
+def _of_json(body: dict[str, Any]) -> Manifest:
+    """Any field may be missing or wrong in a manifest that somebody has edited."""
+    step: Any = body.get("step")
+    schema, files = body.get("schema"), body.get("files")
+    if not _is_count(step) or schema != SCHEMA or isinstance(schema, bool):
+        raise Damage("the manifest has no step, or no schema")
+    parts = {key: _entries(key, body.get(key)) for key in ("params", "state")}
+    if files is not None:
+        if not isinstance(files, dict) or not all(map(_is_file, files.items())):
+            raise Damage("the manifest has no list of files")
+        files = {name: tuple(row) for name, row in files.items()}
+    return Manifest(step, schema, parts, files)
+
+
+def _is_count(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+
+
+def _is_file(item: tuple) -> bool:
+    name, row = item
+    if not isinstance(row, list) or len(row) != 2 or ".." in name.split("/"):
+        return False
+    return _is_count(row[0]) and isinstance(row[1], str) and not name.startswith("/")
+
+
+def _entries(part: str, rows: Any) -> list[Entry]:
+    try:
+        found = [_entry(x) for x in rows]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damage(
+            f"the manifest has no list of arrays as `{part}` "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    if len({x.key for x in found}) < len(found):
+        raise Damage(f"the manifest names an array of `{part}` twice")
+    return found
+
+
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    names, where, own = (_strings(fields[k]) for k in ("names", "where", "own"))
+    owner, dtype = _strings([fields["owner"], fields["dtype"]])
+    shape, digest, kind = fields["shape"], fields["digest"], fields.get("kind", "")
+    if not isinstance(shape, list) or not all(map(_is_count, shape)):
+        raise ValueError(f"the shape {shape!r}")
+    if digest is not None and not _is_count(digest):
+        raise ValueError(f"the digest {digest!r}")
+    if kind not in ("", "numpy", "scalar", "python"):
+        raise ValueError(f"the kind {kind!r}")
+    if dtype.startswith("key<"):
+        jax.random.key(0, impl=dtype[4:-1])
+    else:
+        jnp.dtype(dtype)
+    return Entry(names, where, owner, own, tuple(shape), dtype, digest, kind)
+
+
+def _strings(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(x, str) for x in names):
+        raise TypeError(f"expected names, not {names!r}")
+    return tuple(names)
+
+
+def _check_files(folder: Any, manifest: Manifest) -> None:
+    if manifest.files is None:
+        for part, found in manifest.parts.items():
+            is_there = (folder / part / "manifest.ocdbt").exists()
+            if not is_there and any(0 not in x.shape for x in found):
+                raise Damage(f"the files of `{part}` are missing")
+        return
+    for name in manifest.files:
+        if not (folder / name).exists():
+            raise Damage(f"the file `{name}` is missing")
+
+
+def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
+    """Compare each file with its check sum; of `n` processes the `i`-th takes its part.
+
+    Raises `Damage` for one that differs.
+    """
+    files = manifest.files or {}
+    names = _share(sorted(files), i, n)
+    for name in names:
+        if (size := _size(folder / name)) != files[name][0]:
+            raise Damage(f"the file `{name}` has {size} bytes, not {files[name][0]}")
+    with ThreadPoolExecutor() as pool:
+        sums = [*pool.map(lambda name: _sum(folder / name), names)]
+    for name, found in zip(names, sums, strict=True):
+        if found != files[name][1]:
+            raise Damage(f"the file `{name}` has other numbers than saved")
+
+
+def _share(names: list[str], i: int, n: int) -> list[str]:
+    """Which files a process reads: what it has written, if several have."""
+    writers = [re.search(r"/ocdbt\.process_(\d+)/", name) for name in names]
+    is_shared = len({x[1] for x in writers if x}) > 1
+    owners = [int(x[1]) if x and is_shared else k for k, x in enumerate(writers)]
+    return [name for name, k in zip(names, owners, strict=True) if k % n == i]

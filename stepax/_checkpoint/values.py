@@ -1,0 +1,205 @@
+"""Values of a tree as arrays that a file can hold, and back, exactly.
+
+JAX without 64-bit numbers would cut those of NumPy and Python.  So they are written by
+NumPy as they are, and an entry notes whose they were.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine.paths import fits, fitted
+from .._engine.protocol import as_array
+
+
+PYTHON, SCALAR, NUMPY, JAX = "python", "scalar", "numpy", ""
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def kind_of(x: Any) -> str:
+    """Whose value it is: Python's, NumPy's (a scalar or an array), or JAX's."""
+    if isinstance(x, np.generic):  # `np.float64` is also a `float`
+        return SCALAR
+    if isinstance(x, np.ndarray):
+        return NUMPY
+    return PYTHON if isinstance(x, _NUMBERS) else JAX
+
+
+def shape_and_dtype(x: Any) -> tuple[tuple[int, ...], Any]:
+    """As it is stored; a random key has a dtype of its own."""
+    kind = kind_of(x)
+    if kind == PYTHON:  # of 64 bits, whatever JAX is set to
+        return (), np.asarray(x).dtype
+    if kind != JAX:
+        return x.shape, x.dtype
+    # A description may be of what is wider than JAX's arrays.
+    typed = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(as_array(x))
+    return typed.shape, typed.dtype
+
+
+def storable(name: str, x: Any) -> Any:
+    """An array of numbers; what every process has is the host's.
+
+    Raises a `TypeError` for a dtype that JAX does not have, and for Python's integers
+    of more than 64 bits.
+    """
+    if kind_of(x) == JAX:
+        x = as_array(x)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        is_local = jax.process_count() > 1 and x.is_fully_addressable
+        return np.asarray(x) if is_local else x
+    require_numbers(name, x)
+    found = np.asarray(x)
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
+
+
+def require_numbers(name: str, x: Any) -> None:
+    """Raise a `TypeError` for text, dates and objects, and for long integers."""
+    if kind_of(x) == JAX:
+        return
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` is a masked array: take its data and its mask")
+    dtype = np.asarray(x).dtype
+    if not _is_numeric(dtype):
+        is_long = isinstance(x, int)  # more than 64 bits make it an object
+        what = "an integer of more than 64 bits" if is_long else f"of {dtype!r}"
+        raise TypeError(
+            f"`{name}` is {what}, which no checkpoint can hold; expected numbers of at "
+            "most 64 bits, or 128 if they are complex"
+        )
+
+
+def _is_numeric(dtype: np.dtype) -> bool:
+    if dtype == np.dtype(bool):
+        return True
+    if dtype.kind in "mMOSU" or not jnp.issubdtype(dtype, np.number):
+        return False
+    most = 16 if jnp.issubdtype(dtype, np.complexfloating) else 8
+    return dtype.itemsize <= most
+
+
+# TensorStore lacks them; they are written as bytes.
+_AS_BYTES = ("uint2", "uint4", "float8_e4m3")
+
+
+def as_bytes(x: Any) -> Any:
+    """An array of a dtype that Orbax writes, with the same bits."""
+    if x.dtype.name not in _AS_BYTES:
+        return x
+    if x.dtype.name != "float8_e4m3":
+        return x.astype(np.uint8)
+    is_host = isinstance(x, np.ndarray)
+    return x.view(np.uint8) if is_host else jax.lax.bitcast_convert_type(x, np.uint8)
+
+
+def of_bytes(x: Any, dtype: str) -> Any:
+    """What `as_bytes` was given."""
+    if dtype not in _AS_BYTES:
+        return x
+    new = jnp.dtype(dtype)
+    if dtype != "float8_e4m3":
+        return x.astype(new)
+    is_host = isinstance(x, np.ndarray)
+    return x.view(new) if is_host else jax.lax.bitcast_convert_type(x, new)
+
+
+def is_wide(dtype: Any) -> bool:
+    """Whether JAX, as it is set, would make it narrower."""
+    dtype = jnp.dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype) != dtype
+
+
+def traceable(tree: Any) -> Any:
+    """A tree of the same shapes that JAX can trace, whatever numbers it holds."""
+    return jax.tree.map(_traceable, tree)
+
+
+def _is_long(x: int) -> bool:
+    return abs(x) >= 2**31
+
+
+def _traceable(x: Any) -> Any:
+    if type(x) is int and _is_long(x):
+        return np.zeros((), np.int32)
+    if not isinstance(x, np.generic | np.ndarray) or not is_wide(x.dtype):
+        return x
+    narrow = jax.dtypes.canonicalize_dtype(x.dtype)
+    return np.broadcast_to(np.zeros((), narrow), x.shape)
+
+
+def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool) -> Any:
+    """A value that was saved, as a leaf of the template has it.
+
+    kind: whose it was when it was saved; `None` for one that is fresh.
+    is_made: whether `leaf` is only JAX's description of what `tx.init` returns, which
+        is narrow where that is wide; then NumPy's and Python's stay what they were.
+
+    Raises a `ValueError` if the leaf has a dtype that cannot hold the value, and a
+    `TypeError` if it is one for numbers of another kind.
+    """
+    kind = kind_of(value) if kind is None else kind
+    value = np.asarray(value) if kind_of(value) != JAX else value
+    wanted, dtype = kind_of(leaf), shape_and_dtype(leaf)[1]
+    if is_made and _is_narrowed(leaf, kind, value):
+        wanted, dtype = kind, value.dtype
+    if _is_key(dtype) or _is_key(value.dtype):
+        return fitted(entry.key, entry.names, leaf, value)
+    if wanted == PYTHON and dtype.kind in "iu" and value.dtype.kind in "iu":
+        dtype = value.dtype  # Python's integers are of any size
+    if not (_is_numeric(dtype) and fits(value.dtype, dtype)):
+        raise TypeError(
+            f"the value at `{entry.key}` is of dtype {dtype}, to which its new value "
+            f"of dtype {value.dtype} cannot be converted"
+        )
+    value = _cast(entry, value, dtype)
+    if wanted == PYTHON:
+        return np.asarray(value).item()
+    if not is_wide(dtype):
+        return fitted(entry.key, entry.names, leaf, value)
+    value = np.asarray(value)
+    return value[()] if wanted == SCALAR else value
+
+
+def _is_key(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _is_narrowed(leaf: Any, kind: str, value: Any) -> bool:
+    """Whether a leaf is what JAX makes of such a value of NumPy's or Python's."""
+    if kind == PYTHON and value.dtype.kind in "iu" and _is_long(int(value)):
+        return leaf.dtype.kind in "iu"
+    if kind == JAX or jax.dtypes.canonicalize_dtype(value.dtype) != leaf.dtype:
+        return False
+    return leaf.weak_type if kind == PYTHON else is_wide(value.dtype)
+
+
+def _cast(entry: Any, x: Any, dtype: Any) -> Any:
+    """The same numbers, but for rounding."""
+    if x.dtype == dtype:
+        return x
+    xp = np if isinstance(x, np.ndarray) else jnp
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            new = x.astype(dtype)
+        except TypeError:  # narrow dtypes may have no cast but by one that has them all
+            new = x.astype(np.float64).astype(dtype)
+    if not np.can_cast(x.dtype, dtype) and x.size and not _holds(xp, x, new):
+        raise ValueError(
+            f"the value at `{entry.key}` was saved as {x.dtype}, and has numbers that "
+            f"{dtype}, the dtype of the template, cannot hold"
+        )
+    return new
+
+
+def _holds(xp: Any, old: Any, new: Any) -> bool:
+    if not jnp.issubdtype(new.dtype, np.integer):
+        lost = xp.isfinite(old) & ~xp.isfinite(new)
+        return not lost.any()
+    # JAX has no wider dtype to compare in, but then `old` is not narrower than `new`.
+    limits = jnp.iinfo(new.dtype)
+    least, most = int(old.min()), int(old.max())
+    return limits.min <= least and most <= limits.max
