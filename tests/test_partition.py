@@ -320,7 +320,7 @@ class Other(NamedTuple):
         (
             stepax.masked(stepax.adam(0.1), {"w": True}),
             Other(1),
-            r"`masked` has a state `MaskedState`, but was given a `Other` of",
+            r"`masked` needs a state `MaskedState`, but was given a `Other` of",
         ),
         (
             stepax.partition({"a": stepax.adam(0.1)}, {"w": "a"}),
@@ -330,7 +330,7 @@ class Other(NamedTuple):
         (
             stepax.partition({"a": stepax.adam(0.1)}, {"w": "a"}),
             stepax.PartitionState({"a": ()}),
-            r"`partition` at 'a' has a state `MaskedState`, but was given a tuple of 0",
+            r"`partition\['a'\]` needs a state `MaskedState`, but was given a tuple",
         ),
         (
             stepax.partition({"a": stepax.adam(0.1)}, {"w": "a"}),

@@ -20,17 +20,9 @@ class Chain(Composite):
         return tuple(tx.init(params) for tx in self.members)
 
     def unpack(self, state):
-        if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
-            raise self._alien(errors.describe(state))
-        if len(state) != len(self.members):
-            raise self._alien(f"{len(state)} states")
+        n = len(self.members)
+        errors.require_states(f"a chain of {n} transformations", n, state)
         return state
-
-    def _alien(self, found: str) -> ValueError:
-        return ValueError(
-            f"a chain of {len(self.members)} transformations was given {found} as its "
-            "state; was this state made by another optimizer?"
-        )
 
     def pack(self, states):
         return tuple(states)

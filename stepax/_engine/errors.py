@@ -63,10 +63,22 @@ def alien(name: str, kind: Any, state: Any) -> ValueError:
     )
 
 
-def require_fields(name: str, kind: Any, state: Any) -> None:
-    """Raise unless a state has the fields of the named tuple `kind`."""
-    if not all(hasattr(state, k) for k in kind._fields):
+def require_state(name: str, kind: Any, state: Any) -> None:
+    """Raise unless a state is of the named tuple `kind`, or Optax's of that name."""
+    kinds = [x.__name__ for x in type(state).__mro__]
+    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in kind._fields):
         raise alien(name, kind, state)
+
+
+def require_states(owner: str, number: int, state: Any) -> None:
+    """Raise unless a state is so many states, in a tuple without names."""
+    is_plain = isinstance(state, tuple | list) and not hasattr(state, "_fields")
+    if not is_plain or len(state) != number:
+        found = f"{len(state)} states" if is_plain else describe(state)
+        raise ValueError(
+            f"{owner} was given {found} as its state; was this state made by another "
+            "optimizer?"
+        )
 
 
 def describe(x: Any) -> str:

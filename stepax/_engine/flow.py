@@ -2,7 +2,7 @@
 
 import functools as ft
 import itertools as it
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,16 +18,36 @@ class Labels(list):
 
     treedef: the structure that was labelled, a prefix of the tree.
     spans: how many leaves are below each leaf of `treedef`.
+    empty: the labels of those below which there is none.
     """
 
-    def __init__(self, labels: Iterable, treedef: Any = None, spans: Sequence = ()):
+    def __init__(
+        self,
+        labels: Iterable,
+        treedef: Any = None,
+        spans: Sequence = (),
+        empty: Sequence = (),
+    ):
         super().__init__(labels)
         self.treedef = treedef
         self.spans = spans
+        self.empty = empty
 
-    def map(self, labels: Iterable) -> "Labels":
-        """Other labels for the same structure."""
-        return Labels(labels, self.treedef, self.spans)
+    def map(self, f: Callable, *columns: Iterable) -> "Labels":
+        """`f` of each label, and of what columns have for its leaf if it has one."""
+        labels = [f(*row) for row in zip(self, *columns, strict=True)]
+        return Labels(labels, self.treedef, self.spans, [f(x) for x in self.empty])
+
+    @property
+    def groups(self) -> list[list]:
+        """The labels below each leaf of `treedef`; its own if there is no other."""
+        below, empty = iter(self), iter(self.empty)
+        return [list(it.islice(below, n)) or [next(empty)] for n in self.spans]
+
+    @property
+    def tree(self) -> Any:
+        """The tree of labels, in which one stands for all below it."""
+        return self.treedef.unflatten(group[0] for group in self.groups)
 
 
 class Part(list):
@@ -57,9 +77,7 @@ class Part(list):
         if self.keep.treedef is None:
             return tree  # without leaves
         below = self.keep.treedef.flatten_up_to(tree)
-        found = iter(self.keep)
-        kept = [list(it.islice(found, n)) for n in self.keep.spans]
-        return self.keep.treedef.unflatten(map(_cut, below, kept))
+        return self.keep.treedef.unflatten(map(_cut, below, self.keep.groups))
 
 
 def _cut(tree: Any, keep: list[bool]) -> Any:
@@ -80,36 +98,48 @@ def align(flow: "Flow", other: Any, name: str) -> list:
     try:
         return flow.treedef.flatten_up_to(other)
     except (ValueError, TypeError):
-        spread = _spread(flow, other)
-        if spread is None:
+        cover = _covered(flow, other)
+        if cover is None:
             tree = flow.treedef.unflatten(flow.leaves)
             raise errors.mismatch(name, other, "the gradients", tree) from None
-        return [x for x, n in zip(*spread[:2], strict=True) for _ in range(n)]
+        return [x for x, n in zip(*cover[:2], strict=True) for _ in range(n)]
 
 
 def fold(flow: "Flow", parts: list, like: Any, scope: Scope) -> Any:
     """The tree of which `align` gave the parts, with others in their place."""
-    spread = None if scope is None else _spread(flow, like)
-    if spread is None or all(n == 1 for n in spread[1]):
+    # Nothing but a mask puts one node in place of several leaves.
+    cover = None if scope is None else _covered(flow, like)
+    if cover is None:
         return flow.treedef.unflatten(parts)
-    _, spans, treedef = spread
-    starts = it.accumulate([0, *spans[:-1]])
-    return treedef.unflatten(parts[i] for i in starts)
+    found, spans, treedef = cover
+    starts = it.accumulate(spans, initial=0)
+    rows = zip(found, spans, starts, strict=False)
+    return treedef.unflatten(parts[start] if n else x for x, n, start in rows)
 
 
-def _spread(flow: "Flow", other: Any) -> tuple[list, list[int], Any] | None:
-    """A tree in which a `MaskedNode` may stand for several leaves: what stands where,
-    for how many leaves, and its structure; `None` if it does not fit otherwise."""
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
-    found, treedef = jax.tree.flatten(other, is_leaf=is_end)
+def _covered(flow: "Flow", other: Any) -> tuple[list, list[int], Any] | None:
+    """A tree in which a `MaskedNode` may stand for all below a node of the gradients:
+    what stands where, for how many leaves, and its structure; `None` if it has another
+    structure for another reason."""
+    found, spans = [], []
+
+    def walk(tree, x):
+        below, treedef = jax.tree.flatten(tree, is_leaf=lambda y: y is not tree)
+        if isinstance(x, MaskedNode) or tree is None or treedef == _LEAF:
+            found.append(x)
+            spans.append(len(jax.tree.leaves(tree, is_leaf=is_none)))
+            return _PLACE
+        return treedef.unflatten(map(walk, below, treedef.flatten_up_to(x)))
+
     try:
-        below = treedef.flatten_up_to(flow.treedef.unflatten(flow.leaves))
+        places = walk(flow.treedef.unflatten(flow.leaves), other)
     except (ValueError, TypeError):
         return None
-    spans = [len(jax.tree.leaves(x, is_leaf=is_none)) for x in below]
-    pairs = zip(found, spans, strict=True)
-    fits = all(n == 1 or isinstance(x, MaskedNode) for x, n in pairs)
-    return (found, spans, treedef) if fits and 0 not in spans else None
+    return found, spans, jax.tree.structure(places)
+
+
+_PLACE = object()
+_LEAF = jax.tree.structure(_PLACE)
 
 
 def is_float0(x: Any) -> bool:
@@ -198,8 +228,16 @@ class Flow:
         return self.updates if scope is None else scope.cut(self.updates)
 
     def outline(self, scope: Scope) -> Any:
-        """The same for masks, which look at structure, shapes and dtypes alone."""
-        return self.cut(scope)
+        """The same for masks, which look at structure, shapes and dtypes alone.
+
+        They see the parameter where there is no gradient: `init` saw it, too.
+        """
+        if self.whole_params is None or all(g is not None for g in self.leaves):
+            return self.cut(scope)
+        params = align(self, self.whole_params, "params")
+        pairs = zip(self.leaves, params, strict=True)
+        tree = self.treedef.unflatten(p if g is None else g for g, p in pairs)
+        return tree if scope is None else scope.cut(tree)
 
     def cut_params(self, scope: Scope) -> Any:
         """The parameters as a tree, without the leaves out of scope."""

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from . import precision
+from . import errors, precision
 from .flow import Flow, Scope, is_still
 from .gate import keep_unless
 from .numerics import joined
 from .programs import Shared
+from .protocol import is_array
 from .rule import Rule
 from .runs import PackedFlow
 from .stacks import spread
@@ -116,6 +117,12 @@ class Pass:
                     f"`{rule.name}` has nothing in `{name}` for the gradient at "
                     f"{flow.path(i)}: there was no parameter when `init` was called, "
                     "or a mask left it out then"
+                )
+            elif slot.is_array and not is_array(x):
+                raise ValueError(
+                    f"`{rule.name}` has {errors.describe(x)} in `{name}` for the "
+                    f"gradient at {flow.path(i)}: was this state made by another "
+                    "optimizer, or for other parameters?"
                 )
 
     def _params(self, flow, active):

@@ -71,7 +71,14 @@ def keep_dtypes(new: Any, old: Any) -> Any:
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 
-    return jax.tree.map(one, new, old)
+    try:
+        wanted = jax.tree.structure(new).flatten_up_to(old)
+    except (ValueError, TypeError):
+        error = errors.mismatch("state", old, "what a step makes of it", new)
+        hint = "was this state made by another optimizer?"
+        raise ValueError(f"{error}; {hint}") from None
+    leaves, treedef = jax.tree.flatten(new)
+    return treedef.unflatten(map(one, leaves, wanted))
 
 
 def step_or_stay(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:

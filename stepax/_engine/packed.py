@@ -145,7 +145,7 @@ class Packed:
     def cut(self, cut: Callable) -> "Packed":
         """What is left of the tree where `cut` takes some of its leaves away."""
         kept, treedef = jax.tree.flatten(cut(self.layout.places))
-        if len(kept) == len(self.layout.segments):
+        if treedef == self.layout.treedef:
             return self
         number = {i: n for n, i in enumerate(kept)}
         groups, vectors = {}, []

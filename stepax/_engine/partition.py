@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from . import errors, select
 from .compose import Composite, build
-from .flow import Flow, Labels, Part, Scope
+from .flow import Labels, Part, Scope
 from .packed import outline
 from .protocol import (
     EmptyState,
@@ -44,33 +44,18 @@ class PartitionState(NamedTuple):
 MultiTransformState = PartitionState
 
 
-def _bare(flow: Flow, scope: Scope) -> list[bool]:
-    """The leaves in scope that are `None`, in the parameters, too."""
-    tree = flow.outline(scope)
-    found = [g is None for g in jax.tree.leaves(tree, is_leaf=is_none)]
-    if any(found) and flow.whole_params is not None:
-        treedef = jax.tree.structure(tree, is_leaf=is_none)
-        params = treedef.flatten_up_to(outline(flow.cut_params(scope)))
-        found = [x and p is None for x, p in zip(found, params, strict=True)]
-    return found
+def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Part:
+    """The leaves of a label, and those without a label that are no arrays.
 
-
-def _chosen(labels: Labels, name: Hashable, bare: list[bool]) -> Labels:
-    """The leaves of a label, and those without a label that are `None`.
-
-    The latter stay `None` for everybody, as in Optax, where they are no leaves.
+    The latter stay what they are for everybody, as `None` does in Optax, where it is no
+    leaf.
     """
-    pairs = zip(labels, bare, strict=True)
-    return labels.map(x == name or (x is None and is_bare) for x, is_bare in pairs)
 
+    def is_in(label, leaf=None):
+        return label == name or (label is None and not is_array(leaf))
 
-def _masked_state(state: Any, of: str) -> Any:
-    if not hasattr(state, "inner_state"):
-        raise ValueError(
-            f"{of} has a state `MaskedState`, but was given {errors.describe(state)}; "
-            "was this state made by another optimizer?"
-        )
-    return state.inner_state
+    leaves = jax.tree.leaves(outline(tree), is_leaf=is_none) if labels else []
+    return Part(labels.map(is_in, leaves), outer)
 
 
 class Masked(Composite):
@@ -82,24 +67,18 @@ class Masked(Composite):
 
     def init(self, params):
         keep = select.resolve_mask(self.mask, params)
-        part = Part(_chosen(keep, True, _nones(params, keep)))
-        return MaskedState(self.members[0].init(part.cut(params)))
+        return MaskedState(self.members[0].init(_part(keep, True, params).cut(params)))
 
     def unpack(self, state):
-        return [_masked_state(state, "`masked`")]
+        errors.require_state("masked", MaskedState, state)
+        return [state.inner_state]
 
     def pack(self, states):
         return MaskedState(*states)
 
     def scopes(self, flow, scope):
-        keep = select.resolve_mask(self.mask, flow.outline(scope))
-        return [Part(_chosen(keep, True, _bare(flow, scope)), scope)]
-
-
-def _nones(params: Any, labels: list) -> list[bool]:
-    """Which leaves are `None`; as many as there are labels."""
-    leaves = jax.tree.leaves(outline(params), is_leaf=is_none) if labels else []
-    return [p is None for p in leaves]
+        tree = flow.outline(scope)
+        return [_part(select.resolve_mask(self.mask, tree), True, tree, scope)]
 
 
 class Partition(Composite):
@@ -113,13 +92,13 @@ class Partition(Composite):
     def _resolve(self, tree: Any) -> Labels:
         found = select.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
-        if strange:
+        if strange or not all(map(self._knows, found.empty)):
             tree = outline(tree)
             leaves = jax.tree.leaves(tree, is_leaf=is_none)
             unknown = [i for i in strange if is_array(leaves[i])]
             if unknown:
                 raise self._unknown(found, unknown, errors.paths(tree))
-            found = found.map(x if self._knows(x) else None for x in found)
+            found = found.map(lambda x: x if self._knows(x) else None)
         return found
 
     def _knows(self, label: Any) -> bool:
@@ -136,12 +115,11 @@ class Partition(Composite):
 
     def init(self, params):
         found = self._resolve(params)
-        members = zip(self.names, self.members, strict=True)
-        bare = _nones(params, found)
-        parts = {name: Part(_chosen(found, name, bare)) for name in self.names}
-        return PartitionState(
-            {k: MaskedState(tx.init(parts[k].cut(params))) for k, tx in members}
-        )
+        states = [
+            MaskedState(tx.init(_part(found, name, params).cut(params)))
+            for name, tx in zip(self.names, self.members, strict=True)
+        ]
+        return PartitionState(dict(zip(self.names, states, strict=True)))
 
     def unpack(self, state):
         states = getattr(state, "inner_states", None)
@@ -151,15 +129,18 @@ class Partition(Composite):
                 f"`partition` has states for {list(self.names)}, but got {found}; "
                 "was this state made by another optimizer?"
             )
-        return [_masked_state(states[k], f"`partition` at {k!r}") for k in self.names]
+        for k in self.names:
+            errors.require_state(f"partition[{k!r}]", MaskedState, states[k])
+        return [states[k].inner_state for k in self.names]
 
     def pack(self, states):
         states = map(MaskedState, states)
         return PartitionState(dict(zip(self.names, states, strict=True)))
 
     def scopes(self, flow, scope):
-        found, bare = self._resolve(flow.outline(scope)), _bare(flow, scope)
-        return [Part(_chosen(found, name, bare), scope) for name in self.names]
+        tree = flow.outline(scope)
+        found = self._resolve(tree)
+        return [_part(found, name, tree, scope) for name in self.names]
 
 
 def _cutting(inner: Any) -> GradientTransformationExtraArgs:
@@ -283,9 +264,7 @@ def split(mask: MaskOrFn, inside: str, outside: str, what: str) -> Callable:
     """
 
     def labels(params):
-        found = select.resolve_mask(mask, params, what)
-        treedef = jax.tree.structure(params, is_leaf=is_none)
         names = {True: inside, False: outside, None: None}
-        return treedef.unflatten(names[x] for x in found)
+        return select.resolve_mask(mask, params, what).map(names.get).tree
 
     return labels

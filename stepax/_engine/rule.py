@@ -43,6 +43,11 @@ class Slot:
     encode: Callable = _same
     decode: Callable = _same
 
+    @property
+    def is_array(self) -> bool:
+        """Whether it is stored as one array."""
+        return self.encode is _same
+
     def new(self, p: Any) -> Any:
         p = as_array(p)
         x = self.make(p)
@@ -175,7 +180,9 @@ class Rule:
         fields = getattr(state, "_fields", None)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
-        if not fields and all(hasattr(state, k) for k in wanted):
+        # Every tuple has a method `count`.
+        has = lambda k: hasattr(state, k) and not callable(getattr(state, k))
+        if not fields and all(map(has, wanted)):
             return  # for a rule that keeps nothing, whatever holds nothing
         raise ValueError(
             f"`{self.name}` has a state `{self.State.__name__}` of fields "

@@ -26,7 +26,7 @@ from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 from . import errors
 from .flow import Labels
 from .packed import outline
-from .protocol import MaskedNode, is_array, is_none
+from .protocol import is_array, is_none
 
 
 def is_function(spec: Any) -> bool:
@@ -64,21 +64,32 @@ def resolve(
     kind: a class of labels that are trees themselves.
     """
     tree = outline(tree)
-    if not jax.tree.leaves(tree, is_leaf=is_none):
-        return Labels([])  # also the opaque tree that `map_params` passes to `init`
+    if _has_no_leaf(tree):
+        return _of_no_leaf(spec, tree)
     if is_function(spec) and not _is_like(spec, tree):
         spec = spec(tree)
     if kind is not None:
         found = resolve(_sealed(spec, kind), tree, what)
-        return found.map(x.label if isinstance(x, _Sealed) else x for x in found)
+        return found.map(lambda x: x.label if isinstance(x, _Sealed) else x)
     try:
         return _by_structure(spec, tree)
     except (ValueError, TypeError) as error:
-        if callable(spec):
+        if callable(spec) and type(spec) is not type(tree):
             raise _callable_tree(spec, what) from error
         if _has_mapping(spec):
             return _by_path(spec, tree, what)
         raise errors.mismatch(what, spec, "the parameters", tree) from error
+
+
+def _of_no_leaf(spec: Any, tree: Any) -> Labels:
+    """The labels of empty nodes, where a tree has them, and nobody has to be asked.
+
+    Without leaves is also the opaque tree that `map_params` passes to `init`.
+    """
+    try:
+        return Labels([]) if is_function(spec) else _by_structure(spec, tree)
+    except (ValueError, TypeError):
+        return Labels([])
 
 
 @dataclass(frozen=True)
@@ -112,47 +123,59 @@ def _callable_tree(spec: Any, what: str) -> TypeError:
 
 
 def resolve_mask(spec: Any, tree: Any, what: str = "mask") -> Labels:
-    """A boolean for each leaf of `tree`, `None` only for a `None`; see `resolve`."""
+    """A boolean for each leaf of `tree`, `None` only for no array; see `resolve`."""
     tree = outline(tree)
     labels = resolve(spec, tree, what)
-    if all(type(x) is bool for x in labels):
+    if all(type(x) is bool for x in [*labels, *labels.empty]):
         return labels
     leaves = jax.tree.leaves(tree, is_leaf=is_none)
-    pairs = enumerate(zip(labels, leaves, strict=True))
-    return labels.map(_boolean(x, p, i, tree, what) for i, (x, p) in pairs)
+
+    def boolean(x, i=None):
+        problem = _problem(x)
+        if not problem:
+            return bool(x)
+        if i is None or not is_array(leaves[i]):
+            return None
+        path = errors.paths(tree)[i]
+        raise TypeError(f"the value of `{what}` for {path} {problem}")
+
+    return labels.map(boolean, range(len(labels)))
 
 
-def _boolean(x: Any, leaf: Any, i: int, tree: Any, what: str) -> bool | None:
-    if not is_array(leaf):
-        return x if leaf is None and isinstance(x, bool | None) else False
+def _problem(x: Any) -> str:
+    """Why `x` is no boolean; empty if it is one."""
     if isinstance(x, Tracer):
-        problem = "is traced, but must be known before the program runs"
-    elif not isinstance(x, bool | int | np.bool_ | np.integer | np.ndarray | jax.Array):
-        problem = f"is `{x!r}`, but must be a boolean"
-    elif np.ndim(x) > 0:
-        problem = f"is an array of shape {np.shape(x)}, but must be one boolean"
-    elif not isinstance(x, bool | int) and x.dtype.kind not in "biu":
-        problem = f"is of dtype {x.dtype}, but must be a boolean"
-    else:
-        return bool(x)
-    raise TypeError(f"the value of `{what}` for {errors.paths(tree)[i]} {problem}")
+        return "is traced, but must be known before the program runs"
+    if not isinstance(x, bool | int | np.bool_ | np.integer | np.ndarray | jax.Array):
+        return f"is `{x!r}`, but must be a boolean"
+    if np.ndim(x) > 0:
+        return f"is an array of shape {np.shape(x)}, but must be one boolean"
+    if not isinstance(x, bool | int) and x.dtype.kind not in "biu":
+        return f"is of dtype {x.dtype}, but must be a boolean"
+    return ""
 
 
 def _by_structure(spec: Any, tree: Any) -> Labels:
     found, treedef = jax.tree.flatten(spec, is_leaf=is_none)
     below = treedef.flatten_up_to(tree)
     spans = [len(jax.tree.leaves(x, is_leaf=is_none)) for x in below]
-    labels = [x for x, n in zip(found, spans, strict=True) for _ in range(n)]
-    return Labels(labels, treedef, spans)
+    pairs = list(zip(found, spans, strict=True))
+    labels = [x for x, n in pairs for _ in range(n)]
+    return Labels(labels, treedef, spans, [x for x, n in pairs if n == 0])
 
 
-# Ends the path of a `MaskedNode`, which may stand for more than one leaf.
+# Ends the path of a node without leaves, such as a `MaskedNode`, which may stand for
+# some: a specification may say more than there is.
 _LEFT_OUT = None
 
 
-def _names(path: Iterable, leaf: Any) -> tuple:
+def _names(path: Iterable, end: Any) -> tuple:
     found = names(path)
-    return (*found, _LEFT_OUT) if isinstance(leaf, MaskedNode) else found
+    return (*found, _LEFT_OUT) if _has_no_leaf(end) else found
+
+
+def _has_no_leaf(tree: Any) -> bool:
+    return not jax.tree.leaves(tree, is_leaf=is_none)
 
 
 def names(path: Iterable) -> tuple[str, ...]:
@@ -179,7 +202,7 @@ def _show(path: Iterable) -> str:
 def _by_path(spec: Any, tree: Any, what: str) -> Labels:
     # Leaves that a mask around this one leaves out still count as matched: a pattern
     # for all parameters may stand inside a partition that sees few of them.
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    is_end = lambda x: x is None or _has_no_leaf(x)
     leaves, _ = tree_flatten_with_path(tree, is_leaf=is_end)
     below = {i: _names(path, x) for i, (path, x) in enumerate(leaves)}
     labels = [None] * len(leaves)
@@ -192,7 +215,7 @@ def _by_path(spec: Any, tree: Any, what: str) -> Labels:
             "left"
         )
     pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
-    seen = [(x, leaf) for x, leaf in pairs if not isinstance(leaf, MaskedNode)]
+    seen = [(x, leaf) for x, leaf in pairs if not _has_no_leaf(leaf)]
     found = [x if is_array(leaf) else None for x, leaf in seen]
     return Labels(found, jax.tree.structure(tree, is_leaf=is_none), [1] * len(found))
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.leafwise import keep_dtypes
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, transformation
@@ -130,6 +131,7 @@ def scale_by_backtracking_linesearch(
 
     def update(updates, state, params=None, **extra_args):
         name = "scale_by_backtracking_linesearch"
+        errors.require_state(name, ScaleByBacktrackingLinesearchState, state)
         line = Line(name, updates, state, params, extra_args)
         numbers = as_numbers(settings, line.dtype)
         evaluate = line.at if store_grad else line.value_at

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.leafwise import check_gradients, keep_dtypes
 from .._engine.numerics import safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, transformation
@@ -186,8 +187,10 @@ def scale_by_zoom_linesearch(
         return ScaleByZoomLinesearchState(full(1), full(jnp.inf), grad, info)
 
     def update(updates, state, params=None, **extra_args):
+        name = "scale_by_zoom_linesearch"
+        errors.require_state(name, ScaleByZoomLinesearchState, state)
         check_gradients(updates, grad=state.grad)
-        line = Line("scale_by_zoom_linesearch", updates, state, params, extra_args)
+        line = Line(name, updates, state, params, extra_args)
         numbers = as_numbers(settings, line.dtype)
         goes_on = lambda s: ~s.is_done & (s.count < max_linesearch_steps)
         advance = lambda s: _advance(s, line.at(s.step), line.start, numbers)
@@ -195,8 +198,8 @@ def scale_by_zoom_linesearch(
         end = repeat(goes_on, advance, _begin(line, guess, numbers))
         if verbose:
             jax.debug.callback(_report, line.start, end._replace(best=_bare(end.best)))
-        errors = end.decrease_error, end.curvature_error
-        info = ZoomLinesearchInfo(end.count, *errors)
+        found = end.decrease_error, end.curvature_error
+        info = ZoomLinesearchInfo(end.count, *found)
         step, value, grad = end.best.step, end.best.value, line.gradient(end.best)
         new = ScaleByZoomLinesearchState(step, value, grad, info)
         return line.updates(step), keep_dtypes(new, state)

@@ -156,7 +156,8 @@ def _sides(lower, upper):
 
 def _known(x, nothing, dtype=None):
     """The numbers of a bound in a dtype; `None` if they are not known."""
-    if isinstance(x, Tracer | jax.ShapeDtypeStruct):
+    is_known = x is None or (is_array(x) and not isinstance(x, jax.ShapeDtypeStruct))
+    if not is_known or isinstance(x, Tracer):
         return None
     return np.asarray(nothing if x is None else x, dtype)
 

@@ -124,6 +124,7 @@ def scale_by_galore(
         return GaLoreState(jnp.zeros([], jnp.int32), base.init(low), projector)
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("scale_by_galore", GaLoreState, state)
         flow, found = Flow(updates, params), views(updates)
         old = align(flow, state.projector, "projector")
         projector = branch(

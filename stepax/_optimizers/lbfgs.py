@@ -95,7 +95,7 @@ def scale_by_lbfgs(
         return ScaleByLBFGSState(count, zeros(), zeros(), memory(), memory(), weights)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_fields("scale_by_lbfgs", ScaleByLBFGSState, state)
+        errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
         flow = Flow(updates, params)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]

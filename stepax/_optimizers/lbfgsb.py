@@ -132,7 +132,7 @@ def lbfgsb(
         return LBFGSBState(count(), *trees, *numbers, search.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_fields("lbfgsb", LBFGSBState, state)
+        errors.require_state("lbfgsb", LBFGSBState, state)
         flow = Flow(updates, params)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]

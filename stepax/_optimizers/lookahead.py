@@ -93,6 +93,7 @@ def lookahead(
         return LookaheadState(fast.init(params), jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("lookahead", LookaheadState, state)
         if not isinstance(params, LookaheadParams):
             raise TypeError(
                 f"`params` is {errors.describe(params)}, but `lookahead` needs "

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.compose import build
 from .._engine.leafwise import keep_dtypes
 from .._engine.moments import square
@@ -143,6 +144,7 @@ def mechanize(
         return MechanicState._make([base.init(params), *tuner.init(params)[:-1]])
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("mechanize", MechanicState, state)
         was, *own = state
         tuned = _Tuned._make([*own, jax.tree.map(as_array, updates)])
         u, inner = base.update(updates, was, params, **extra_args)

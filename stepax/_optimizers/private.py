@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.chain import chain
 from .._engine.flow import Flow, is_float0, is_still
 from .._engine.numerics import widen
@@ -78,6 +79,11 @@ def differentially_private_aggregate(
         return DifferentiallyPrivateAggregateState(typed_key(key))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state(
+            "differentially_private_aggregate",
+            DifferentiallyPrivateAggregateState,
+            state,
+        )
         flow = Flow(updates, None)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         _check_examples(flow, live)

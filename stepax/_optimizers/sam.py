@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine import reduce
+from .._engine import errors, reduce
 from .._engine.apply import apply_updates
 from .._engine.compose import build
 from .._engine.control import branch
@@ -134,6 +134,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
     """One step a call."""
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("sam", SAMState, state)
         _check(params)
         # Else a step that does not read them all would not see that they differ.
         cache = {"cache": state.cache} if period > 1 else {}
@@ -165,6 +166,7 @@ def _opaque(
     """All steps in one call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):
+        errors.require_state("sam", SAMState, state)
         _check(params)
         if grad_fn is None:
             raise ValueError(

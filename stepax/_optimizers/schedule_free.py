@@ -90,7 +90,7 @@ class _ScheduleFree(Composite):
         return self.pack([tx.init(params) for tx in self.members])
 
     def unpack(self, state):
-        errors.require_fields("schedule_free", ScheduleFreeState, state)
+        errors.require_state("schedule_free", ScheduleFreeState, state)
         own = (getattr(state, k) for k in _Average._fields)
         return [state.base_optimizer_state, _Average(*own)]
 

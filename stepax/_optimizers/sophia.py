@@ -92,6 +92,9 @@ def hutchinson_estimator_diag_hessian(
         return HutchinsonState(_key(random_seed))
 
     def update(updates, state, params=None, obj_fn=None, **extra_args):
+        errors.require_state(
+            "hutchinson_estimator_diag_hessian", HutchinsonState, state
+        )
         if obj_fn is None:
             raise ValueError(
                 "`hutchinson_estimator_diag_hessian` reads the keyword `obj_fn`, the "
@@ -212,7 +215,7 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
         return SophiaState(count, mu, nu, estimator.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_fields("sophia", SophiaState, state)
+        errors.require_state("sophia", SophiaState, state)
         old = state.nu, state.hessian_fn_state
 
         def estimate():

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import errors
 from .._engine.compose import Guards
 from .._engine.control import branch
 from .._engine.leafwise import (
@@ -247,6 +248,7 @@ class MultiSteps:
         updates: a gradient, or updates from before in a chain.
         extra_args: for the inner transformation; it sees those of the k-th call.
         """
+        errors.require_state("MultiSteps", MultiStepsState, state)
         skip, seen = self._should_skip(updates, state.gradient_step, params)
         state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
 

@@ -67,7 +67,7 @@ class _Averaging(Composite):
         return self.pack([tx.init(params) for tx in self.members])
 
     def unpack(self, state):
-        errors.require_fields("average_params", AverageParamsState, state)
+        errors.require_state("average_params", AverageParamsState, state)
         return [state.inner_state, _Average(state.count, state.average)]
 
     def pack(self, states):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.control import branch
 from .._engine.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.numerics import safe_increment, strong, widen
@@ -61,9 +62,9 @@ def conditionally_transform(
 
     Raises a `TypeError` if it returns no single boolean.
     """
-    make = lambda inner_state, step: ConditionallyTransformState(inner_state, step)
     condition = should_transform_fn, forward_extra_args
-    return _conditional(inner, condition, make, lambda updates: updates)
+    name, same = "conditionally_transform", lambda updates: updates
+    return _conditional(name, inner, condition, ConditionallyTransformState, same)
 
 
 @public("wrapper")
@@ -84,15 +85,16 @@ def conditionally_mask(
 
     Raises a `TypeError` if it returns no single boolean.
     """
-    make = lambda inner_state, step: ConditionallyMaskState(step, inner_state)
     condition = should_transform_fn, forward_extra_args
-    return _conditional(inner, condition, make, zeros_like_updates)
+    name, zeros = "conditionally_mask", zeros_like_updates
+    return _conditional(name, inner, condition, ConditionallyMaskState, zeros)
 
 
 def _conditional(
+    name: str,
     inner: GradientTransformation,
     condition: tuple[ConditionFn, bool],
-    make: Callable,
+    State: type,
     otherwise: Callable,
 ) -> GradientTransformationExtraArgs:
     """`inner` where the condition holds, else `otherwise` of the updates."""
@@ -101,9 +103,10 @@ def _conditional(
     should_transform, is_informed = condition
 
     def init(params):
-        return make(inner_state=inner.init(params), step=jnp.zeros([], jnp.int32))
+        return State(inner_state=inner.init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state(name, State, state)
         # Both branches must return the same types.
         updates, old = map_gradients(_floating, updates), state.inner_state
 
@@ -114,7 +117,7 @@ def _conditional(
         chosen = should_transform(state.step, **(extra_args if is_informed else {}))
         skip = lambda: (otherwise(updates), old)
         updates, new = branch(_boolean(chosen), transform, skip)
-        return updates, make(inner_state=new, step=safe_increment(state.step))
+        return updates, State(inner_state=new, step=safe_increment(state.step))
 
     return transformation(init, update, inner=None if is_informed else (inner,))
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import errors
 from .._engine.compose import step_or_stay
 from .._engine.leafwise import all_finite
 from .._engine.numerics import safe_increment
@@ -58,6 +59,7 @@ def apply_if_finite(
         return ApplyIfFiniteState(zero(), jnp.array(True), zero(), inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("apply_if_finite", ApplyIfFiniteState, state)
         finite = all_finite(updates)
         count = safe_increment(state.notfinite_count)
         count = jnp.where(finite, jnp.zeros_like(count), count)

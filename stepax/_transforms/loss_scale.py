@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.leafwise import all_finite, map_gradients, step_or_stay
 from .._engine.numerics import safe_increment
 from .._engine.precision import compute_dtype, mixing
@@ -85,6 +86,7 @@ def dynamic_loss_scale(
         return DynamicLossScaleState(scale, zero(), zero(), inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)
         scale, good, skipped, old = state
 
         def accept():

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from .._engine import errors
 from .._engine.leafwise import keep_dtypes
 from .._engine.narrow import Widened, is_narrower, widen_narrow
 from .._engine.precision import floating
@@ -66,6 +67,7 @@ def master_weights(
         return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("master_weights", MasterWeightsState, state)
         old = state.inner_state
         seen = Widened(updates, params, wide, state.masters)
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import errors
 from .._engine.numerics import has_numbers
 from .._engine.protocol import (
     EmptyState,
@@ -57,6 +58,7 @@ def snapshot(
         return SnapshotState({measure_name: jax.tree.map(_own, found)})
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("snapshot", SnapshotState, state)
         found = {measure_name: measure(updates)}
         return updates, SnapshotState(_settled(found, state.measurement))
 
@@ -121,6 +123,7 @@ def monitor(
         return MonitorState(known, tuple(states))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("monitor", MonitorState, state)
         found, states = {}, []
         pairs = zip(members.items(), state.measure_states, strict=True)
         for (name, tx), s in pairs:
@@ -207,6 +210,7 @@ def observe(
         return ObserveState(_zeros(found), inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("observe", ObserveState, state)
         after, new = inner.update(updates, state.inner_state, params, **extra_args)
         found = measure(updates, after, params)
         return after, ObserveState(_settled(found, state.metrics), new)
@@ -241,6 +245,7 @@ def measure_with_ema(
         )
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_states("`measure_with_ema`, which has two,", 2, state)
         nothing, state = state
         found = jax.tree.map(_floating, measure(updates))
         averaged, state = mean.update(found, state)

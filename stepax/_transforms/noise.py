@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine import deprecated
+from .._engine import deprecated, errors
 from .._engine.leafwise import map_gradients
 from .._engine.numerics import safe_increment, widen
 from .._engine.packing import by_leaf
@@ -57,6 +57,7 @@ def add_noise(
         return AddNoiseState(jnp.zeros([], jnp.int32), typed_key(key))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("add_noise", AddNoiseState, state)
         return _step(updates, state, eta, gamma)
 
     return transformation(*by_leaf(init, update))

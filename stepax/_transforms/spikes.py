@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine import errors
 from .._engine.compose import step_or_stay
 from .._engine.numerics import safe_increment
 from .._engine.precision import mixing
@@ -99,6 +100,7 @@ def skip_spikes(
         return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
 
     def step(updates, state, params, x, extra_args):
+        errors.require_state("skip_spikes", SkipSpikesState, state)
         usual = (state.accepted < warmup) | _is_usual(x, state, factor)
         usual = usual & jnp.isfinite(x).all()
         n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))

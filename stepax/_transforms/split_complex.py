@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import errors
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -54,6 +55,9 @@ def split_real_and_imaginary(
         return SplitRealAndImaginaryState(inner.init(_split(params)))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state(
+            "split_real_and_imaginary", SplitRealAndImaginaryState, state
+        )
         params = None if params is None else _split(params)
         old = state.inner_state
         pairs, new = inner.update(_split(updates), old, params, **extra_args)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
+from .._engine import errors
 from .._engine.leafwise import keep_dtypes
 from .._engine.narrow import Widened, widen_narrow
 from .._engine.precision import mixing
@@ -60,6 +61,7 @@ def stochastic_rounding(
         return StochasticRoundingState(data, inner.init(wide))
 
     def update(updates, state, params=None, **extra_args):
+        errors.require_state("stochastic_rounding", StochasticRoundingState, state)
         old, seen = state.inner_state, Widened(updates, params, jnp.float32)
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
         then, now = jax.random.split(
