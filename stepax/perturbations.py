@@ -20,6 +20,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
 from ._engine import errors
+from ._engine.calls import explained
 from ._engine.numerics import has_numbers, strong, widen
 from ._engine.protocol import is_none
 from ._names import attributes
@@ -86,6 +87,7 @@ class Normal:
 _GUMBEL = Gumbel()
 
 
+@explained
 def make_perturbed_fun(
     fun: Callable[[Any], Any],
     num_samples: int = 1000,

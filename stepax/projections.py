@@ -12,9 +12,8 @@ order is needed.  The simplex is found without sorting and without raveling, so 
 sharded leaf is not gathered.
 """
 
-import functools as ft
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ from . import tree as trees
 from ._engine import errors
 from ._engine.apply import map_pairs
 from ._engine.numerics import abs_sq, has_numbers, root, strong, widen
+from ._engine.precision import mixing
 from ._engine.protocol import is_array, is_none
 from ._names import attributes
 
@@ -40,22 +40,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _promoting(f: Callable[P, R]) -> Callable[P, R]:
-    """Let a narrow leaf meet a wide threshold, whatever the user's rule for dtypes."""
-
-    @ft.wraps(f)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with jax.numpy_dtype_promotion("standard"):
-            return f(*args, **kwargs)
-
-    return run
-
-
-@_promoting
+@mixing  # a narrow leaf may meet a wide threshold
 def projection_non_negative(tree: Any) -> Any:
     """The nearest point without negative elements: max(x, 0).
 
@@ -67,7 +52,7 @@ def projection_non_negative(tree: Any) -> Any:
     return _map(jax.nn.relu, tree)
 
 
-@_promoting
+@mixing
 def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
@@ -84,7 +69,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     return _bound(tree, upper, "upper", jnp.minimum)
 
 
-@_promoting
+@mixing
 def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     """The nearest point of a hypercube: min(max(x, 0), scale).
 
@@ -98,7 +83,7 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     return projection_box(tree, 0, scale)
 
 
-@_promoting
+@mixing
 def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point without negative elements whose sum is `scale`.
 
@@ -113,7 +98,7 @@ def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     return _simplex(tree, _radius(scale))
 
 
-@_promoting
+@mixing
 def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to at most `scale`.
 
@@ -131,7 +116,7 @@ def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, y: jnp.where(is_inside, x, y), tree, sphere)
 
 
-@_promoting
+@mixing
 def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to `scale`.
 
@@ -146,7 +131,7 @@ def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, size: size.astype(x.dtype) * _sign(x), tree, sizes)
 
 
-@_promoting
+@mixing
 def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
 
@@ -163,7 +148,7 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
 
 
-@_promoting
+@mixing
 def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
@@ -184,7 +169,7 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
 
 
-@_promoting
+@mixing
 def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose elements are of size at most `scale`.
 
@@ -208,7 +193,7 @@ def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(leaf, tree)
 
 
-@_promoting
+@mixing
 def projection_vector(x: Any, a: Any) -> Any:
     """The nearest point on the line through 0 along a: y = a ⟨a, x⟩ / ⟨a, a⟩.
 
@@ -222,7 +207,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     return _map(lambda x, a: _product(along, a, x), x, a)
 
 
-@_promoting
+@mixing
 def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ = b: y = x - a (⟨a, x⟩ - b) / ⟨a, a⟩.
 
@@ -237,7 +222,7 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     return _map(lambda x, a: x - _product(beyond, a, x), x, a)
 
 
-@_promoting
+@mixing
 def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ <= b: y = x - a max(⟨a, x⟩ - b, 0) / ⟨a, a⟩.
 

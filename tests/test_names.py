@@ -4,7 +4,10 @@ import ast
 import inspect
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import stepax
@@ -77,6 +80,10 @@ MODULES = [
 ]
 
 
+# Where Optax's main branch has a parameter by position that 0.2.8 lacks.
+POSITIONAL = {("adabelief", "weight_decay"), ("prodigy", "weight_decay_mask")}
+
+
 @pytest.mark.parametrize(
     ("path", "name"), [pair for path in MODULES for pair in shared(path)]
 )
@@ -92,4 +99,27 @@ def test_parameters_are_those_of_optax(path, name):
             assert p.kind == wanted[key].kind
             assert (p.default is p.empty) == (wanted[key].default is p.empty)
         else:
-            assert p.kind is p.KEYWORD_ONLY and p.default is not p.empty
+            assert p.kind is p.KEYWORD_ONLY or (name, key) in POSITIONAL
+            assert p.default is not p.empty
+
+
+def test_what_optax_s_main_branch_takes_by_position_is_taken_so():
+    by_name = stepax.adabelief(0.1, 0.9, 0.999, 1e-16, 1e-16, weight_decay=0.01)
+    assert stepax.adabelief(0.1, 0.9, 0.999, 1e-16, 1e-16, 0.01) == by_name
+    given = 1.0, (0.9, 0.999), None, 1e-8, 1e-6, 1.0, 0.1, False
+    mask = {"w": True, "b": False}
+    by_name = stepax.contrib.prodigy(*given, weight_decay_mask=mask)
+    assert stepax.contrib.prodigy(*given, mask) == by_name
+
+
+def test_a_private_optimizer_is_injected_with_a_key():
+    numbers: Any = {"learning_rate": 0.1, "l2_norm_clip": 1.0, "noise_multiplier": 1.0}
+    tx = stepax.inject_hyperparams(stepax.contrib.dpsgd)(**numbers, key=0)
+    p = {"w": jnp.ones(2)}
+    examples = {"w": jnp.ones((3, 2))}
+    found = tx.update(examples, tx.init(p), p)[0]
+    plain = stepax.contrib.dpsgd(**numbers, key=0)
+    np.testing.assert_allclose(
+        found["w"], plain.update(examples, plain.init(p), p)[0]["w"], rtol=1e-6
+    )
+    assert set(tx.init(p).hyperparams) == set(numbers)

@@ -2,10 +2,14 @@
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import optax.contrib
 import pytest
-from cases import make, rows
+from cases import ARGUMENTS, make, rows
+from keywords import keywords
 
 import stepax
 from stepax._engine.ranges import ANY, RANGES, Range
@@ -26,7 +30,10 @@ def ranged():
 
 def outside(allowed: Range):
     """Numbers that a range does not hold."""
-    yield allowed.least - 1.0
+    if allowed.least > -np.inf:
+        yield allowed.least - 1.0
+    if not allowed.is_cap:
+        yield np.inf
     yield float("nan")
     if allowed.excludes_least:
         yield allowed.least
@@ -39,7 +46,7 @@ def test_a_number_out_of_range_is_an_error_that_says_which(row, name, allowed):
     for x in outside(allowed):
         message = f"`{row.name}`: `{name}` must be "
         with pytest.raises(ValueError) as caught:
-            make(row, **{name: x})
+            make(row, **{name: (x, x) if name == "betas" else x})
         assert message in str(caught.value)
         assert str(allowed) in str(caught.value)
         assert str(x) in str(caught.value)
@@ -66,10 +73,12 @@ def test_numbers_of_losses_are_checked(call, message):
 
 
 def test_numpy_s_numbers_and_pairs_are_checked():
-    with pytest.raises(ValueError, match=r"`adam`: `b1` must be in \[0, 1\), but is 1"):
-        stepax.adam(1e-3, np.float32(1))
-    with pytest.raises(ValueError, match=r"`betas` must be in \[0, 1\)"):
-        stepax.contrib.prodigy(betas=(0.9, 1.0))
+    with pytest.raises(
+        ValueError, match=r"`adam`: `b1` must be in \[-1, 1\], but is 1.5"
+    ):
+        stepax.adam(1e-3, np.float32(1.5))
+    with pytest.raises(ValueError, match=r"`betas` must be in \[0, 1\]"):
+        stepax.contrib.prodigy(betas=(0.9, 1.5))
 
 
 def test_arrays_and_schedules_are_not_read():
@@ -85,3 +94,71 @@ def test_injected_numbers_are_checked():
 def test_a_negative_rate_says_how_to_ascend():
     with pytest.raises(ValueError, match="change the sign of the gradients"):
         stepax.sgd(-0.1)
+
+
+def ends():
+    """Each end that a range holds, of the first factory of ours and Optax's with it."""
+    found = {}
+    for row in ROWS.values():
+        homes = vars(optax) | vars(optax.contrib)
+        theirs = homes.get(row.name)
+        if theirs is None or row.kind in ("measure", "aggregate", "wrapper"):
+            continue
+        known = inspect.signature(theirs).parameters
+        if "hessian_diagonal_fn" in known:
+            continue  # it reads another function of the loss
+        for name in known.keys() & inspect.signature(row.factory).parameters.keys():
+            allowed = row.ranges.get(name) or RANGES.get(name, ANY)
+            for end in {allowed.least, allowed.most, np.inf}:
+                if end in allowed and allowed is not ANY and name != "betas":
+                    found.setdefault((name, end), (row, theirs))
+    for (name, end), (row, theirs) in found.items():
+        yield pytest.param(row, theirs, name, end, id=f"{name}={end}-{row.name}")
+
+
+def ten_numbers(make, name, end):
+    """The updates of two steps."""
+    needed = inspect.signature(make).parameters.values()
+    given = {p.name: ARGUMENTS[p.name] for p in needed if p.default is p.empty}
+    whole = inspect.signature(make).parameters[name].annotation is int
+    tx = stepax.with_extra_args_support(
+        make(**given | {name: int(end) if whole else end})
+    )
+    p = {"w": jnp.array([[1.0, -2.0], [0.5, 3.0]]), "b": jnp.float32(0.5)}
+    state, us = tx.init(p), []
+    for g in (p, jax.tree.map(lambda x: 0.7 - x, p)):
+        u, state = tx.update(g, state, p, **keywords(g))
+        us += jax.tree.leaves(u)
+    return np.concatenate([np.ravel(x) for x in us])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("row", "theirs", "name", "end"), list(ends()))
+def test_at_the_ends_of_a_range_the_numbers_are_those_of_optax(row, theirs, name, end):
+    found = ten_numbers(row.factory, name, end)
+    with jax.numpy_dtype_promotion("standard"):
+        wanted = ten_numbers(theirs, name, end)
+    assert np.isfinite(found).all() or not np.isfinite(wanted).all()
+    # Optax divides 0 by 0 at some ends, where ours may stay where it is.
+    at = np.isfinite(wanted)
+    np.testing.assert_allclose(found[at], wanted[at], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: stepax.adam(1e-3, b1=0.0, b2=1.0),
+        lambda: stepax.adam(1e-3, b1=-0.5),
+        lambda: stepax.scale_by_factored_rms(decay_rate=-0.8),
+        lambda: stepax.sgd(1, momentum=-0.3),
+        lambda: stepax.clip_by_global_norm(float("inf")),
+        lambda: stepax.polyak_sgd(max_learning_rate=float("inf"), f_min=-float("inf")),
+        lambda: stepax.add_noise(0.1, -0.5, key=0),
+        lambda: stepax.scale(-1.0),
+        lambda: stepax.scale(1j),
+        lambda: stepax.scale_by_learning_rate(-0.1),
+        lambda: stepax.add_decayed_weights(-0.1),
+    ],
+)
+def test_what_optax_takes_with_a_meaning_is_taken(make):
+    assert make().recipe is not None

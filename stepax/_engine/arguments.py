@@ -5,9 +5,7 @@ a hyperparameter where numbers may be arrays, and a function is a schedule where
 are taken and nothing says that it is a function of anything else.
 """
 
-import functools as ft
 import inspect
-import types
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -17,55 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import ranges, registry, select
+from . import calls, hints, registry, select
+from .hints import Hint, members
 from .protocol import (
     GradientTransformationExtraArgs,
     is_array,
     with_extra_args_support,
 )
+from .scalars import require_array, returned_by, scalar, unwatched
 from .stateful import StatefulSchedule
 
 
-# What an annotation says of a parameter: the members of the union; empty if nothing.
-_Hint = list
-
 _REALS = (float, np.number, np.floating)
 _NUMBERS = (*_REALS, complex, np.ndarray, jax.Array)
-
-
-def _members(hint: Any) -> _Hint:
-    """The members of a union, and of unions within it."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [x for part in typing.get_args(hint) for x in _members(part)]
-    return [hint]
-
-
-def _hints(factory: Callable) -> dict[str, _Hint]:
-    """What the factory says of its parameters."""
-    inner: Any = factory
-    while isinstance(inner, ft.partial):
-        inner = inner.func
-    names = getattr(inspect.unwrap(inner), "__globals__", {})
-    parameters = inspect.signature(factory).parameters.values()
-    return {p.name: _hint(p.annotation, names) for p in parameters}
-
-
-def _hint(annotation: Any, names: dict) -> _Hint:
-    if annotation is inspect.Parameter.empty:
-        return []
-    if isinstance(annotation, str):
-        try:
-            annotation = eval(annotation, names)
-        except Exception:
-            return []  # it uses names that exist for the type checker alone
-    return _members(annotation)
 
 
 # Parts of the names of parameters, without annotation, that are for other functions.
 _NO_SCHEDULE = ("mask", "label", "dtype", "filter", "spec", "_fn", "numbers")
 
 
-def _takes_schedule(name: str, hint: _Hint, default: Any) -> bool:
+def _takes_schedule(name: str, hint: Hint, default: Any) -> bool:
     """Whether a function for a parameter is one of the step."""
     functions = [h for h in hint if typing.get_origin(h) is Callable]
     if functions and not any(map(_is_of_number, functions)):
@@ -83,12 +52,12 @@ def _is_of_number(function: Any) -> bool:
     arguments = next(iter(typing.get_args(function)), None)
     if not isinstance(arguments, list):
         return True  # it does not say
-    members = _members(arguments[0]) if len(arguments) == 1 else []
-    is_tree = Any in members or any(map(typing.get_origin, members))
-    return not is_tree and any(x is int or x in _NUMBERS for x in members)
+    given = members(arguments[0]) if len(arguments) == 1 else []
+    is_tree = Any in given or any(map(typing.get_origin, given))
+    return not is_tree and any(x is int or x in _NUMBERS for x in given)
 
 
-def _is_number(name: str, x: Any, hint: _Hint) -> bool:
+def _is_number(name: str, x: Any, hint: Hint) -> bool:
     """Whether an argument that is an array is a hyperparameter."""
     dtype = jnp.result_type(x)
     if jnp.issubdtype(dtype, jnp.floating):
@@ -102,7 +71,7 @@ def _is_number(name: str, x: Any, hint: _Hint) -> bool:
     return not hint or (int not in hint and any(h in _NUMBERS for h in hint))
 
 
-def _role(name: str, x: Any, hint: _Hint, default: Any) -> str:
+def _role(name: str, x: Any, hint: Hint, default: Any) -> str:
     """What an argument is: "number", "schedule", or "fixed"."""
     if isinstance(x, type | np.dtype):
         return "fixed"
@@ -121,24 +90,29 @@ class Call:
     """
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
-        self.factory = factory
-        signature = inspect.signature(factory)
-        self.bound = signature.bind(*args, **kwargs)
-        self.bound.apply_defaults()
-        self.parameters = signature.parameters
         row = registry.ROWS.get(getattr(factory, "__name__", ""))
-        if row and row.factory is factory:  # its own calls will be with arrays
-            ranges.check(row.name, self.bound.arguments, row.ranges)
+        self.factory = factory
+        is_ours = row is not None and row.factory is factory
+        own: Any = getattr(factory, "scalars", None) if is_ours else None
+        self.scalars = own  # its signature is what it takes, not what it shows
+        signature = own.signature if own else inspect.signature(factory)
+        name = getattr(factory, "__name__", type(factory).__name__)
+        self.name = f"`{name}`"
+        self.bound = calls.bind(name, signature, args, kwargs)
+        self.parameters = signature.parameters
+        if own:
+            checked = own.checked(self.bound.arguments, may_inject=True)
+            self.bound.arguments |= {k: unwatched(x) for k, x in checked.items()}
         kinds = {p.kind: name for name, p in self.parameters.items()}
         self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
-        hints = _hints(self.factory)
+        said = hints.of_parameters(self.factory)
         numbers, schedules = {}, {}
         for name, x in self.arguments().items():
             default = self.default(name)
-            role = _role(name, x, hints.get(name, []), default)
+            role = _role(name, x, said.get(name, []), default)
             if name in static:
                 continue
             if role == "number":
@@ -151,6 +125,21 @@ class Call:
         """All arguments; those of `**kwargs` under their own names."""
         named = dict(self.bound.arguments)
         return named | named.pop(self.rest) if self.rest else named
+
+    def read(self, numbers: dict, scheduled: dict) -> dict:
+        """Values of hyperparameters, looked at before they become arrays.
+
+        numbers: as they are in the state, where anything may have been written.
+        scheduled: what schedules returned.
+        """
+        if self.scalars:
+            numbers = self.scalars.checked(numbers)
+        subject = f"{self.name}: `{{}}`".format
+        for k, x in numbers.items():
+            require_array(subject(k), x)
+        one = scalar if self.scalars else require_array
+        now = {k: one(returned_by(subject(k)), x) for k, x in scheduled.items()}
+        return numbers | now
 
     def default(self, name: str) -> Any:
         parameter = self.parameters.get(name)

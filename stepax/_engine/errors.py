@@ -70,6 +70,15 @@ def require_state(name: str, kind: Any, state: Any) -> None:
         raise alien(name, kind, state)
 
 
+def no_float(name: str, path: str, dtype: Any) -> TypeError:
+    """A gradient of integers, or of booleans, which no step can follow."""
+    return TypeError(
+        f"`{name}` trains floating-point numbers, but the gradient at {path} is of "
+        f"dtype {dtype}; cast it and its parameter, or leave them out: by `masked`, or "
+        "by `None` as the gradient"
+    )
+
+
 def require_states(owner: str, number: int, state: Any) -> None:
     """Raise unless a state is so many states, in a tuple without names."""
     is_plain = isinstance(state, tuple | list) and not hasattr(state, "_fields")

@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 
 from . import deprecated, errors
 from .arguments import Call
+from .calls import explained
 from .compose import keeps_dtypes
 from .leafwise import keep_dtypes
 from .numerics import safe_increment
@@ -28,6 +29,7 @@ from .protocol import (
     transformation,
 )
 from .recipe import recipe
+from .shown import original
 from .stateful import StatefulSchedule, WrappedSchedule
 from .twin import twin
 
@@ -135,7 +137,7 @@ def _injected(
     def init(params):
         wide = dtype or scalar_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
-        values = numbers | {k: s(states[k]) for k, s in schedules.items()}
+        values = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
         # Arrays of its own: a state that keeps one of them must not share its buffer.
         inner = call.again(cast(values.items(), wide)).init(params)
         count = jnp.zeros([], jnp.int32)
@@ -145,7 +147,8 @@ def _injected(
     def update(updates, state, params=None, **extra_args):
         wide = dtype or scalar_dtype(updates if params is None else params)
         found, states = _read(state, names, known), state.hyperparams_states
-        found |= {k: s(states[k], **extra_args) for k, s in schedules.items()}
+        now = {k: s(states[k], **extra_args) for k, s in schedules.items()}
+        found |= call.read({k: found[k] for k in numbers}, now)
         values = cast([(k, found[k]) for k in names], wide)
         tx = call.again(values)
         new, inner = tx.update(updates, state.inner_state, params, **extra_args)
@@ -174,6 +177,7 @@ def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[st
     return names
 
 
+@explained
 def inject_hyperparams(
     inner_factory: Callable[..., GradientTransformation],
     static_args: str | Iterable[str] = (),
@@ -197,13 +201,14 @@ def inject_hyperparams(
     Raises a `ValueError` for a name in `static_args` that is no parameter.
     Returns a function with the parameters of `inner_factory`.
     """
-    static = tuple(sorted(_static_names(inner_factory, static_args)))
+    factory = original(inner_factory)
+    static = tuple(sorted(_static_names(factory, static_args)))
     dtype = None if hyperparam_dtype is None else jnp.dtype(hyperparam_dtype)
     name = getattr(inner_factory, "__name__", repr(inner_factory))
 
     @ft.wraps(inner_factory)
     def make(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
-        tx: Any = _injected(inner_factory, static, dtype, args, kwargs)
+        tx: Any = _injected(factory, static, dtype, args, kwargs)
         shown = [*map(repr, args), *(f"{k}={x!r}" for k, x in kwargs.items())]
         title = f"inject_hyperparams({name})({', '.join(shown)})"
         tx.recipe = replace(tx.recipe, title=title)
@@ -212,11 +217,12 @@ def inject_hyperparams(
     return make
 
 
+@explained
 def inject_stateful_hyperparams(
     inner_factory: Callable[..., GradientTransformation],
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: DTypeLike | None = None,
 ) -> Callable[..., GradientTransformationExtraArgs]:
     """The former name of `inject_hyperparams`."""
-    deprecated.warn("inject_stateful_hyperparams")
+    deprecated.warn("inject_stateful_hyperparams", stacklevel=3)  # past `explained`
     return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

@@ -30,6 +30,11 @@ class Pass:
         self.rules = tuple(rules)
         self.size = len(self.rules)
 
+    @ft.cached_property
+    def name(self) -> str:
+        """How profiles and traces name what it does."""
+        return "_then_".join(rule.name for rule in self.rules)
+
     # At the first step, because a rule is given its recipe after this pass was made.
     @ft.cached_property
     def sources(self) -> tuple:
@@ -52,7 +57,7 @@ class Pass:
     ) -> list:
         # The precision of all that meets in a rule is the same, but real factors meet
         # complex gradients, which strict promotion would not allow.
-        with jax.numpy_dtype_promotion("standard"):
+        with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
             if not isinstance(flow, PackedFlow):
                 return self._run(flow, states, scopes, extra)
             runs, reached = flow.runs(scopes, [rule.by_leaf for rule in self.rules])
@@ -104,6 +109,8 @@ class Pass:
             row = tuple(tuple(column[i] for column in columns[n]) for n in on)
             for n, slots in zip(on, row, strict=True):
                 self._check_slots(flow, i, self.rules[n], slots)
+            if on and not precision.is_inexact(flow.leaves[i]):
+                self._check_trained(flow, i, on, row)
             rows.append(row)
         return rows
 
@@ -124,6 +131,19 @@ class Pass:
                     f"gradient at {flow.path(i)}: was this state made by another "
                     "optimizer, or for other parameters?"
                 )
+
+    def _check_trained(self, flow, i, on, row):
+        """Raise for an integer that would be trained, and rounded at each step.
+
+        The gradient of a floating-point parameter may be an integer.
+        """
+        rules = [self.rules[n] for n in on]
+        names = [x.trains or x.name for x in rules if x.trains or x.keeps_gradients]
+        known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
+        if flow.whole_params is not None:
+            known += [jnp.asarray(p) for p in flow.params[i : i + 1] if is_array(p)]
+        if names and not any(map(precision.is_inexact, known)):
+            raise errors.no_float(names[0], flow.path(i), flow.leaves[i].dtype)
 
     def _params(self, flow, active):
         readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}

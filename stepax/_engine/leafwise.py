@@ -53,6 +53,16 @@ def _check(flow: Flow, i: int, name: str, x: Any) -> None:
     flow.check_shape(i, jnp.shape(x), f"`{name}`")
 
 
+def require_floats(name: str, updates: Any, params: Any = None) -> None:
+    """Raise a `TypeError` for integers as the gradient of what is no float either."""
+    flow = Flow(updates, params)
+    for i, g in enumerate(flow.leaves):
+        if is_still(g) or is_inexact(g):
+            continue
+        if params is None or not is_inexact(jnp.asarray(flow.params[i])):
+            raise errors.no_float(name, flow.path(i), g.dtype)
+
+
 def check_gradients(updates: Any, /, **others: Any) -> None:
     """Raise as `map_gradients` would, where the other trees do not fit."""
     map_gradients(_as_it_is, updates, **others)

@@ -4,6 +4,7 @@ The arithmetic of a pass is done in this dtype and rounded once, at its end.
 """
 
 import functools as ft
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -65,6 +66,8 @@ def mixing(f: Callable[P, R]) -> Callable[P, R]:
         with jax.numpy_dtype_promotion("standard"):
             return f(*args, **kwargs)
 
+    shown: Any = mixed
+    shown.__signature__ = inspect.signature(f)  # for tools that do not unwrap
     return mixed
 
 

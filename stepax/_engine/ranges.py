@@ -1,7 +1,10 @@
 """Which numbers an argument may be, by its name; so that no factory checks for itself.
 
-Python's and NumPy's numbers are checked where a factory is called.  Arrays of JAX are
-not: they may be traced, and reading one would wait for the device.
+What is refused can mean nothing, or ascends: a decay above 1, with which a mean grows
+without end; a term below 0 that keeps a divisor off 0; a count of less than nothing.
+The ends of each range are compared with Optax by a test.  Python's and NumPy's numbers
+are checked where a factory is called.  Arrays of JAX are not: they may be traced, and
+reading one would wait for the device.
 """
 
 import math
@@ -13,9 +16,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Range:
-    """An interval, without its upper end where that is said.
+    """An interval of finite numbers, without its upper end where that is said.
 
     hint: what to do instead, in the message.
+    is_cap: whether infinity is one of them, as for a bound that is never reached.
     """
 
     least: float = -math.inf
@@ -23,46 +27,59 @@ class Range:
     excludes_most: bool = False
     excludes_least: bool = False
     hint: str = ""
+    is_cap: bool = False
 
     def __contains__(self, x: Any) -> bool:
         above = x > self.least if self.excludes_least else x >= self.least
-        return above and (x < self.most if self.excludes_most else x <= self.most)
+        below = x < self.most if self.excludes_most else x <= self.most
+        return above and below and (self.is_cap or math.isfinite(x))
 
     def __str__(self) -> str:
+        if self.least == -math.inf:
+            return "a number" if self.is_cap else "a finite number"
         if self.most == math.inf:
             return f"above {self.least}" if self.excludes_least else f">= {self.least}"
         left = "(" if self.excludes_least else "["
         right = ")" if self.excludes_most else "]"
         return f"in {left}{self.least}, {self.most}{right}"
 
+    def refuse(self, subject: str, x: Any) -> ValueError:
+        """The error for a number that is not in this range."""
+        finite = self.least > -math.inf and self.most == math.inf and math.isinf(x)
+        allowed = f"{self} and finite" if finite else f"{self}"
+        return ValueError(f"{subject} must be {allowed}, but is {x}{self.hint}")
+
 
 ANY = Range()
 AT_LEAST_0 = Range(0)
 AT_LEAST_1 = Range(1)
+BOUND = Range(is_cap=True)
+CAP = Range(0, is_cap=True)
 POSITIVE = Range(0, excludes_least=True)
-BELOW_1 = Range(0, 1, excludes_most=True)
+POSITIVE_CAP = Range(0, excludes_least=True, is_cap=True)
 UP_TO_1 = Range(0, 1)
+# Of a mean of gradients or steps.  One below 0 damps what runs in circles, as games do
+# (Gidel et al., 2019, arXiv:1807.04740).
+MOMENTUM = Range(-1, 1)
 RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 
 RANGES = {
-    "adam_b1": BELOW_1,
-    "adam_b2": BELOW_1,
+    "adam_b1": MOMENTUM,
+    "adam_b2": UP_TO_1,
     "adam_eps_root": AT_LEAST_0,
     "adam_learning_rate": RATE,
     "adam_weight_decay": AT_LEAST_0,
-    "alpha": AT_LEAST_0,
-    "b1": BELOW_1,
-    "b2": BELOW_1,
-    "b3": BELOW_1,
-    "beta": BELOW_1,
-    "betas": BELOW_1,
-    "beta3": BELOW_1,
-    "decay": BELOW_1,
-    "decay_rate": UP_TO_1,
-    "momentum": UP_TO_1,
-    "rho": BELOW_1,
+    "b1": MOMENTUM,
+    "b2": UP_TO_1,
+    "b3": UP_TO_1,
+    "beta": MOMENTUM,
+    "betas": UP_TO_1,
+    "beta3": UP_TO_1,
+    "decay": UP_TO_1,
+    "momentum": MOMENTUM,
+    "rho": UP_TO_1,
     "learning_rate": RATE,
-    "max_learning_rate": RATE,
+    "max_learning_rate": Range(0, hint=RATE.hint, is_cap=True),
     "weight_decay": AT_LEAST_0,
     "weight_decay_rate": AT_LEAST_0,
     "eps": AT_LEAST_0,
@@ -71,21 +88,21 @@ RANGES = {
     "estim_lr0": POSITIVE,
     "estim_lr_coef": POSITIVE,
     "eta": AT_LEAST_0,
-    "eta_minus": Range(0, 1, excludes_least=True, excludes_most=True),
-    "eta_plus": Range(1, excludes_least=True),
-    "clip_threshold": POSITIVE,
-    "clipping": AT_LEAST_0,
-    "clipping_threshold": POSITIVE,
-    "gamma": AT_LEAST_0,
+    "eta_minus": UP_TO_1,
+    "eta_plus": AT_LEAST_1,
+    "clip_threshold": POSITIVE_CAP,
+    "clipping": CAP,
+    "clipping_threshold": CAP,
+    "f_min": BOUND,
     "init_estim_sq_dist": AT_LEAST_0,
     "initial_accumulator_value": AT_LEAST_0,
     "initial_scale": AT_LEAST_0,
     "k": AT_LEAST_1,
+    "lower_bound": BOUND,
     "max_consecutive_errors": AT_LEAST_0,
-    "max_delta": AT_LEAST_0,
-    "max_norm": AT_LEAST_0,
-    "max_step_size": AT_LEAST_0,
-    "min_dim_size_to_factor": AT_LEAST_0,
+    "max_delta": CAP,
+    "max_norm": CAP,
+    "max_step_size": CAP,
     "min_norm": AT_LEAST_0,
     "min_scale": AT_LEAST_0,
     "min_step_size": AT_LEAST_0,
@@ -93,26 +110,21 @@ RANGES = {
     "num_betas": AT_LEAST_1,
     "reps_rel": POSITIVE,
     "s_init": POSITIVE,
-    "slow_step_size": UP_TO_1,
-    "threshold": AT_LEAST_0,
+    "scaling": RATE,
+    "slow_step_size": AT_LEAST_0,
+    "threshold": CAP,
     "trust_coefficient": AT_LEAST_0,
     "update_interval": AT_LEAST_1,
     "warmup_steps": AT_LEAST_0,
-    "weight_lr_power": AT_LEAST_0,
 }
 
 
 def check(name: str, arguments: Mapping[str, Any], own: Mapping[str, Range]) -> None:
     """Raise for the first number that is outside its range.
 
-    own: the ranges in which the factory `name` differs from `RANGES`.
+    own: the ranges in which the function `name` differs from `RANGES`.
     """
-    for key, given in arguments.items():
+    for key, x in arguments.items():
         allowed = own.get(key) or RANGES.get(key)
-        if allowed is None:
-            continue
-        for x in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(x, Real) and not isinstance(x, bool) and x not in allowed:
-                raise ValueError(
-                    f"`{name}`: `{key}` must be {allowed}, but is {given}{allowed.hint}"
-                )
+        if allowed and isinstance(x, Real) and x not in allowed:
+            raise allowed.refuse(f"`{name}`: `{key}`", x)

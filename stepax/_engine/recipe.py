@@ -10,9 +10,12 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from . import deprecated, ranges
+from . import calls, deprecated
+from .compose import part_of, parts
 from .protocol import Transformation, transformation
 from .ranges import Range
+from .rule import Rule
+from .scalars import Scalars, unwatched
 
 
 P = ParamSpec("P")
@@ -138,6 +141,23 @@ def _plain(x: Any) -> Any:
     return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
 
 
+def in_scope(name: str, update: Callable) -> Callable:
+    """`update`, whose work profiles and traces find under a name."""
+
+    @ft.wraps(update)
+    def named(*args, **kwargs):
+        with jax.named_scope(name):
+            return update(*args, **kwargs)
+
+    return named
+
+
+def _mark_as_training(tx: Any, name: str) -> None:
+    for rule in parts(part_of(tx)):
+        if isinstance(rule, Rule):
+            rule.trains = name
+
+
 def recipe(
     factory: Callable[P, R], own_ranges: Mapping[str, Range] = {}
 ) -> Callable[P, R]:
@@ -145,25 +165,32 @@ def recipe(
 
     own_ranges: the ranges of its arguments that are not those of `ranges.RANGES`.
     """
-    signature = inspect.signature(factory)
-    name = factory.__name__
+    scalars = Scalars(factory, own_ranges)
+    name, signature = scalars.name, scalars.signature
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        for k, x in bound.arguments.items():
-            bound.arguments[k] = _plain(x)
-        ranges.check(name, bound.arguments, own_ranges)
+        bound = calls.bind(name, signature, args, kwargs)
+        checked = scalars.checked(bound.arguments)
+        for k, x in checked.items():
+            checked[k] = _plain(x)
+            bound.arguments[k] = unwatched(checked[k])
         if deprecated.is_replaced(name):
             deprecated.warn(name, stacklevel=2)
-        tx: Any = factory(*bound.args, **bound.kwargs)
+        given = inspect.BoundArguments(signature, OrderedDict(checked))
+        tx: Any = factory(*given.args, **given.kwargs)
         if not isinstance(tx, Transformation):
             return tx
-        named: Any = transformation(tx.init, tx.update, tx.node, inner=tx.inner)
+        if "learning_rate" in signature.parameters:
+            _mark_as_training(tx, name)
+        update = tx.update if tx.node else in_scope(name, tx.update)
+        named: Any = transformation(tx.init, update, tx.node, inner=tx.inner)
         named.recipe = Recipe(make, factory, bound)
         if getattr(tx.node, "recipe", named) is None:
             tx.node.recipe = named.recipe  # the innermost factory made the rule
         return named
 
+    made: Any = make
+    made.__signature__ = signature  # `inspect.getfullargspec` unwraps nothing
+    made.scalars = scalars
     return make

@@ -134,6 +134,7 @@ class Rule:
     guard: whether it cleans each gradient by itself and keeps only flags of what it
         found, so that `MultiSteps` runs it on every micro-batch.
     recipe: the factory that made it and its arguments; set by `recipe`.
+    trains: the optimizer that it is part of, which refuses integers; set by `recipe`.
     """
 
     leaf: Callable | None
@@ -149,6 +150,7 @@ class Rule:
     by_leaf: bool = False
     guard: bool = False
     recipe: Any = None
+    trains: str = ""
 
     def __post_init__(self):
         self.by_leaf |= not all(slot.alike for slot in self.slots.values())
@@ -156,6 +158,11 @@ class Rule:
     @property
     def name(self) -> str:
         return self.recipe.build.__name__ if self.recipe else self.State.__name__
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether its slots are made of gradients, which flags of a guard are not."""
+        return bool(self.slots) and not self.guard
 
     def pour(self, arrays: dict) -> "Rule":
         """The rule itself; a `Mould` makes one for given arrays."""

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._engine.calls import explained
 from .._engine.control import branch
 from .._engine.flow import Flow
 from .._engine.leafwise import keep_dtypes
@@ -17,6 +18,7 @@ from .line import put
 _MISSING = object()
 
 
+@explained
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
     *,

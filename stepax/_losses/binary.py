@@ -15,9 +15,11 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from .._engine import ranges
+from .._engine.calls import explained
 from .inputs import fit, floats
 
 
+@explained
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """Cross-entropy of each element between a sigmoid and a probability.
 
@@ -34,6 +36,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Ar
     return _cross_entropy(x, y).astype(jnp.result_type(logits))
 
 
+@explained
 def sigmoid_focal_loss(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -56,7 +59,8 @@ def sigmoid_focal_loss(
     point, ValueError where shapes do not fit.
     """
     given = {"alpha": alpha, "gamma": gamma}
-    ranges.check("sigmoid_focal_loss", given, {"alpha": ranges.UP_TO_1})
+    own = {"alpha": ranges.UP_TO_1, "gamma": ranges.AT_LEAST_0}
+    ranges.check("sigmoid_focal_loss", given, own)
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y})
     weight = _power(_whole(gamma), x, y, jnp.asarray(gamma, x.dtype))

@@ -19,12 +19,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine import ranges
+from .._engine.calls import explained
 from .._engine.numerics import root
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes
 from .softmax import log_sum_exp
 
 
+@explained
 def ntxent(
     embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07
 ) -> jax.Array:
@@ -59,6 +61,7 @@ def ntxent(
     return (jnp.sum(losses) / jnp.maximum(pairs, 1)).astype(dtype)
 
 
+@explained
 def triplet_margin_loss(
     anchors: ArrayLike,
     positives: ArrayLike,

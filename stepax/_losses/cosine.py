@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .._engine.numerics import root
 from .inputs import Axis, fit, floats, mask, normal_axes
 
 
+@explained
 def cosine_similarity(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -41,6 +43,7 @@ def cosine_similarity(
     return jnp.sum(unit(p, axes, least) * unit(t, axes, least), axes).astype(dtype)
 
 
+@explained
 def cosine_distance(
     predictions: ArrayLike,
     targets: ArrayLike,

@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import floats, whole_labels
 from .softmax import log_softmax
 
 
+@explained
 def ctc_loss(
     logits: ArrayLike,
     logit_paddings: ArrayLike,
@@ -39,6 +41,7 @@ def ctc_loss(
     )[0]
 
 
+@explained
 def ctc_loss_with_forward_probs(
     logits: ArrayLike,
     logit_paddings: ArrayLike,

@@ -14,11 +14,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import deprecated
+from .._engine.calls import explained
 from .._engine.numerics import logarithm
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
 
+@explained
 def kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -40,6 +42,7 @@ def kl_divergence(
     return jnp.sum(_relative(log_p, t), axes, where=counts).astype(dtype)
 
 
+@explained
 def kl_divergence_with_log_targets(
     log_predictions: ArrayLike,
     log_targets: ArrayLike,
@@ -64,6 +67,7 @@ def kl_divergence_with_log_targets(
     return jnp.sum(terms, axes, where=counts).astype(dtype)
 
 
+@explained
 def generalized_kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -87,6 +91,7 @@ def generalized_kl_divergence(
     return jnp.sum(terms, axes, where=counts).astype(dtype)
 
 
+@explained
 def convex_kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -94,7 +99,7 @@ def convex_kl_divergence(
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Deprecated: write `generalized_kl_divergence`, which has the same arguments."""
-    deprecated.warn("convex_kl_divergence")
+    deprecated.warn("convex_kl_divergence", stacklevel=3)  # past `explained`
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 
 

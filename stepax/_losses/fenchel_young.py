@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import fit, floating, floats
 from .softmax import times_log
 
 
+@explained
 def make_fenchel_young_loss(
     max_fun: Callable[..., ArrayLike],
 ) -> Callable[..., jax.Array]:

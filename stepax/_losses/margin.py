@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import at_label, check_same_shape, fit, floats, score_at_label
 
 
+@explained
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     """How far each output falls short of a margin of 1: max(0, 1 - y f).
 
@@ -26,6 +28,7 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     return jnp.maximum(1 - y * f, 0).astype(dtype)
 
 
+@explained
 def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     """How far each output is on the wrong side: max(0, -y f).
 
@@ -39,6 +42,7 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Arr
     return jnp.maximum(-y * f, 0).astype(dtype)
 
 
+@explained
 def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the right class falls short of a margin of 1 to the others.
 
@@ -56,6 +60,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     return jnp.max(jnp.where(is_label, 0, behind + 1), axis=-1)
 
 
+@explained
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the right class is behind the best: max_j s_j - s_label.
 

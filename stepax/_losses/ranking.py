@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import broadcast, fit, floats, mask
 from .softmax import left_out, log_softmax, times_log
 
 
+@explained
 def ranking_softmax_loss(
     logits: ArrayLike,
     labels: ArrayLike,

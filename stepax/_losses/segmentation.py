@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .._engine.numerics import quotient
 from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
@@ -30,6 +31,7 @@ from .softmax import log_softmax
 _RAREST = 1e-6
 
 
+@explained
 def dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -77,6 +79,7 @@ def dice_loss(
     return loss.astype(dtype)
 
 
+@explained
 def multiclass_generalized_dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -113,6 +116,7 @@ def multiclass_generalized_dice_loss(
     return jnp.mean(loss).astype(dtype)
 
 
+@explained
 def binary_dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine import ranges
+from .._engine.calls import explained
 from .inputs import Axis, broadcast, floats, mask, normal_axes
 
 
+@explained
 def smooth_labels(
     labels: ArrayLike,
     alpha: ArrayLike,

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import (
     Axis,
     at_label,
@@ -26,6 +27,7 @@ from .inputs import (
 )
 
 
+@explained
 def softmax_cross_entropy(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -52,6 +54,7 @@ def softmax_cross_entropy(
     return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
 
 
+@explained
 def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """Cross-entropy between a softmax and distributions, over the last axis.
 
@@ -63,6 +66,7 @@ def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Arra
     return softmax_cross_entropy(logits, labels)
 
 
+@explained
 def softmax_cross_entropy_with_integer_labels(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -101,6 +105,7 @@ def softmax_cross_entropy_with_integer_labels(
     return jnp.where(is_counted, loss, 0).astype(dtype)
 
 
+@explained
 def poly_loss_cross_entropy(
     logits: ArrayLike,
     labels: ArrayLike,

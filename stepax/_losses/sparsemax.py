@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.calls import explained
 from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
 
 
+@explained
 def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """The sparsemax loss of two classes, for each element.
 
@@ -33,6 +35,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     return loss.astype(floating(dtype))
 
 
+@explained
 def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """The sparsemax loss of many classes.
 

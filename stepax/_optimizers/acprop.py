@@ -45,7 +45,7 @@ def scale_by_acprop(
         nu = b2 nu + (1 - b2) |g - mu|² + eps_root
         mu = b1 mu + (1 - b1) g
 
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1).
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
     eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     center_late: whether nu gets |g - mu|² of the new mean, as in the paper.
     """

@@ -53,7 +53,7 @@ def scale_by_belief(
         nu = b2 nu + (1 - b2) |g - mu|² + eps_root
         u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t)) + eps)
 
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1).
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
     eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     nesterov: whether to look one step ahead with the mean.
     """
@@ -77,9 +77,9 @@ def adabelief(
     b2: ArrayLike = 0.999,
     eps: ArrayLike = 1e-16,
     eps_root: ArrayLike = 1e-16,
+    weight_decay: ScalarOrSchedule | None = None,
     *,
     nesterov: bool = False,
-    weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdaBelief, with decoupled weight decay.

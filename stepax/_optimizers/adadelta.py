@@ -43,7 +43,7 @@ def scale_by_adadelta(
         u = sqrt(e_x + eps) / sqrt(e_g + eps) g
         e_x = rho e_x + (1 - rho) |u|²
 
-    rho: decay of both means, in [0, 1).
+    rho: decay of both means, in [0, 1].
     eps: added inside the roots, above 0; the first update has its size.
     """
 

@@ -171,7 +171,7 @@ def adafactor(
         `scale_by_factored_rms`, which names two of them `step_offset` and `epsilon`.
     multiply_by_parameter_scale: whether there is a factor rms(p).
     clipping_threshold: largest rms of u, at least 1; none if `None`.
-    momentum: decay of the mean, in [0, 1); there is none if `None`.
+    momentum: decay of the mean, in [0, 1]; there is none if `None`.
     dtype_momentum: stored dtype of the mean.
     weight_decay_rate: the whole factor of p, not multiplied by the learning rate.
     weight_decay, weight_decay_rate: numbers at least 0, or schedules of the step; no

@@ -55,7 +55,7 @@ def scale_by_adam(
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
         u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1).
+    b1, b2: decay of the means of g and |g|², in [0, 1].
     eps: added to the root, at least 0.
     eps_root: added inside the root; above 0 to differentiate through the update.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.

@@ -34,8 +34,8 @@ def scale_by_adamax(
         mu = b1 mu + (1 - b1) g,   nu = max(|g| + eps, b2 nu)
         u = mu / (1 - b1^t) / nu
 
-    b1: decay of the mean of g, in [0, 1).
-    b2: how slowly a large gradient is forgotten, in [0, 1).
+    b1: decay of the mean of g, in [0, 1].
+    b2: how slowly a large gradient is forgotten, in [0, 1].
     eps: added to |g|, above 0.
     """
 

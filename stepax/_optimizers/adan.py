@@ -65,7 +65,7 @@ def scale_by_adan(
 
     with m' = m / (1 - b1^t), and so on, and c the `change_factor`.
 
-    b1, b2, b3: decay of the means, in [0, 1).
+    b1, b2, b3: decay of the means, in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
     """

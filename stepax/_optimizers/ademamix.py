@@ -63,8 +63,8 @@ def scale_by_ademamix(
         nu = b2 nu + (1 - b2) |g|²
         u = (m1 / (1 - b1^t) + alpha m2) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1).
-    b3: decay of the slow mean, in [0, 1), near 1; or a schedule of the step.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    b3: decay of the slow mean, in [0, 1], near 1; or a schedule of the step.
     alpha: weight of the slow mean, at least 0; or a schedule of the step.
     eps, eps_root: added to the root, and inside it; at least 0.
     mu_dtype: stored dtype of `m1` and `m2`; the parameter's if `None`.

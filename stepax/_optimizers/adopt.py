@@ -52,7 +52,7 @@ def scale_by_adopt(
 
     At the first step nu = |g|² and u = 0.  Complex numbers are clipped in length.
 
-    b1, b2: decay of the means of x and |g|², in [0, 1).
+    b1, b2: decay of the means of x and |g|², in [0, 1].
     eps: lower bound of the root, at least 0.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     nesterov: whether to look one step ahead with the mean.

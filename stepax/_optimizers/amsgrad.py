@@ -60,7 +60,7 @@ def scale_by_amsgrad(
         nu_max = max(nu_max, nu / (1 - b2^t))
         u = mu / (1 - b1^t) / (sqrt(nu_max + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1).
+    b1, b2: decay of the means of g and |g|², in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.

@@ -19,6 +19,7 @@ from .._engine.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.ranges import AT_LEAST_0
 from .._engine.registry import public
 from .._engine.rule import REAL, START, Rule, Slot
 from .._engine.twin import twin
@@ -44,7 +45,7 @@ class COCOBState(NamedTuple):
     reward: Any
 
 
-@public(paper=PAPER)
+@public(paper=PAPER, ranges={"alpha": AT_LEAST_0})
 def scale_by_cocob(
     alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8
 ) -> GradientTransformation:
@@ -81,7 +82,7 @@ def scale_by_cocob(
     return build(Rule(leaf, COCOBState, slots, needs_params=True))
 
 
-@public("optimizer", paper=PAPER)
+@public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0})
 def cocob(
     learning_rate: ScalarOrSchedule = 1.0,
     alpha: ArrayLike = 100.0,

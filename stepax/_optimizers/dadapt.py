@@ -90,7 +90,7 @@ def dadapt_adamw(
         p = p - m / (sqrt(v) + eps) - weight_decay a p
 
     learning_rate: a number near 1, or a schedule of the step that ends below it.
-    betas: b1 and b2, in [0, 1).
+    betas: b1 and b2, in [0, 1].
     eps: added to the root, above 0.
     estim_lr0: first value of d, above 0 and below the distance.
     weight_decay: a number at least 0, or a schedule of the step.

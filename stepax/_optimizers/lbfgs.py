@@ -29,6 +29,7 @@ from .._engine import errors, precision
 from .._engine.chain import chain
 from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
+from .._engine.leafwise import require_floats
 from .._engine.numerics import root, safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
@@ -96,6 +97,7 @@ def scale_by_lbfgs(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
+        require_floats("scale_by_lbfgs", updates, params)
         flow = Flow(updates, params)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from .._engine import errors, precision
 from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
-from .._engine.leafwise import check_gradients, keep_dtypes
+from .._engine.leafwise import check_gradients, keep_dtypes, require_floats
 from .._engine.meshes import gathered, lying_as
 from .._engine.numerics import length, root, safe_increment
 from .._engine.partition import identity
@@ -133,6 +133,7 @@ def lbfgsb(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("lbfgsb", LBFGSBState, state)
+        require_floats("lbfgsb", updates, params)
         flow = Flow(updates, params)
         live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
         pick = lambda leaves: [leaves[i] for i in live]

@@ -48,8 +48,8 @@ def scale_by_lion(
         x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
         u = sign(x),   tanh(smooth_beta x),   or x clipped to [-1, 1]
 
-    b1: weight of the mean in the mixture, in [0, 1).
-    b2: decay of the mean of g, in [0, 1).
+    b1: weight of the mean in the mixture, in [0, 1].
+    b2: decay of the mean of g, in [0, 1].
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     mode: "hard", "smooth" or "refined", for the three u above.
     smooth_beta: steepness of the smooth sign, above 0.

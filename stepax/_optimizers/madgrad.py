@@ -62,7 +62,7 @@ def scale_by_madgrad(
         u = (1 - momentum) (z - p)
 
     learning_rate: a number at least 0, or a schedule of the step.
-    momentum: part of the way that is left over, in [0, 1).
+    momentum: part of the way that is left over, in [0, 1].
     eps: added to the root and to the learning rate, at least 0.
     """
 

@@ -97,7 +97,7 @@ def momo(
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
     learning_rate: largest step size; a number, or a schedule of the step.
-    beta: decay of the means, in [0, 1).
+    beta: decay of the means, in [0, 1].
     lower_bound: of the loss.
     weight_decay: a number at least 0, or a schedule of the step.
     adapt_lower_bound: whether to raise the bound as far as the losses tell.
@@ -171,7 +171,7 @@ def momo_adam(
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
     learning_rate: largest step size; a number, or a schedule of the step.
-    b1, b2: decay of the means, and of that of |g|², in [0, 1).
+    b1, b2: decay of the means, and of that of |g|², in [0, 1].
     eps: added to the root, above 0.
     lower_bound, weight_decay, adapt_lower_bound, proximal_decay, weight_decay_mask: as
         in `momo`.

@@ -123,7 +123,7 @@ def scale_by_muon(
 
     ns_coeffs: (a, b, c) of all steps, or (n, 3) numbers for n; or "muon", or "dion".
     ns_steps: steps of the iteration, where `ns_coeffs` does not say; at least 0.
-    beta: decay of the mean, in [0, 1).
+    beta: decay of the mean, in [0, 1].
     eps: added to the norm by which m is divided first, at least 0.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     adaptive: whether to multiply by the dual norm of m.

@@ -54,7 +54,7 @@ def scale_by_nadam(
         m = b(t + 1) mu / (1 - B(t + 1)) + (1 - b(t)) g / (1 - B(t))
         u = m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1).
+    b1, b2: decay of the means of g and |g|², in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     momentum_decay: how fast the momentum grows, at least 0.
     """

@@ -61,7 +61,7 @@ def scale_by_novograd(
         mu = b1 mu + g / (sqrt(nu + eps_root) + eps) + weight_decay p
         u = mu
 
-    b1, b2: decay of the sum and of the mean, in [0, 1).
+    b1, b2: decay of the sum and of the mean, in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay, see `masked`; with one, the state is that

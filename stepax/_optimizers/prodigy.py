@@ -58,7 +58,6 @@ def prodigy(
     estim_lr_coef: ArrayLike = 1.0,
     weight_decay: ScalarOrSchedule = 0.0,
     safeguard_warmup: bool = False,
-    *,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW whose learning rate is multiplied by an estimate d of the distance.
@@ -70,7 +69,7 @@ def prodigy(
         p = p - a m / (sqrt(v) + d eps) - weight_decay a p
 
     learning_rate: a number near 1, or a schedule of the step that ends below it.
-    betas, beta3: b1 and b2, and b3, in [0, 1); b3 is sqrt(b2) if `None`.
+    betas, beta3: b1 and b2, and b3, in [0, 1]; b3 is sqrt(b2) if `None`.
     eps: added to the root, in units of d; above 0.
     estim_lr0: first value of d, above 0 and below the distance.
     estim_lr_coef: factor of the estimate, above 0.

@@ -52,7 +52,7 @@ def scale_by_radam(
         u = r m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)   if rho >= threshold
         u = m   otherwise
 
-    b1, b2: decay of the means of g and |g|², in [0, 1); b2 above 0.6.
+    b1, b2: decay of the means of g and |g|², in [0, 1]; b2 above 0.6.
     eps, eps_root: added to the root, and inside it; at least 0.
     threshold: of rho, the number of gradients that the mean square rests on; above 4.
     nesterov: whether to look one step ahead with the mean.

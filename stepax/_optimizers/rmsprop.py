@@ -81,7 +81,7 @@ def scale_by_rms(
         nu = decay nu + (1 - decay) |g|²
         u = g / sqrt(nu + eps),   or g / (sqrt(nu) + eps)
 
-    decay: of the mean of |g|², in [0, 1).
+    decay: of the mean of |g|², in [0, 1].
     eps: above 0.
     initial_scale: first value of `nu`, at least 0.
     eps_in_sqrt: whether `eps` is added inside the root.
@@ -111,7 +111,7 @@ def scale_by_stddev(
         mu = decay mu + (1 - decay) g,   nu = decay nu + (1 - decay) |g|²
         u = g / sqrt(nu - |mu|² + eps),   or g / (sqrt(nu - |mu|²) + eps)
 
-    decay: of the means of g and |g|², in [0, 1).
+    decay: of the means of g and |g|², in [0, 1].
     eps: above 0.
     initial_scale: first value of `nu`, at least 0.
     eps_in_sqrt: whether `eps` is added inside the root.

@@ -233,7 +233,7 @@ def schedule_free_adamw(
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
 
-    b2: decay of the mean of |g|², in [0, 1).
+    b2: decay of the mean of |g|², in [0, 1].
     eps: added to the root, at least 0.
     weight_decay: a number at least 0, or a schedule of the step.
     The others are those of `schedule_free_sgd`, and what it raises.

@@ -22,7 +22,7 @@ from .._engine.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import UP_TO_1
+from .._engine.ranges import MOMENTUM
 from .._engine.registry import public
 from .._engine.rule import Rule, Slot
 from .._engine.twin import twin
@@ -39,7 +39,7 @@ class TraceState(NamedTuple):
     trace: Any
 
 
-@public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": UP_TO_1})
+@public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": MOMENTUM})
 def trace(
     decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformation:
@@ -123,7 +123,7 @@ def signum(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    beta: decay of the mean, in [0, 1).
+    beta: decay of the mean, in [0, 1].
     accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
     """
     return chain(

@@ -63,7 +63,7 @@ def scale_by_simplified_ademamix(
 
     The sum is 1 / (1 - b1) times as large as a mean: take a lower learning rate.
 
-    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1).
+    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1].
     alpha: additional weight of the gradient, at least 0; or a schedule of the step.
     eps, eps_root: added to the root, and inside it; at least 0.
     """

@@ -52,7 +52,7 @@ def scale_by_sm3(
         u = b1 u + (1 - b1) g / sqrt(s + eps),   0 where s = 0
         mu_k = max of s over all axes but k
 
-    b1, b2: decay of the mean update, in [0, 1), and of the squares, in [0, 1].
+    b1, b2: decay of the mean update, in [0, 1], and of the squares, in [0, 1].
     eps: added inside the root, at least 0.
     """
 
@@ -84,7 +84,7 @@ def sm3(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    momentum: decay of the mean update, in [0, 1).
+    momentum: decay of the mean update, in [0, 1].
     """
     return chain(
         scale_by_sm3(momentum),

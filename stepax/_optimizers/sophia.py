@@ -36,6 +36,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.ranges import AT_LEAST_0
 from .._engine.recipe import recipe
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot, counted, is_trainable
@@ -117,7 +118,7 @@ def hutchinson_estimator_diag_hessian(
 _HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
 
 
-@public("optimizer", paper=PAPER, holomorphic=False)
+@public("optimizer", paper=PAPER, holomorphic=False, ranges={"gamma": AT_LEAST_0})
 def sophia(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike = 0.965,
@@ -144,7 +145,7 @@ def sophia(
         p = p - learning_rate (u + weight_decay p)
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2, eps: decay of the means, in [0, 1); lower bound of the divisor, above 0.
+    b1, b2, eps: decay of the means, in [0, 1]; lower bound of the divisor, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
     gamma: factor of the curvature, above 0; with more of it, less is clipped.
     clip_threshold: largest |u|, above 0; `None` does not clip.

@@ -52,8 +52,8 @@ def scale_by_yogi(
 
     with c1 = 1 - b1^t and c2 = 1 - b2^t, or both 1 without `bias_correction`.
 
-    b1: decay of the mean of g, in [0, 1).
-    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1).
+    b1: decay of the mean of g, in [0, 1].
+    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     initial_accumulator_value: first value of both `mu` and `nu`, at least 0.
     bias_correction: whether to correct the means as Adam does.

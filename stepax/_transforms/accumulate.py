@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine import errors
+from .._engine.calls import explained
 from .._engine.compose import Guards
 from .._engine.control import branch
 from .._engine.leafwise import (
@@ -182,6 +183,7 @@ class MultiSteps:
     Raises a `ValueError` for a k below 1, a `TypeError` for one that is no integer.
     """
 
+    @explained
     def __init__(
         self,
         opt: GradientTransformation,

@@ -141,7 +141,7 @@ def average_params(
     average is of what the parameters become.
 
     inner: the transformation.
-    decay: d, weight of the past, in [0, 1), or a schedule of t - 1; `None` for the
+    decay: d, weight of the past, in [0, 1], or a schedule of t - 1; `None` for the
         uniform average (SWA).
     debias: whether the average begins with the first parameters that enter, else with
         those before.

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.compose import build
 from .._engine.moments import bias_correction, ema as mix
 from .._engine.protocol import GradientTransformation
+from .._engine.ranges import MOMENTUM
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule, Slot, counted
 from .._engine.twin import twin
@@ -22,7 +23,7 @@ class EmaState(NamedTuple):
     ema: Any
 
 
-@public()
+@public(ranges={"decay": MOMENTUM})
 def ema(
     decay: ArrayLike, debias: bool = True, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformation:
@@ -31,7 +32,7 @@ def ema(
         ema = decay ema + (1 - decay) g
         u = ema / (1 - decay^t)   if debias, else ema
 
-    decay: weight of the past, in [0, 1).
+    decay: weight of the past, in [0, 1].
     debias: whether to make up for the start at zero.
     accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
     """

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine import deprecated, errors
-from .._engine.leafwise import map_gradients
+from .._engine.leafwise import map_gradients, require_floats
 from .._engine.numerics import safe_increment, widen
 from .._engine.packing import by_leaf
 from .._engine.protocol import GradientTransformation, transformation
@@ -58,6 +58,7 @@ def add_noise(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("add_noise", AddNoiseState, state)
+        require_floats("add_noise", updates)
         return _step(updates, state, eta, gamma)
 
     return transformation(*by_leaf(init, update))

@@ -1,0 +1,144 @@
+"""Calls of public functions with arguments that they do not have.
+
+Python's own sentence comes first, because programs look for it, and then what to write.
+"""
+
+import difflib
+import functools as ft
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What other libraries call an argument; the first name that a function has is meant.
+_ELSEWHERE = {
+    "alpha": ("learning_rate", "decay"),
+    "beta": ("decay", "momentum", "b1"),
+    "beta1": ("b1", "adam_b1"),
+    "beta2": ("b2", "adam_b2"),
+    "betas": ("b1", "beta"),
+    "epsilon": ("eps",),
+    "gamma": ("decay", "decay_rate"),
+    "l2": ("weight_decay",),
+    "lr": ("learning_rate", "init_value"),
+    "mask": ("weight_decay_mask",),
+    "momentum": ("b1", "decay", "beta"),
+    "rho": ("decay", "b2"),
+    "wd": ("weight_decay",),
+}
+
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+_BY_NAME = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+def bind(
+    name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of a call of `name`, defaults included.
+
+    Raises a `TypeError` that names the function and the nearest argument.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        raise TypeError(_misuse(name, signature, args, kwargs)) from None
+    bound.apply_defaults()
+    return bound
+
+
+def explained(f: Callable[P, R]) -> Callable[P, R]:
+    """`f`, which says as much of a call that it cannot take as `bind` does."""
+
+    @ft.wraps(f)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return f(*args, **kwargs)
+        except TypeError as error:
+            entered: Any = error.__traceback__
+            if entered.tb_next is not None:
+                raise
+        raise TypeError(_misuse(f.__qualname__, inspect.signature(f), args, kwargs))
+
+    shown: Any = call
+    shown.__signature__ = inspect.signature(f)  # for tools that do not unwrap
+    return call
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at what was meant by `name`; empty if nothing is near."""
+    known = list(known)
+    plain = name.lower().replace("_", "")
+    meant = [k for k in _ELSEWHERE.get(plain, ()) if k in known]
+    alike = {k.lower().replace("_", ""): k for k in known}
+    near = difflib.get_close_matches(plain, alike, 1)
+    found = meant or [alike[k] for k in near]
+    return f"; did you mean `{found[0]}`?" if found else ""
+
+
+def _misuse(
+    name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
+) -> str:
+    """What is wrong with a call, in the order in which Python looks."""
+    parameters = signature.parameters
+    by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
+    by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
+    unknown = [k for k in kwargs if k not in by_name]
+    if unknown:
+        hint = nearest(unknown[0], by_name) or _listed(by_name)
+        return f"{name}() got an unexpected keyword argument {unknown[0]!r}{hint}"
+    twice = [k for k in by_position[: len(args)] if k in kwargs]
+    if twice:
+        return (
+            f"{name}() got multiple values for argument {twice[0]!r}; it is also "
+            f"argument {by_position.index(twice[0]) + 1} by position"
+        )
+    if len(args) > len(by_position):
+        only = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        hint = f"; give {_names(only)} by name" if only else ""
+        return f"{name}() {_surplus(parameters, by_position, args)}{hint}"
+    return f"{name}() missing {_missing(parameters, by_position[len(args) :], kwargs)}"
+
+
+def _listed(known: list[str]) -> str:
+    return (
+        f"; its arguments are {_names(known)}" if known else "; it takes none by name"
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{k}`" for k in names)
+
+
+def _surplus(
+    parameters: Mapping[str, inspect.Parameter], by_position: list[str], args: tuple
+) -> str:
+    most = len(by_position)
+    least = sum(parameters[k].default is inspect.Parameter.empty for k in by_position)
+    takes = f"{most}" if least == most else f"from {least} to {most}"
+    s, were = "" if most == 1 else "s", "was" if len(args) == 1 else "were"
+    return f"takes {takes} positional argument{s} but {len(args)} {were} given"
+
+
+def _missing(
+    parameters: Mapping[str, inspect.Parameter], rest: list[str], kwargs: Mapping
+) -> str:
+    def absent(keys: Iterable[str]) -> Iterator[str]:
+        for k in keys:
+            if parameters[k].default is inspect.Parameter.empty and k not in kwargs:
+                yield repr(k)
+
+    kind, found = "positional", list(absent(rest))
+    if not found:
+        named = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        kind, found = "keyword-only", list(absent(named))
+    s = "" if len(found) == 1 else "s"
+    return f"{len(found)} required {kind} argument{s}: {' and '.join(found)}"
