@@ -32,9 +32,13 @@ def missing(module: str, name: str) -> AttributeError:
     two underscores, which programs ask for to find out what a thing is.
     """
     said = f"module {module!r} has no attribute {name!r}"
+    return AttributeError(said + hint(module, name))
+
+
+def hint(module: str, name: str) -> str:
+    """The names that could be meant by `module.name`; empty if there are none."""
     found = [] if name.startswith("__") else _nearest(module, name)
-    hint = f"; did you mean {' or '.join(f'`{x}`' for x in found)}?" if found else ""
-    return AttributeError(said + hint)
+    return f"; did you mean {' or '.join(f'`{x}`' for x in found)}?" if found else ""
 
 
 def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:

@@ -17,8 +17,10 @@ from typing import Any
 
 import stepax
 
+from .. import _names
 from .._engine.twin import TWINS
 from . import _layout
+from ._signatures import like_optax, prepare
 
 
 class Alias(ModuleType):
@@ -44,7 +46,7 @@ class Alias(ModuleType):
             defining = [home for home in self._homes if name in vars(home)]
             for home in defining or self._homes:
                 with contextlib.suppress(AttributeError):
-                    return getattr(home, name)
+                    return like_optax(getattr(home, name))
             if name in self._beside():
                 return self._finder.module(f"optax._src.{name}")
         raise AttributeError(self._missing(name), name=name, obj=self)
@@ -55,10 +57,11 @@ class Alias(ModuleType):
         return _private("optax._src") if is_inside else []
 
     def _missing(self, name: str) -> str:
-        where = [x.__name__ for x in self._finder.public if hasattr(x, name)]
-        also = f"; `{where[0]}` has it" if where else ""
-        asked = f"{self.__name__}.{name}"
-        return f"Stepax stands for Optax here, and has no `{asked}`{also}"
+        """Optax's own sentence, because programs look for it, and what is near."""
+        homes = self._homes[:1] if self._finder.is_public(self.__name__) else [stepax]
+        hint = _names.hint(homes[0].__name__, name).replace("`stepax", "`optax")
+        said = f"module {self.__name__!r} has no attribute {name!r}"
+        return f"{said}{hint} (Stepax stands for Optax here)"
 
     def __dir__(self) -> list[str]:
         names = {x for home in self._homes for x in vars(home)} | set(vars(self))
@@ -82,6 +85,10 @@ class Finder(MetaPathFinder, Loader):
         names = [x for x in below if not x.startswith("_") and x != "interop"]
         self.public = [stepax, *(importlib.import_module(f"stepax.{x}") for x in names)]
         self.module = ft.cache(lambda name: Alias(name, self))
+
+    def is_public(self, name: str) -> bool:
+        """Whether a module of Optax's is one of ours."""
+        return bool(self._ours(name))
 
     def has(self, name: str) -> bool:
         """Whether there is an alias of this name."""
@@ -151,6 +158,7 @@ def install(*, replace: bool = False) -> None:
     for name in loaded:
         del sys.modules[name]
     _Switch.finder, _Switch.aside = Finder(), loaded
+    prepare(_Switch.finder.public)
     sys.meta_path.insert(0, _Switch.finder)
 
 
