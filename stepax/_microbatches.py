@@ -1,5 +1,7 @@
 """Cutting the arguments of a call into microbatches, without moving a number."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -7,6 +9,63 @@ import jax.numpy as jnp
 
 from ._engine import errors
 from ._engine.protocol import is_none
+
+
+def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:
+    """The batch axis of each argument, by its number or name."""
+    known = [*numbers, *names]
+    if isinstance(in_axes, Mapping):
+        if unknown := [k for k in in_axes if k not in known]:
+            raise ValueError(
+                f"`in_axes` has {unknown[0]!r}, which is in neither `argnums` "
+                f"{numbers} nor `argnames` {names}"
+            )
+        return dict.fromkeys(known, 0) | dict(in_axes)
+    if isinstance(in_axes, int):
+        return dict.fromkeys(known, in_axes)
+    axes = list(in_axes)
+    if len(axes) == len(numbers):
+        axes += [0] * len(names)
+    if len(axes) != len(known):
+        raise ValueError(
+            f"`in_axes` has {len(axes)} axes, expected {len(known)}, one for each of "
+            "`argnums` and `argnames`"
+        )
+    return dict(zip(known, axes, strict=True))
+
+
+def positional(f: Callable) -> list[str]:
+    """The names of the parameters that may be given by position and by name."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def place(name: int | str, args: tuple, kwargs: dict, ordered: list[str]) -> int | str:
+    """Where the argument of a number or name is in a call.
+
+    ordered: the names of the parameters, as far as they are known.
+    """
+    if isinstance(name, str):
+        if name not in kwargs and name not in ordered[: len(args)]:
+            raise ValueError(
+                f"`argnames` has {name!r}, but the call has no such keyword, and no "
+                "such parameter by position"
+            )
+        return name if name in kwargs else ordered.index(name)
+    named = [k for k, x in enumerate(ordered) if x in kwargs]
+    count = max([len(args), *(k + 1 for k in named)])
+    at = name + count if name < 0 else name
+    if 0 <= at < len(args):
+        return at
+    if at not in named:
+        raise ValueError(
+            f"`argnums` has {name}, but the call has {len(args)} positional arguments"
+            + (f" and {sorted(kwargs)}" if kwargs else "")
+        )
+    return ordered[at]
 
 
 def axis_of(x, axis, name):

@@ -10,7 +10,8 @@ trees of axes; `num_real_microbatches` beyond what there is stops at the end.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+import functools as ft
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +21,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from ._engine import errors
+from ._engine.calls import explained
 from ._engine.control import varying
 from ._engine.numerics import widen
-from ._microbatches import Parts, axis_of, count_of, cut, paths, spread
+from ._microbatches import (
+    Parts,
+    axes_of,
+    axis_of,
+    count_of,
+    cut,
+    paths,
+    place,
+    positional,
+    spread,
+)
 from ._names import attributes
 
 
@@ -77,6 +89,7 @@ class Aux(NamedTuple):
     aux: Any
 
 
+@explained
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     """Cut an axis into two, of microbatches and of the rows in each.
 
@@ -98,6 +111,7 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     return treedef.unflatten(map(one, leaves, paths(tree)))
 
 
+@explained
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
@@ -105,18 +119,20 @@ def microbatch(
     accumulator: Any = AccumulationType.SUM,
     *,
     argnames: str | Sequence[str] = (),
-    in_axes: int | Sequence[int] = 0,
+    in_axes: int | Sequence[int] | Mapping[int | str, int] = 0,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
     """A function that evaluates `fun` on one microbatch after another.
 
     fun: from arrays with an axis of examples to a tree of arrays.
-    argnums, argnames: the arguments that have a batch axis.
+    argnums, argnames: the arguments that have a batch axis, by position or name of the
+        parameter; a call may give each of them either way.
     microbatch_size: how many rows `fun` sees at a time, a divisor of the batch size;
         `None` for all.
     accumulator: how results are combined; an `AccumulationType`, an `Accumulator`, or
         a tree of them that is a prefix of the result.
-    in_axes: the batch axis, of all arguments or of each in `argnums` and `argnames`.
+    in_axes: the batch axis, of all arguments or of each in `argnums` and `argnames`; a
+        dict from these has it for some, others have 0.
     num_real_microbatches: how many microbatches are evaluated, the first ones; all if
         `None`.  It may be traced, but then there is no reverse derivative.
 
@@ -126,18 +142,10 @@ def microbatch(
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
     names = [argnames] if isinstance(argnames, str) else list(argnames)
     _check_plan(microbatch_size, num_real_microbatches)
-    known = [*numbers, *names]
-    axes = [in_axes] * len(known) if isinstance(in_axes, int) else list(in_axes)
-    if len(axes) != len(known):
-        raise ValueError(
-            f"`in_axes` has {len(axes)} axes, expected {len(known)}, one for each of "
-            "`argnums` and `argnames`"
-        )
+    known, ordered = axes_of(numbers, names, in_axes), positional(fun)
 
     def run(*args, **kwargs):
-        places: dict[Any, Any] = {}
-        for name, axis in zip(known, axes, strict=True):
-            places[_place(name, args, kwargs)] = axis
+        places = {place(k, args, kwargs, ordered): axis for k, axis in known.items()}
         if microbatch_size is None:
             return fun(*args, **kwargs)
         parts = Parts(args, kwargs, places, microbatch_size)
@@ -146,6 +154,7 @@ def microbatch(
     return run
 
 
+@explained
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: Any = 0,
@@ -197,6 +206,7 @@ def micro_vmap(
     return run
 
 
+@explained
 def micro_grad(
     fun: Callable[..., Any],
     has_aux: bool = False,
@@ -225,12 +235,13 @@ def micro_grad(
     Returns a function like `fun`, whose result are the gradients and an `Aux`.
     """
     batched = [batch_argnums] if isinstance(batch_argnums, int) else [*batch_argnums]
+    ordered = positional(fun)
     gradient = jax.value_and_grad(fun, argnums, has_aux=has_aux)
 
-    def one(*args, **kwargs):
+    def one(places, *args, **kwargs):
         if keep_batch_dim:
             put = lambda x: jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
-            is_batch = [k in _positive(batched, args) for k in range(len(args))]
+            is_batch = [k in places for k in range(len(args))]
             pairs = zip(args, is_batch, strict=True)
             args = [put(x) if yes else x for x, yes in pairs]
             kwargs = put(kwargs)
@@ -239,10 +250,10 @@ def micro_grad(
         return transform_fn(g), Aux(value, metrics_fn(g), aux)
 
     def run(*args, **kwargs):
-        inside = _positive(batched, args)
+        places = {place(k, args, kwargs, ordered) for k in batched}
         mapped = micro_vmap(
-            one,
-            in_axes=tuple(0 if k in inside else None for k in range(len(args))),
+            ft.partial(one, places),
+            in_axes=tuple(0 if k in places else None for k in range(len(args))),
             microbatch_size=microbatch_size,
             accumulator=(accumulator, AccumulationType.CONCAT),
             num_real_microbatches=num_real_microbatches,
@@ -250,26 +261,6 @@ def micro_grad(
         return mapped(*args, **kwargs)
 
     return run
-
-
-def _positive(numbers, args):
-    return {_place(k, args, {}) for k in numbers}
-
-
-def _place(name, args, kwargs):
-    """The place of an argument among those of a call."""
-    if isinstance(name, str):
-        if name not in kwargs:
-            raise ValueError(
-                f"`argnames` has {name!r}, but the call has no such keyword; give "
-                "positional arguments as `argnums`"
-            )
-        return name
-    if not -len(args) <= name < len(args):
-        raise ValueError(
-            f"`argnums` has {name}, but the call has {len(args)} positional arguments"
-        )
-    return name % len(args)
 
 
 def _check_plan(size, real):

@@ -226,9 +226,15 @@ WRONG = {
     "`argnums` has 2, but the call has 2 positional": lambda: ours.microbatch(
         two, 2, 2
     )(X, X),
-    "`argnames` has 'b', but the call has no such keyword": lambda: ours.microbatch(
-        two, 0, 2, argnames="b"
+    "`argnames` has 'c', but the call has no such keyword": lambda: ours.microbatch(
+        two, 0, 2, argnames="c"
     )(X, X),
+    "`argnames` has 'b', but the call has no such keyword": lambda: ours.microbatch(
+        lambda *both: two(*both), 0, 2, argnames="b"
+    )(X, X),
+    "`in_axes` has 'c', which is in neither": lambda: ours.microbatch(
+        two, 0, 2, argnames="b", in_axes={"c": 1}
+    ),
     "`in_axes` has 1 axes, expected 2": lambda: ours.microbatch(
         two, (0, 1), 2, in_axes=(0,)
     ),
@@ -262,3 +268,57 @@ WRONG = {
 def test_wrong_calls_name_the_argument_and_the_sizes(message):
     with pytest.raises(ValueError, match=message):
         WRONG[message]()
+
+
+def pair(a, b, scale=1.0):
+    return jnp.sum(a, axis=0) + scale * jnp.sum(b, axis=0)
+
+
+CALLS = {
+    "by position": lambda f, a, b: f(a, b),
+    "the second by name": lambda f, a, b: f(a, b=b),
+    "both by name": lambda f, a, b: f(b=b, a=a),
+    "with another": lambda f, a, b: f(a, b, scale=1.0),
+    "by position, with another": lambda f, a, b: f(a, b, 1.0),
+}
+PLANS = {
+    "numbers": {"argnums": (0, 1)},
+    "names": {"argnums": (), "argnames": ("a", "b")},
+    "both": {"argnums": 0, "argnames": "b"},
+    "the other way round": {"argnums": 1, "argnames": "a"},
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_arguments_are_found_however_they_are_given(call, plan):
+    a, b = jnp.arange(12.0).reshape(4, 3), jnp.arange(4.0)[:, None]
+    f = ours.microbatch(pair, microbatch_size=2, **PLANS[plan])
+    assert_equal(CALLS[call](f, a, b), pair(a, b))
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "in_axes", [(0, 1), {"b": 1}, {0: 0, "b": 1}], ids=["in order", "some", "all"]
+)
+def test_axes_go_with_numbers_and_names(call, in_axes):
+    a, b = jnp.arange(12.0).reshape(4, 3), jnp.arange(8.0).reshape(2, 4)
+    fun = lambda a, b, scale=1.0: jnp.sum(a) + scale * jnp.sum(b * b[:1])
+    f = ours.microbatch(fun, 0, 2, argnames="b", in_axes=in_axes)
+    assert_equal(CALLS[call](f, a, b), fun(a, b))
+
+
+@pytest.mark.parametrize("last", [-1, 1])
+def test_a_number_from_the_end_counts_what_is_given_by_name(last):
+    a, b = jnp.arange(3.0), jnp.arange(8.0).reshape(4, 2)
+    fun = lambda a, b: jnp.sum(a) + jnp.sum(b)
+    f = ours.microbatch(fun, last, 2, KIND.CONCAT)
+    assert f(a, b).shape == f(a, b=b).shape == (2,)
+
+
+def test_gradients_of_examples_take_the_batch_by_name():
+    w, x = jnp.arange(3.0), jnp.arange(12.0).reshape(4, 3)
+    fun = lambda w, x: jnp.sum(jnp.sin(x @ w))
+    f = ours.micro_grad(fun, microbatch_size=2)
+    wanted = f(w, x)[0]
+    assert_equal(f(w, x=x)[0], wanted)
