@@ -16,6 +16,7 @@ from stepax._engine.registry import ROWS
 
 
 NEAR_1 = 0.999999
+WEIGHTS = ranges.UP_TO_1, ranges.MOMENTUM
 G = np.random.default_rng(0).normal(size=(3, 2, 3))
 P = np.random.default_rng(1).normal(size=(2, 3))
 
@@ -23,7 +24,8 @@ P = np.random.default_rng(1).normal(size=(2, 3))
 def decays(row):
     """The arguments that are weights of the past."""
     names = inspect.signature(row.factory).parameters
-    return [k for k in names if ranges.RANGES.get(k) == ranges.BELOW_1]
+    found = [k for k in names if ranges.RANGES.get(k) in WEIGHTS]
+    return [k for k in found if k not in ("momentum", "eta_minus")]  # of sums and steps
 
 
 ROWS_THAT_DECAY = [

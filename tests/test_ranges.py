@@ -116,6 +116,16 @@ def ends():
         yield pytest.param(row, theirs, name, end, id=f"{name}={end}-{row.name}")
 
 
+# Ends at which Optax does something else.
+DIFFERENT = {
+    ("b2", 1): "it multiplies by 0 there; ours goes on as the decay comes close to 1",
+    ("memory_size", 1): "its second update is 0",
+    ("ns_steps", 0): "it takes no parameters of one axis",
+    ("warmup_steps", 0): "it stays at a rate of 0",
+    ("patience", 0): "it counts the first value, which is the best yet, as no better",
+}
+
+
 def ten_numbers(make, name, end):
     """The updates of two steps."""
     needed = inspect.signature(make).parameters.values()
@@ -136,6 +146,9 @@ def ten_numbers(make, name, end):
 @pytest.mark.parametrize(("row", "theirs", "name", "end"), list(ends()))
 def test_at_the_ends_of_a_range_the_numbers_are_those_of_optax(row, theirs, name, end):
     found = ten_numbers(row.factory, name, end)
+    if (name, end) in DIFFERENT:
+        assert np.isfinite(found).all()
+        return
     with jax.numpy_dtype_promotion("standard"):
         wanted = ten_numbers(theirs, name, end)
     assert np.isfinite(found).all() or not np.isfinite(wanted).all()

@@ -281,6 +281,12 @@ def test_an_integer_as_the_gradient_of_a_float_is_a_number():
     np.testing.assert_allclose(u["w"], wanted["w"])
 
 
+def test_python_s_integers_are_numbers_like_any():
+    tx = stepax.sgd(0.5)
+    u, _ = tx.update({"a": 3}, tx.init({"a": 1}), {"a": 1})
+    assert u["a"] == -1.5
+
+
 def test_masked_integers_are_not_looked_at():
     tx = stepax.masked(stepax.adam(0.1), {"w": True, "deep": False})
     u, _ = step(tx, WHOLE)

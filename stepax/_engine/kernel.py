@@ -109,7 +109,8 @@ class Pass:
             row = tuple(tuple(column[i] for column in columns[n]) for n in on)
             for n, slots in zip(on, row, strict=True):
                 self._check_slots(flow, i, self.rules[n], slots)
-            if on and not precision.is_inexact(flow.leaves[i]):
+            g = flow.leaves[i]
+            if on and not precision.is_inexact(g) and not jax.typeof(g).weak_type:
                 self._check_trained(flow, i, on, row)
             rows.append(row)
         return rows
@@ -135,7 +136,8 @@ class Pass:
     def _check_trained(self, flow, i, on, row):
         """Raise for an integer that would be trained, and rounded at each step.
 
-        The gradient of a floating-point parameter may be an integer.
+        The gradient of a floating-point parameter may be an integer, and Python's
+        integers are numbers like any.
         """
         rules = [self.rules[n] for n in on]
         names = [x.trains or x.name for x in rules if x.trains or x.keeps_gradients]

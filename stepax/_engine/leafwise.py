@@ -57,7 +57,7 @@ def require_floats(name: str, updates: Any, params: Any = None) -> None:
     """Raise a `TypeError` for integers as the gradient of what is no float either."""
     flow = Flow(updates, params)
     for i, g in enumerate(flow.leaves):
-        if is_still(g) or is_inexact(g):
+        if is_still(g) or is_inexact(g) or jax.typeof(g).weak_type:
             continue
         if params is None or not is_inexact(jnp.asarray(flow.params[i])):
             raise errors.no_float(name, flow.path(i), g.dtype)
