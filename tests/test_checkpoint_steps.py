@@ -207,7 +207,10 @@ def assert_damaged_or_same(folder):
     compare(equal, found.state, STATE)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "3", '"a"', "{", "\x00\xff"])
+OTHER = ["", "{}", "[]", "null", "3", '"a"', "{", "\x00\xff", "[" * 99999]
+
+
+@pytest.mark.parametrize("text", OTHER, ids=lambda x: repr(x[:4]))
 def test_a_manifest_that_is_something_else_is_damaged(text, folder):
     (folder / "2" / "manifest" / "metadata").write_text(text)
     with pytest.raises(ValueError, match="step 2 .* is damaged: the manifest"):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import types
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from saved import plain_bytes
 
@@ -217,3 +218,19 @@ def test_keys_of_every_shape_are_restored(impl, shape, tmp_path):
     found = restore(tmp_path, stepax.identity(), params).params["key"]
     assert found.dtype == keys.dtype and found.shape == keys.shape
     np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(keys))
+
+
+def test_what_is_taken_over_from_other_libraries_is_of_jax():
+    """They hold in NumPy's arrays of 64 bits what is narrow here."""
+    params = {"w": jnp.ones(3)}
+    tx = stepax.adam(0.1)
+    theirs = jax.tree.map(lambda x: np.asarray(x).astype(f"{x.dtype.kind}8"), params)
+    state = jax.tree.map(
+        lambda x: np.asarray(x).astype(f"{x.dtype.kind}8"), tx.init(params)
+    )
+    found = from_optax({"params": theirs, "opt_state": state}, tx, params)
+    assert types((found.params, found.state)) == types((params, tx.init(params)))
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(found[:2]))
+    large = (state[0]._replace(count=np.int64(2**40)), *state[1:])
+    with pytest.raises(ValueError, match="`0/count` was saved as int64.*int32"):
+        from_optax(large, tx, params)

@@ -11,6 +11,7 @@ from .digest import digest
 from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match
 from .place import Template, first_state, template_of_params, template_of_state
+from .values import JAX
 
 
 class Held(NamedTuple):
@@ -27,16 +28,12 @@ class Held(NamedTuple):
     arrays: Mapping[tuple[str, str], Any]
 
     @classmethod
-    def of(cls, what: str, params: Any, state: Any, kind: str | None = None) -> "Held":
-        """kind: whose the values were, if that is not to be seen of them."""
+    def of(cls, what: str, params: Any, state: Any) -> "Held":
         trees = {"params": params, "state": state}
         lists, arrays = {}, {}
         for name, tree in trees.items():
             pairs = arrays_of(tree)
-            found = [_with_digest(x, a) for x, a in pairs]
-            if kind is not None:
-                found = [x._replace(kind=kind) for x in found]
-            lists[name] = found
+            lists[name] = [_of_memory(x, a) for x, a in pairs]
             arrays |= {(name, x.key): a for x, a in pairs}
         known = None if params is None else lists["params"]
         return cls(what, known, lists["state"], arrays)
@@ -48,8 +45,12 @@ class Held(NamedTuple):
         return [self.arrays[name, x.key] for x, _ in wanted]
 
 
-def _with_digest(x: Entry, a: Any) -> Entry:
-    """Of single numbers, so that counts can be known to be equal."""
+def _of_memory(x: Entry, a: Any) -> Entry:
+    """As JAX's, since other libraries use NumPy's arrays for what will be JAX's.
+
+    Single numbers have a digest, so that counts can be known to be equal.
+    """
+    x = x._replace(kind=JAX)
     is_number = x.shape == () and not x.dtype.startswith("key<")
     return x._replace(digest=digest(np.asarray(a))) if is_number else x
 

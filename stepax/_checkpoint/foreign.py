@@ -12,7 +12,6 @@ from .._engine.packing import unpack
 from .assemble import Held
 from .disk import orbax, place
 from .steps import numbered
-from .values import JAX
 
 
 def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, int]:
@@ -33,9 +32,7 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
         )
     params, state = (_item(tree, key) for key in keys) if is_whole else (None, tree)
     saved = _item(tree, "step") if is_whole and number is None else number
-    # Orbax does not tell NumPy's arrays from those of JAX.
-    kind = JAX if isinstance(source, str | PathLike) else None
-    return Held.of(what, params, state, kind), 0 if saved is None else int(saved)
+    return Held.of(what, params, state), 0 if saved is None else int(saved)
 
 
 def _has(tree: Any, key: str) -> bool:
@@ -69,8 +66,14 @@ def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
 
 
 def _steps(path: Any) -> list[int]:
-    is_whole = orbax().utils.is_checkpoint_finalized
-    return [x for x in numbered(path) if is_whole(path / str(x))]
+    return [x for x in numbered(path) if _is_whole(path / str(x))]
+
+
+def _is_whole(path: Any) -> bool:
+    try:
+        return orbax().utils.is_checkpoint_finalized(path)
+    except (ValueError, OSError):  # another process has just removed it
+        return False
 
 
 def _is_tree(path: Any) -> bool:
