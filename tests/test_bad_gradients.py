@@ -143,3 +143,75 @@ def test_whatever_a_skip_function_returns_becomes_a_carry():
     assert types(state) == types(first)
     buffers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves((p, first))]
     assert len(set(buffers)) == len(buffers)
+
+
+def injected(inner):
+    """`inner` beside a hyperparameter."""
+    make = lambda rate: stepax.chain(inner, stepax.scale(rate))
+    return stepax.inject_hyperparams(make)(rate=-0.5)
+
+
+def scheduled(inner):
+    make = lambda rate: stepax.chain(inner, stepax.scale(rate))
+    return stepax.inject_hyperparams(make)(rate=stepax.linear_schedule(-1.0, -0.5, 9))
+
+
+AROUND = {
+    "injected": injected,
+    "scheduled": scheduled,
+    "injected twice": lambda tx: injected(injected(tx)),
+    "behind a clip": lambda tx: stepax.chain(stepax.clip(1.0), tx),
+    "behind a norm": lambda tx: stepax.chain(stepax.clip_by_global_norm(0.1), tx),
+    "behind momentum": lambda tx: stepax.chain(stepax.trace(0.9), tx),
+    "behind a monitor": lambda tx: stepax.chain(
+        stepax.monitor({"norm": stepax.tree.norm}), tx
+    ),
+    "named, last": lambda tx: stepax.named_chain(("a", stepax.adam(1e-2)), ("b", tx)),
+    "masked": lambda tx: stepax.chain(
+        stepax.scale(2.0), stepax.masked(tx, {"w": True, "b": False})
+    ),
+    "in a partition": lambda tx: stepax.partition(
+        {"w": stepax.chain(stepax.adam(1e-2), tx), "b": stepax.sgd(0.1)},
+        {"w": "w", "b": "b"},
+    ),
+    "masked, injected": lambda tx: stepax.masked(injected(tx), {"w": True, "b": False}),
+    "with masters": lambda tx: stepax.master_weights(
+        stepax.chain(stepax.clip(1.0), tx)
+    ),
+    "rounded": lambda tx: stepax.stochastic_rounding(injected(tx), 0),
+    "observed": lambda tx: stepax.observe(tx, {}),
+    "averaged": lambda tx: stepax.average_params(injected(tx), 0.9),
+    "state in half": lambda tx: stepax.with_state_dtypes(
+        stepax.chain(stepax.trace(0.9), tx), {"trace": jnp.bfloat16}
+    ),
+    "twice": lambda tx: stepax.chain(stepax.zero_nans(), stepax.clip(1.0), tx),
+    "accumulated twice": lambda tx: MultiSteps(tx, 1).gradient_transformation(),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("use_grad_mean", [True, False])
+def test_zero_nans_cleans_each_gradient_wherever_it_is(around, use_grad_mean):
+    p, gs = parameters(), many(2 * K)
+    tx = MultiSteps(around(stepax.zero_nans()), K, use_grad_mean)
+    for at in 0, K - 1:
+        u, state = eager(tx, with_value(gs, at, np.nan), p)
+        v, wanted = eager(tx, with_value(gs, at, 0.0), p)
+        compare(equal, u, v)
+        compare(equal, state, wanted)  # nothing was found in the second window
+        assert types(state) == types(tx.init(p))
+    _, marked = eager(tx, with_value(gs[:K], 1, np.nan), p)
+    flags = [
+        np.asarray(x)
+        for path, x in stepax.tree.get_all_with_path(marked, "found_nan")
+        for x in jax.tree.leaves(x)
+    ]
+    assert sum(flags) >= 1
+
+
+def test_what_judges_gradients_sees_them_as_they_are():
+    p, gs = parameters(), with_value(many(K), 0, np.nan)
+    tx = MultiSteps(stepax.apply_if_finite(stepax.zero_nans(), 3), K)
+    u, state = eager(tx, gs, p)
+    assert not any(x.any() for x in jax.tree.leaves(u))
+    assert state.inner_opt_state.total_notfinite == 1

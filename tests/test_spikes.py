@@ -126,6 +126,78 @@ def test_errors_say_what_is_wrong():
     not_called: Any = stepax.adam
     with pytest.raises(TypeError, match="`inner` of `skip_spikes`"):
         stepax.skip_spikes(not_called)
+    for watch in "value", "both":
+        tx = stepax.skip_spikes(inner, watch=watch)
+        with pytest.raises(TypeError, match="`value` and `loss`.* give one of them"):
+            tx.update(g, tx.init(g), g, value=1.0, loss=1.0)
     strict = stepax.strict(stepax.skip_spikes(inner))
     with pytest.raises(TypeError, match="reads the keyword `value`"):
         strict.update(g, strict.init(g), g, value=1.0)
+
+
+def moves(tx, **keywords):
+    """Whether steps with these keywords are accepted, one for each number."""
+    state, g, found = tx.init(jnp.ones(2)), jnp.ones(2), []
+    for xs in zip(*keywords.values(), strict=True):
+        u, state = tx.update(g, state, g, **dict(zip(keywords, xs, strict=True)))
+        found.append(bool(u.any()))
+    return found
+
+
+CALM, SPIKE = [1.0, 1.1, 1.0, 1.1], [1.0, 1.1, 50.0, 1.1]
+LEFT_OUT = [True, True, False, True]
+FORMS: dict[str, Any] = {
+    "value": ("value", {"value": SPIKE}),
+    "loss": ("value", {"loss": SPIKE}),
+    "norm": ("norm", {"grad_norm": SPIKE}),
+    "norm of both": ("both", {"value": CALM, "grad_norm": SPIKE}),
+    "value of both": ("both", {"value": SPIKE, "grad_norm": CALM}),
+    "loss of both": ("both", {"loss": SPIKE, "grad_norm": CALM}),
+    "loss, own norm": ("both", {"loss": SPIKE}),
+}
+
+
+@pytest.mark.parametrize(("watch", "keywords"), FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("kind", [float, np.float64, jnp.float32, jnp.bfloat16])
+def test_what_is_watched_may_be_given(watch, keywords, kind):
+    tx = stepax.skip_spikes(stepax.scale(1.0), watch=watch, warmup=2)
+    keywords = {k: list(map(kind, xs)) for k, xs in keywords.items()}
+    assert moves(tx, **keywords) == LEFT_OUT
+
+
+def test_what_is_not_watched_does_not_count():
+    tx = stepax.skip_spikes(stepax.scale(1.0), warmup=2)
+    assert moves(tx, value=SPIKE, loss=SPIKE) == [True] * 4
+    tx = stepax.skip_spikes(stepax.scale(1.0), watch="value", warmup=2)
+    assert moves(tx, value=CALM, grad_norm=SPIKE) == [True] * 4
+
+
+@pytest.mark.parametrize("name", ["value", "loss", "grad_norm"])
+def test_what_is_watched_is_handed_on_under_its_name(name):
+    seen = []
+
+    def update(updates, state, params=None, **extra_args):
+        seen.append(extra_args)
+        return updates, state
+
+    inner = stepax.GradientTransformationExtraArgs(lambda params: (), update)
+    for watch in {"grad_norm": ("norm", "both")}.get(name, ("value", "both")):
+        tx = stepax.skip_spikes(inner, watch=watch)  # pyright: ignore[reportArgumentType]
+        more = {name: 2.0} | (
+            {"loss": 3.0} if (watch, name) == ("both", "grad_norm") else {}
+        )
+        tx.update(jnp.ones(2), tx.init(jnp.ones(2)), **more)
+        assert seen.pop() == more
+
+
+@pytest.mark.parametrize("name", ["value", "loss", "grad_norm"])
+def test_what_is_watched_is_a_real_scalar(name):
+    watch: Any = "norm" if name == "grad_norm" else "value"
+    tx, g = stepax.skip_spikes(stepax.scale(1.0), watch=watch), jnp.ones(2)
+    for bad in jnp.ones(2), jnp.ones((1,)), [1.0, 2.0], jnp.complex64(1):
+        is_list = isinstance(bad, list)
+        error, text = (
+            (TypeError, "a number") if is_list else (ValueError, "a real scalar")
+        )
+        with pytest.raises(error, match=f"`{name}` of `skip_spikes` is .*{text}"):
+            tx.update(g, tx.init(g), g, **{name: bad})

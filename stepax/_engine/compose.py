@@ -5,6 +5,7 @@ they see.  `run` walks the nest in order; neighbours that are rules share a pass
 across nested chains, masks and partitions.  What is no rule stands between passes.
 """
 
+import functools as ft
 import itertools as it
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -174,32 +175,74 @@ def step_or_stay(
 
 
 class Guards:
-    """The guards that lead a nest: they clean gradients before anything else does."""
+    """The guards of a nest, wherever they are: they clean gradients before all else.
+
+    They are found in chains, masks and partitions, and behind what hands gradients on
+    unseen; not behind what judges them, such as `apply_if_finite`.
+    """
 
     def __init__(self, tx: Any):
-        self.node = part_of(tx)
-        is_guard = lambda part: isinstance(part, Rule) and part.guard
-        rules = list(it.takewhile(is_guard, parts(self.node)))
-        self.step = Pass(rules) if rules else None
+        self.tx = tx
+
+    # Not before it is needed, because the factories in a nest are called for it.
+    @ft.cached_property
+    def part(self) -> Any:
+        """The nest, if there is a guard in it."""
+        return self.tx if _is_guarded(self.tx) else None
 
     def clean(self, updates: Any, state: Any, params: Any) -> tuple[Any, list]:
         """The updates without what the guards remove, and the states of these."""
-        if self.step is None:
+        if self.part is None:
             return updates, []
-        flow = Flow(updates, params)
-        states = self.read(state)
-        scopes = list(it.islice(_scopes(self.node, flow, None), self.step.size))
-        found = self.step(flow, states, scopes, {})
+        flow, found = Flow(updates, params), []
+
+        def run(rule, state, scope):
+            found.extend(Pass([rule])(flow, [state], [scope], {}))
+            return state
+
+        _visit_guards(self.part, state, run, flow, None)
         return flow.treedef.unflatten(flow.leaves), found
 
     def read(self, state: Any) -> list:
         """The states of the guards in that of the nest."""
-        size = self.step.size if self.step else 0
-        return list(it.islice(_states(self.node, state), size))
+        found = []
+        if self.part is not None:
+            _visit_guards(self.part, state, lambda rule, s, scope: found.append(s))
+        return found
 
     def write(self, state: Any, found: list) -> Any:
         """The state of the nest with other states of the guards."""
-        if self.step is None:
+        if self.part is None:
             return state
-        rest = list(_states(self.node, state))[len(found) :]
-        return _close(self.node, iter([*found, *rest]))
+        new = iter(found)
+        return _visit_guards(self.part, state, lambda rule, s, scope: next(new))
+
+
+def _is_guarded(tx: Any) -> bool:
+    part = part_of(tx)
+    if isinstance(part, Composite):
+        return any(map(_is_guarded, part.members))
+    passes_on = getattr(part, "passes_on", None)
+    if passes_on is not None:
+        return _is_guarded(passes_on[1]())
+    return isinstance(part, Rule) and part.guard
+
+
+def _visit_guards(tx, state, visit, flow=None, scope=None) -> Any:
+    """The state of a nest with what `visit(rule, state, scope)` returns for guards.
+
+    flow: where the masks on the way are resolved; without it there is no scope.
+    """
+    part = part_of(tx)
+    if isinstance(part, Rule):
+        return visit(part, state, scope) if part.guard else state
+    if not _is_guarded(part):
+        return state
+    if not isinstance(part, Composite):
+        field, member = part.passes_on
+        new = _visit_guards(member(), getattr(state, field), visit, flow, scope)
+        return state._replace(**{field: new})
+    members, states = part.members, part.unpack(state)
+    scopes = part.scopes(flow, scope) if flow else [None] * len(members)
+    rows = zip(members, states, scopes, strict=True)
+    return part.pack([_visit_guards(tx, s, visit, flow, at) for tx, s, at in rows])

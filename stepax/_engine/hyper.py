@@ -162,7 +162,9 @@ def _injected(
         return [call.again(numbers | {k: s(s.init()) for k, s in schedules.items()})]
 
     sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())
-    return transformation(init, update, inner=None if sees_all else members)
+    passes_on = "inner_state", lambda: members()[0]
+    inner = None if sees_all else members
+    return transformation(init, update, inner=inner, passes_on=passes_on)
 
 
 def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:

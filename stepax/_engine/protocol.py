@@ -196,6 +196,7 @@ class Transformation(GradientTransformationExtraArgs):
     node:   the `Rule` it runs, or how it composes other transformations; `None` if
             it is a closure that nobody looks into.
     inner:  what a closure hands its keywords to; see `transformation`.
+    passes_on: whom a closure hands its gradients to; see `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
@@ -204,6 +205,7 @@ class Transformation(GradientTransformationExtraArgs):
 
     node: Any = None
     inner: Any = ()
+    passes_on: Any = None
     recipe: Any = None
 
     def __eq__(self, other: object) -> bool:
@@ -230,18 +232,27 @@ class Transformation(GradientTransformationExtraArgs):
 
 
 def transformation(
-    init: Callable, update: Callable, node: Any = None, *, inner: Any = ()
+    init: Callable,
+    update: Callable,
+    node: Any = None,
+    *,
+    inner: Any = (),
+    passes_on: tuple[str, Callable] | None = None,
 ) -> Transformation:
     """A transformation from its two functions, and what it is made of.
 
     node: the rule or composite that `update` runs.
     inner: for a closure, what it hands its keywords to: transformations, a function
         that returns them, or `None` if all keywords may be read.
+    passes_on: for a closure that hands all gradients to one member, and does not look
+        at their values: the field of its state that is the member's, and a function
+        that returns the member.
     """
     is_placed = isinstance(init, ft.partial) and init.func is _init_on_mesh
     tx = Transformation(init if is_placed else ft.partial(_init_on_mesh, init), update)
     tx.node = node
     tx.inner = inner
+    tx.passes_on = passes_on
     return tx
 
 

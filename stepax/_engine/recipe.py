@@ -185,6 +185,7 @@ def recipe(
             _mark_as_training(tx, name)
         update = tx.update if tx.node else in_scope(name, tx.update)
         named: Any = transformation(tx.init, update, tx.node, inner=tx.inner)
+        named.passes_on = tx.passes_on
         named.recipe = Recipe(make, factory, bound)
         if getattr(tx.node, "recipe", named) is None:
             tx.node.recipe = named.recipe  # the innermost factory made the rule

@@ -167,10 +167,10 @@ class MultiSteps:
         acc = acc + (g - acc) / n,   n = 1 ... k;   at n = k: u = inner(acc), acc = 0
 
     The calls before the k-th return zeros and do none of the work of the inner
-    transformation; under `vmap` both are computed and one is selected.  Where
-    `zero_nans` leads the inner transformation it cleans every single gradient, so that
-    a NaN costs the one number that it replaces; `found_nan` tells of all since the last
-    step.
+    transformation; under `vmap` both are computed and one is selected.  `zero_nans`
+    within the inner transformation cleans every single gradient, wherever it is but
+    behind what judges gradients, such as `apply_if_finite`: a NaN costs the one number
+    that it replaces, and `found_nan` tells of all since the last step.
 
     opt: the inner transformation.
     every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
@@ -325,4 +325,11 @@ class MultiSteps:
 
 @recipe
 def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
-    return transformation(multi_steps.init, multi_steps.update, inner=(multi_steps,))
+    judges = multi_steps.recipe.bound.arguments["should_skip_update_fn"] is not None
+    passes_on = "inner_opt_state", lambda: multi_steps.inner_opt
+    return transformation(
+        multi_steps.init,
+        multi_steps.update,
+        inner=(multi_steps,),
+        passes_on=None if judges else passes_on,
+    )

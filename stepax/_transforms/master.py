@@ -75,4 +75,5 @@ def master_weights(
         masters = keep_dtypes(masters, state.masters)
         return u, MasterWeightsState(masters, keep_dtypes(new, old))
 
-    return transformation(init, update, inner=(inner,))
+    passes_on = "inner_state", lambda: inner
+    return transformation(init, update, inner=(inner,), passes_on=passes_on)

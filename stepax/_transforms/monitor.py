@@ -215,7 +215,8 @@ def observe(
         found = measure(updates, after, params)
         return after, ObserveState(_settled(found, state.metrics), new)
 
-    return transformation(init, update, inner=(inner,))
+    passes_on = "inner_state", lambda: inner
+    return transformation(init, update, inner=(inner,), passes_on=passes_on)
 
 
 # Not in the registry: what it returns is a measurement, and no update of parameters.

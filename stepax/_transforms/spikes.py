@@ -13,12 +13,15 @@ from jax.typing import ArrayLike
 
 from .._engine import errors
 from .._engine.compose import step_or_stay
+from .._engine.errors import describe
 from .._engine.numerics import safe_increment
 from .._engine.precision import mixing
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
+    as_array,
+    is_array,
     require,
     transformation,
     with_extra_args_support,
@@ -81,13 +84,16 @@ def skip_spikes(
     inner: the transformation; it does no work for what is left out.
     factor: standard deviations above the mean, at least 0.
     window: steps in the mean, at least 1.
-    watch: what x is: "norm" of the gradient, "value" of the loss, which is then a
-        keyword of `update`, or "both", of which neither may spike.
+    watch: what x is: "norm" of the gradient, "value" of the loss, or "both", of which
+        neither may spike.
     warmup: accepted steps before the mean counts, at least 0.
     max_consecutive: steps left out in a row, at least 0.
 
-    Raises a `ValueError` for another `watch`; `update` a `TypeError` without a `value`
-    that is to be watched.
+    `update` takes the loss that is watched as `value` or `loss`, and the norm as
+    `grad_norm`, where it is not to be that of the updates; they are handed on.
+
+    Raises a `ValueError` for another `watch`; `update` a `TypeError` without a loss
+    that is to be watched or with two, a `ValueError` for what is no scalar.
     """
     require(inner, "`inner` of `skip_spikes`")
     inner = with_extra_args_support(inner)
@@ -120,25 +126,70 @@ def skip_spikes(
             inner_state=new,
         )
 
-    def update(updates, state, params=None, **extra_args):
-        return step(updates, state, params, _measured(norm(updates)), extra_args)
+    def of_norm(updates, state, params=None, *, grad_norm=None, **extra_args):
+        x = _measured(_norm(updates, grad_norm))
+        return step(updates, state, params, x, _given(extra_args, grad_norm=grad_norm))
 
-    def informed(updates, state, params=None, *, value=None, **extra_args):
-        if value is None:
-            raise TypeError(
-                "`skip_spikes` reads the keyword `value`: "
-                "call `update(updates, state, params, value=...)`"
-            )
-        both = (norm(updates), value) if watch == "both" else (value,)
-        extra_args["value"] = value
-        return step(updates, state, params, _measured(*both), extra_args)
+    def of_value(updates, state, params=None, *, value=None, loss=None, **extra_args):
+        x = _measured(_value(value, loss))
+        extra_args = _given(extra_args, value=value, loss=loss)
+        return step(updates, state, params, x, extra_args)
 
-    chosen = update if watch == "norm" else informed
-    return transformation(init, chosen, inner=(inner,))
+    def of_both(
+        updates,
+        state,
+        params=None,
+        *,
+        value=None,
+        loss=None,
+        grad_norm=None,
+        **extra_args,
+    ):
+        x = _measured(_norm(updates, grad_norm) | _value(value, loss))
+        given = {"value": value, "loss": loss, "grad_norm": grad_norm}
+        return step(updates, state, params, x, _given(extra_args, **given))
+
+    update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
+    return transformation(init, update, inner=(inner,))
 
 
-def _measured(*xs: Any) -> jax.Array:
-    return jnp.stack([jnp.asarray(x).astype(jnp.float32) for x in xs])
+def _given(extra_args: dict, **own: Any) -> dict:
+    """The keywords for the inner transformation: those that were given."""
+    return extra_args | {k: x for k, x in own.items() if x is not None}
+
+
+def _norm(updates: Any, grad_norm: Any) -> dict:
+    return {"grad_norm": norm(updates) if grad_norm is None else grad_norm}
+
+
+def _value(value: Any, loss: Any) -> dict:
+    if value is None and loss is None:
+        raise TypeError(
+            "`skip_spikes` reads the keyword `value`, or `loss`: "
+            "call `update(updates, state, params, value=...)`"
+        )
+    if value is not None and loss is not None:
+        raise TypeError(
+            "`skip_spikes` was given `value` and `loss`, which are names of the same: "
+            "give one of them"
+        )
+    return {"loss": loss} if value is None else {"value": value}
+
+
+def _measured(xs: dict) -> jax.Array:
+    return jnp.stack([_scalar(name, x) for name, x in xs.items()])
+
+
+def _scalar(name: str, x: Any) -> jax.Array:
+    if not is_array(x):
+        raise TypeError(
+            f"`{name}` of `skip_spikes` is {describe(x)}, expected a number"
+        )
+    x = jnp.asarray(as_array(x))
+    if x.shape or jnp.iscomplexobj(x):
+        kind = "complex" if jnp.iscomplexobj(x) else f"of shape {x.shape}"
+        raise ValueError(f"`{name}` of `skip_spikes` is {kind}, expected a real scalar")
+    return x.astype(jnp.float32)
 
 
 @jax.jit

@@ -72,7 +72,8 @@ def stochastic_rounding(
         data = jax.random.key_data(then)
         return u, StochasticRoundingState(data, keep_dtypes(new, old))
 
-    return transformation(init, update, inner=(inner,))
+    passes_on = "inner_state", lambda: inner
+    return transformation(init, update, inner=(inner,), passes_on=passes_on)
 
 
 @mixing
