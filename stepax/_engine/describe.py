@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
-from . import select
+from . import narrow_means, select
 from .anatomy import Organ, open_up
 from .flow import Flow
 from .packing import unpack
@@ -73,12 +73,15 @@ class Description(Printed):
     shared: the bytes of state that belong to no single parameter.
     hyperparams: by their paths, with a value and a kind, which is "injected" for those
         that can be written to the state, "scheduled" or "fixed".
+    warnings: sentences about parts of the state that are stored too narrowly, such as
+        Adam's `nu` in bfloat16, and what to do.
     """
 
     whole: PartDescription
     parameters: dict[str, int]
     shared: int
     hyperparams: dict[str, Value]
+    warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists, strings and numbers, as JSON has them."""
@@ -100,6 +103,7 @@ class Description(Printed):
             (["part", "state at", "parameters", "state", "dtypes", "reads"], parts),
             (["parameter", "state"], rows),
             (["hyperparameter", "value", "kind"], numbers),
+            (["warning"], [[text] for text in self.warnings]),
         ]
         return [table for table in tables if table[1]]
 
@@ -132,8 +136,8 @@ def describe(
         found.extend(_described(organ, flow))
 
     jax.eval_shape(look, arrays)
-    whole, sizes, shared, numbers = found
-    return Description(whole, sizes, shared, _values(tx, state, numbers))
+    whole, sizes, shared, numbers, warnings = found
+    return Description(whole, sizes, shared, _values(tx, state, numbers), warnings)
 
 
 def _gradients(params: Any) -> Any:
@@ -153,7 +157,8 @@ def _described(organ: Organ, flow: Flow) -> list:
             sizes[owner] += _size(x)
         else:
             shared += _size(x)
-    return [_part(organ, flow, names), sizes, shared, values(organ)]
+    warnings = narrow_means.warnings(organ)
+    return [_part(organ, flow, names), sizes, shared, values(organ), warnings]
 
 
 def _with_path(flow: Flow) -> list:

@@ -33,6 +33,8 @@ class Slot:
     alike: whether it has the shape of the parameter, which is then checked.
     is_wide: whether it is kept in float32 for float16 parameters: the squares of
         ordinary gradients, and products of small ones, lie outside of float16.
+    is_slow: whether a step may change it by less than bfloat16 holds, as means of a
+        long memory; `describe` warns of those that are stored so, and of wide ones.
     encode, decode: to and from storage, e.g. 8-bit blocks; `encode` may return a tree.
     """
 
@@ -40,6 +42,7 @@ class Slot:
     dtype: Any = None
     alike: bool = True
     is_wide: bool = False
+    is_slow: bool = False
     encode: Callable = _same
     decode: Callable = _same
 

@@ -58,7 +58,8 @@ def scale_by_adam(
     b1, b2: decay of the means of g and |g|², in [0, 1].
     eps: added to the root, at least 0.
     eps_root: added inside the root; above 0 to differentiate through the update.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
+        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     nesterov: whether to look one step ahead with the mean.
     """
 

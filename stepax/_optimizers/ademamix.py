@@ -90,7 +90,11 @@ def scale_by_ademamix(
         return m / (root(nu / c2 + eps_root) + eps), m1, m2, nu
 
     counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}
-    slots = {"m1": Slot(dtype=mu_dtype), "m2": Slot(dtype=mu_dtype), "nu": REAL}
+    slots = {
+        "m1": Slot(dtype=mu_dtype),
+        "m2": Slot(dtype=mu_dtype, is_slow=True),
+        "nu": REAL,
+    }
     return build(Rule(leaf, ScaleByAdemamixState, slots, counts, once))
 
 

@@ -54,7 +54,8 @@ def scale_by_adopt(
 
     b1, b2: decay of the means of x and |g|², in [0, 1].
     eps: lower bound of the root, at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
+        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     nesterov: whether to look one step ahead with the mean.
     use_clipping: whether to clip; recommended where training starts.
     clip_value_fn: from the number of steps taken to the bound, at least 0.

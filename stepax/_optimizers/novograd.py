@@ -66,7 +66,8 @@ def scale_by_novograd(
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay, see `masked`; with one, the state is that
         of `partition`.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
+        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     axis_name: as in `scale_by_trust_ratio`.
     """
     in_parts = Parts(axis_name)

@@ -151,7 +151,8 @@ def sophia(
     clip_threshold: largest |u|, above 0; `None` does not clip.
     update_interval: steps from one estimate to the next, at least 1.
     hessian_diagonal_fn: its updates are h; it is given the keywords of `update`.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
+        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     verbose, print_win_rate_every_n_steps: whether to print which part of u is not
         clipped, and how often; 0 is at every step.
     bias_correction: whether to divide by 1 - b1^t.

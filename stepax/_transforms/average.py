@@ -108,7 +108,8 @@ def _averaging(
         new = p + u
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
-    slots = {"average": Slot(_wide_copy if dtype is None else copied, dtype)}
+    make = _wide_copy if dtype is None else copied
+    slots = {"average": Slot(make, dtype, is_slow=True)}
     return build(Rule(leaf, _Average, slots, COUNT, once, needs_params=True))
 
 

@@ -1,0 +1,95 @@
+"""Means that stand still in bfloat16: `describe` warns, and what it advises helps."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import make, rows
+
+import stepax
+from stepax._engine.compose import part_of, parts
+from stepax._engine.rule import Rule
+
+
+NARROW = {"w": jnp.ones((4, 3), jnp.bfloat16), "b": jnp.ones(3, jnp.bfloat16)}
+WIDE = jax.tree.map(lambda p: p.astype(jnp.float32), NARROW)
+
+
+def means(tx):
+    """The slots that hold squares or have a long memory; `None` if not all is rules."""
+    found = list(parts(part_of(tx)))
+    if not all(isinstance(x, Rule) for x in found):
+        return None
+    return {k for x in found for k, s in x.slots.items() if s.is_wide or s.is_slow}
+
+
+def stored_narrowly(tx, params):
+    names = means(tx)
+    if names is None:  # what the tables wrap is Adam
+        names = {"nu"}
+    return {
+        name
+        for name in names
+        for _, part in stepax.tree.get_all_with_path(tx.init(params), name)
+        if any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(part))
+    }
+
+
+def warned(tx, params):
+    """The slots that are named in warnings."""
+    texts = stepax.describe(tx, params).warnings
+    assert all("master_weights(tx)" in text for text in texts)
+    return {text.split("`")[1].split("/")[-1] for text in texts}
+
+
+@pytest.mark.parametrize("row", rows())
+def test_every_narrow_mean_is_warned_of_and_no_other(row):
+    tx = make(row)
+    assert warned(tx, NARROW) == stored_narrowly(tx, NARROW)
+    assert warned(tx, WIDE) == set()
+
+
+def test_adam_is_warned_of_in_any_nest():
+    tx = stepax.chain(
+        stepax.clip(1.0), stepax.masked(stepax.adamw(1e-3), {"w": True, "b": False})
+    )
+    (text,) = stepax.describe(tx, NARROW).warnings
+    assert "nu` is stored in bfloat16" in text and '{"nu": "float32"}' in text
+    assert text in str(stepax.describe(tx, NARROW))
+    assert stepax.describe(tx, NARROW).to_dict()["warnings"] == [text]
+    assert warned(stepax.inject_hyperparams(stepax.adam)(1e-3), NARROW) == {"nu"}
+    assert warned(stepax.MultiSteps(stepax.adam(1e-3), 2), NARROW) == {"nu"}
+
+
+ADVICE = {
+    "nothing": lambda tx: tx,
+    "dtypes": lambda tx: stepax.with_state_dtypes(tx, {"nu": "float32"}),
+    "masters": stepax.master_weights,
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_is_advised_mends_it(name):
+    """`nu` after gradients that grow from 1 to 2, against the formula."""
+    tx, p = ADVICE[name](stepax.adam(1e-3)), jnp.ones(1, jnp.bfloat16)
+    gs = jnp.repeat(jnp.array([[1.0], [2.0]], jnp.bfloat16), 500, 0)
+
+    @jax.jit
+    def run(gs):
+        step = lambda state, g: tx.update(g, state, p)[::-1]
+        return jax.lax.scan(step, tx.init(p), gs)[0]
+
+    found = float(stepax.tree.get(run(gs), "nu")[0])
+    wanted = (1 - 0.999**500) * (0.999**500 + 4)
+    is_mended = abs(found / wanted - 1) < 1e-4  # of 1,000 roundings to float32
+    assert is_mended == (name != "nothing")
+    assert warned(tx, p) == (set() if is_mended else {"nu"})
+
+
+def test_docstrings_of_dtypes_say_so():
+    for name in "scale_by_adam", "scale_by_amsgrad", "scale_by_adopt":
+        text = inspect.getdoc(
+            getattr(stepax, name, getattr(stepax.contrib, name, None))
+        )
+        assert "In bfloat16 `nu` stands still" in (text or ""), name
