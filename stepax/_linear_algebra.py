@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 
 from . import tree as trees
 from ._engine import errors
-from ._engine.numerics import strong, widen
+from ._engine.numerics import highest, strong, widen
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -215,7 +215,7 @@ def _root(A, eye, p, num_iters, error_tolerance, precision):
     product = ft.partial(jnp.matmul, precision=precision)
 
     def error(M):
-        return jnp.max(jnp.abs(M - eye))
+        return highest(jnp.abs(M - eye))
 
     def step(was):
         T = (1 + 1 / p) * eye - was.M / p

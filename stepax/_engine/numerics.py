@@ -139,6 +139,25 @@ def every_finite(x: jax.Array) -> jax.Array:
     return jnp.sum(x - x) == 0
 
 
+def highest(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
+    """The maximum, NaN where there is one: XLA's on CPUs loses it beside an infinity,
+    in arrays that are shared out among threads."""
+    return _or_nan(x, axis, jnp.max(x, axis, **options), options)
+
+
+def lowest(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
+    """The minimum, alike."""
+    return _or_nan(x, axis, jnp.min(x, axis, **options), options)
+
+
+def _or_nan(x, axis, found, options):
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return found
+    # The sign of an infinity is finite.
+    seen = jnp.sum(jnp.sign(x), axis, keepdims=options.get("keepdims", False))
+    return jnp.where(jnp.isnan(seen), jnp.asarray(jnp.nan, found.dtype), found)
+
+
 def any_nan(x: jax.Array) -> jax.Array:
     """Whether there is a NaN in an inexact array."""
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
@@ -226,7 +245,11 @@ def safe_norm(
     Computed and returned in float32 or wider: a small bound, and the norm of a long
     vector, may not exist in a narrow dtype.
     """
-    norm = ft.partial(jnp.linalg.norm, ord=ord, axis=axis, keepdims=keepdims)
+    sizes = {"axis": axis, "keepdims": keepdims}
+
+    def norm(x):
+        return _or_nan(jnp.abs(x), axis, jnp.linalg.norm(x, ord, **sizes), sizes)
+
     if ord is None:
         norm = ft.partial(length, axis=axis, keepdims=keepdims)
     return _floored(norm, widen(x), min_norm, None if keepdims else axis)

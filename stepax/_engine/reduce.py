@@ -13,7 +13,16 @@ from jax.typing import ArrayLike
 
 from . import errors
 from .apply import map_pairs
-from .numerics import abs_sq, has_numbers, joined, root, strong, widen
+from .numerics import (
+    abs_sq,
+    has_numbers,
+    highest,
+    joined,
+    lowest,
+    root,
+    strong,
+    widen,
+)
 from .protocol import as_array, is_array, is_none
 
 
@@ -120,12 +129,12 @@ def _total(x):
 
 @jax.jit
 def _highest(x):
-    return jnp.max(x)
+    return highest(x)
 
 
 @jax.jit
 def _lowest(x):
-    return jnp.min(x)
+    return lowest(x)
 
 
 @jax.jit
@@ -146,7 +155,7 @@ def _sizes(x):
 
 @jax.jit
 def _largest(x):
-    return jnp.max(jnp.abs(widen(x)), initial=0)
+    return highest(jnp.abs(widen(x)), initial=0)
 
 
 def _in_order(parts):
@@ -158,11 +167,11 @@ def _in_pairs(parts):
 
 
 def _maximum(parts):
-    return joined(parts, jnp.maximum, jnp.max)
+    return joined(parts, jnp.maximum, highest)
 
 
 def _minimum(parts):
-    return joined(parts, jnp.minimum, jnp.min)
+    return joined(parts, jnp.minimum, lowest)
 
 
 # Numbers whose squares float32 holds.

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from .._engine import ranges
 from .._engine.calls import explained
-from .._engine.numerics import root
+from .._engine.numerics import highest, root
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes
 from .softmax import log_sum_exp
@@ -112,7 +112,7 @@ def _distance(x, axes, degree, eps):
     if degree == 1:
         return jnp.sum(jnp.abs(x), axes) + eps
     if degree == np.inf:
-        return jnp.max(jnp.abs(x), axes)
+        return highest(jnp.abs(x), axes)
     return _power_norm(jnp.abs(x), axes, degree, eps)
 
 

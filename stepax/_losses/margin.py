@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.calls import explained
+from .._engine.numerics import highest
 from .inputs import at_label, check_same_shape, fit, floats, score_at_label
 
 
@@ -57,7 +58,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     s, y, _ = _scores(scores, labels)
     is_label = jax.nn.one_hot(y, s.shape[-1], dtype=bool)
     behind = s - at_label(s, y)[..., None]
-    return jnp.max(jnp.where(is_label, 0, behind + 1), axis=-1)
+    return highest(jnp.where(is_label, 0, behind + 1), axis=-1)
 
 
 @explained
@@ -71,7 +72,7 @@ def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Arra
     ValueError where shapes do not fit or a known label is out of range.
     """
     s, y, _ = _scores(scores, labels)
-    return jnp.max(s, axis=-1) - at_label(s, y)
+    return highest(s, axis=-1) - at_label(s, y)
 
 
 def _real(outputs, targets):

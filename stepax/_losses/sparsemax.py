@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.calls import explained
+from .._engine.numerics import highest
 from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
 
 
@@ -51,7 +52,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
     s, _ = floats({}, {"scores": scores})
     s, y = score_at_label(s, labels)
     # The loss is the same for all scores shifted, and these do not overflow.
-    s = s - jax.lax.stop_gradient(jnp.max(s, axis=-1, keepdims=True))
+    s = s - jax.lax.stop_gradient(highest(s, -1, keepdims=True))
     p = _sparsemax(s)
     best = jnp.sum(p * jnp.where(p > 0, s, 0) - jnp.square(p) / 2, axis=-1)
     return best + 0.5 - at_label(s, y)

@@ -24,6 +24,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine.numerics import lowest
+
 
 BLOCK = 64
 
@@ -166,4 +168,4 @@ def room(x, d, lower, upper) -> jax.Array:
     moves = d != 0
     gap = jnp.where(d < 0, lower, upper) - x
     steps = jnp.where(moves, gap / jnp.where(moves, d, 1), jnp.inf)
-    return jnp.min(steps, initial=jnp.inf)
+    return lowest(steps, initial=jnp.inf)

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from .._engine.chain import chain
 from .._engine.compose import build
 from .._engine.moments import ema, square
+from .._engine.numerics import highest
 from .._engine.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -98,7 +99,7 @@ def _maxima(s: jax.Array) -> list[jax.Array]:
     if s.ndim < 2:
         return [s]
     rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
-    return [jnp.max(s, axes, initial=0) for axes in rest]
+    return [highest(s, axes, initial=0) for axes in rest]
 
 
 def _minimum(maxima: list[jax.Array]) -> jax.Array:
