@@ -169,19 +169,24 @@ def test_float64_is_that_of_optax(x64):
 
 
 def test_updates_are_those_of_torch():
-    """It works in bfloat16: 2^-8 a rounding, of which five steps multiply some."""
+    """It works in bfloat16: five steps of three products, each rounded by 2^-9.
+
+    Without Nesterov's momentum, as it does not correct the mean: the mixture with the
+    gradient is another one then, but the mean alone has the same direction.
+    """
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     gs = np.random.default_rng(2).normal(size=(5, 6, 4)).astype(np.float32)
     w = torch.nn.Parameter(torch.zeros(6, 4))
-    theirs = torch.optim.Muon([w], lr=1.0, weight_decay=0.0)
-    found = drive(scale_by_muon(), jnp.zeros((6, 4)), jnp.asarray(gs))
+    theirs = torch.optim.Muon([w], lr=1.0, weight_decay=0.0, nesterov=False)
+    found = drive(scale_by_muon(nesterov=False), jnp.zeros((6, 4)), jnp.asarray(gs))
     before = np.zeros((6, 4), np.float32)
     for g, u in zip(gs, found, strict=True):
         w.grad = torch.tensor(g)
         theirs.step()
         after = w.detach().numpy().copy()
         # Its factor is sqrt(max(1, rows / columns)), since it stores the transpose.
-        np.testing.assert_allclose((before - after) / 1.5**0.5, u, atol=0.15)
+        error = np.linalg.norm((before - after) / 1.5**0.5 - u)
+        assert error < 15 * 2.0**-9 * np.linalg.norm(u)
         before = after
 
 
