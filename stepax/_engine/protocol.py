@@ -1,6 +1,5 @@
 """What a gradient transformation is.  The rest of the library builds these."""
 
-import functools as ft
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -65,6 +64,34 @@ class GradientTransformation(NamedTuple):
 
     init: TransformInitFn
     update: Callable[..., tuple[Updates, OptState]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GradientTransformation):
+            return NotImplemented
+        return self is other or _identity(self) == _identity(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(_identity(self))
+
+
+def marked(f: Callable, made: Any) -> Callable:
+    """`f`, which remembers what it is a function of."""
+    known: Any = f
+    known.made = made
+    return f
+
+
+def _identity(tx: Any) -> Any:
+    """Equal for equal transformations: how it was made, or else its two functions."""
+    recipe = getattr(tx, "recipe", None)
+    made = getattr(tx.init, "made", None)
+    if recipe is None and made is not None and getattr(tx.update, "made", 0) is made:
+        recipe = made.recipe
+    key = recipe and recipe.key
+    return (tx.init, tx.update) if key is None else key
 
 
 class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
@@ -208,20 +235,6 @@ class Transformation(GradientTransformationExtraArgs):
     passes_on: Any = None
     recipe: Any = None
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        key = self.recipe and self.recipe.key
-        theirs = getattr(other, "recipe", None)
-        return bool(key and theirs and key == theirs.key)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        key = self.recipe and self.recipe.key
-        return hash(key) if key else hash((self.init, self.update))
-
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
 
@@ -248,12 +261,22 @@ def transformation(
         at their values: the field of its state that is the member's, and a function
         that returns the member.
     """
-    is_placed = isinstance(init, ft.partial) and init.func is _init_on_mesh
-    tx = Transformation(init if is_placed else ft.partial(_init_on_mesh, init), update)
+    tx = Transformation(_placed(init), update)
     tx.node = node
     tx.inner = inner
     tx.passes_on = passes_on
     return tx
+
+
+def _placed(init: Callable) -> Callable:
+    # A function, as libraries that look into closures know nothing else.
+    if getattr(init, "made", None) is not None:
+        return init  # of what was made by a call of this
+
+    def placed(params):
+        return _init_on_mesh(init, params)
+
+    return marked(placed, ())
 
 
 def _init_on_mesh(init: Callable, params: Params) -> OptState:

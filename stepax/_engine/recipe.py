@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from . import calls, deprecated
+from .closures import Made, functions
 from .compose import part_of, parts
-from .protocol import Transformation, transformation
+from .frozen import copied, frozen
+from .protocol import Transformation, marked, transformation
 from .ranges import Range
 from .rule import Rule
 from .scalars import Scalars, unwatched
@@ -20,18 +22,6 @@ from .scalars import Scalars, unwatched
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _frozen(x: Any) -> Any:
-    """A hashable stand-in, equal only for values that act alike: 1 and 1.0 differ."""
-    if isinstance(x, dict):
-        return dict, tuple((k, _frozen(v)) for k, v in x.items())
-    if isinstance(x, tuple | list) and not isinstance(x, Transformation):
-        return type(x), tuple(map(_frozen, x))
-    if isinstance(x, np.ndarray):
-        return np.ndarray, x.shape, x.dtype, x.tobytes()
-    hash(x)
-    return type(x), x
 
 
 _CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
@@ -81,7 +71,7 @@ class Recipe:
     def key(self) -> Any:
         """Equal for equal recipes; `None` if an argument cannot be compared."""
         try:
-            return self.build, _frozen(self.bound.arguments)
+            return self.build, frozen(self.bound.arguments)
         except TypeError:
             return None
 
@@ -119,7 +109,7 @@ class Mould:
         self.build = build
         self.constants = constants
         self.name = build.__name__
-        self.key = build, _frozen(constants), names
+        self.key = build, frozen(constants), names
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mould) and self.key == other.key
@@ -173,7 +163,7 @@ def recipe(
         bound = calls.bind(name, signature, args, kwargs)
         checked = scalars.checked(bound.arguments)
         for k, x in checked.items():
-            checked[k] = _plain(x)
+            checked[k] = copied(_plain(x))
             bound.arguments[k] = unwatched(checked[k])
         if deprecated.is_replaced(name):
             deprecated.warn(name, stacklevel=2)
@@ -183,10 +173,14 @@ def recipe(
             return tx
         if "learning_rate" in signature.parameters:
             _mark_as_training(tx, name)
-        update = tx.update if tx.node else in_scope(name, tx.update)
-        named: Any = transformation(tx.init, update, tx.node, inner=tx.inner)
+        run = tx if tx.node else tx._replace(update=in_scope(name, tx.update))
+        made = Made(run, Recipe(make, factory, bound))
+        init, update = functions(made)
+        named: Any = transformation(
+            marked(init, made), marked(update, made), tx.node, inner=tx.inner
+        )
         named.passes_on = tx.passes_on
-        named.recipe = Recipe(make, factory, bound)
+        named.recipe = made.recipe
         if getattr(tx.node, "recipe", named) is None:
             tx.node.recipe = named.recipe  # the innermost factory made the rule
         return named

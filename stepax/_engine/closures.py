@@ -1,0 +1,115 @@
+"""Lets libraries that look into closures find the arrays of an optimizer, as in Optax.
+
+Optimistix, for one, makes a pytree of the closure of `update`, so that optimizers that
+differ in an array share one trace, and calls the function with other arrays in its
+closure.  So the closures of ours hold a tuple of all arrays that the optimizer was made
+with, however deep, and `Made`, which is equal for all that differ in these alone.  A
+call with that very tuple runs what was made; with another one, it is made anew.
+"""
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import jax
+
+from .frozen import frozen
+from .protocol import GradientTransformation, ScalarOrSchedule, Schedule
+
+
+@dataclass(frozen=True)
+class _Hole:
+    """Where something was that other libraries may replace."""
+
+    at: int
+
+
+class _Call:
+    """A call of a factory, with holes in its arguments."""
+
+    def __init__(self, recipe: Any, found: list):
+        self.factory, self.signature = recipe.factory, recipe.bound.signature
+        kinds = {k: p.annotation for k, p in self.signature.parameters.items()}
+        given = recipe.bound.arguments.items()
+        self.arguments = {k: _take(x, found, kinds[k]) for k, x in given}
+
+    def again(self, values: tuple) -> Any:
+        filled = {k: _fill(x, values) for k, x in self.arguments.items()}
+        call = inspect.BoundArguments(self.signature, OrderedDict(filled))
+        return self.factory(*call.args, **call.kwargs)
+
+    def key(self) -> Any:
+        return self.factory, frozen(self.arguments)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Call) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+
+def _take(x: Any, found: list, kind: Any = None) -> Any:
+    """`x` with holes; what was there is appended to `found`."""
+    is_schedule = isinstance(x, FunctionType) and kind in (Schedule, ScalarOrSchedule)
+    if getattr(x, "recipe", None) is not None:
+        return _Call(x.recipe, found)
+    if is_schedule or isinstance(x, jax.Array | GradientTransformation):
+        found.append(x)
+        return _Hole(len(found) - 1)
+    if type(x) is dict:
+        return {k: _take(v, found) for k, v in x.items()}
+    return type(x)(_take(v, found) for v in x) if type(x) in (tuple, list) else x
+
+
+def _fill(x: Any, values: tuple) -> Any:
+    if isinstance(x, _Hole):
+        return values[x.at]
+    if isinstance(x, _Call):
+        return x.again(values)
+    if type(x) is dict:
+        return {k: _fill(v, values) for k, v in x.items()}
+    return type(x)(_fill(v, values) for v in x) if type(x) in (tuple, list) else x
+
+
+class Made:
+    """What a factory made, and the call that made it, without what is in `shown`."""
+
+    def __init__(self, tx: Any, recipe: Any):
+        found: list = []
+        self.call = _Call(recipe, found)
+        self.shown = tuple(found)
+        self.tx, self.recipe = tx, recipe
+
+    def by(self, shown: tuple) -> Any:
+        """What the call makes with these values."""
+        return self.tx if shown is self.shown else self.call.again(shown)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Made):
+            return self is other
+        try:
+            return self.call == other.call
+        except TypeError:  # an argument cannot be compared
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.call.factory)
+
+
+def functions(made: Made) -> tuple[Callable, Callable]:
+    """`init` and `update` of what was made, whose closures are for others to see."""
+    shown = made.shown
+
+    def init(params):
+        return made.by(shown).init(params)
+
+    def update(updates, state, params=None, **extra_args):
+        return made.by(shown).update(updates, state, params, **extra_args)
+
+    if made.tx.node is None:  # its keywords are in its signature alone
+        named: Any = update
+        named.__signature__ = inspect.signature(made.tx.update)
+    return init, update

@@ -1,0 +1,50 @@
+"""Arguments that are kept: copied, so that nobody changes them, and compared."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+
+def copied(x: Any) -> Any:
+    """`x` with copies of all containers and NumPy arrays in it that can be changed.
+
+    Functions, modules, transformations and JAX's arrays are what they are.
+    """
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if callable(x) or hasattr(x, "update") and hasattr(x, "init"):
+        return x
+    if type(x) is dict:  # JAX would sort it
+        return {k: copied(v) for k, v in x.items()}
+    # One level of any container that JAX knows.
+    children, treedef = jax.tree.flatten(x, is_leaf=lambda y: y is not x)
+    if len(children) == 1 and children[0] is x:
+        return x
+    return treedef.unflatten(map(copied, children))
+
+
+def frozen(x: Any) -> Any:
+    """A hashable stand-in, equal only for values that act alike: 1 and 1.0 differ.
+
+    Raises a `TypeError` for what cannot be compared, such as a tracer.
+    """
+    if isinstance(x, dict):
+        return dict, tuple((k, frozen(v)) for k, v in x.items())
+    if isinstance(x, tuple | list) and not hasattr(x, "init"):
+        return type(x), tuple(map(frozen, x))
+    if isinstance(x, jax.Array):
+        return jax.Array, *_numbers(x)
+    if isinstance(x, np.ndarray):
+        return np.ndarray, x.shape, x.dtype, x.tobytes()
+    hash(x)
+    return type(x), x
+
+
+def _numbers(x: jax.Array) -> tuple:
+    if isinstance(x, Tracer) or x.is_deleted() or not x.is_fully_addressable:
+        raise TypeError("the numbers of this array are not at hand")
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x.dtype, *_numbers(jax.random.key_data(x))
+    return x.shape, x.dtype, x.weak_type, np.asarray(x).tobytes()
