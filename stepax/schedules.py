@@ -12,13 +12,12 @@ Float32 values are Optax's bit for bit, with these differences:
    out of order, boundaries that do not fit the schedules.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ._engine.hyper import (
@@ -27,8 +26,10 @@ from ._engine.hyper import (
     inject_hyperparams as inject_hyperparams,
     inject_stateful_hyperparams as inject_stateful_hyperparams,
 )
+from ._engine.phases import corners, nonzero, phase, positive, scales_at
 from ._engine.precision import mixing
 from ._engine.protocol import Schedule as Schedule
+from ._engine.scheduled import scheduled
 from ._engine.stateful import (
     StatefulSchedule as StatefulSchedule,
     WrappedSchedule as WrappedSchedule,
@@ -51,6 +52,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
+@scheduled
 def constant_schedule(value: ArrayLike) -> Schedule:
     """Keep one value, from step 0 for ever; a single count gets it as it is."""
 
@@ -62,6 +64,7 @@ def constant_schedule(value: ArrayLike) -> Schedule:
     return schedule
 
 
+@scheduled
 def linear_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
@@ -76,6 +79,7 @@ def linear_schedule(
     return polynomial_schedule(init_value, end_value, 1, steps, begin)
 
 
+@scheduled
 def polynomial_schedule(
     init_value: ArrayLike,
     end_value: ArrayLike,
@@ -93,13 +97,13 @@ def polynomial_schedule(
     transition_steps: `T`; if it is not positive the value stays at `I`.
     transition_begin: `B`, the steps before the change starts; negative means 0.
     """
-    _positive("transition_begin", transition_begin)
-    if not _positive("transition_steps", transition_steps):
+    positive("transition_begin", transition_begin)
+    if not positive("transition_steps", transition_steps):
         return constant_schedule(init_value)
 
     def schedule(count):
         change = init_value - end_value  # pyright: ignore[reportOperatorIssue] (bools)
-        t, steps = _phase(count, transition_begin, transition_steps)
+        t, steps = phase(count, transition_begin, transition_steps)
         remaining = jnp.where(t < steps, 1 - t / steps, 1)
         value = change * remaining**power + end_value
         return jnp.where(t < steps, value, end_value)
@@ -107,6 +111,7 @@ def polynomial_schedule(
     return mixing(schedule)
 
 
+@scheduled
 def exponential_decay(
     init_value: ArrayLike,
     transition_steps: int,
@@ -126,26 +131,27 @@ def exponential_decay(
     decay_rate: the rate; if it is 0 the value stays at `I`; ValueError if negative.
     staircase: whether the value changes every `T` steps only.
     """
-    _positive("transition_begin", transition_begin)
-    decays = _positive("decay_rate", decay_rate, "not be negative")
-    if not (_positive("transition_steps", transition_steps) and decays):
+    positive("transition_begin", transition_begin)
+    decays = positive("decay_rate", decay_rate, "not be negative")
+    if not (positive("transition_steps", transition_steps) and decays):
         return constant_schedule(init_value)
 
     def schedule(count):
-        t, steps = _phase(count, transition_begin, transition_steps)
+        t, steps = phase(count, transition_begin, transition_steps)
         # Not the floor of `t / steps`, which may come out just below a whole number.
         exponent = t // steps / 1 if staircase else t / steps
-        value = init_value * jnp.power(_nonzero(decay_rate), exponent)
+        value = init_value * jnp.power(nonzero(decay_rate), exponent)
         if end_value is None:
             return value
         past = jnp.where(jnp.less(decay_rate, 1), value < end_value, value > end_value)
         # Again, as the derivative of an overflow would be no number.
-        power = jnp.power(_nonzero(decay_rate), jnp.where(past, 0, exponent))
+        power = jnp.power(nonzero(decay_rate), jnp.where(past, 0, exponent))
         return jnp.where(past, end_value, init_value * power)
 
     return mixing(schedule)
 
 
+@scheduled
 def piecewise_constant_schedule(
     init_value: ArrayLike, boundaries_and_scales: dict[int, float] | None = None
 ) -> Schedule:
@@ -158,7 +164,7 @@ def piecewise_constant_schedule(
     boundaries_and_scales: `{boundary: scale}`, in any order; ValueError for a scale
         that is negative, TypeError for a boundary that is no number.
     """
-    scales = _scales(boundaries_and_scales)
+    scales = scales_at(boundaries_and_scales)
 
     def schedule(count):
         value = constant_schedule(jnp.asarray(1.0 * init_value))(count)
@@ -169,6 +175,7 @@ def piecewise_constant_schedule(
     return mixing(schedule)
 
 
+@scheduled
 def piecewise_interpolate_schedule(
     interpolate_type: str,
     init_value: ArrayLike,
@@ -188,11 +195,12 @@ def piecewise_interpolate_schedule(
         raise ValueError(
             f"`interpolate_type` must be 'linear' or 'cosine', not {interpolate_type!r}"
         )
-    scales = _scales(boundaries_and_scales)
+    scales = scales_at(boundaries_and_scales)
     steps = sorted(scales)
     return _interpolate(interpolate_type, init_value, steps, [scales[i] for i in steps])
 
 
+@scheduled
 def cosine_decay_schedule(
     init_value: ArrayLike,
     decay_steps: int,
@@ -208,10 +216,10 @@ def cosine_decay_schedule(
     alpha: the last value as a fraction of `I`.
     exponent: positive; above 1 the decay is faster at the beginning.
     """
-    _positive("decay_steps", decay_steps, "be positive")
+    positive("decay_steps", decay_steps, "be positive")
 
     def schedule(count):
-        steps = 1.0 * _nonzero(decay_steps)  # it may exceed all integer dtypes
+        steps = 1.0 * nonzero(decay_steps)  # it may exceed all integer dtypes
         wave = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(count, 0, steps) / steps))
         power = jnp.where(wave > 0, wave, 1) ** exponent
         decayed = jnp.where(wave > 0, power, 0)
@@ -220,6 +228,7 @@ def cosine_decay_schedule(
     return mixing(schedule)
 
 
+@scheduled
 @mixing
 def cosine_onecycle_schedule(
     transition_steps: int,
@@ -237,11 +246,12 @@ def cosine_onecycle_schedule(
     pct_start: the fraction of the steps that rise, from 0 to 1; not a percentage.
     div_factor, final_div_factor: positive; ValueError for all that is out of range.
     """
-    corners = _corners(transition_steps, [pct_start], div_factor, final_div_factor)
+    steps = corners(transition_steps, [pct_start], div_factor, final_div_factor)
     scales = [div_factor, 1.0 / (div_factor * final_div_factor)]
-    return _interpolate("cosine", peak_value / div_factor, corners, scales)
+    return _interpolate("cosine", peak_value / div_factor, steps, scales)
 
 
+@scheduled
 @mixing
 def linear_onecycle_schedule(
     transition_steps: int,
@@ -261,11 +271,12 @@ def linear_onecycle_schedule(
     div_factor, final_div_factor: positive; ValueError for all that is out of range.
     """
     fractions = [pct_start, pct_final]
-    corners = _corners(transition_steps, fractions, div_factor, final_div_factor)
+    steps = corners(transition_steps, fractions, div_factor, final_div_factor)
     scales = [div_factor, 1.0 / div_factor, 1.0 / final_div_factor]
-    return _interpolate("linear", peak_value / div_factor, corners, scales)
+    return _interpolate("linear", peak_value / div_factor, steps, scales)
 
 
+@scheduled
 def join_schedules(
     schedules: Sequence[Schedule], boundaries: Sequence[int]
 ) -> Schedule:
@@ -282,7 +293,7 @@ def join_schedules(
     if not all(map(callable, schedules)):
         raise TypeError("`schedules` must be functions; see `constant_schedule`")
     for start in starts:
-        _positive("boundaries", start)
+        positive("boundaries", start)
     if len(starts) != len(schedules) - 1:
         raise ValueError(
             "`boundaries` must have the step at which each schedule but the first takes"
@@ -298,6 +309,7 @@ def join_schedules(
     return mixing(schedule)
 
 
+@scheduled
 def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
     """Restart a warmed-up cosine decay (Loshchilov & Hutter, arXiv:1608.03983).
 
@@ -312,6 +324,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
     return join_schedules(schedules, list(ends))
 
 
+@scheduled
 def warmup_constant_schedule(
     init_value: ArrayLike, peak_value: ArrayLike, warmup_steps: int
 ) -> Schedule:
@@ -325,6 +338,7 @@ def warmup_constant_schedule(
     return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
 
 
+@scheduled
 @mixing
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
@@ -345,14 +359,15 @@ def warmup_cosine_decay_schedule(
     decay_steps: `D`, warm-up included; ValueError if not above `W`.
     exponent: positive; above 1 the decay is faster at the beginning.
     """
-    _positive("decay_steps", decay_steps)
+    positive("decay_steps", decay_steps)
     steps = decay_steps - warmup_steps
-    _positive("decay_steps - warmup_steps", steps, "be positive")
-    alpha = end_value / _nonzero(peak_value)
+    positive("decay_steps - warmup_steps", steps, "be positive")
+    alpha = end_value / nonzero(peak_value)
     decay = cosine_decay_schedule(peak_value, steps, alpha, exponent)
     return _warm_up(init_value, peak_value, warmup_steps, decay)
 
 
+@scheduled
 def warmup_exponential_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -379,7 +394,7 @@ def warmup_exponential_decay_schedule(
 
 
 def _warm_up(init_value, peak_value, warmup_steps, later):
-    if not _positive("warmup_steps", warmup_steps, "not be negative"):
+    if not positive("warmup_steps", warmup_steps, "not be negative"):
         return later
     rise = linear_schedule(init_value, peak_value, warmup_steps)
     return join_schedules([rise, later], [warmup_steps])
@@ -402,54 +417,3 @@ def _interpolate(kind, init_value, boundaries, scales):
         return jnp.where(t < bounds[-1], between, values[-1])
 
     return mixing(jnp.vectorize(schedule))
-
-
-def _phase(count, begin, steps):
-    """The steps done and to do; nothing is done in a traced phase without steps."""
-    t = jnp.maximum(count - jnp.maximum(begin, 0), 0)
-    if not isinstance(steps, Tracer):
-        return t, steps
-    return jnp.where(steps > 0, t, 0), jnp.where(steps > 0, steps, 1)
-
-
-def _nonzero(x):
-    """`x`, or 1 where it is 0, so that one can divide by it."""
-    if isinstance(x, Tracer):
-        return jnp.where(x == 0, jnp.ones_like(x), x)
-    return x if np.all(np.asarray(x) != 0) else 1
-
-
-def _positive(name, value, must=""):
-    """Whether a number is above 0, which a traced one may be."""
-    if isinstance(value, Tracer):
-        return True
-    try:
-        sign = np.sign(np.asarray(value)).min()
-    except TypeError:
-        raise TypeError(f"`{name}` must be a number, but is {value!r}") from None
-    if sign < {"be positive": 1, "not be negative": 0}.get(must, -1):
-        raise ValueError(f"`{name}` must {must}, but is {value}")
-    return bool(sign > 0)
-
-
-def _scales(boundaries_and_scales):
-    scales = {} if boundaries_and_scales is None else boundaries_and_scales
-    if not isinstance(scales, Mapping):
-        raise TypeError("`boundaries_and_scales` must be a dict of {step: scale}")
-    for boundary, scale in scales.items():
-        _positive("boundaries_and_scales", boundary)
-        _positive(f"boundaries_and_scales[{boundary}]", scale, "not be negative")
-    return dict(scales)
-
-
-def _corners(steps, fractions, div_factor, final_div_factor):
-    """The steps at which the phases of a cycle end, after a check of the arguments."""
-    _positive("transition_steps", steps, "be positive")
-    _positive("div_factor", div_factor, "be positive")
-    _positive("final_div_factor", final_div_factor, "be positive")
-    ends = [fraction * steps for fraction in (*fractions, 1)]
-    if any(isinstance(x, Tracer) for x in (0, *fractions, *ends)):
-        return [jnp.floor(end) for end in ends]
-    if [0, *fractions, 1] != sorted([0, *fractions, 1]):
-        raise ValueError(f"`pct_...` must be in order from 0 to 1, but are {fractions}")
-    return [int(end) for end in ends]

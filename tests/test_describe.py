@@ -163,7 +163,7 @@ def test_no_step_is_run_and_nothing_large_is_made():
 def test_the_first_lines_of_a_text():
     lines = str(stepax.describe(stepax.adamw(RATE), SHAPES)).splitlines()
     assert lines[0].split() == "part state at parameters state dtypes reads".split()
-    assert lines[2].startswith("adamw(learning_rate=schedule) ")
+    assert lines[2].startswith("adamw(learning_rate=linear_schedule(")
     assert lines[3].startswith("  scale_by_adam() ")
     assert not any(line != line.rstrip() for line in lines)
 

@@ -143,10 +143,7 @@ COPIES = {
 
 @everyone
 @pytest.mark.parametrize("how", COPIES)
-def test_pickled_and_copied_transformations_act_alike(make, how, request):
-    if make is MAKERS["sgd"] and how == "pickle":
-        why = "schedules are closures, as in Optax"
-        request.applymarker(pytest.mark.xfail(reason=why))
+def test_pickled_and_copied_transformations_act_alike(make, how):
     tx = make(stepax)
     again = COPIES[how](tx)
     assert isinstance(again, stepax.GradientTransformationExtraArgs)

@@ -79,7 +79,9 @@ def _role(name: str, x: Any, hint: Hint, default: Any) -> str:
         return "schedule"
     if is_array(x):
         return "number" if _is_number(name, x, hint) else "fixed"
-    is_schedule = select.is_function(x) and _takes_schedule(name, hint, default)
+    # A module is a schedule only where numbers are taken; elsewhere it is a tree.
+    is_known = select.is_function(x) or (callable(x) and bool(hint))
+    is_schedule = is_known and _takes_schedule(name, hint, default)
     return "schedule" if is_schedule else "fixed"
 
 

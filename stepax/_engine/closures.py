@@ -53,15 +53,15 @@ class _Call:
 
 def _take(x: Any, found: list, kind: Any = None) -> Any:
     """`x` with holes; what was there is appended to `found`."""
-    is_schedule = isinstance(x, FunctionType) and kind in (Schedule, ScalarOrSchedule)
     if getattr(x, "recipe", None) is not None:
         return _Call(x.recipe, found)
-    if is_schedule or isinstance(x, jax.Array | GradientTransformation):
+    kinds = jax.Array | GradientTransformation
+    if kind in (Schedule, ScalarOrSchedule):
+        kinds |= FunctionType
+    if isinstance(x, kinds):
         found.append(x)
         return _Hole(len(found) - 1)
-    if type(x) is dict:
-        return {k: _take(v, found) for k, v in x.items()}
-    return type(x)(_take(v, found) for v in x) if type(x) in (tuple, list) else x
+    return _within(lambda y: _take(y, found), x)
 
 
 def _fill(x: Any, values: tuple) -> Any:
@@ -69,9 +69,16 @@ def _fill(x: Any, values: tuple) -> Any:
         return values[x.at]
     if isinstance(x, _Call):
         return x.again(values)
+    return _within(lambda y: _fill(y, values), x)
+
+
+def _within(f: Callable, x: Any) -> Any:
+    """`f` of what is in a container; all else as it is."""
     if type(x) is dict:
-        return {k: _fill(v, values) for k, v in x.items()}
-    return type(x)(_fill(v, values) for v in x) if type(x) in (tuple, list) else x
+        return {k: f(v) for k, v in x.items()}
+    if type(x) is tuple:
+        return tuple(map(f, x))
+    return list(map(f, x)) if type(x) is list else x
 
 
 class Made:

@@ -25,6 +25,7 @@ from .protocol import (
     is_none,
     require,
 )
+from .scheduled import MadeSchedule
 from .sheets import Printed, Sheet, show_bytes
 from .strict import reads
 from .values import Value, values
@@ -257,6 +258,8 @@ def _row(depth: int, part: PartDescription) -> list[str]:
 
 
 def _show(x: Any) -> str:
+    if isinstance(x, MadeSchedule):
+        return _short(repr(x), 80)
     if callable(x):
         return getattr(x, "__name__", type(x).__name__)
     if isinstance(x, Tracer):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -45,6 +46,6 @@ def frozen(x: Any) -> Any:
 def _numbers(x: jax.Array) -> tuple:
     if isinstance(x, Tracer) or x.is_deleted() or not x.is_fully_addressable:
         raise TypeError("the numbers of this array are not at hand")
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return x.dtype, *_numbers(jax.random.key_data(x))
     return x.shape, x.dtype, x.weak_type, np.asarray(x).tobytes()

@@ -241,7 +241,7 @@ class Transformation(GradientTransformationExtraArgs):
     def __reduce_ex__(self, protocol):
         if self.recipe is None:
             return super().__reduce_ex__(protocol)
-        return self.recipe.again(), ()
+        return self.recipe.reduced()
 
 
 def transformation(

@@ -4,7 +4,7 @@ import functools as ft
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -100,6 +100,17 @@ class Recipe:
         """A function of nothing that calls the factory again; defaults stay there."""
         call = inspect.BoundArguments(self.bound.signature, OrderedDict(self.given))
         return ft.partial(self.factory, *call.args, **call.kwargs)
+
+    def reduced(self) -> tuple:
+        """What `__reduce__` of a thing with this recipe returns."""
+        again = self.again()
+        return (_titled, (again, self.title)) if self.title else (again, ())
+
+
+def _titled(again: Callable, title: str) -> Any:
+    made = again()
+    made.recipe = replace(made.recipe, title=title)
+    return made
 
 
 class Mould:

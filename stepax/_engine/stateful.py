@@ -44,6 +44,16 @@ class WrappedSchedule:
     def __init__(self, schedule_fn: Schedule):
         self.schedule_fn = schedule_fn
 
+    def __repr__(self) -> str:
+        return f"WrappedSchedule({self.schedule_fn!r})"
+
+    def __eq__(self, other: object) -> bool:
+        is_one = isinstance(other, WrappedSchedule)
+        return is_one and self.schedule_fn == other.schedule_fn
+
+    def __hash__(self) -> int:
+        return hash((WrappedSchedule, self.schedule_fn))
+
     def init(self) -> WrappedScheduleState:
         return WrappedScheduleState(jnp.zeros([], jnp.int32))
 

@@ -221,7 +221,7 @@ class MultiSteps:
         return hash(self.recipe.key) if self.recipe.key else id(self)
 
     def __reduce__(self):
-        return self.recipe.again(), ()
+        return self.recipe.reduced()
 
     @property
     def inner_opt(self) -> GradientTransformationExtraArgs:

@@ -22,6 +22,7 @@ from .._engine.protocol import (
 from .._engine.ranges import ANY
 from .._engine.registry import public
 from .._engine.rule import COUNT, Rule
+from .._engine.scheduled import scheduled
 from .._engine.twin import twin
 
 
@@ -33,6 +34,7 @@ def at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
     return x(count) if callable(x) else x
 
 
+@scheduled
 @mixing
 def product(*factors: ScalarOrSchedule) -> Any:
     """The product of numbers; a schedule, if one of them is one."""
@@ -89,7 +91,7 @@ def scale_by_learning_rate(
         return identity()
     sign = -1 if flip_sign else 1
     if isinstance(learning_rate, Callable):
-        return scale_by_schedule(lambda count: sign * learning_rate(count))
+        return scale_by_schedule(product(sign, learning_rate))
     return scale(sign * learning_rate)
 
 
