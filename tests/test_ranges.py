@@ -107,9 +107,10 @@ def ends():
         known = inspect.signature(theirs).parameters
         if "hessian_diagonal_fn" in known:
             continue  # it reads another function of the loss
-        for name in known.keys() & inspect.signature(row.factory).parameters.keys():
+        ours = inspect.signature(row.factory).parameters
+        for name in filter(ours.__contains__, known):
             allowed = row.ranges.get(name) or RANGES.get(name, ANY)
-            for end in {allowed.least, allowed.most, np.inf}:
+            for end in dict.fromkeys([allowed.least, allowed.most, np.inf]):
                 if end in allowed and allowed is not ANY and name != "betas":
                     found.setdefault((name, end), (row, theirs))
     for (name, end), (row, theirs) in found.items():
