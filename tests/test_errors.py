@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import stepax
@@ -40,7 +41,10 @@ def test_missing_params(name):
 @pytest.mark.parametrize("make", [stepax.adam, stepax.sgd, stepax.rmsprop])
 def test_params_are_asked_for_only_where_they_are_read(make):
     tx = make(1e-3)
-    tx.update(PARAMS, tx.init(PARAMS))
+    found, wanted = (
+        tx.update(PARAMS, tx.init(PARAMS), *params) for params in ((), (PARAMS,))
+    )
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
 def test_params_of_another_structure():

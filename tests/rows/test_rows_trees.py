@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import library
+import numpy as np
 import pytest
 from cases import TREES, gradients
 from keywords import keywords
@@ -105,7 +106,9 @@ def test_parameters_and_fresh_state_are_donated_together():
             u, state = tx.update(gradients(p), state, p, **keywords(gradients(p)))
             return optax.apply_updates(p, u), state
 
-        jax.jit(move, donate_argnums=(0, 1))(p, tx.init(p))
+        kept = jax.jit(move)(p, tx.init(p))
+        given = jax.jit(move, donate_argnums=(0, 1))(p, tx.init(p))
+        jax.tree.map(np.testing.assert_array_equal, given, kept)
 
 
 @row("flatten", optax="fails")

@@ -1,0 +1,66 @@
+"""A plugin of pytest that lists cases which assert nothing, and so cannot fail.
+
+    PYTHONPYCACHEPREFIX=$(mktemp -d) python -m pytest -p benchmarks.idle_tests \\
+        -o enable_assertion_pass_hook=true
+
+The prefix, because `assert` is counted only in modules that are compiled anew.  Counted
+are those that were reached, in tests and what they share, comparisons of
+`numpy.testing`, `pytest.raises` and `pytest.warns`, and programs that had to succeed.
+What is listed asks at most that nothing is raised: see that this is what it claims.
+"""
+
+import functools as ft
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+TESTS = Path(__file__).parents[1] / "tests"
+found = {"asserts": 0}
+idle: list[str] = []
+
+
+def _counted(f):
+    @ft.wraps(f)
+    def counting(*args, **kwargs):
+        found["asserts"] += 1
+        return f(*args, **kwargs)
+
+    return counting
+
+
+def pytest_configure(config):
+    names = {path.stem for path in TESTS.glob("*.py") if "test_" not in path.stem}
+    pytest.register_assert_rewrite(*(names - sys.modules.keys()))
+    for name in dir(np.testing):
+        if name.startswith("assert"):
+            setattr(np.testing, name, _counted(getattr(np.testing, name)))
+    for module, names in (
+        (pytest, ["raises", "warns", "fail"]),
+        (subprocess, ["check_call", "check_output"]),
+    ):
+        for name in names:
+            setattr(module, name, _counted(getattr(module, name)))
+
+
+def pytest_assertion_pass(item, lineno, orig, expl):
+    found["asserts"] += 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    found["asserts"] = 0
+    result = yield
+    if not found["asserts"]:
+        idle.append(item.nodeid)
+    return result
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.section("cases that assert nothing")
+    for name in idle:
+        terminalreporter.write_line(name)
+    terminalreporter.write_line(f"{len(idle)} in all")
