@@ -29,9 +29,42 @@ def test_collection_is_as_large_as_it_says():
     ]
 
 
+FURTHER = problems.collect(files=problems.FURTHER)
+
+
 def test_every_problem_has_a_source():
-    assert all(p.source for p in ALL.values())
-    assert all(p.x0.ndim == 1 and np.isfinite(p.minimum) for p in ALL.values())
+    every = [*ALL.values(), *FURTHER]
+    assert len({p.name for p in every}) == len(every) >= 150
+    assert all(p.source for p in every)
+    assert all(p.x0.ndim == 1 and np.isfinite(p.minimum) for p in every)
+
+
+# Where the minima of further problems are by their formulas.
+FURTHER_AT = {
+    "white holst 1000": [1] * 1000,
+    "extended beale 1000": [3, 0.5] * 500,
+    "raydan 1 100": [0] * 100,
+    "diagonal 1 50": np.log(np.arange(1, 51)),
+    "diagonal 2 1000": -np.log(np.arange(1, 1001)),
+    "hager 1000": np.log(np.arange(1, 1001)) / 2,
+    "extended himmelblau 1500": [3, 2] * 750,
+    "nonscomp 1000": [1] * 1000,
+    "biggsb1 200": [1] * 200,
+    "denschnb 1000": [2, -1] * 500,
+    "dixmaanh 1500": [0] * 1500,
+    "sparsqur 1000": [0] * 1000,
+}
+
+
+def test_further_minima_are_those_of_the_formulas(x64):
+    rows = [p for p in FURTHER if p.name in FURTHER_AT]
+    assert len(rows) == len(FURTHER_AT)
+    points = [np.asarray(FURTHER_AT[p.name], float) for p in rows]
+    starts = [jnp.asarray(p.x0) for p in rows]
+    found = run([p.fun for p in rows] * 2, points + starts)
+    for p, lowest, first in zip(rows, found, found[len(rows) :], strict=False):
+        size = max(1, abs(p.minimum))
+        assert abs(lowest - p.minimum) <= 1e-12 * size < first - p.minimum, p.name
 
 
 def run(functions, points):
