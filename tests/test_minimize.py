@@ -162,8 +162,9 @@ def test_the_start_may_be_the_end():
 
 
 def test_the_last_finite_parameters_are_kept():
+    # It ends where the root is of a negative number.
     found = stepax.minimize(
-        lambda p: jnp.sum(-(p**4)), jnp.ones(2), method=stepax.sgd(1.0)
+        lambda p: jnp.sum(jnp.sqrt(p + 5)), jnp.ones(2), method=stepax.sgd(9.0)
     )
     assert found.status is Status.NOT_FINITE and found.steps > 1
     assert np.isfinite(found.params).all() and np.isfinite(found.value)
@@ -236,6 +237,11 @@ def test_one_short_step_is_no_end():
         parabola, jnp.zeros(2), method=stepax.sgd(0.0), max_steps=9, tol=off
     )
     assert rests.status is Status.ITERATION_LIMIT
+
+
+def test_the_limit_is_that_of_scipy():
+    found = stepax.minimize(parabola, jnp.zeros(1), method=stepax.sgd(1e-9))
+    assert found.status is Status.ITERATION_LIMIT and found.steps == 15_000
 
 
 def test_history_is_that_of_each_step():
@@ -315,6 +321,24 @@ def test_a_program_dies_with_its_function():
     del fun
     gc.collect()
     assert alive() is None
+
+
+def test_what_a_function_closes_over_is_kept_once_and_as_long_as_it():
+    size = 54_321
+    held = lambda: sum(x.size == size for x in jax.live_arrays())
+    for method in ("lbfgs", SGD, stepax.lbfgs()):
+        data = jnp.ones(size)
+        fun = lambda p, data=data: jnp.sum((p - jnp.mean(data)) ** 2)
+        also = lambda p, f=fun: f(p)
+        del data
+        for f in (fun, also):
+            found = stepax.minimize(f, jnp.zeros(2), method=method)
+            np.testing.assert_allclose(found.params, 1, atol=1e-3)
+        gc.collect()
+        assert held() == 1
+        del fun, also, f
+        gc.collect()
+        assert held() == 0
 
 
 class Distance:

@@ -75,6 +75,61 @@ REFUSED = {
     "a string tolerance": ((parabola, ONES), {"tol": "low"}, ValueError, "'low'"),
     "a float history": ((parabola, ONES), {"history": 2.5}, ValueError, "`history`"),
     "bounds of no pair": ((parabola, ONES), {"bounds": 1.0}, ValueError, "a pair"),
+    "SciPy's limit": (
+        (parabola, ONES),
+        {"maxiter": 100},
+        TypeError,
+        "no argument `maxiter`; write `max_steps=100`",
+    ),
+    "SciPy's derivative": (
+        (parabola, ONES),
+        {"jac": True},
+        TypeError,
+        "no argument `jac`; write nothing: JAX differentiates `fun`",
+    ),
+    "SciPy's options": (
+        (parabola, ONES),
+        {"options": {"maxiter": 9, "ftol": 1e-9, "iprint": 1}},
+        TypeError,
+        r"write `max_steps=9` for `maxiter`, `tol=stepax.Tolerances\(value=1e-09\)` "
+        "for `ftol`, nothing, which has no counterpart for `iprint`",
+    ),
+    "SciPy's constraints": (
+        (parabola, ONES),
+        {"constraints": ()},
+        TypeError,
+        "no argument `constraints`; write `bounds`",
+    ),
+    "SciPy's method": (
+        (parabola, ONES),
+        {"method": "L-BFGS-B"},
+        ValueError,
+        "the former stand for SciPy's 'BFGS' and 'L-BFGS-B'",
+    ),
+    "a misspelt argument": (
+        (parabola, ONES),
+        {"max_step": 3},
+        TypeError,
+        "no argument `max_step`; did you mean `max_steps`",
+    ),
+    "pairs for a tree": (
+        (parabola, ONES),
+        {"bounds": [(0, 1)] * 5},
+        ValueError,
+        "a list of pairs.*`bounds=\\(lower, upper\\)`",
+    ),
+    "too few pairs": (
+        (parabola, jnp.ones(4)),
+        {"bounds": [(0, 2)] * 3},
+        ValueError,
+        "3 pairs, but `x0` has 4 numbers",
+    ),
+    "SciPy's bounds for a tree": (
+        (parabola, ONES),
+        {"bounds": optimize.Bounds(0, 1)},
+        ValueError,
+        "SciPy's `Bounds`.*`bounds=\\(lower, upper\\)`",
+    ),
     "bounds that cross": (
         (parabola, ONES),
         {"bounds": ({"w": 2.0, "b": 0.0}, 1.0)},
@@ -161,6 +216,33 @@ def test_bounds_hold_and_the_minimum_is_that_of_scipy(x64):
     np.testing.assert_allclose(outside.params, wanted.x, atol=1e-6)
 
 
+def test_bounds_are_taken_as_scipy_has_them():
+    start, fun = jnp.zeros(2), lambda p: jnp.sum((p - jnp.array([3.0, -2.0])) ** 2)
+    wanted = stepax.minimize(fun, start, bounds=(jnp.array([0.0, -jnp.inf]), 1.0))
+    pairs = [(0, 1), (None, 1)]
+    for given in (pairs, tuple(pairs), optimize.Bounds([0, -np.inf], 1)):
+        found = stepax.minimize(fun, start, bounds=given)
+        np.testing.assert_array_equal(found.params, wanted.params)
+        np.testing.assert_allclose(found.params, [1, -2], atol=1e-5)
+
+
+def test_one_argument_needs_no_tuple():
+    fun = lambda p, center: jnp.sum((p - center) ** 2)
+    for center in (2.0, jnp.array([1.0, 2.0])):
+        found = stepax.minimize(fun, jnp.zeros(2), args=center)
+        wanted = stepax.minimize(fun, jnp.zeros(2), args=(center,))
+        np.testing.assert_array_equal(found.params, wanted.params)
+        np.testing.assert_allclose(found.params, center * np.ones(2), atol=1e-5)
+
+
+def test_a_constant_is_at_its_minimum():
+    for value in (3, 3.0, np.float32(3), jnp.float32(3)):
+        for more in ({}, {"method": stepax.sgd(0.1)}):
+            found = stepax.minimize(lambda p, v=value: v, jnp.ones(2), **more)
+            assert found.status is Status.CONVERGED_BY_GRADIENT and found.steps == 0
+            assert found.value == 3 and "Converged" in found.status.message
+
+
 # --- while it runs -------------------------------------------------------------------
 
 START = jnp.array([-1.2, 1.0])
@@ -191,11 +273,11 @@ def test_progress_changes_nothing_but_what_is_shown(capsys, monkeypatch):
     # A loop in pieces is another program, in which JAX 0.12 rounds otherwise.
     assert abs(found.steps - without.steps) <= 2 and found.status is without.status
     out, lines = capsys.readouterr()
-    assert not out and f"step {found.steps}/1000   value" in lines.splitlines()[-1]
+    assert not out and f"step {found.steps}/15000   value" in lines.splitlines()[-1]
 
     monkeypatch.setattr(progress, "_is_live", lambda: True)
     stepax.minimize(rosenbrock, START, tol=1e-3, progress=True)
-    assert f"step {found.steps}/1000" in capsys.readouterr().err
+    assert f"step {found.steps}/15000" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "rich.live", None)
     with pytest.raises(ImportError, match="`pip install rich`"):
         stepax.minimize(rosenbrock, START, tol=1e-3, progress=True)

@@ -117,6 +117,15 @@ def length(
     return jnp.where(squares < jnp.inf, root(squares), unit * root(far))
 
 
+def power_of_two(x: jax.Array) -> jax.Array:
+    """One next to x >= 0; neither it nor its inverse is subnormal, or infinite."""
+    limits = jnp.finfo(x.dtype)
+    x = jax.lax.clamp(
+        jnp.asarray(4 * limits.tiny, x.dtype), x, jnp.asarray(limits.max / 4, x.dtype)
+    )
+    return jax.lax.reduce_precision(x, limits.nexp, 0)
+
+
 def joined(parts: list, pair: Callable, whole: Callable) -> jax.Array:
     """`pair` of numbers in their order, or, of many, `held` by `whole`."""
     return ft.reduce(pair, parts) if len(parts) < 32 else held(parts, whole)

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
 from .._engine.meshes import lying_as
-from .._engine.numerics import held, joined
+from .._engine.numerics import held, joined, power_of_two
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj
@@ -230,6 +230,31 @@ def _inner(x, y):
     axes, most = tuple(range(x.ndim)), jax.lax.Precision.HIGHEST
     product = jax.lax.dot_general(x, y, ((axes, axes), ((), ())), precision=most)
     return jnp.real(product)
+
+
+def largest(xs: list, dtype: Any) -> jax.Array:
+    """max |x| over all entries of a list of arrays; NaN if there is one."""
+    sizes = [_largest(x) for x in xs if x.size]
+    wide = [x.astype(dtype) for x in sizes] or [jnp.zeros([], dtype)]
+    return joined(wide, jnp.maximum, jnp.max)
+
+
+@jax.jit
+def _largest(x):
+    return jnp.max(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
+
+
+def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """A power of two, and |x / it|², which exists where |x|² does not."""
+    unit = power_of_two(largest(xs, dtype))
+    short = divided(xs, unit)
+    return unit, dot(short, short).astype(dtype)
+
+
+def divided(xs: list, unit: jax.Array) -> list:
+    """Arrays over a power of two, in float32 or wider."""
+    wide = [x.astype(compute_dtype(x)) for x in xs]
+    return [x / unit.astype(real_dtype(x.dtype)) for x in wide]
 
 
 def hold(x: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 
 from .._engine import errors
 from .._engine.leafwise import check_gradients, keep_dtypes
-from .._engine.numerics import safe_increment
+from .._engine.numerics import power_of_two, safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, transformation
 from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.registry import public
@@ -287,10 +287,14 @@ def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: Settings):
 
 def _cubic(a: Point, b: Point) -> jax.Array:
     """The minimum of the cubic through two points with their slopes."""
-    h = b.step - a.step
-    d1 = a.slope + b.slope - 3 * (b.value - a.value) / h
-    d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - a.slope * b.slope)
-    return b.step - h * (b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2)
+    h, rise = b.step - a.step, b.value - a.value
+    # Squares of slopes may overflow, or vanish, where the slopes do neither.
+    steepest = jnp.maximum(jnp.abs(a.slope), jnp.abs(b.slope))
+    unit = power_of_two(jnp.maximum(steepest, jnp.abs(rise)))
+    left, right, rise = a.slope / unit, b.slope / unit, rise / unit
+    d1 = left + right - 3 * rise / h
+    d2 = jnp.sign(h) * jnp.sqrt(d1 * d1 - left * right)
+    return b.step - h * (right + d2 - d1) / (right - left + 2 * d2)
 
 
 def _report(start, end):

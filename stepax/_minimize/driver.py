@@ -14,23 +14,26 @@ from jax.typing import ArrayLike
 from .._engine import errors
 from .._engine.flow import Flow
 from .._engine.protocol import is_array, require
+from .closure import open_closure
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
 from .progress import run_in_pieces
 from .result import MinimizeResult
+from .scipy_words import answering, sides
 from .stop import Tolerances, check_tolerances
 
 
+@answering
 def minimize(
     fun: Callable[..., Any],
     x0: Any,
     *,
-    args: tuple = (),
+    args: Any = (),
     method: str | Any = "lbfgs",
     bounds: Any = None,
     tol: ArrayLike | Tolerances | None = None,
-    max_steps: ArrayLike = 1000,
+    max_steps: ArrayLike = 15_000,
     has_aux: bool = False,
     history: bool | int = False,
     callback: Callable[[MinimizeResult], Any] | None = None,
@@ -44,7 +47,8 @@ def minimize(
     fun: of the parameters, and `args`; returns one real number, with `has_aux` a pair
         of it and more arrays.
     x0: the start; floating-point arrays and numbers in it move, all else stays.
-    args: further arguments of `fun`; for others of these shapes nothing is compiled.
+    args: further arguments of `fun`, a tuple of them, or the only one; for others of
+        these shapes nothing is compiled.
     method: "lbfgs", with the whole matrix up to 64 parameters, and else 50 to 10 pairs;
         or a transformation, which is given `value`, `grad`, `value_fn`.
     bounds: a pair of lower and upper ones, each `None`, a number, or a tree or prefix
@@ -65,7 +69,7 @@ def minimize(
     if not callable(fun):
         raise TypeError(f"`fun` is {errors.describe(fun)}, expected a function")
     frame, moving, staying = open_start(x0)
-    args_frame, arrays = open_arguments(tuple(args))
+    args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
     length = _length(history, max_steps)
     method, is_local = _method(method, bounds), _is_local(moving)
     setup = Setup(frame, args_frame, method, has_aux, length, is_local)
@@ -89,7 +93,8 @@ def _method(method: Any, bounds: Any) -> Any:
     if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
         raise ValueError(
             f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
-            "such as `stepax.adam(1e-2)`"
+            "such as `stepax.adam(1e-2)`; the former stand for SciPy's 'BFGS' and "
+            "'L-BFGS-B'"
         )
     if bounds is None:
         if not isinstance(method, str):
@@ -117,15 +122,10 @@ def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, li
     """The bounds of what moves, and the start, within them."""
     if given is None:
         return None, moving
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ValueError(
-            f"`bounds` is {errors.describe(given)}, expected a pair of lower and upper "
-            "bounds, each `None`, a number, or a tree like `x0`"
-        )
+    lower, upper = sides(given, frame, moving)
     params = frame.params(moving)
     from .._optimizers import bounds as boxes  # few need them
 
-    lower, upper = given
     boxes.check_sides(lower, upper)
     boxes.check(lower, upper, params, project)
     box = boxes.box_of(lower, upper, Flow(params, params), frame.live)
@@ -194,16 +194,24 @@ _SHELVES: dict[int, tuple[Any, dict]] = {}
 def _program(fun: Callable, setup: Setup, inputs: Inputs) -> tuple[Program, Inputs]:
     """The program for a function, and the inputs with the tracers it closes over."""
     get, shelf = _shelf(fun)
-    key = getattr(fun, "__func__", None), setup
+    examples = inputs.moving, inputs.data
+    types = tuple(map(jax.typeof, jax.tree.leaves(examples)))
+    key = getattr(fun, "__func__", None), setup, types
     if key in shelf:
-        return shelf[key], inputs
+        program, more = shelf[key]
+        return program, _with(inputs, more)
     both = _bind(get, setup)
-    converted, more = jax.closure_convert(both, inputs.moving, inputs.data)
+    opened, more = open_closure(both, *examples)
     if more:
-        outer = lambda moving, data: converted(moving, data[0], *data[1])
-        return Program(setup, outer), inputs._replace(data=(inputs.data, more))
-    shelf[key] = Program(setup, both)
-    return shelf[key], inputs
+        both = lambda moving, data: opened(moving, *data)
+    found = Program(setup, both), more
+    if not any(isinstance(x, Tracer) for x in more):
+        shelf[key] = found
+    return found[0], _with(inputs, more)
+
+
+def _with(inputs: Inputs, more: list) -> Inputs:
+    return inputs._replace(data=(inputs.data, more)) if more else inputs
 
 
 def _shelf(fun: Callable) -> tuple[Callable, dict]:
@@ -243,7 +251,8 @@ def _checked(out: Any, has_aux: bool) -> tuple[jax.Array, Any]:
             f"`fun` returns {errors.describe(value)}, expected one real number; with "
             "more to return, use `has_aux=True`"
         )
-    value = jnp.asarray(value)
+    # Of Python's numbers an integer is no mistake, as it may be of an array.
+    value = jnp.asarray(float(value) if type(value) is int else value)
     if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
             f"`fun` returns an array of shape {value.shape} and dtype {value.dtype}, "

@@ -45,6 +45,11 @@ class Frame(NamedTuple):
         return self.treedef.unflatten(map(fill, self.marks))
 
     @property
+    def is_one(self) -> bool:
+        """Whether the tree is an array by itself."""
+        return self.treedef.num_nodes == 1
+
+    @property
     def live(self) -> list[int]:
         """Which leaves move."""
         return [i for i, mark in enumerate(self.marks) if mark is _MOVES]

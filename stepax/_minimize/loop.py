@@ -19,11 +19,13 @@ import numpy as np
 
 from .._engine.apply import apply_updates
 from .._engine.leafwise import keep_dtypes
+from .._engine.precision import real_dtype
 from .._engine.protocol import with_extra_args_support
 from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from . import quasi_newton
 from .bundle import while_loop
+from .closure import open_closure
 from .frame import Frame
 from .pack import Pack
 from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
@@ -35,12 +37,16 @@ from .stop import (
     largest,
     resolve_tolerances,
 )
+from .watch import Watch, unit_of, watch
 
 
 # As arrays of NumPy, which no tracer keeps.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING = map(
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED = map(
     np.int32, MinimizeStatus
 )
+
+# Evaluations that a run may have beyond one for each step.
+SPARE = 15_000
 
 _GIVEN = (
     "`minimize` calls `method.update(updates, state, params)` with the keywords "
@@ -87,20 +93,24 @@ class Inputs(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Parameters, with the value there, its gradients, and the size of these."""
+    """Parameters, with the value there and its gradients, these over a `unit`.
+
+    norm, size: the largest entry of the gradients, and of the parameters.
+    """
 
     xs: list
     value: jax.Array
     grads: list
     norm: jax.Array
+    size: jax.Array
 
 
 class Run(NamedTuple):
     """A minimization under way.
 
     at: where it is; with L-BFGS of `quasi_newton.py` its arrays are gathered.
-    state: of the method.
-    lowest: the lowest value so far.
+    state: of the method, which sees the value and its gradients over `unit`.
+    lowest: the lowest value so far; `seen`: what else has been seen.
     steps, evaluations: so far; `tried`: steps since the memory was empty.
     still_values, still_steps: for how many steps in a row they have been.
     is_stuck: whether the memory has to be emptied.
@@ -108,6 +118,8 @@ class Run(NamedTuple):
 
     at: Place
     lowest: jax.Array
+    seen: Watch
+    unit: Any
     state: Any
     steps: jax.Array
     evaluations: jax.Array
@@ -126,8 +138,8 @@ class Loop:
         """both: from lists of arrays, moving and other, to a value and what is aux."""
         self._setup, self._inputs, tree = setup, inputs, setup.frame.params
         # Traced here, once, and not for each place in which it is evaluated.
-        self._both, more = jax.closure_convert(both, inputs.moving, inputs.data)
-        self._data = (inputs.data, *more)
+        self._both, more = open_closure(both, inputs.moving, inputs.data)
+        self._data = inputs.data, more
         self._dtype = search_dtype(inputs.moving)
         self._pack = Pack(inputs.moving, setup.is_local) if setup.tx is None else None
         self._searches = True
@@ -146,12 +158,18 @@ class Loop:
 
     def begin(self) -> Run:
         at = self._start()
-        code = jnp.where(at.norm <= self._tol.gradient, _GRADIENT, RUNNING)
+        # Within bounds the norm is no longer than a side.
+        steep = at.norm if self._inputs.box is None else largest(at.grads, self._dtype)
+        seen, unit = watch(at), unit_of(at.value, steep) if self._searches else None
+        at = at._replace(grads=_over(unit, at.value, at.grads)[1])
+        code = jnp.where(self._is_flat(at, seen), _GRADIENT, RUNNING)
         zero = jnp.zeros([], jnp.int32)
         return Run(
             at,
             at.value,
-            self._new_state(at),
+            seen,
+            unit,
+            self._new_state(at, unit),
             steps=zero,
             evaluations=zero + 1,
             tried=zero,
@@ -164,13 +182,17 @@ class Loop:
 
     def advance(self, run: Run, limit: jax.Array) -> Run:
         """Steps until the end, or until there are `limit`."""
-        goes_on = lambda r: (r.code == RUNNING) & (r.steps < limit)
+        goes_on = lambda r: (
+            (r.code == RUNNING)
+            & (r.steps < limit)
+            & (r.evaluations - SPARE < self._inputs.max_steps)
+        )
         if self._pack or not self._searches:
             return while_loop(goes_on, self._step, run)
 
         def attempt(r):
             again = hold(r.is_stuck)
-            fresh = keep_dtypes(self._new_state(r.at), r.state)
+            fresh = keep_dtypes(self._new_state(r.at, r.unit), r.state)
             r = r._replace(
                 state=choose(again, fresh, r.state),
                 tried=jnp.where(again, 0, r.tried),
@@ -200,12 +222,15 @@ class Loop:
 
     def _built_in(self, run: Run) -> Run:
         """A step of `quasi_newton.py`."""
-        old, both = run.at, self._value_and_grads
-        rest = old.xs, old.value, old.grads
-        found, pairs = quasi_newton.step(run.state, *rest, both)
-        new = self._place(found.xs, found.value, found.grads)
+        old, unit = run.at, run.unit
+        both = lambda xs: _over(unit, *self._value_and_grads(xs))
+        rest = old.value / unit, old.grads
+        found, pairs = quasi_newton.step(run.state, old.xs, *rest, both)
+        new = self._place(found.xs, found.value * unit, found.grads, unit)
         run = _counted(run, pairs, found.count)
-        end = self._judge(run, new, _fails(run, new, jnp.zeros([], bool)))
+        end = self._judge(
+            run, new, _fails(run, new, jnp.zeros([], bool)), found.is_hidden
+        )
         forgotten = end.state.forget(hold(end.is_stuck))
         tried = jnp.where(end.is_stuck, 0, end.tried)
         return end._replace(state=forgotten, tried=tried)
@@ -213,8 +238,11 @@ class Loop:
     def _update(self, run: Run) -> Run:
         """A step of a transformation."""
         frame, old = self._setup.frame, run.at
-        params, grad = frame.params(old.xs), frame.params(old.grads)
-        more = {"value": old.value, "grad": grad, "value_fn": self._value_fn}
+        params, grad, unit = frame.params(old.xs), frame.params(old.grads), run.unit
+        value, value_fn = old.value, self._value_fn
+        if unit is not None:
+            value, value_fn = value / unit, lambda p: self._value_fn(p) / unit
+        more = {"value": value, "grad": grad, "value_fn": value_fn}
         try:
             updates, state = self._tx.update(conj(grad), run.state, params, **more)
         except (TypeError, ValueError) as error:
@@ -226,15 +254,22 @@ class Loop:
             new, count = self._evaluate(xs), 1
         else:
             count = search.info.num_linesearch_steps
-            new = self._place(xs, search.value, frame.pick(search.grad))
+            grads = frame.pick(search.grad)
+            new = self._place(xs, search.value * unit, grads, unit)
         run = _counted(run, keep_dtypes(state, run.state), count)
         is_stuck = jnp.zeros([], bool)
         if search is not None:
             is_stuck = _fails(run, new, search.info.decrease_error > 0)
         return self._judge(run, new, is_stuck)
 
-    def _judge(self, run: Run, new: Place, is_stuck: jax.Array) -> Run:
-        """The run with a step, or without it if that is refused."""
+    def _judge(
+        self, run: Run, new: Place, is_stuck: jax.Array, is_hidden: Any = False
+    ) -> Run:
+        """The run with a step, or without it if that is refused.
+
+        is_hidden: whether rounding of the value hides what was to be gained.
+        """
+        seen = run.seen.after(run.at, new)
         still_values, still_steps = self._still(run, new)
         rests = still_values >= (PATIENCE_OF_SEARCHES if self._searches else PATIENCE)
         rises = jnp.zeros([], bool)
@@ -247,21 +282,38 @@ class Loop:
         is_taken = hold(_is_finite(new) & ~is_stuck)
         code = jnp.where(still_steps >= PATIENCE, _STEP, RUNNING)
         code = jnp.where(rests, _VALUE, code)
-        code = jnp.where(new.norm <= self._tol.gradient, _GRADIENT, code)
-        failure = jnp.where(rests & ~rises, _VALUE, _SEARCH)
+        if self._tol.fall is not OFF:
+            code = jnp.where(seen.is_slow(new, self._tol.fall), _VALUE, code)
+        code = jnp.where(self._is_flat(new, seen), _GRADIENT, code)
+        rests = rests & ~rises
+        if self._tol.value is not OFF:
+            is_hidden = is_hidden | self._is_rounding(run)
+            rests = rests | is_hidden
+        failure = jnp.where(rests, _VALUE, _SEARCH)
         refusal = jnp.where(run.tried == 1, failure, RUNNING)
         refusal = jnp.where(is_stuck, refusal, _NOT_FINITE)
+        falls_off = ~is_taken & (refusal != RUNNING) & run.seen.falls_off(run.at)
+        code = jnp.where(is_taken, code, refusal)
+        is_unbounded = seen.has_no_minimum(new.value) | falls_off
         end = run._replace(
             at=choose(is_taken, new, run.at),
+            seen=seen,
             lowest=jnp.where(
                 is_taken & (new.value < run.lowest), new.value, run.lowest
             ),
             still_values=still_values,
             still_steps=jnp.where(is_taken, still_steps, run.still_steps),
             is_stuck=is_stuck,
-            code=jnp.where(is_taken, code, refusal),
+            code=jnp.where(is_unbounded, _UNBOUNDED, code),
         )
         return end._replace(history=_record(end))
+
+    def _is_flat(self, at: Place, seen: Watch) -> jax.Array:
+        """Whether the gradient is small, for the scale of this problem by default."""
+        if self._tol.is_absolute:
+            return at.norm <= self._tol.gradient
+        limit = self._tol.gradient * jnp.minimum(seen.steepest, 1)
+        return (at.norm <= limit) & (seen.growths == 0)
 
     def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
         """For how many steps in a row the value has been still, and the parameters."""
@@ -272,6 +324,7 @@ class Loop:
             limit = self._tol.value * size
             if self._searches:
                 is_still = run.lowest - new.value <= limit
+                is_still = is_still | self._is_rounding(run)
             else:
                 is_still = jnp.abs(new.value - old.value) <= limit
             values = count(is_still, values)
@@ -281,12 +334,20 @@ class Loop:
             steps = count(change <= self._tol.step * size, steps)
         return values, steps
 
+    def _is_rounding(self, run: Run) -> jax.Array:
+        """Whether the value is what rounding of the parameters may add to it."""
+        at, norm = run.at, run.at.norm
+        if self._inputs.box is not None:
+            norm = largest(at.grads, self._dtype) * run.unit
+        return jnp.abs(at.value) <= 8 * jnp.finfo(self._dtype).eps * norm * at.size
+
     def _start(self) -> Place:
         xs = self._inputs.moving
         if not self._pack:
             return self._evaluate(xs)
         # Of the arrays that are there, none of which has to be cut out of a vector.
-        value = lambda xs: self._both(xs, *self._data)[0].astype(self._dtype)
+        number = lambda xs: jnp.asarray(self._both(xs, *self._data)[0])
+        value = lambda xs: number(xs).astype(self._dtype)
         found, grads = self._held(*jax.value_and_grad(value)(xs))
         pack = self._pack.pack
         # JAX's gradient of a complex number is the conjugate of that of its parts.
@@ -303,28 +364,34 @@ class Loop:
         is_long = len(self._inputs.moving) >= 32
         return hold(value) if is_long else value, grads
 
-    def _place(self, xs: list, value: jax.Array, grads: list) -> Place:
+    def _place(
+        self, xs: list, value: jax.Array, grads: list, unit: Any = None
+    ) -> Place:
         """With max |P(x - g) - x|, which is max |g| without bounds."""
         is_split = self._pack and self._pack.has_complex
         sizes = self.unpack(grads) if is_split else grads
         if self._inputs.box is not None:
-            rows = zip(xs, grads, *self._inputs.box, strict=True)
+            whole = grads if unit is None else [g * unit.astype(g.dtype) for g in grads]
+            rows = zip(xs, whole, *self._inputs.box, strict=True)
             sizes = [jnp.clip(-g, l - x, u - x) for x, g, l, u in rows]
-        norm = largest(sizes, self._dtype)
-        return Place(xs, value.astype(self._dtype), grads, norm)
+        norm, size = (largest(x, self._dtype) for x in (sizes, xs))
+        if unit is not None and self._inputs.box is None:
+            norm = norm * unit
+        return Place(xs, value.astype(self._dtype), grads, norm, size)
 
     def _value_fn(self, params: Any) -> jax.Array:
         return self._value(self._setup.frame.pick(params))
 
     def _value(self, xs: list) -> jax.Array:
-        return self._all(xs)[0].astype(self._dtype)
+        # `asarray`, because a constant is not traced.
+        return jnp.asarray(self._all(xs)[0]).astype(self._dtype)
 
     def _all(self, xs: list) -> Any:
         return self._both(self.unpack(xs), *self._data)
 
-    def _new_state(self, at: Place) -> Any:
+    def _new_state(self, at: Place, unit: Any) -> Any:
         if self._pack:
-            return quasi_newton.begin(at.value, at.grads)
+            return quasi_newton.begin(at.value / unit, at.grads, at.size)
         return self._tx.init(self._setup.frame.params(at.xs))
 
     def _new_history(self, at: Place) -> Any:
@@ -346,6 +413,13 @@ def search_in(state: Any) -> Any:
         return search_in(state.linesearch)
     has_all = all(hasattr(state, name) for name in ("value", "grad", "info"))
     return state if has_all and state.grad is not None else None
+
+
+def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
+    """A value and its gradients over a power of two; without one as they are."""
+    if unit is None:
+        return value, grads
+    return value / unit, [x / unit.astype(real_dtype(x.dtype)) for x in grads]
 
 
 def _counted(run: Run, state: Any, evaluations: Any) -> Run:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from .pairs import curvature, times
+from .pairs import curvature, next_guess, times
 
 
 # Parameters up to which it is a matrix.
@@ -30,11 +31,13 @@ class Matrix(NamedTuple):
     h: of shape (n, n).
     scale: s·y / y·y of the newest pair.
     is_first: whether there was no pair yet.
+    guess: the step that the next search tries first.
     """
 
     h: jax.Array
     scale: jax.Array
     is_first: jax.Array
+    guess: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Matrix":
         """Without any pair, if `is_empty`; the scale stays."""
@@ -46,8 +49,8 @@ class Matrix(NamedTuple):
         """-H g."""
         return [-times(self.h, grads[0].astype(self.h.dtype))]
 
-    def remember(self, s: list, y: list, grads: list) -> "Matrix":
-        """With a pair, if it has curvature."""
+    def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Matrix":
+        """With a pair, if it has curvature; `step` times the direction is s."""
         sy, yy, fits = curvature(s, y, self.scale.dtype)
         t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
         hy = times(self.h, change)
@@ -62,10 +65,11 @@ class Matrix(NamedTuple):
             jnp.where(fits, factor * self.h + rank_two, self.h),
             jnp.where(fits, sy / yy, self.scale),
             self.is_first & ~fits,
+            next_guess(fits, step, self.guess),
         )
 
 
 def no_matrix(size: int, scale: jax.Array) -> Matrix:
     """No pair yet."""
     plain = scale * jnp.eye(size, dtype=scale.dtype)
-    return Matrix(plain, scale, jnp.ones([], bool))
+    return Matrix(plain, scale, jnp.ones([], bool), jnp.ones_like(scale))

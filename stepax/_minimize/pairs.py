@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._engine.numerics import joined, root
 from .._engine.precision import compute_dtype
@@ -38,6 +39,7 @@ class Pairs(NamedTuple):
     curvatures: s·y, of shape (m,).
     scale: s·y / y·y of the newest pair.
     products: S'g, of shape (m,).
+    guess: the step that the next search tries first.
     """
 
     s: list
@@ -47,6 +49,7 @@ class Pairs(NamedTuple):
     curvatures: jax.Array
     scale: jax.Array
     products: jax.Array
+    guess: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Pairs":
         """Without any pair, if `is_empty`; the scale stays."""
@@ -64,8 +67,11 @@ class Pairs(NamedTuple):
         add = lambda r, s: -(self.scale.astype(r.dtype) * r + s)
         return each(add, r, _combine(v, self.s))
 
-    def remember(self, s: list, y: list, grads: list) -> "Pairs":
-        """With the newest pair in the place of the oldest one, if it has curvature."""
+    def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Pairs":
+        """With the newest pair in the place of the oldest one, if it has curvature.
+
+        step: how many times the direction s is.
+        """
         at, sy, yy, fits = self.at, *curvature(s, y, self.scale.dtype)
         weight = jnp.where(fits, 1 / jnp.where(fits, sy, 1), 0)
         is_kept = hold(fits)
@@ -89,6 +95,7 @@ class Pairs(NamedTuple):
             jnp.where(is_new, jnp.where(fits, sy, 0), self.curvatures),
             jnp.where(fits, sy / yy, self.scale),
             products,
+            next_guess(fits, step, self.guess),
         )
 
 
@@ -100,14 +107,21 @@ def no_pairs(grads: list, scale: jax.Array) -> Pairs:
     memory = lambda: list(map(stack, grads))
     zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
     at = jnp.zeros([], jnp.int32)
-    return Pairs(memory(), memory(), at, zeros((m, m)), zeros(m), scale, zeros(m))
+    square, row, one = zeros((m, m)), zeros(m), jnp.ones_like(scale)
+    return Pairs(memory(), memory(), at, square, row, scale, row, one)
+
+
+def next_guess(fits: jax.Array, step: ArrayLike, last: jax.Array) -> jax.Array:
+    """1; but where a search went far, and saw no curvature, as far again."""
+    return jnp.where(fits, 1, jnp.maximum(step, 1)).astype(last.dtype)
 
 
 def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """s·y and y·y, and whether the former is positive beyond rounding, and a number."""
     sy, yy, ss = (dot(a, b).astype(dtype) for a, b in ((s, y), (y, y), (s, s)))
     limits = jnp.finfo(dtype)
-    fits = (sy > limits.eps * root(ss) * root(yy)) & (sy > limits.tiny)
+    is_curved = (sy > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
+    fits = is_curved & (sy > limits.tiny)
     fits &= (yy < jnp.inf) & (yy > limits.tiny)
     return sy, jnp.where(fits, yy, 1), fits
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._engine.numerics import root
-from .._linesearch.line import Point, decrease_error, dot
+from .._linesearch.line import Point, choose, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
 from .matrix import MOST, no_matrix
@@ -22,26 +23,34 @@ from .pairs import each, no_pairs
 
 _TRIALS = 20
 _SETTINGS = Settings()
+# Roundings of a value that a sum of many numbers may be off by.
+_HIDDEN = 4
 
 
 class Found(NamedTuple):
     """Where a step leads.
 
     count: trials of the search.
+    is_hidden: whether rounding of the value hides what the step promised.
     """
 
     xs: list
     value: jax.Array
     grads: list
     count: jax.Array
+    is_hidden: jax.Array
 
 
-def begin(value: jax.Array, grads: list) -> Any:
-    """Nothing known of the Hessian but a scale of its inverse."""
+def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
+    """Nothing known of the Hessian but a scale of its inverse.
+
+    size: the largest parameter, beside which a first step must not vanish.
+    """
     square = dot(grads, grads).astype(value.dtype)
     square = jnp.where(square > 0, square, 1)
     height = jnp.where(value == 0, jnp.inf, 2 * jnp.abs(value))
-    scale = jnp.minimum(root(square), height) / square
+    visible = 64 * jnp.finfo(value.dtype).eps * size
+    scale = jnp.minimum(jnp.maximum(1, visible) * root(square), height) / square
     is_vector = len(grads) == 1 and grads[0].ndim == 1
     if is_vector and grads[0].size <= MOST:
         return no_matrix(grads[0].size, scale)
@@ -65,10 +74,11 @@ def step(
         value, grads = both(move(t))
         return Point(t, value, _inner(d, grads, value), grads)
 
-    low, count = _search(at, start)
-    found = Found(move(low.step), low.value, low.grads, count)
+    low, count = _search(at, start, known.guess)
+    is_hidden = -start.slope <= _HIDDEN * _rounding(start)
+    found = Found(move(low.step), low.value, low.grads, count, is_hidden)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
-    return found, known.remember(s, y, found.grads)
+    return found, known.remember(s, y, found.grads, low.step)
 
 
 class _Search(NamedTuple):
@@ -81,7 +91,7 @@ class _Search(NamedTuple):
     grads: list
 
 
-def _search(at: Callable, start: Point) -> tuple[Point, jax.Array]:
+def _search(at: Callable, start: Point, guess: jax.Array) -> tuple[Point, jax.Array]:
     """The point that a search finds, or its start; the count of trials."""
 
     def advance(s):
@@ -92,16 +102,25 @@ def _search(at: Callable, start: Point) -> tuple[Point, jax.Array]:
         bare = t._replace(grads=())
         ends, is_low, step = narrow(s.ends, bare, error <= 0, _SETTINGS)
         is_enough = s.ends.is_short(_SETTINGS) & (ends.low.step > 0)
+        # Nothing is below that, and the loop says so.
+        is_lowest = t.value == -jnp.inf
+        ends = ends._replace(low=choose(is_lowest, bare, ends.low))
         grads = each(ft.partial(jnp.where, is_low), t.grads, s.grads)
-        return _Search(s.count + 1, step, ends, is_low & is_flat | is_enough, grads)
+        promised = -start.slope * t.step
+        is_hopeless = (ends.low.step == 0) & (promised <= _rounding(start))
+        is_done = is_low & is_flat | is_enough | is_lowest | is_hopeless
+        return _Search(s.count + 1, step, ends, is_done, grads)
 
-    one = jnp.ones_like(start.value)
     ends = nothing_known(start._replace(grads=()))
     is_over = ~(start.slope < 0)  # also of NaN
-    first = _Search(jnp.zeros([], jnp.int32), one, ends, is_over, start.grads)
+    first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
     goes_on = lambda s: ~s.is_done & (s.count < _TRIALS)
     end = while_loop(goes_on, advance, first)
     return end.ends.low._replace(grads=end.grads), end.count
+
+
+def _rounding(at: Point) -> jax.Array:
+    return jnp.finfo(at.value.dtype).eps * jnp.abs(at.value)
 
 
 def _inner(xs, ys, like):

@@ -19,6 +19,7 @@ class MinimizeStatus(enum.IntEnum):
     NOT_FINITE = 5
     STOPPED_BY_CALLBACK = 6
     RUNNING = 7
+    UNBOUNDED = 8
 
     @property
     def message(self) -> str:
@@ -52,6 +53,10 @@ _MESSAGES = {
     ),
     MinimizeStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
     MinimizeStatus.RUNNING: "Still running.",
+    MinimizeStatus.UNBOUNDED: (
+        "Not converged: the function seems to have no minimum, its value falls without "
+        "limit; bound the parameters, or see whether it has the wrong sign."
+    ),
 }
 
 

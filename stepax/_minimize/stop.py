@@ -1,9 +1,12 @@
 """When to stop: three tolerances, and the rules that read them.
 
-    max |g| <= gradient                                  converged by gradient
+    max |g| <= gradient min(1, max |g| so far)           converged by gradient
     |f' - f| <= value max(|f'|, |f|),  5 times in a row  converged by value
     f* - f' <= value max(|f'|, |f|)   10 times, after searches; f* is the lowest so far
     max |x' - x| <= step max |x'|,     5 times in a row  converged by step
+
+A tolerance that is given for the gradient is taken as it is, without the minimum; by
+default it is also that of the value in a window of steps, see `watch.py`.
 
 The last two compare one step with the next, and in a flat valley, or with a small
 learning rate, a step may be short far from a minimum.  So a rule that is 0 is off, as
@@ -14,26 +17,28 @@ Wood's function holds searches up for more than five steps.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.numerics import joined
-from .._engine.precision import compute_dtype, real_dtype
+from .._linesearch.line import largest as largest
 
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
 # A rule that is off: no array, so that a program knows it when it is compiled.
 OFF: Any = ()
+# Of the rounding error of float64.
+_ROOT = 2.0**-26
 
 
 class Tolerances(NamedTuple):
     """When `minimize` stops; each is >= 0, and `None` the default.
 
-    gradient: the largest entry of the gradient, in size; by default the square root of
-        the rounding error of the parameters, 3.5e-4 in float32, 1.5e-8 in float64.
+    gradient: the largest entry of the gradient, in size; by default 9.5e-7 in float32
+        and 1.5e-8 in float64, of the largest gradient so far if that is below 1, or if
+        the value falls by no more in 20 steps.  For methods that do not search along
+        lines 3.5e-4 and 1.5e-8, and by the gradient alone.
     value: the change of the value, relative to it; 0 is off.  By default its rounding
         error, 1.2e-7 and 2.2e-16, for methods that search along a line, else 0.
     step: the largest change of a parameter, relative to the largest parameter; 0, the
@@ -66,25 +71,31 @@ def check_tolerances(tol: Any) -> Tolerances:
     )
 
 
-def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) -> Any:
-    """The three as arrays, or `OFF`."""
+class Rules(NamedTuple):
+    """The tolerances as arrays, or `OFF`.
+
+    fall: by how much the value has to fall in a window, see `watch.py`.
+    is_absolute: whether the gradient is compared as it is.
+    """
+
+    gradient: Any
+    value: Any
+    step: Any
+    fall: Any
+    is_absolute: bool
+
+
+def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) -> Rules:
+    """The rules for a method that searches along lines, or does not."""
     eps = max(float(jnp.finfo(x.dtype).eps) for x in xs)
+    # Searches go on until rounding stops them, in float64 until what is left of the
+    # parameters is about the square root of it.
+    precise = max(8 * eps, _ROOT) if searches else eps**0.5
     value = float(jnp.finfo(dtype).eps) if searches else OFF
-    defaults = eps**0.5, value, OFF
-    pairs = zip(tol, defaults, strict=True)
+    pairs = zip(tol, (precise, value, OFF), strict=True)
     found = [default if x is None else x for x, default in pairs]
-    return Tolerances(
-        *(OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found)
-    )
-
-
-def largest(xs: list, dtype: Any) -> jax.Array:
-    """max |x| over all entries of a list of arrays; NaN if there is one."""
-    sizes = [_largest(x) for x in xs if x.size]
-    wide = [x.astype(dtype) for x in sizes] or [jnp.zeros([], dtype)]
-    return joined(wide, jnp.maximum, jnp.max)
-
-
-@jax.jit
-def _largest(x):
-    return jnp.max(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
+    is_absolute = tol.gradient is not None
+    watches = searches and not is_absolute and found[1] is not OFF
+    found.append(precise if watches else OFF)
+    rules = [OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found]
+    return Rules(*rules, is_absolute=is_absolute)

@@ -43,7 +43,7 @@ from .._engine.registry import public
 from .._engine.rule import zeros_like
 from .._engine.twin import twin
 from .._linesearch.gather import gather_short
-from .._linesearch.line import dot, hold, put
+from .._linesearch.line import choose, divided, dot, hold, put, scaled_square
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
 
@@ -171,37 +171,38 @@ def _step(g, p, old, is_scaled, positive_only):
     gathering = gather_short(g, *kept, *memories)
     differ = lambda new, was: _map(jnp.subtract, *map(gathering.join, (new, was)))
     s, y = differ(kept[0], old.params), differ(kept[1], old.updates)
-    weight, scale = _curvature(s, y)
+    weight, *scale = _curvature(s, y)
     is_kept = hold((weight > 0 if positive_only else weight != 0) & (old.count > 0))
     s_rows, y_rows = [gathering.join(memory, 1) for memory in memories]
     pairs = _Pairs(old.count, s_rows, y_rows, old.weights_memory)
     pairs = pairs.remember(s, y, weight, is_kept)
     narrow = gathering.join(g)
     q = [x.astype(precision.compute_dtype(x)) for x in narrow]
-    gamma = jnp.ones([], weight.dtype)
+    gamma = unit = jnp.ones([], weight.dtype)
     if is_scaled:
         # XLA copies a memory that is read where it is written, all of it at each step;
         # neither a branch nor the loops of the recursion are such a place.
-        older = lambda: _older_scale(q, pairs).astype(scale.dtype)
-        gamma = hold(branch(is_kept, lambda: scale, older))
-    u = _cast(_direction(q, pairs, gamma), narrow)
+        older = lambda: _older_scale(q, pairs, weight)
+        gamma, unit = map(hold, branch(is_kept, lambda: tuple(scale), older))
+    u = _cast(_direction(q, pairs, gamma, unit), narrow)
     u, s, y = map(gathering.split, (u, pairs.s, pairs.y))
     count = safe_increment(old.count)
     return u, ScaleByLBFGSState(count, *kept, s, y, pairs.weights)
 
 
 def _curvature(s, y):
-    """1 / s·y and s·y / y·y.
+    """1 / s·y, and s·y / y·y as a number that is divided by a power of two.
 
     The former is 0 where rounding hides the sign of s·y, or there is no such number.
     """
-    sy, ss, yy = dot(s, y), dot(s, s), dot(y, y)
+    sy, ss = dot(s, y), dot(s, s)
+    unit, yy = scaled_square(y, sy.dtype)
     limits = jnp.finfo(sy.dtype)
     size = jnp.abs(sy)
-    is_curved = size > limits.eps * root(ss) * root(yy)
+    is_curved = (size / unit > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
     exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
     weight = jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
-    return weight, sy / jnp.where(exists, yy, 1)
+    return weight, sy / unit / jnp.where(exists, yy, 1), unit
 
 
 class _Pairs(NamedTuple):
@@ -238,7 +239,7 @@ class _Pairs(NamedTuple):
         return jnp.min(jnp.where(self.weights != 0, ages, size - 1))
 
 
-def _direction(q, pairs, gamma):
+def _direction(q, pairs, gamma, unit):
     """Algorithm 7.4: from the newest pair to the oldest one, and back."""
     size = pairs.weights.size
 
@@ -254,16 +255,17 @@ def _direction(q, pairs, gamma):
 
     none = jnp.zeros(size, jnp.result_type(pairs.weights, dot(q, q)))
     q, alphas = jax.lax.fori_loop(0, size, down, (q, none))
-    return jax.lax.fori_loop(0, size, up, [_times(gamma, x) for x in q])
+    return jax.lax.fori_loop(0, size, up, [_times(gamma, x) for x in divided(q, unit)])
 
 
-def _older_scale(g, pairs):
-    """s·y / y·y of the newest pair with a weight; without one, so that the step is at
-    most 1."""
+def _older_scale(g, pairs, like):
+    """That of the newest pair with a weight; without one, so that the step is at most
+    1."""
     _, s, y, weight = pairs.of(pairs.newest())
-    sy, yy = dot(s, y), dot(y, y)
-    curved = sy / jnp.where(weight == 0, 1, yy)
-    return jnp.where(weight != 0, curved, 1 / jnp.maximum(root(dot(g, g)), 1))
+    is_curved = hold(weight != 0)
+    unit, square = scaled_square(choose(is_curved, _cast(y, g), g), like.dtype)
+    curved = dot(s, y).astype(like.dtype) / unit / jnp.where(is_curved, square, 1)
+    return jnp.where(is_curved, curved, 1 / jnp.maximum(root(square), 1 / unit)), unit
 
 
 def _read(memory, at):

@@ -1,0 +1,118 @@
+"""Answers to those who call `minimize` as they call SciPy's.
+
+What can mean one thing alone is taken: bounds as pairs, or as SciPy's `Bounds`.  For
+the rest the error says what to write here.
+"""
+
+import difflib
+import functools as ft
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine import errors
+from .frame import Frame
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LIMIT = "`max_steps={}`"
+_DERIVATIVE = (
+    "nothing: JAX differentiates `fun`, which returns its value alone; a derivative of "
+    "your own goes into it by `jax.custom_jvp`"
+)
+# What to write in the place of SciPy's arguments, and of its options; {} is the value.
+_WORDS = {
+    "maxiter": _LIMIT,
+    "maxfun": _LIMIT,
+    "maxfev": _LIMIT,
+    "jac": _DERIVATIVE,
+    "hess": _DERIVATIVE,
+    "hessp": _DERIVATIVE,
+    "gtol": "`tol={}`",
+    "pgtol": "`tol={}`",
+    "ftol": "`tol=stepax.Tolerances(value={})`",
+    "xtol": "`tol=stepax.Tolerances(step={})`",
+    "maxcor": "`method=stepax.lbfgs(memory_size={})`",
+    "disp": "`progress={}`",
+    "constraints": "`bounds`, or a parametrization in `fun`: there are no others",
+}
+
+
+def answering(minimize: Callable[P, R]) -> Callable[P, R]:
+    """The function, which says of a keyword that it does not have what to write."""
+    code = minimize.__code__  # type: ignore[attr-defined]  # it is no other callable
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @ft.wraps(minimize)
+    def answered(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in kwargs.items():
+            if name not in names:
+                raise TypeError(_answer(name, value, names))
+        return minimize(*args, **kwargs)
+
+    return answered
+
+
+def _answer(name: str, value: Any, names: tuple[str, ...]) -> str:
+    said = f"`minimize` has no argument `{name}`"
+    if name == "options" and isinstance(value, dict):
+        none = "nothing, which has no counterpart"
+        words = [f"{_WORDS.get(k, none).format(x)} for `{k}`" for k, x in value.items()]
+        return f"{said}; write {', '.join(words) or 'nothing'}"
+    if name in _WORDS:
+        return f"{said}; write {_WORDS[name].format(value)}"
+    near = difflib.get_close_matches(name, names, 1)
+    return said + (f"; did you mean `{near[0]}`?" if near else "")
+
+
+# --- bounds --------------------------------------------------------------------------
+
+_PAIR = (
+    "a pair of lower and upper bounds, each `None`, a number, or a tree like `x0`: "
+    "`bounds=(lower, upper)`"
+)
+
+
+def sides(given: Any, frame: Frame, moving: list) -> tuple[Any, Any]:
+    """The lower and the upper bounds, which may be given as SciPy takes them."""
+    if hasattr(given, "lb") and hasattr(given, "ub"):
+        _require_one(frame, "SciPy's `Bounds`")
+        return given.lb, given.ub
+    if _is_pairs(given) and (frame.is_one or len(given) != 2):
+        _require_one(frame, "a list of pairs")
+        return _columns(given, moving[0])
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ValueError(f"`bounds` is {errors.describe(given)}, expected {_PAIR}")
+    return given[0], given[1]
+
+
+def _is_pairs(given: Any) -> bool:
+    is_number = lambda x: x is None or np.ndim(x) == 0
+    is_pair = lambda x: isinstance(x, tuple | list) and len(x) == 2
+    if not isinstance(given, tuple | list) or not all(map(is_pair, given)):
+        return False
+    return len(given) > 0 and all(is_number(x) for pair in given for x in pair)
+
+
+def _require_one(frame: Frame, what: str) -> None:
+    if not frame.is_one:
+        raise ValueError(
+            f"`bounds` is {what}, which says nothing of a tree; expected {_PAIR}"
+        )
+
+
+def _columns(pairs: Any, x: Any) -> tuple[Any, Any]:
+    """Two arrays, of a pair for each number in `x`."""
+    if len(pairs) != x.size:
+        raise ValueError(
+            f"`bounds` has {len(pairs)} pairs, but `x0` has {x.size} numbers; expected "
+            f"a pair for each, or {_PAIR}"
+        )
+    column = lambda i, none: jnp.stack(
+        [jnp.asarray(none if pair[i] is None else pair[i], x.dtype) for pair in pairs]
+    ).reshape(x.shape)
+    return column(0, -np.inf), column(1, np.inf)

@@ -1,0 +1,108 @@
+"""What a run has seen so far, by which its scale is known.
+
+Two rules read it.  The value no longer falls noticeably:
+
+    f(20 steps ago) - f <= tol min(f(start) - f, max(1, |f|))
+
+and there is no minimum: the value is -inf, or has fallen by 1e12 times what the start
+and the gradients suggest, or the parameters have grown 30 times in a row by a half, as
+towards the infimum of -log x, while the value fell by more than a thousandth of that
+scale each time.  Where a search fails, there is none either if the value has become
+very low, or lower and much steeper than at the start, as beside the pole of log x.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.numerics import power_of_two
+
+
+# Steps between two looks at the value.
+WINDOW = 20
+_FALL, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
+_STEEPENS, _DEEPER = 1e4, 10
+_FLAT = 1e-2
+
+
+class Watch(NamedTuple):
+    """What has been seen; all are scalars.
+
+    first, slope: the value at the start, and the largest entry of the gradient there.
+    likely: how far a value falls at such a slope, over as much as the parameters are.
+    steepest: the largest entry of any gradient, in size.
+    mark: the value when the window began; since: steps since then.
+    growths: steps in a row in which the parameters have grown.
+    """
+
+    first: jax.Array
+    slope: jax.Array
+    likely: jax.Array
+    steepest: jax.Array
+    mark: jax.Array
+    since: jax.Array
+    growths: jax.Array
+
+    def after(self, old: Any, new: Any) -> "Watch":
+        """With a step from one place to another, which may be refused."""
+        is_full = self.since == WINDOW
+        falls = old.value - new.value > _NOTICED * self.scale(new.value)
+        grows = falls & (new.size >= _GROWTH * old.size)
+        norm = jnp.where(new.norm < jnp.inf, new.norm, 0)
+        return self._replace(
+            steepest=jnp.maximum(self.steepest, norm),
+            mark=jnp.where(is_full, old.value, self.mark),
+            since=jnp.where(is_full, 1, self.since + 1),
+            growths=jnp.where(grows, self.growths + 1, 0),
+        )
+
+    def scale(self, value: jax.Array) -> jax.Array:
+        """Relative to what a decrease of the value is small."""
+        return jnp.minimum(self.first - value, jnp.maximum(1, jnp.abs(value)))
+
+    def is_slow(self, at: Any, tol: jax.Array) -> jax.Array:
+        """Whether the value has not fallen noticeably in a window.
+
+        Where it is steep, this is a narrow bend of a valley, and not its end.
+        """
+        is_still = self.mark - at.value <= tol * self.scale(at.value)
+        flat = _FLAT * jnp.minimum(self.steepest, jnp.maximum(1, jnp.abs(at.value)))
+        return (self.since == WINDOW) & is_still & (at.norm <= flat)
+
+    def has_no_minimum(self, value: jax.Array) -> jax.Array:
+        """Whether the function is unbounded, as far as can be seen."""
+        # By the steepest slope, because a saddle may be flat at the start.
+        likely = self.likely * (self.steepest / self.slope)
+        is_far = self.first - value > _FALL * likely
+        return (value == -jnp.inf) | is_far | (self.growths >= _GROWTHS)
+
+    def falls_off(self, at: Any) -> jax.Array:
+        """Whether a search fails there because the value overflows, or is singular."""
+        far = jnp.finfo(at.value.dtype).max ** 0.5
+        is_low = at.value < -far * jnp.maximum(1, jnp.abs(self.first))
+        is_steep = at.norm > _STEEPENS * self.slope
+        return is_low | is_steep & (self.first - at.value > _DEEPER * self.likely)
+
+
+def watch(at: Any) -> Watch:
+    """Nothing seen but the start."""
+    zero = jnp.zeros([], jnp.int32)
+    likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
+    return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
+
+
+def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
+    """A power of two by which a method divides the value and its gradients.
+
+    It is 1 where squares of the gradients exist, and remain exact as these become
+    smaller; otherwise a search begins with slopes of the middle of the range.
+    """
+    limits = jnp.finfo(value.dtype)
+    most = jnp.asarray(2.0 ** (limits.maxexp * 3 // 8), value.dtype)
+    least = jnp.asarray(2.0 ** (-limits.maxexp * 3 // 16), value.dtype)
+    is_steep, is_flat = norm > most, (norm < least) & (norm > 0)
+    unit = jnp.where(is_steep, norm * least, jnp.where(is_flat, norm, 1))
+    # The value has to exist as well.
+    high = jnp.abs(value) * least**4
+    return power_of_two(jnp.where(is_steep | is_flat, jnp.maximum(unit, high), 1))
