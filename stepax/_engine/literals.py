@@ -1,11 +1,12 @@
 """Takes the numbers out of traced programs, so that these can be compared without them.
 
 The bits must stay those of a program with its numbers.  XLA simplifies what it knows:
-x / a becomes x * (1 / a), and x * a * b becomes x * (a * b), also if b is a scalar that
-it does not know, and sums likewise.  The same is done here before the numbers are taken
-out.  Those that vanish there, 0, 1 and -1, stay, and so do exponents, which choose the
-function.  One thing is out of reach: of a * x + b * y LLVM fuses one of the products
-with the sum, and may choose the other one, which is a difference in the last bit.
+x / a becomes x * (1 / a), and up to JAX 0.10 x * a * b becomes x * (a * b), also if b
+is a scalar that it does not know, and sums likewise.  The same is done here before the
+numbers are taken out.  Those that vanish there, 0, 1 and -1, stay, and so do exponents,
+which choose the function.  One thing is out of reach: of a * x + b * y LLVM fuses one
+of the products with the sum, and may choose the other one, which is a difference in the
+last bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,14 +105,16 @@ class Program:
         return [x.read(values, numbers) for x in self.outputs]
 
 
-def take_out(closed: Any) -> tuple[Program, dict[str, list]]:
+def take_out(closed: Any, joins: bool) -> tuple[Program, dict[str, list]]:
     """A traced program without its numbers, and these, by their dtypes.
 
     The constants of the program become the first of its inputs.
 
+    joins: whether XLA makes one product of x * a * b.
+
     Raises `NotShareable` for programs that cannot be compared.
     """
-    jaxpr, recorder = closed.jaxpr, _Recorder()
+    jaxpr, recorder = closed.jaxpr, _Recorder(joins)
     known = [*jaxpr.constvars, *jaxpr.invars]
     places = recorder.new(known)
     outputs = recorder.walk(jaxpr, dict(zip(known, places, strict=True)))
@@ -122,7 +125,8 @@ def take_out(closed: Any) -> tuple[Program, dict[str, list]]:
 class _Recorder:
     """Walks through a traced program, and through what is called in it."""
 
-    def __init__(self):
+    def __init__(self, joins: bool):
+        self.joins = joins
         self.steps: list[Step] = []
         self.numbers: dict[str, list] = {}
         self.shapes: list[tuple] = []  # of all values
@@ -179,7 +183,8 @@ class _Recorder:
                 x, value = found[0], f(found[1], value)
         operands = [x, self.taken(_literal(value))]
         (made,) = self.add(join, operands, kind, atoms)
-        self.chains[kind, made] = x, value
+        if self.joins:
+            self.chains[kind, made] = x, value
         return [made]
 
     def regrouped(self, operands: list, eqn: Any) -> list:
