@@ -220,7 +220,8 @@ def test_bounds_are_taken_as_scipy_has_them():
     start, fun = jnp.zeros(2), lambda p: jnp.sum((p - jnp.array([3.0, -2.0])) ** 2)
     wanted = stepax.minimize(fun, start, bounds=(jnp.array([0.0, -jnp.inf]), 1.0))
     pairs = [(0, 1), (None, 1)]
-    for given in (pairs, tuple(pairs), optimize.Bounds([0, -np.inf], 1)):
+    scipys: Any = optimize.Bounds  # its type says that bounds are scalars
+    for given in (pairs, tuple(pairs), scipys([0, -np.inf], 1)):
         found = stepax.minimize(fun, start, bounds=given)
         np.testing.assert_array_equal(found.params, wanted.params)
         np.testing.assert_allclose(found.params, [1, -2], atol=1e-5)
@@ -237,8 +238,8 @@ def test_one_argument_needs_no_tuple():
 
 def test_a_constant_is_at_its_minimum():
     for value in (3, 3.0, np.float32(3), jnp.float32(3)):
-        for more in ({}, {"method": stepax.sgd(0.1)}):
-            found = stepax.minimize(lambda p, v=value: v, jnp.ones(2), **more)
+        for method in ("lbfgs", stepax.sgd(0.1)):
+            found = stepax.minimize(lambda p, v=value: v, jnp.ones(2), method=method)
             assert found.status is Status.CONVERGED_BY_GRADIENT and found.steps == 0
             assert found.value == 3 and "Converged" in found.status.message
 

@@ -26,7 +26,7 @@ from jax.typing import ArrayLike
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import keep_dtypes
 from .._engine.meshes import lying_as
-from .._engine.numerics import held, joined, power_of_two
+from .._engine.numerics import held, highest, joined, power_of_two
 from .._engine.precision import compute_dtype, mixing, real_dtype
 from .._engine.rule import is_trainable
 from ..tree import conj
@@ -236,12 +236,12 @@ def largest(xs: list, dtype: Any) -> jax.Array:
     """max |x| over all entries of a list of arrays; NaN if there is one."""
     sizes = [_largest(x) for x in xs if x.size]
     wide = [x.astype(dtype) for x in sizes] or [jnp.zeros([], dtype)]
-    return joined(wide, jnp.maximum, jnp.max)
+    return joined(wide, jnp.maximum, highest)
 
 
 @jax.jit
 def _largest(x):
-    return jnp.max(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
+    return highest(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
 
 
 def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
