@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from . import select
 from .errors import some
+from .meshes import placed
 from .protocol import MaskedNode, is_array
 
 
@@ -70,6 +71,52 @@ def several(key: str, found: list, what_to_do: str) -> KeyError:
     )
 
 
+def replacement(key: str, path: tuple, old: Any, value: Any) -> Any:
+    """`value` as `fitted` gives it, on the devices of what was there.
+
+    A program is compiled for the devices that its arguments were put on, too.
+    """
+    if jax.tree.structure(value) == jax.tree.structure(old):
+        value = jax.tree.map(_whole, value, old)
+    return jax.tree.map(_put, fitted(key, path, old, value), old)
+
+
+def _whole(x: Any, was: Any) -> Any:
+    """A number without a fraction as an integer, where there was one: 2.0 as 2."""
+    is_known = not isinstance(x, Tracer | jax.ShapeDtypeStruct)
+    if not (is_known and is_array(x) and is_array(was)) or jnp.ndim(x):
+        return x
+    kinds = [jax.typeof(y).dtype for y in (x, was)]
+    if not all(map(jnp.issubdtype, kinds, (jnp.floating, jnp.integer))):
+        return x
+    return int(x) if float(x).is_integer() else x
+
+
+def _is_raw_key(x: Any, was: Any) -> bool:
+    """Whether a random key is given as integers where there is a typed one: in Optax
+    both stand for a key, and each is taken where the other was."""
+    if not (is_array(x) and isinstance(was, jax.Array)):
+        return False
+    if not jnp.issubdtype(was.dtype, jax.dtypes.prng_key):
+        return False
+    data = jax.eval_shape(jax.random.key_data, was)
+    return (jnp.shape(x), jnp.result_type(x)) == (data.shape, data.dtype)
+
+
+def _put(x: Any, was: Any) -> Any:
+    """`x` on the devices of what was there, unless it was put on others.
+
+    Where one of Python's numbers was, one stays.
+    """
+    if isinstance(was, bool | int | float | complex) and not isinstance(x, Tracer):
+        return type(was)(x)
+    if isinstance(x, Tracer) or isinstance(was, Tracer):
+        return x
+    if not isinstance(x, jax.Array) or not isinstance(was, jax.Array):
+        return x
+    return x if x.committed or not was.committed else placed(x, was.sharding)
+
+
 def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
     """`value` in the dtypes of `old`; an error if it is no replacement for it.
 
@@ -89,7 +136,7 @@ def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
 
 
 def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
-    if not is_array(was):
+    if not is_array(was) or _is_raw_key(x, was):
         return x
     old, new = jax.typeof(was), jax.typeof(x) if is_array(x) else None
     if new is None or new.shape != old.shape:
@@ -102,6 +149,8 @@ def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
             f"the value at `{name}` is of dtype {old.dtype}, to which its new value "
             f"of dtype {new.dtype} cannot be converted"
         )
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(old.shape, old.dtype, weak_type=old.weak_type)
     x = jax.lax.convert_element_type(x, old.dtype)
     if not old.weak_type or x.weak_type:
         return x

@@ -6,7 +6,7 @@ modules and registered dataclasses, are names too, but only where nothing else h
 name: Optax does not see them, so what it finds without doubt must be found here.
 
 `set` replaces all that `get_all_with_path` finds; Optax's leaves alone most of what is
-more than one level below another value of the name.
+more than one level below another value of the name, and takes any value.
 
 What names nothing, but has a "/" or a "*" in it, is a path; see `paths`.
 """
@@ -106,8 +106,11 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     filtering: called with a path and a value; those for which it is false are kept.
     kwargs: the names and their new values, as in `learning_rate=3e-4`, or paths, as in
         `**{"mu/encoder/kernel": x}`.  Where one value contains another, the outer one
-        is replaced.  What is put at a name may be anything; at a path it must have the
-        structure and the shapes of what was there, and gets its dtypes.
+        is replaced.  A new value must have the structure and the shapes of what was
+        there, and gets its dtypes, weak types and devices, so that a step that is
+        compiled for a state also takes the new one.  As in Optax, the integers of a
+        random key may stand in place of a typed one, and at a bare name anything may be
+        put into plain containers without named tuples, which are no state.
 
     Raises KeyError if a name or path is not in the tree, and lists similar ones, or if
     a path without "*" leads to several values; ValueError and TypeError for a value
@@ -115,13 +118,13 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     """
     new = {}
     for key, value in kwargs.items():
-        for path, x in _replacements(tree, key, value, filtering):
-            new.setdefault(path, x)
+        for path in _places(tree, key, filtering):
+            new.setdefault(path, (key, value))
     above = {path[:i] for path in new for i in range(len(path))}
 
     def replace(path, node):
         if path in new:
-            return new[path]
+            return _replacement(path, node, *new[path])
         if path not in above:
             return node
         children, treedef = open_node(node)
@@ -130,21 +133,33 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     return replace((), tree)
 
 
-def _replacements(tree, key, value, filtering):
-    """Where the values of a name or path are, and what to put there."""
-    found = get_all_with_path(tree, key, filtering)
+def _places(tree: Any, key: str, filtering: Filter | None) -> list[Path]:
+    """Where the values of a name or path are."""
+    found = [path for path, _ in get_all_with_path(tree, key, filtering)]
     if not found:
         raise KeyError(_why_missing(tree, key))
-    if not paths.is_path(key) or _is_name(found[0][0], key):
-        return [(path, value) for path, _ in found]
-    if len(found) > 1 and "*" not in key:
-        raise paths.several(key, found, 'begin with more names, or with "**"')
-    return [(path, paths.fitted(key, path, old, value)) for path, old in found]
+    if len(found) > 1 and "*" not in key and not _is_name(found[0], key):
+        listed = [(path, None) for path in found]
+        raise paths.several(key, listed, 'begin with more names, or with "**"')
+    return found
+
+
+def _replacement(path: Path, old: Any, key: str, value: Any) -> Any:
+    if _is_name(path, key) and not _is_state(path, old):
+        return value
+    return paths.replacement(key, path, old, value)
+
+
+def _is_state(path: Path, value: Any) -> bool:
+    """Whether a value is in a named tuple, or holds one, as in states."""
+    within = any(isinstance(k, NamedTupleKey) for k in path)
+    below = jax.tree.leaves(value, is_leaf=_is_named_tuple)
+    return within or any(map(_is_named_tuple, below))
 
 
 def _is_name(path, key):
-    """Whether a value is so called, although its name looks like a path."""
-    return bool(path) and _label(path[-1]) == key
+    """Whether a key is a name, perhaps one that looks like a path."""
+    return not paths.is_path(key) or (bool(path) and _label(path[-1]) == key)
 
 
 def open_node(node):
