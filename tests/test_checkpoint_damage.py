@@ -137,7 +137,7 @@ def test_steps_are_counted_and_the_newest_kept(tmp_path):
 # Saves step 1, then step 2 in processes that kill themselves at one of Python's calls
 # of the system, such as one that opens, renames or removes a file.
 KILLED = """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 import orbax.checkpoint
 from test_checkpoint_damage import files, save_steps
@@ -169,7 +169,11 @@ assert run(0, folder / "whole") == 0
 most = int((folder / "whole.done").read_text())
 for i in range(count):
     moment = 1 + i * (most - 1) // (count - 1)
-    assert run(moment, folder / str(moment)) == -signal.SIGKILL
+    # Threads of Orbax do not always make the same number of calls: a run may end first.
+    while run(moment, folder / str(i)) != -signal.SIGKILL:
+        shutil.rmtree(folder / str(i))
+        (folder / f"{i}.done").unlink()
+        moment -= 1
 """
 
 

@@ -118,8 +118,11 @@ def length(
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
-    """One next to x >= 0; neither it nor its inverse is subnormal, or infinite."""
-    limits = jnp.finfo(x.dtype)
+    """One next to x >= 0; neither it nor its inverse is subnormal, or infinite.
+
+    It is constant but for jumps; JAX would take it for x, and overflow in 1 / x².
+    """
+    limits, x = jnp.finfo(x.dtype), jax.lax.stop_gradient(x)
     x = jax.lax.clamp(
         jnp.asarray(4 * limits.tiny, x.dtype), x, jnp.asarray(limits.max / 4, x.dtype)
     )
@@ -164,7 +167,8 @@ def _or_nan(x, axis, found, options):
         return found
     # The sign of an infinity is finite.
     seen = jnp.sum(jnp.sign(x), axis, keepdims=options.get("keepdims", False))
-    return jnp.where(jnp.isnan(seen), jnp.asarray(jnp.nan, found.dtype), found)
+    # A constant NaN would stop programs that run with `jax_debug_nans`.
+    return jnp.where(jnp.isnan(seen), seen.astype(found.dtype), found)
 
 
 def any_nan(x: jax.Array) -> jax.Array:

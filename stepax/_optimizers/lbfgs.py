@@ -30,7 +30,7 @@ from .._engine.chain import chain
 from .._engine.control import branch
 from .._engine.flow import Flow, align, is_still
 from .._engine.leafwise import require_floats
-from .._engine.numerics import root, safe_increment
+from .._engine.numerics import quotient, root, safe_increment
 from .._engine.partition import identity
 from .._engine.protocol import (
     GradientTransformation,
@@ -201,7 +201,8 @@ def _curvature(s, y):
     size = jnp.abs(sy)
     is_curved = (size / unit > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
     exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
-    weight = jnp.where(is_curved & exists, 1 / jnp.where(exists, sy, 1), 0)
+    inverse = quotient(jnp.ones_like(sy), jnp.where(exists, sy, 1))
+    weight = jnp.where(is_curved & exists, inverse, 0)
     return weight, sy / unit / jnp.where(exists, yy, 1), unit
 
 
