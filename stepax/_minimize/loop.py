@@ -37,7 +37,7 @@ from .stop import (
     largest,
     resolve_tolerances,
 )
-from .watch import Watch, unit_of, watch
+from .watch import Watch, fails, unit_of, watch
 
 
 # As arrays of NumPy, which no tracer keeps.
@@ -52,10 +52,6 @@ _GIVEN = (
     "`minimize` calls `method.update(updates, state, params)` with the keywords "
     "`value`, `grad` and `value_fn`; with others, write the loop yourself"
 )
-
-# How far above the lowest value a search may lead, relative to that: ten times the rise
-# that `scale_by_zoom_linesearch` takes for rounding.
-RISE = 1e-5
 
 
 class Setup(NamedTuple):
@@ -229,7 +225,7 @@ class Loop:
         new = self._place(found.xs, found.value * unit, found.grads, unit)
         run = _counted(run, pairs, found.count)
         end = self._judge(
-            run, new, _fails(run, new, jnp.zeros([], bool)), found.is_hidden
+            run, new, fails(run, new, jnp.zeros([], bool)), found.is_hidden
         )
         forgotten = end.state.forget(hold(end.is_stuck))
         tried = jnp.where(end.is_stuck, 0, end.tried)
@@ -259,7 +255,7 @@ class Loop:
         run = _counted(run, keep_dtypes(state, run.state), count)
         is_stuck = jnp.zeros([], bool)
         if search is not None:
-            is_stuck = _fails(run, new, search.info.decrease_error > 0)
+            is_stuck = fails(run, new, search.info.decrease_error > 0)
         return self._judge(run, new, is_stuck)
 
     def _judge(
@@ -429,19 +425,6 @@ def _counted(run: Run, state: Any, evaluations: Any) -> Run:
         tried=run.tried + 1,
         evaluations=run.evaluations + jnp.asarray(evaluations, jnp.int32),
     )
-
-
-def _fails(run: Run, new: Place, misses: jax.Array) -> jax.Array:
-    """Whether a search has led neither to a lower value, nor where it is as low.
-
-    misses: whether the search says so.  Near a minimum rounding hides the decrease, and
-    a search goes by the slope.  Many small rises are a large one, however, as they are
-    where the gradient is wrong.
-    """
-    old = run.at
-    is_same = (new.value == old.value) & (new.norm == old.norm)
-    misses = ~(new.value < old.value) & (misses | is_same)
-    return misses | (new.value > run.lowest + RISE * jnp.abs(run.lowest))
 
 
 def _is_finite(at: Place) -> jax.Array:

@@ -23,6 +23,9 @@ from .._engine.numerics import power_of_two
 WINDOW = 20
 _FALL, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
 _STEEPENS, _DEEPER = 1e4, 10
+# How far above the lowest value a search may lead, relative to that: ten times the rise
+# that `scale_by_zoom_linesearch` takes for rounding.
+_RISE = 1e-5
 _FLAT = 1e-2
 
 
@@ -90,6 +93,19 @@ def watch(at: Any) -> Watch:
     zero = jnp.zeros([], jnp.int32)
     likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
     return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
+
+
+def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
+    """Whether a search has led neither to a lower value, nor where it is as low.
+
+    misses: whether the search says so.  Near a minimum rounding hides the decrease, and
+    a search goes by the slope.  Many small rises are a large one, however, as they are
+    where the gradient is wrong.
+    """
+    old = run.at
+    is_same = (new.value == old.value) & (new.norm == old.norm)
+    misses = ~(new.value < old.value) & (misses | is_same)
+    return misses | (new.value > run.lowest + _RISE * jnp.abs(run.lowest))
 
 
 def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
