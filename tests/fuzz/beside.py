@@ -41,7 +41,7 @@ def failure(run: Run) -> str:
 
 def is_wide(program: Program) -> bool:
     """Whether numbers can be compared: there are some, and all in float64."""
-    dtypes = {x.dtype.name for x in jax.tree.leaves(program.tree())}
+    dtypes = {jnp.result_type(x).name for x in jax.tree.leaves(program.tree())}
     return bool(dtypes) and dtypes <= {"float64", "complex128"}
 
 
@@ -106,29 +106,37 @@ def other_numbers(program: Program, ours: Run, theirs: Run) -> Iterator[Finding]
     found = differences(ours, theirs)
     if (found <= 1e-9).all():
         return
+    text = "by " + " ".join(f"{x:.1e}" for x in found) + " of the largest entry"
+    if np.isnan(found).any():
+        yield Finding("ours is not finite", text)
+        return
+    if np.isinf(found).any():
+        yield Finding("Optax is not finite", text)
+        return
     nudged = tuple(x * (1 + 2.0**-50) for x in program.sizes)
     again = run_optax(replace(program, sizes=nudged))
     if (found <= 1e-9 + 1e4 * differences(again, theirs)).all():
         return
-    text = "by " + " ".join(f"{x:.1e}" for x in found) + " of the largest entry"
     yield Finding("other numbers", text, float(np.max(found)))
 
 
 def differences(run: Run, other: Run) -> np.ndarray:
     """How much an array differs, at most, at each step."""
     steps = zip(run.updates, other.updates, other.params, strict=True)
-    return np.array([max([0.0, *map(difference, *map(numbers, x))]) for x in steps])
+    return np.array([np.max([0.0, *map(difference, *map(numbers, x))]) for x in steps])
 
 
 def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
-    """Infinite where one is a number and the other is not.
+    """NaN where `x` is none where `y` is a number, infinite for the reverse.
 
     What is a rounding error of the parameter is nothing: some updates are differences
     of two parameters.
     """
-    if x.shape != y.shape or (np.isfinite(x) != np.isfinite(y)).any():
-        return np.inf
     at = np.isfinite(y)
+    if not np.isfinite(x[at]).all():
+        return np.nan
+    if np.isfinite(x[~at]).any():
+        return np.inf
     least = lambda x: np.max(np.abs(x[np.isfinite(x)]), initial=np.finfo(float).tiny)
     error = np.max(np.abs(x[at] - y[at]), initial=0.0)
     return float(max(0, error - 2.0**-48 * least(p)) / least(y[at]))
@@ -137,7 +145,7 @@ def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
 # --- steps that are compiled ----------------------------------------------------------
 
 
-def find_when_compiled(program: Program, ours: Run) -> Iterator[Finding]:
+def find_in_scan(program: Program, ours: Run) -> Iterator[Finding]:
     """Where steps in one program, as `lax.scan` does them, give something else."""
     sizes = jnp.asarray(program.sizes)
 
@@ -147,7 +155,7 @@ def find_when_compiled(program: Program, ours: Run) -> Iterator[Finding]:
 
     try:
         with strictly():
-            tx, p = program.make(stepax), program.tree()
+            tx, p = program.make(stepax), program.tree(stepax)
             scan = lambda p, s: jax.lax.scan(body, (p, s), jnp.arange(len(sizes)))
             updates = jax.jit(scan)(p, tx.init(p))[1]
     except Exception as error:

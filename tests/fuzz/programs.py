@@ -1,12 +1,13 @@
 """Random nests of transformations, as text in which `o` is either library."""
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
 
 from fuzz.arguments import FACTORIES, calls, masks
 from fuzz.runs import Program
-from fuzz.trees import prefixes, show, trees
+from fuzz.trees import show, trees, trees_of
 
 
 CONDITIONS = ["always", "at_even_steps", "if_small"]
@@ -81,7 +82,7 @@ def nests(draw: st.DrawFn, spec: Any, size: int) -> str:
             return f"o.masked({inside(size - 1)}, {draw(masks(spec))})"
         case "partition":
             labels = draw(
-                st.one_of(st.just("matrix_or_not"), prefixes(spec, ["'a'", "'b'"]))
+                st.one_of(st.just("matrix_or_not"), trees_of(spec, ["'a'", "'b'"]))
             )
             two = f"{{'a': {inside(left)}, 'b': {inside(size - left)}}}"
             return f"o.partition({two}, {labels})"
@@ -102,14 +103,32 @@ KINDS = ["single", "chain", "chain", "named_chain", "masked", "masked", "partiti
 KINDS += ["partition", "freeze", "selective_transform", "condition", *TEMPLATES]
 
 
-# Now and then there is no gradient at all.
-SIZES = st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.01, 100.0])
-GRADIENTS = st.one_of(st.lists(SIZES, min_size=5, max_size=5).map(tuple))
+# What lets a step pass whose gradient is no number.
+GUARDS = {
+    "o.chain(o.zero_nans(), {})": [math.nan],
+    "o.apply_if_finite({}, 2)": [math.nan, math.inf],
+    "o.MultiSteps({}, 2, should_skip_update_fn=o.skip_not_finite)"
+    ".gradient_transformation()": [math.nan, math.inf],
+}
+
+
+def gradients(*more: float) -> st.SearchStrategy:
+    """The sizes of five gradients, some of them 0 or `more`."""
+    size = st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.01, 100.0, 0.0, *more])
+    return st.tuples(*[size] * 5)
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
+    """A nest, a tree for it and five gradients."""
     spec = draw(trees())
     tx = draw(nests(spec, draw(st.integers(1, 4))))
-    is_compiled = draw(st.integers(0, 11)) == 11
-    return Program(show(spec), tx, draw(GRADIENTS), is_compiled)
+    sizes = draw(st.one_of(st.just((1.0,) * 5), gradients()))
+    around = draw(st.integers(0, 11))
+    if around == 11:
+        guard = draw(st.sampled_from(list(GUARDS)))
+        tx, sizes = guard.format(tx), draw(gradients(*GUARDS[guard]))
+    elif around == 10:
+        tx = f"o.lookahead({tx}, 2, 0.5, reset_state={draw(st.booleans())})"
+    also = draw(st.sampled_from([""] * 14 + ["scan", "eager"]))
+    return Program(show(spec), tx, sizes, also)

@@ -21,19 +21,20 @@ import stepax.contrib
 class Program:
     """Parameters and a transformation, as text, and the size of each gradient.
 
-    is_compiled: whether the steps are also run in one program.
+    also: how the steps are run a second time: in one "scan", or "eager".
     """
 
     params: str
     tx: str
     sizes: tuple[float, ...] = (1.0,) * 5
-    is_compiled: bool = False
+    also: str = ""
 
     def make(self, o: Any) -> Any:
         return o.with_extra_args_support(eval(self.tx, names(o)))
 
-    def tree(self) -> Any:
-        return eval(self.params, names(None))
+    def tree(self, o: Any = None) -> Any:
+        params = eval(self.params, names(None))
+        return params if o is None else fuzz.world.pair_for(o, self.tx, params)
 
     def script(self) -> str:
         """The program for both libraries, to be copied."""
@@ -47,15 +48,18 @@ import jax; jax.config.update("jax_enable_x64", True)
 import optax, optax.contrib, stepax, stepax.contrib
 from fuzz.world import *
 
+nan, inf = np.nan, np.inf
 params = {params}
 make = lambda o: {tx}
 for o in optax, stepax:
     tx = o.with_extra_args_support(make(o))
-    p, state = params, tx.init(params)
+    p = pair_for(o, {tx!r}, params)
+    state = tx.init(p)
     print(o.__name__, state)
     for t, size in enumerate({sizes}):
-        g = gradients(p, t, size)
-        updates, state = tx.update(g, state, p, **keywords({tx!r}, g, p))
+        g = gradients(fast(p), t, size)
+        extra = keywords({tx!r}, g, fast(p))
+        updates, state = tx.update(g, state, p, **extra)
         p = o.apply_updates(p, updates)
         print(t, updates, state)
 """
@@ -81,15 +85,19 @@ class Run:
 
 def step(o: Any, tx: Any, program: Program, t: Any, size: Any, p: Any, s: Any) -> tuple:
     """The next parameters, the updates and the next state."""
-    g = fuzz.world.gradients(p, t, size)
-    updates, s = tx.update(g, s, p, **fuzz.world.keywords(program.tx, g, p))
+    seen = fuzz.world.fast(p)
+    g = fuzz.world.gradients(seen, t, size)
+    updates, s = tx.update(g, s, p, **fuzz.world.keywords(program.tx, g, seen))
     return o.apply_updates(p, updates), updates, s
 
 
-def run(o: Any, program: Program) -> Run:
-    """Operation by operation: few operations are compiled, each for all programs."""
+def run(o: Any, program: Program, compiled: bool = False) -> Run:
+    """By operations, of which few are compiled, each for all programs.
+
+    compiled: whether the library may compile what it likes.
+    """
     found = Run()
-    with jax.disable_jit():
+    with jax.disable_jit(not compiled):
         try:
             steps(o, program, found)
         except Exception as error:  # whatever it is, it is compared
@@ -98,7 +106,7 @@ def run(o: Any, program: Program) -> Run:
 
 
 def steps(o: Any, program: Program, found: Run) -> None:
-    p, tx = program.tree(), program.make(o)
+    p, tx = program.tree(o), program.make(o)
     found.at = "init"
     state = tx.init(p)
     found.states.append(state)
@@ -128,9 +136,9 @@ def loosely() -> Iterator[None]:
             yield
 
 
-def run_ours(program: Program) -> Run:
+def run_ours(program: Program, compiled: bool = False) -> Run:
     with strictly():
-        return run(stepax, program)
+        return run(stepax, program, compiled)
 
 
 def run_optax(program: Program) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz.world import Pair, Record
+from fuzz.world import Model, Pair, Record
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,13 @@ SHAPES = [(2, 3), (3,), (), (1,), (0,)]
 DTYPES = [
     *[("float64",)] * 10,
     *[("complex128",), ("float32",)],
-    *[("float64", "float32"), ("float32", "bfloat16"), ("float16",), ("complex64",)],
+    *[
+        ("float64", "Python"),
+        ("float64", "float32"),
+        ("float32", "bfloat16"),
+        ("float16",),
+        ("complex64",),
+    ],
 ]
 
 
@@ -38,7 +44,8 @@ def text(spec: Any, leaf: Callable[[Any], str]) -> str:
         case Pair():
             return f"Pair({inner(spec.first)}, {inner(spec.second)})"
         case Record():
-            return f"Record({inner(spec.weights)}, {inner(spec.bias)})"
+            name = type(spec).__name__
+            return f"{name}({inner(spec.weights)}, {inner(spec.bias)})"
         case list():
             return "[" + ", ".join(map(inner, spec)) + "]"
         case tuple():
@@ -49,7 +56,13 @@ def text(spec: Any, leaf: Callable[[Any], str]) -> str:
 def show(spec: Any) -> str:
     """The parameters themselves; no two leaves are equal."""
     salts = iter(range(1000))
-    return text(spec, lambda x: f"a({x.shape}, {x.dtype!r}, {next(salts)})")
+
+    def one(x: Leaf) -> str:
+        if x.dtype == "Python":
+            return "0.5"
+        return f"a({x.shape}, {x.dtype!r}, {next(salts)})"
+
+    return text(spec, one)
 
 
 def nodes(leaf: st.SearchStrategy, depth: int) -> st.SearchStrategy:
@@ -66,6 +79,7 @@ def nodes(leaf: st.SearchStrategy, depth: int) -> st.SearchStrategy:
         st.tuples(x, x),
         st.builds(Pair, x, x),
         st.builds(Record, x, x),
+        st.builds(Model, x, x),
     )
 
 
@@ -83,10 +97,36 @@ def trees(draw: st.DrawFn) -> Any:
     return draw(whole)
 
 
-def leaves(spec: Any) -> list[Leaf]:
+def count(spec: Any) -> int:
     found: list[Leaf] = []
     text(spec, lambda x: found.append(x) or "")
-    return found
+    return len(found)
+
+
+@st.composite
+def patterns(draw: st.DrawFn, spec: dict, values: list[str]) -> str:
+    """One value for the leaves below a name, another for the rest."""
+    name = draw(st.sampled_from([k for k in spec if 0 < count(spec[k]) < count(spec)]))
+    one, rest = draw(st.permutations(values))[:2]
+    by_path = f"{{'{name}/**': {one}, '**': {rest}}}"
+    below = {
+        k: text(x, lambda _, k=k: one if k == name else rest) for k, x in spec.items()
+    }
+    whole = "{" + ", ".join(f"'{k}': {x}" for k, x in below.items()) + "}"
+    return f"either(o, {by_path}, {whole})"
+
+
+def has_patterns(spec: Any) -> bool:
+    is_dict = isinstance(spec, dict)
+    return is_dict and any(0 < count(x) < count(spec) for x in spec.values())
+
+
+def trees_of(spec: Any, values: list[str]) -> st.SearchStrategy[str]:
+    """Masks or labels: whole trees, prefixes, and patterns."""
+    whole = prefixes(spec, values)
+    return (
+        st.one_of(whole, whole, patterns(spec, values)) if has_patterns(spec) else whole
+    )
 
 
 @st.composite
@@ -103,10 +143,10 @@ def prefixes(draw: st.DrawFn, spec: Any, values: list[str], cut: int = 3) -> str
         match x:
             case dict():
                 return {k: grow(v) for k, v in x.items()}
-            case Pair() | Record():
-                return type(x)(
-                    *map(grow, vars(x).values() if isinstance(x, Record) else x)
-                )
+            case Pair():
+                return Pair(*map(grow, x))
+            case Record():
+                return type(x)(grow(x.weights), grow(x.bias))
             case list() | tuple():
                 return type(x)(map(grow, x))
         return x

@@ -23,6 +23,20 @@ class Record:
     bias: Any
 
 
+@jax.tree_util.register_dataclass
+@dataclass
+class Model(Record):
+    """A tree that is callable, as modules of networks are."""
+
+    def __call__(self) -> None:
+        raise RuntimeError("the model was called")
+
+
+def either(o: Any, ours: Any, theirs: Any) -> Any:
+    """What only we understand, and the same for Optax."""
+    return ours if o.__name__ == "stepax" else theirs
+
+
 def a(shape: tuple, dtype: str, salt: Any) -> jax.Array:
     """An array of numbers between -1 and 1, none of them 0."""
     n = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
@@ -37,9 +51,22 @@ def gradients(params: Any, step: Any, size: Any) -> Any:
     """Different at each step; `size` times what is between -1 and 1."""
     step = step if isinstance(step, int) else jnp.asarray(step, float)
     leaves, treedef = jax.tree.flatten(params)
-    one = lambda i, p: a(p.shape, p.dtype.name, step * 3 + 10 * i + 1)
-    gs = [one(i, p) * jnp.asarray(size, p.dtype) for i, p in enumerate(leaves)]
+    gs = []
+    for i, p in enumerate(map(jnp.asarray, leaves)):
+        g = a(p.shape, p.dtype.name, step * 3 + 10 * i + 1)
+        gs.append(g * jnp.asarray(size, p.dtype))
     return treedef.unflatten(gs)
+
+
+def pair_for(o: Any, program: str, params: Any) -> Any:
+    """The parameters, or the pair of them that `lookahead` takes."""
+    is_lookahead = program.startswith("o.lookahead(")
+    return o.LookaheadParams.init_synced(params) if is_lookahead else params
+
+
+def fast(params: Any) -> Any:
+    """Those of which gradients are taken."""
+    return getattr(params, "fast", params)
 
 
 def loss(params: Any) -> jax.Array:
