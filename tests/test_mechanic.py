@@ -80,6 +80,22 @@ def test_keywords_reach_the_base_optimizer():
         tx.update(p, tx.init(p), p)
 
 
+def test_it_starts_where_the_first_step_does(x64):
+    """As when parameters are loaded after `init`, or `lookahead` resets the state."""
+    p = jnp.array([1.1, -2.1])
+    found, wanted = [], []
+    for library, out in ((stepax, found), (optax, wanted)):
+        tx: Any = library.contrib.mechanize(library.sgd(0.1))
+        state, q = tx.init(p - 0.1), p
+        for g in (jnp.array([1.0, -0.5]), jnp.array([2.0, 0.5])):
+            u, state = tx.update(g, state, q)
+            q = q + u
+            out.append(u)
+        out.append(state.x0)
+    np.testing.assert_allclose(found[-1], p)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def test_what_is_masked_or_missing_stays():
     p = {"w": jnp.ones(2), "b": jnp.ones(2), "none": None}
     g = {"w": jnp.ones(2), "b": jnp.ones(2), "none": None}

@@ -73,12 +73,16 @@ def _tune_scale(
 ) -> GradientTransformationExtraArgs:
     """The tuner, whose updates are those of the base optimizer."""
 
+    def start(p, x0, count):
+        """The parameters of the first step, which need not be those of `init`."""
+        return jnp.where(count == 0, p, x0)
+
     def way(p, x0, s):
         """Δ: the sum of the updates so far, with the sign of gradients."""
         return (x0 - p) / (jnp.sum(s) + eps)
 
     def total(u, p, shared, x0, g):
-        delta = way(p, x0, shared[-1])
+        delta = way(p, start(p, x0, shared[0]), shared[-1])
         return dot(delta, g), dot(delta, p), jnp.sum(square(g)), jnp.sum(square(p))
 
     def once(shared, total, extra):
@@ -92,10 +96,11 @@ def _tune_scale(
         v = jnp.square(betas) * v + jnp.square(h)
         r = betas * r + bounded * s
         new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (root(v) + eps)
-        return (s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
+        return (count, s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
 
     def leaf(u, p, c, x0, g):
-        s, scale = c
+        count, s, scale = c
+        x0 = start(p, x0, count)
         return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
 
     zeros = number(shape=(num_betas,))

@@ -68,7 +68,8 @@ def add_noise(
 @jax.jit
 def _step(updates, state, eta, gamma):
     count = safe_increment(state.count)
-    deviation = jnp.sqrt(eta / widen(count) ** gamma)
+    with jax.numpy_dtype_promotion("standard"):  # injected, they are single or double
+        deviation = jnp.sqrt(eta / widen(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
     add = ft.partial(_add, deviation)
     noisy = map_gradients(add, updates, noise=tree.random_like(now, updates))
