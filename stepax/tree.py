@@ -422,7 +422,7 @@ def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
 @jax.jit
 def _divide_all(ms, weight):
     with jax.numpy_dtype_promotion("standard"):
-        return [_divide(m, weight) for m in ms]
+        return [_divide(jnp.asarray(m), weight) for m in ms]
 
 
 def _divide(m, weight):

@@ -56,8 +56,10 @@ def _dtype(x):
     return x.dtype if isinstance(x, jax.Array) else jax.typeof(x).dtype
 
 
+# Python's numbers are arrays here, but not where users turn `jit` off to debug.
 @jax.jit
 def _add(p, u):
+    p, u = jnp.asarray(p), jnp.asarray(u)
     with jax.numpy_dtype_promotion("standard"):
         return (p + u).astype(p.dtype)
 
@@ -87,7 +89,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 @jax.jit
 def _mix(new, old, part, rest):
     with jax.numpy_dtype_promotion("standard"):
-        return strong(part * new + rest * old)
+        return strong(jnp.asarray(part * new + rest * old))
 
 
 def incremental_update(
@@ -123,7 +125,9 @@ def incremental_update(
 def _choose(steps, period, new, old):
     is_due = steps % period == 0
     chosen = jax.lax.cond(is_due, lambda: new, lambda: old)
-    return jax.tree.map(lambda x: strong(x) if has_numbers(x) else x, chosen)
+    return jax.tree.map(
+        lambda x: strong(jnp.asarray(x)) if has_numbers(x) else x, chosen
+    )
 
 
 def periodic_update(

@@ -80,6 +80,7 @@ def widened(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @jax.jit
     @mixing
     def rounded(x, *others, **numbers):
+        x, *others = map(jnp.asarray, (x, *others))  # also where `jit` is off
         wide = compute_dtype(x, *others)
         arrays, numbers = widen(((x, *others), numbers), wide)
         return f(*arrays, **numbers).astype(x.dtype if is_inexact(x) else wide)

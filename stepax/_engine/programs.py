@@ -39,6 +39,9 @@ class Shared:
     def __call__(self, *args: Any) -> Any:
         inputs, treedef = jax.tree.flatten(args[self.static :])
         if not _is_alone(inputs):
+            if _is_jit_off():  # otherwise `jit` makes arrays of Python's numbers
+                arrays = treedef.unflatten(map(jnp.asarray, inputs))
+                args = (*args[: self.static], *arrays)
             return self.jitted(*args)
         # To ask JAX, which knows what it traced, takes longer than to run the program.
         types = tuple(map(_type, inputs))
@@ -66,10 +69,14 @@ def _settings() -> tuple:
     )
 
 
+def _is_jit_off() -> bool:
+    settings: Any = jax.config  # its type does not name them
+    return settings.jax_disable_jit
+
+
 def _is_alone(inputs: list) -> bool:
     """Whether a program runs right away, without a `jit` or a mesh around it."""
-    settings: Any = jax.config  # its type does not name them
-    if settings.jax_disable_jit or any(isinstance(x, Tracer) for x in inputs):
+    if _is_jit_off() or any(isinstance(x, Tracer) for x in inputs):
         return False
     return jax.sharding.get_abstract_mesh().empty
 
