@@ -26,7 +26,7 @@ from .._engine import errors
 from .._engine.leafwise import check_gradients, keep_dtypes
 from .._engine.numerics import power_of_two, safe_increment
 from .._engine.protocol import GradientTransformationExtraArgs, transformation
-from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
 from .._engine.registry import public
 from .._engine.rule import zeros_like
 from .._engine.twin import twin
@@ -124,7 +124,7 @@ _RANGES = {
     "tol": AT_LEAST_0,
     "increase_factor": Range(1, excludes_least=True),
     "slope_rtol": UP_TO_1,
-    "curv_rtol": AT_LEAST_0,
+    "curv_rtol": CAP,
     "approx_dec_rtol": AT_LEAST_0,
     "stepsize_precision": AT_LEAST_0,
 }

@@ -22,7 +22,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.ranges import AT_LEAST_1, POSITIVE, Range
+from .._engine.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
 from .._engine.registry import public
 
 
@@ -46,7 +46,7 @@ _RANGES = {
     "growth_interval": AT_LEAST_1,
     "factor": Range(1, excludes_least=True),
     "min_scale": POSITIVE,
-    "max_scale": POSITIVE,
+    "max_scale": POSITIVE_CAP,
 }
 
 
