@@ -218,3 +218,13 @@ def test_a_tracer_in_a_default_does_not_leak():
     with jax.checking_leaks():
         step(jnp.float32(0.1))
     gc.collect()
+
+
+def test_constants_in_a_trace_leave_nothing_behind():
+    tx = stepax.chain(stepax.clip_by_global_norm(0.3), stepax.adamw(0.0123))
+    state = tx.init(P)
+    programs._joins.cache_clear()
+    with jax.checking_leaks():
+        inside, _ = jax.jit(lambda x: tx.update(P, state, P))(0.0)
+    outside, _ = tx.update(P, state, P)
+    np.testing.assert_allclose(inside["w"], outside["w"], rtol=1e-6)

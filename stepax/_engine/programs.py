@@ -47,7 +47,10 @@ class Shared:
         types = tuple(map(_type, inputs))
         key = args[: self.static], treedef, types, _settings()
         if key not in self.ready:
-            self.ready[key] = _ready(self.jitted.trace(*args))
+            traced = self.jitted.trace(*args)
+            # Constants may be met in a trace, of which nothing may be kept.
+            with jax.ensure_compile_time_eval():
+                self.ready[key] = _ready(traced)
         run = self.ready[key]
         return self.jitted(*args) if run is None else run(inputs)
 
@@ -84,6 +87,8 @@ def _is_alone(inputs: list) -> bool:
 def _ready(traced: Any) -> Callable | None:
     """A compiled program with its numbers; `None` if it cannot be shared."""
     consts, out_tree = traced.jaxpr.consts, traced.out_tree
+    if any(isinstance(x, Tracer) for x in consts):
+        return None
     try:
         program, numbers = take_out(traced.jaxpr, _joins())
     except NotShareable:
