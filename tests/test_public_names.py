@@ -7,26 +7,13 @@ from importlib import import_module
 from types import ModuleType
 
 import pytest
+from test_names import MODULES
 
 import stepax
 from stepax._names import _MODULES
 
 
 PUBLIC = [*_MODULES, "stepax.tree_utils", "stepax.experimental", "stepax.interop.optax"]
-OPTAX = [
-    "",
-    ".assignment",
-    ".contrib",
-    ".losses",
-    ".microbatching",
-    ".perturbations",
-    ".projections",
-    ".schedules",
-    ".second_order",
-    ".transforms",
-    ".tree",
-    ".tree_utils",
-]
 MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's
 moved = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
@@ -45,7 +32,7 @@ def test_a_public_module_shows_its_public_names_alone(name):
 
 
 @moved
-@pytest.mark.parametrize("path", OPTAX)
+@pytest.mark.parametrize("path", MODULES)
 def test_star_imports_give_all_that_they_give_of_optax(path):
     theirs = import_module(f"optax{path}")
     own = {
