@@ -1,14 +1,12 @@
 """Train on handwritten digits in several processes, and go on after one is killed.
 
 All devices share the batch (data-parallel), and the state and the work of AdamW
-(ZeRO-1); the processes talk through `jax.distributed` and gloo.  The same command, run
-again, goes on from the last checkpoint, also with another number of processes.  SIGTERM
-to one of them, or to the launcher, ends all of them after one more checkpoint.
+(ZeRO-1).  Run again, the same command goes on from the last checkpoint, also with
+another number of processes.  SIGTERM to one of them ends all after one more checkpoint.
 """
 
 import argparse
 import hashlib
-import itertools
 import sys
 
 import jax
@@ -30,9 +28,8 @@ BATCH = 120  # may be split over 2, 3, 4, 5, 6, 8, 10 or 12 devices
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    layout = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     number = {"type": int, "metavar": "N"}
     parser.add_argument("--processes", **number, default=2, help="how many to start")
     parser.add_argument("--devices", **number, default=1, help="of each process")
@@ -61,17 +58,15 @@ def batch(data, step):
     """The digits of a step follow from its number: a restart takes the same ones."""
     n = len(data[0])
     epoch, i = divmod(step, n // BATCH)
-    order = np.random.default_rng(epoch).permutation(n)
-    return [x[order[i * BATCH : (i + 1) * BATCH]] for x in data]
+    rows = np.random.default_rng(epoch).permutation(n)[i * BATCH :][:BATCH]
+    return [x[rows] for x in data]
 
 
 def network():
     normal = np.random.default_rng(0).standard_normal
     weight = lambda m, n: normal((m, n), np.float32) * (2 / m) ** 0.5
-    return [
-        {"weight": weight(m, n), "bias": np.zeros(n, np.float32)}
-        for m, n in itertools.pairwise(SIZES)
-    ]
+    layer = lambda m, n: {"weight": weight(m, n), "bias": np.zeros(n, np.float32)}
+    return list(map(layer, SIZES, SIZES[1:]))
 
 
 def logits(params, x):
@@ -118,8 +113,7 @@ def train(args, console):
             rows = [put(split, x) for x in batch(data, step)]
             params, state, value = take_step(params, state, *rows)
             bar.update(task, completed=step, description=f"loss {value:.4f}")
-            # All processes agree on the step at which one that got SIGTERM saves.
-            is_asked = reached_preemption_sync_point(step)
+            is_asked = reached_preemption_sync_point(step)  # the same in all processes
             if step % args.every == 0 or step == args.steps or is_asked:
                 save(args.directory, step, params, state)
                 console.print(f"saved step {step}: loss {value:.4f}")
@@ -135,9 +129,8 @@ def report(params, state, test, console):
     console.print(f"test accuracy {jnp.mean(right):.1%}")
     sizes = [(x.addressable_data(0).nbytes, x.nbytes) for x in jax.tree.leaves(state)]
     part, total = np.sum(sizes, axis=0)
-    console.print(
-        f"state: {part} of {total} bytes on each of {jax.device_count()} devices"
-    )
+    devices = jax.device_count()
+    console.print(f"state: {part} of {total} bytes on each of {devices} devices")
     bits = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(here))
     console.print(f"digest of the parameters: {hashlib.sha256(bits).hexdigest()[:16]}")
 
@@ -148,8 +141,8 @@ def main():
         join(args.devices)
         train(args, Console(quiet=jax.process_index() > 0))
     elif not launch([sys.executable, *sys.argv], args.processes):
-        step = latest_step(args.directory) or 0
-        sys.exit(f"step {step} is safe: run the same command again to go on from it")
+        saved = latest_step(args.directory) or 0
+        sys.exit(f"step {saved} is safe: run the same command again to go on from it")
 
 
 if __name__ == "__main__":
