@@ -79,6 +79,7 @@ for step in 3, 4 + jax.process_index():
         print(error, flush=True)
 save(folder, 5, params, state, keep=2)
 assert latest_step(folder) == 5
+sync_global_devices("seen")  # before it is damaged
 if jax.process_index() == 0:
     (folder / "5" / "manifest" / "metadata").unlink()
 sync_global_devices("removed")
