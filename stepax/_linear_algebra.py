@@ -24,12 +24,14 @@ from jax.typing import ArrayLike
 
 from . import tree as trees
 from ._engine import errors
+from ._engine.calls import explained
 from ._engine.numerics import highest, strong, widen
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
+@explained
 def power_iteration(
     matrix: ArrayLike | Callable[[Any], Any],
     *,
@@ -157,6 +159,7 @@ class _Newton(NamedTuple):
     is_better: jax.Array
 
 
+@explained
 def matrix_inverse_pth_root(
     matrix: ArrayLike,
     p: int | jax.Array,
@@ -250,6 +253,7 @@ def _power(T, p, eye, product):
     return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (p, T, eye))[2]
 
 
+@explained
 def nnls(
     A: ArrayLike,
     b: ArrayLike,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ._engine.calls import explained
 from ._engine.numerics import widen
 
 
@@ -69,6 +70,7 @@ class MultiNormalDiagFromLogScale:
             return jnp.sum(densities, axis=tuple(axes))
 
 
+@explained
 def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormalDiagFromLogScale:
     """The distribution of independent normal variables.
 

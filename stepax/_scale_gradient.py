@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ._engine.calls import explained
 from ._engine.numerics import has_numbers
 from ._engine.protocol import is_array
 
 
+@explained
 def scale_gradient(inputs: Any, scale: ArrayLike) -> Any:
     """The inputs as they are, whose derivative is multiplied by a number.
 

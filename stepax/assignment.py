@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from ._engine.calls import explained
 from ._engine.numerics import widen
 from ._names import attributes
 
@@ -28,6 +29,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
+@explained
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Pairs of rows and columns, each used at most once, of least total cost.
 
@@ -61,6 +63,7 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     return columns[order], rows[order]
 
 
+@explained
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The same as `hungarian_algorithm`, under the other name that Optax gives it.
 

@@ -19,6 +19,7 @@ from ._checkpoint import foreign, of_torch, plain, steps, store, write
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._checkpoint.order import require_order
+from ._engine.calls import explained
 from ._engine.protocol import GradientTransformation, OptState, Params, require
 from ._names import attributes
 
@@ -44,6 +45,7 @@ class Checkpoint(NamedTuple):
     step: int
 
 
+@explained
 def save(
     directory: Any,
     step: int,
@@ -94,6 +96,7 @@ def _whole(x: Any, name: str, least: int, more: str = "") -> int:
     return found
 
 
+@explained
 def wait(directory: Any = None) -> None:
     """Wait for what is saved in the background; in all processes of a run.
 
@@ -104,6 +107,7 @@ def wait(directory: Any = None) -> None:
     write.settle_all() if directory is None else write.settle(directory)
 
 
+@explained
 def latest_step(directory: Any) -> int | None:
     """The newest step that is whole; `None` if there is none.
 
@@ -117,6 +121,7 @@ def latest_step(directory: Any) -> int | None:
     return found
 
 
+@explained
 def restore(
     directory: Any,
     tx: GradientTransformation,
@@ -157,6 +162,7 @@ def restore(
     return Checkpoint(new_params, state, found.step)
 
 
+@explained
 def from_optax(
     source: Any,
     tx: GradientTransformation,
@@ -189,6 +195,7 @@ def from_optax(
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)
 
 
+@explained
 def from_torch(
     state_dict: Mapping[str, Any],
     tx: GradientTransformation,
@@ -232,6 +239,7 @@ def from_torch(
     return assemble(found, tx, params, Policy(missing, "error"), None)[1]
 
 
+@explained
 def to_safetensors(
     file: Any, params: Params, state: OptState = (), *, separator: str = "."
 ) -> None:

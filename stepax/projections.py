@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from . import tree as trees
 from ._engine import errors
 from ._engine.apply import map_pairs
+from ._engine.calls import explained
 from ._engine.numerics import abs_sq, has_numbers, root, strong, widen
 from ._engine.precision import mixing
 from ._engine.protocol import is_array, is_none
@@ -40,6 +41,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
+@explained
 @mixing  # a narrow leaf may meet a wide threshold
 def projection_non_negative(tree: Any) -> Any:
     """The nearest point without negative elements: max(x, 0).
@@ -52,6 +54,7 @@ def projection_non_negative(tree: Any) -> Any:
     return _map(jax.nn.relu, tree)
 
 
+@explained
 @mixing
 def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
@@ -69,6 +72,7 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     return _bound(tree, upper, "upper", jnp.minimum)
 
 
+@explained
 @mixing
 def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     """The nearest point of a hypercube: min(max(x, 0), scale).
@@ -83,6 +87,7 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     return projection_box(tree, 0, scale)
 
 
+@explained
 @mixing
 def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point without negative elements whose sum is `scale`.
@@ -98,6 +103,7 @@ def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     return _simplex(tree, _radius(scale))
 
 
+@explained
 @mixing
 def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to at most `scale`.
@@ -116,6 +122,7 @@ def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, y: jnp.where(is_inside, x, y), tree, sphere)
 
 
+@explained
 @mixing
 def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to `scale`.
@@ -131,6 +138,7 @@ def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, size: size.astype(x.dtype) * _sign(x), tree, sizes)
 
 
+@explained
 @mixing
 def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
@@ -148,6 +156,7 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
 
 
+@explained
 @mixing
 def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
@@ -169,6 +178,7 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
 
 
+@explained
 @mixing
 def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose elements are of size at most `scale`.
@@ -193,6 +203,7 @@ def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(leaf, tree)
 
 
+@explained
 @mixing
 def projection_vector(x: Any, a: Any) -> Any:
     """The nearest point on the line through 0 along a: y = a ⟨a, x⟩ / ⟨a, a⟩.
@@ -207,6 +218,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     return _map(lambda x, a: _product(along, a, x), x, a)
 
 
+@explained
 @mixing
 def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ = b: y = x - a (⟨a, x⟩ - b) / ⟨a, a⟩.
@@ -222,6 +234,7 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     return _map(lambda x, a: x - _product(beyond, a, x), x, a)
 
 
+@explained
 @mixing
 def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ <= b: y = x - a max(⟨a, x⟩ - b, 0) / ⟨a, a⟩.

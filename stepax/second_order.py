@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from ._engine import deprecated
+from ._engine.calls import explained
 from ._engine.numerics import abs_sq
 from ._names import attributes
 
@@ -33,6 +34,7 @@ if not TYPE_CHECKING:
 Loss = Callable[[Any, Any, Any], jax.Array]
 
 
+@explained
 def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
     """The product of the Hessian of a loss with a vector, H v.
 
@@ -67,6 +69,7 @@ def _tangent(v, params):
     return unravel(jnp.asarray(v))
 
 
+@explained
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
@@ -87,6 +90,7 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
     return jax.lax.map(element, jnp.arange(flat.size))
 
 
+@explained
 def fisher_diag(
     negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any
 ) -> jax.Array:

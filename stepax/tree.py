@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine import deprecated, moments as means, numerics
+from ._engine import deprecated
+from ._engine.calls import explained
 from ._engine.migrate import Migration as Migration, migrate as migrate
-from ._engine.numerics import has_numbers, strong
+from ._engine.numerics import has_numbers
 from ._engine.packed import Packed as Packed
 from ._engine.packing import pack as pack, unpack as unpack
 from ._engine.protocol import as_array, is_none
@@ -41,6 +42,12 @@ from ._engine.search import (
     get_all_with_path as get_all_with_path,
     map_params as map_params,
     set as set,
+)
+from ._engine.tree_means import (
+    bias_correction as bias_correction,
+    update_infinity_moment as update_infinity_moment,
+    update_moment as update_moment,
+    update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
 from ._names import attributes
 
@@ -68,26 +75,31 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
     return jax.tree.map(leaf, tree, *others)
 
 
+@explained
 def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     """x + y + ..., leaf by leaf."""
     return _map(lambda *xs: ft.reduce(operator.add, xs), tree_x, tree_y, *other_trees)
 
 
+@explained
 def sub(tree_x: Any, tree_y: Any) -> Any:
     """x - y, leaf by leaf."""
     return _map(operator.sub, tree_x, tree_y)
 
 
+@explained
 def mul(tree_x: Any, tree_y: Any) -> Any:
     """x y, leaf by leaf and element by element."""
     return _map(operator.mul, tree_x, tree_y)
 
 
+@explained
 def div(tree_x: Any, tree_y: Any) -> Any:
     """x / y, leaf by leaf and element by element."""
     return _map(operator.truediv, tree_x, tree_y)
 
 
+@explained
 def scale(scalar: ArrayLike, tree: Any) -> Any:
     """scalar x, for each leaf x.
 
@@ -96,6 +108,7 @@ def scale(scalar: ArrayLike, tree: Any) -> Any:
     return _map(lambda x: scalar * x, tree)
 
 
+@explained
 def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     """x + scalar y, leaf by leaf; `None` where `tree_x` is.
 
@@ -111,16 +124,19 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     return jax.tree.map(leaf, tree_x, tree_y, is_leaf=is_none)
 
 
+@explained
 def conj(tree: Any) -> Any:
     """The complex conjugate of each leaf."""
     return _map(jnp.conj, tree)
 
 
+@explained
 def real(tree: Any) -> Any:
     """The real part of each leaf."""
     return _map(jnp.real, tree)
 
 
+@explained
 def clip(
     tree: Any, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None
 ) -> Any:
@@ -133,6 +149,7 @@ def clip(
     return _map(lambda x: jnp.clip(x, min_value, max_value), tree)
 
 
+@explained
 def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
     """x where the condition holds, y elsewhere, leaf by leaf.
 
@@ -141,6 +158,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
     return _map(lambda x, y: jnp.where(condition, x, y), tree_x, tree_y)
 
 
+@explained
 def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     """Repeat each leaf along new leading axes.
 
@@ -149,6 +167,7 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
 
 
+@explained
 def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
     """A tree of one value, in the shapes of `tree`.
 
@@ -158,6 +177,7 @@ def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) 
     return _like(ft.partial(jnp.full_like, fill_value=fill_value), tree, dtype)
 
 
+@explained
 def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of zeros, in the shapes of `tree`.
 
@@ -166,6 +186,7 @@ def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     return _like(jnp.zeros_like, tree, dtype)
 
 
+@explained
 def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of ones, in the shapes of `tree`.
 
@@ -181,6 +202,7 @@ def _like(make, tree, dtype):
     return jax.tree.map(leaf, tree)
 
 
+@explained
 def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     """Each leaf in another dtype.
 
@@ -189,6 +211,7 @@ def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
 
 
+@explained
 def cast_like(tree: Any, other_tree: Any) -> Any:
     """Each leaf in the dtype of the corresponding leaf of another tree.
 
@@ -207,6 +230,7 @@ def _cast(x, dtype):
     return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
 
 
+@explained
 def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
     """The dtype of the leaves; the default one of floats for an empty tree.
 
@@ -258,12 +282,14 @@ def _lower(a, b):
     return a if _higher(a, b) == b else b
 
 
+@explained
 def size(tree: Any) -> int:
     """The number of elements of all leaves together."""
     leaves = jax.tree.leaves(tree)
     return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
 
 
+@explained
 def allclose(
     a: Any,
     b: Any,
@@ -287,12 +313,14 @@ def allclose(
     return ft.reduce(jnp.logical_and, results) if results else True
 
 
+@explained
 def global_norm(updates: Any) -> jax.Array:
     """The Euclidean norm of a tree; the former name of `norm`."""
     deprecated.warn("global_norm")
     return norm(updates)
 
 
+@explained
 def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
     """A tree of independent random keys, one for each leaf.
 
@@ -302,6 +330,7 @@ def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
     return treedef.unflatten(jax.random.split(rng_key, treedef.num_leaves))
 
 
+@explained
 def random_like(
     rng_key: jax.Array,
     target_tree: Any,
@@ -328,6 +357,7 @@ def random_like(
     return jax.tree.map(leaf, target_tree, split_key_like(rng_key, target_tree))
 
 
+@explained
 def unwrap_random_key_data(input_tree: Any) -> Any:
     """The tree with the data of random keys, as integers, in place of the keys."""
 
@@ -337,94 +367,3 @@ def unwrap_random_key_data(input_tree: Any) -> Any:
         return jax.random.key_data(x) if is_key else x
 
     return jax.tree.map(leaf, input_tree)
-
-
-def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> Any:
-    """The running mean of a power of the gradients.
-
-    (1 - decay) g^order + decay m
-
-    updates: the gradients g; where it holds `None`, so does the result.
-    moments: the means m so far.
-    decay: weight of the past, in [0, 1].
-    order: the power, by multiplication also for complex g.
-    """
-    return _update_moment(lambda g: g**order, updates, moments, decay)
-
-
-def update_moment_per_elem_norm(
-    updates: Any, moments: Any, decay: ArrayLike, order: int
-) -> Any:
-    """The running mean of a power of the gradients' absolute values.
-
-    (1 - decay) |g|^order + decay m   for complex g
-    (1 - decay) g^order + decay m     for real g
-
-    updates: the gradients g; where it holds `None`, so does the result.
-    moments: the means m so far.
-    decay: weight of the past, in [0, 1].
-    order: the power.
-    """
-    half = order // 2 if order % 2 == 0 else order / 2
-
-    def power(g):
-        return numerics.abs_sq(g) ** half if jnp.iscomplexobj(g) else g**order
-
-    return _update_moment(power, updates, moments, decay)
-
-
-def _update_moment(power, updates, moments, decay):
-    def leaf(g, m):
-        if g is None or not has_numbers(g):
-            return g if g is None else m
-        return (1 - decay) * power(g) + decay * m
-
-    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
-
-
-def update_infinity_moment(
-    updates: Any, moments: Any, decay: ArrayLike, eps: ArrayLike
-) -> Any:
-    """The running maximum of the gradients' absolute values.
-
-    max(|g| + eps, decay m)
-
-    updates: the gradients g; where it holds `None`, so does the result.
-    moments: the maxima m so far.
-    decay: how much of the past is kept in each step, in [0, 1].
-    eps: added to what is compared, >= 0.
-    """
-
-    def leaf(g, m):
-        if g is None or not has_numbers(g):
-            return g if g is None else m
-        return jnp.maximum(jnp.abs(g) + eps, decay * m)
-
-    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
-
-
-def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
-    """Make up for the zeros that running means started from.
-
-    m / (1 - decay^count), with the divisor rounded to the dtype of m
-
-    moment: the running means m.
-    decay: weight of the past at each step, in [0, 1).
-    count: how many gradients the means have seen, >= 1.
-    """
-    leaves, treedef = jax.tree.flatten(moment)
-    with jax.numpy_dtype_promotion("standard"):
-        weight = means.bias_correction(decay, count)
-    corrected = iter(_divide_all(list(filter(has_numbers, leaves)), weight))
-    return treedef.unflatten(next(corrected) if has_numbers(m) else m for m in leaves)
-
-
-@jax.jit
-def _divide_all(ms, weight):
-    with jax.numpy_dtype_promotion("standard"):
-        return [_divide(jnp.asarray(m), weight) for m in ms]
-
-
-def _divide(m, weight):
-    is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
-    return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))

@@ -110,7 +110,7 @@ REFUSED = {
         (parabola, ONES),
         {"max_step": 3},
         TypeError,
-        "no argument `max_step`; did you mean `max_steps`",
+        "unexpected keyword argument 'max_step'; did you mean `max_steps`",
     ),
     "pairs for a tree": (
         (parabola, ONES),

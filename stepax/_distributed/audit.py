@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from .._engine.calls import explained
 from .._engine.protocol import (
     GradientTransformation,
     OptState,
@@ -74,6 +75,7 @@ class Audit(Printed):
         ]
 
 
+@explained
 def audit(
     tx: GradientTransformation,
     params: Params,

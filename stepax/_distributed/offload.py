@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .._engine.calls import explained
 from .._engine.meshes import on_mesh, placed
 from .._engine.numerics import has_numbers
 from .._engine.protocol import (
@@ -21,6 +22,7 @@ from .._engine.protocol import (
 )
 
 
+@explained
 def offload(
     tx: GradientTransformation, memory_kind: str = "pinned_host"
 ) -> GradientTransformationExtraArgs:

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine import errors
+from .._engine.calls import explained
 from .._engine.flow import Flow, Labels, Part, align, fold
 from .._engine.protocol import (
     GradientTransformation,
@@ -20,6 +21,7 @@ from .._engine.protocol import (
 )
 
 
+@explained
 def state_sharding(
     tx: GradientTransformation,
     params: Params,
@@ -90,6 +92,7 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     return jax.tree.map(one, state, is_leaf=lambda x: beside(x) is not None)
 
 
+@explained
 def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
     """`tx.init(params)`, each array of which is made where `state_sharding` has it.
 

@@ -6,6 +6,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from .._engine.calls import explained
 from .._engine.numerics import has_numbers
 from .._engine.protocol import (
     GradientTransformation,
@@ -19,6 +20,7 @@ from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
 
+@explained
 def zero(
     tx: GradientTransformation,
     mesh: Mesh,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from . import errors
+from .calls import explained
 from .numerics import has_numbers, strong
 from .protocol import Params, Updates, as_array, is_array, is_none
 
@@ -64,6 +65,7 @@ def _add(p, u):
         return (p + u).astype(p.dtype)
 
 
+@explained
 def apply_updates(params: Params, updates: Updates) -> Params:
     """Add the updates to the parameters.
 
@@ -92,6 +94,7 @@ def _mix(new, old, part, rest):
         return strong(jnp.asarray(part * new + rest * old))
 
 
+@explained
 def incremental_update(
     new_tensors: Params, old_tensors: Params, step_size: ArrayLike
 ) -> Params:
@@ -130,6 +133,7 @@ def _choose(steps, period, new, old):
     )
 
 
+@explained
 def periodic_update(
     new_tensors: Params, old_tensors: Params, steps: ArrayLike, update_period: ArrayLike
 ) -> Params:

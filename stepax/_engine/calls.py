@@ -58,19 +58,28 @@ def bind(
 def explained(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, which says as much of a call that it cannot take as `bind` does."""
 
+    signature = inspect.signature(f)
+
     @ft.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return f(*args, **kwargs)
-        except TypeError as error:
-            entered: Any = error.__traceback__
-            if entered.tb_next is not None:
+        except TypeError:
+            if _fits(signature, args, kwargs):
                 raise
-        raise TypeError(_misuse(f.__qualname__, inspect.signature(f), args, kwargs))
+        raise TypeError(_misuse(f.__qualname__, signature, args, kwargs))
 
     shown: Any = call
-    shown.__signature__ = inspect.signature(f)  # for tools that do not unwrap
+    shown.__signature__ = signature  # for tools that do not unwrap
     return call
+
+
+def _fits(signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -92,7 +101,7 @@ def _misuse(
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
     unknown = [k for k in kwargs if k not in by_name]
-    if unknown:
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         hint = nearest(unknown[0], by_name) or _listed(by_name)
         return f"{name}() got an unexpected keyword argument {unknown[0]!r}{hint}"
     twice = [k for k in by_position[: len(args)] if k in kwargs]

@@ -13,6 +13,7 @@ from jax.tree_util import tree_flatten_with_path
 
 from . import narrow_means, select
 from .anatomy import Organ, open_up
+from .calls import explained
 from .flow import Flow
 from .packing import unpack
 from .paths import join
@@ -109,6 +110,7 @@ class Description(Printed):
         return [table for table in tables if table[1]]
 
 
+@explained
 def describe(
     tx: GradientTransformation, params: Params, *, state: OptState | None = None
 ) -> Description:

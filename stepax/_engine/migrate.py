@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from . import select
+from .calls import explained
 from .protocol import OptState
 from .search import NamedTupleKey, open_node
 from .twin import TWINS
@@ -41,6 +42,7 @@ class Named(NamedTuple):
     where: tuple = ()
 
 
+@explained
 def migrate(old_state: OptState, new_state: OptState) -> Migration:
     """Carry over what has the same name and shape, whatever is wrapped around it.
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .calls import explained
+
 
 def has_numbers(x: Any) -> bool:
     """Whether `x` may be computed with; float0 arrays and random keys may not."""
@@ -187,6 +189,7 @@ def abs_sq(x: ArrayLike) -> jax.Array:
     return jnp.square(x)
 
 
+@explained
 def safe_increment(count: ArrayLike) -> jax.Array:
     """Count one up, and stay at the largest value that the dtype holds.
 
@@ -214,6 +217,7 @@ def _increment(count):
     return jnp.where(count < top, count + jnp.ones([], count.dtype), top)
 
 
+@explained
 def safe_int32_increment(count: ArrayLike) -> jax.Array:
     """Count one up as `safe_increment` does, which is its name for all dtypes.
 
@@ -239,6 +243,7 @@ def _floored(
         return strong(jnp.where(is_small, least, measure(kept)))
 
 
+@explained
 def safe_norm(
     x: ArrayLike,
     min_norm: ArrayLike,
@@ -268,6 +273,7 @@ def safe_norm(
     return _floored(norm, widen(x), min_norm, None if keepdims else axis)
 
 
+@explained
 def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
     """A root mean square that is at least `min_rms`, with a derivative everywhere.
 

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from . import errors, select
+from .calls import explained
 from .numerics import has_numbers
 from .packed import Packed, lay_out
 from .protocol import as_array, is_array, is_none
 
 
+@explained
 def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
     """Put all arrays of a tree into one vector for each dtype.
 
@@ -59,6 +61,7 @@ def _check(x, tree, i):
         )
 
 
+@explained
 def unpack(tree: Any) -> Any:
     """The tree of a packed one; any packed trees within another, such as a state.
 

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
+from .calls import explained
 from .meshes import on_mesh, placed
 from .twin import _Meta, twin
 
@@ -130,6 +131,7 @@ def require(tx: Any, where: str) -> None:
     )
 
 
+@explained
 def with_extra_args_support(
     tx: GradientTransformation,
 ) -> GradientTransformationExtraArgs:
@@ -162,6 +164,7 @@ class MaskedNode(NamedTuple):
     """Stands where a parameter is left out; has no leaves, so tree maps skip it."""
 
 
+@explained
 def init_empty_state(params: Params) -> EmptyState:
     """The state of a transformation that remembers nothing.
 

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from . import errors
 from .apply import map_pairs
+from .calls import explained
 from .numerics import (
     abs_sq,
     has_numbers,
@@ -26,6 +27,7 @@ from .numerics import (
 from .protocol import as_array, is_array, is_none
 
 
+@explained
 def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
     """The sum of all elements of all leaves; 0 for an empty tree.
 
@@ -37,18 +39,21 @@ def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
     return _reduce(_total, join, leaves) if leaves else 0
 
 
+@explained
 def max(tree: Any) -> ArrayLike:
     """The largest element of all leaves; -inf for an empty tree."""
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_highest, _maximum, leaves) if leaves else -jnp.inf
 
 
+@explained
 def min(tree: Any) -> ArrayLike:
     """The smallest element of all leaves; inf for an empty tree."""
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
 
 
+@explained
 def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
     """The inner product Σ conj(x) y over all elements of all leaves.
 
@@ -72,6 +77,7 @@ def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
     return _reduce(_dot, _in_order, *zip(*pairs, strict=True))
 
 
+@explained
 def norm(
     tree: Any, ord: int | str | float | None = None, squared: bool = False
 ) -> jax.Array:

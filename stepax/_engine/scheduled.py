@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, cast
 
 from jax.typing import ArrayLike
 
+from . import calls
 from .frozen import copied
 from .protocol import Schedule
 from .recipe import Recipe
@@ -57,20 +58,19 @@ class MadeSchedule:
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
-    signature = inspect.signature(factory)
+    name, signature = factory.__qualname__, inspect.signature(factory)
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:
-        taken = [_kept(x) for x in args]
+        taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
+        bound = calls.bind(name, signature, taken, named)
         call: Any = factory
         function = call(*taken, **named)
         if not callable(function):  # the product of two numbers
             return function
         if isinstance(function, MadeSchedule):  # made by another call
             function = function.function
-        bound = signature.bind(*taken, **named)
-        bound.apply_defaults()
         return MadeSchedule(cast(Schedule, function), Recipe(make, factory, bound))
 
     made: Any = make

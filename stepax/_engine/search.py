@@ -23,6 +23,7 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from . import paths
+from .calls import explained
 from .errors import describe, some
 from .protocol import MaskedNode
 
@@ -46,6 +47,7 @@ Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
 Filter: TypeAlias = Callable[[Path, Any], bool]
 
 
+@explained
 def get_all_with_path(
     tree: Any, key: Any, filtering: Filter | None = None
 ) -> list[tuple[Path, Any]]:
@@ -69,6 +71,7 @@ def get_all_with_path(
     return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
 
 
+@explained
 def get(
     tree: Any, key: Any, default: Any = None, filtering: Filter | None = None
 ) -> Any:
@@ -99,6 +102,7 @@ def get(
     return found[0][1] if found else default
 
 
+@explained
 def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     """A copy of a tree in which all values of some names are replaced.
 
@@ -281,6 +285,7 @@ def _field(path):
     return str(_label(named[-1])) if named else ""
 
 
+@explained
 def map_params(
     initable: Any,
     f: Callable,

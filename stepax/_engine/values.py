@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from .anatomy import Organ, open_up
 from .arguments import Call
+from .calls import explained
 from .paths import join
 from .protocol import GradientTransformation, OptState, Schedule, require
 from .search import open_node
@@ -29,6 +30,7 @@ class Value:
     kind: str
 
 
+@explained
 def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation, as of the last step.
 

@@ -4,7 +4,6 @@ What can mean one thing alone is taken: bounds as pairs, or as SciPy's `Bounds`.
 the rest the error says what to write here.
 """
 
-import difflib
 import functools as ft
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine import errors
+from .._engine.calls import explained
 from .frame import Frame
 
 
@@ -43,30 +43,27 @@ _WORDS = {
 
 
 def answering(minimize: Callable[P, R]) -> Callable[P, R]:
-    """The function, which says of a keyword that it does not have what to write."""
-    code = minimize.__code__  # type: ignore[attr-defined]  # it is no other callable
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    """The function, which says of a keyword of SciPy's what to write in its place."""
+    explaining = explained(minimize)
 
-    @ft.wraps(minimize)
+    @ft.wraps(explaining)
     def answered(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
-            if name not in names:
-                raise TypeError(_answer(name, value, names))
-        return minimize(*args, **kwargs)
+            if name in _WORDS or name == "options":
+                raise TypeError(_answer(name, value))
+        return explaining(*args, **kwargs)
 
     return answered
 
 
-def _answer(name: str, value: Any, names: tuple[str, ...]) -> str:
+def _answer(name: str, value: Any) -> str:
     said = f"`minimize` has no argument `{name}`"
     if name == "options" and isinstance(value, dict):
         none = "nothing, which has no counterpart"
         words = [f"{_WORDS.get(k, none).format(x)} for `{k}`" for k, x in value.items()]
         return f"{said}; write {', '.join(words) or 'nothing'}"
-    if name in _WORDS:
-        return f"{said}; write {_WORDS[name].format(value)}"
-    near = difflib.get_close_matches(name, names, 1)
-    return said + (f"; did you mean `{near[0]}`?" if near else "")
+    word = _WORDS.get(name, "each of them as an argument")
+    return f"{said}; write {word.format(value)}"
 
 
 # --- bounds --------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
 from .._engine import errors
+from .._engine.calls import explained
 from .._engine.chain import chain
 from .._engine.compose import Composite, build
 from .._engine.leafwise import map_stored
@@ -161,6 +162,7 @@ def schedule_free(
     return build(_ScheduleFree(base_optimizer, averaging))
 
 
+@explained
 def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = z + (y - z) / b1.
 

@@ -53,6 +53,7 @@ class ShouldSkipUpdateFunction(Protocol):
         ...
 
 
+@explained
 def skip_not_finite(
     updates: Updates, gradient_step: jax.Array, params: Params | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -65,6 +66,7 @@ def skip_not_finite(
     return skip, {"should_skip": skip, "num_not_finite": number}
 
 
+@explained
 def skip_large_updates(
     updates: Updates,
     gradient_step: jax.Array,

@@ -17,6 +17,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from .._engine import errors
+from .._engine.calls import explained
 from .._engine.compose import Composite, build
 from .._engine.leafwise import map_stored
 from .._engine.moments import bias_correction, is_number
@@ -155,6 +156,7 @@ def average_params(
     return build(_Averaging(inner, own))
 
 
+@explained
 def averaged_params(state: OptState, params: Params) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine.calls import explained
 from .._engine.compose import build
 from .._engine.manual import AxisName, Parts
 from .._engine.moments import square
@@ -96,6 +97,7 @@ def clip_by_global_norm(
     return build(Rule(lambda g, p, c: (c * g,), once=once, whole=whole))
 
 
+@explained
 def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
     """The norm of each unit, in the shape of `x`.
 
@@ -129,6 +131,7 @@ def _unit(shape, axis):
     return 0 if len(shape) < 4 else tuple(range(len(shape) - 1))
 
 
+@explained
 def unitwise_clip(
     g_norm: ArrayLike, max_norm: ArrayLike, grad: ArrayLike, div_eps: ArrayLike = 1e-6
 ) -> jax.Array:
@@ -186,6 +189,7 @@ def adaptive_grad_clip(
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
+@explained
 def per_example_global_norm_clip(
     grads: Any, l2_norm_clip: ArrayLike
 ) -> tuple[Any, jax.Array]:
@@ -205,6 +209,7 @@ def per_example_global_norm_clip(
     return jax.tree.map(lambda g: _weighted_sum(g, factor), grads), clipped
 
 
+@explained
 def per_example_layer_norm_clip(
     grads: Any, global_l2_norm_clip: ArrayLike, uniform: bool = True
 ) -> tuple[Any, Any]:
