@@ -1,6 +1,7 @@
 """Which arguments of a factory are numbers, which are schedules, and which neither."""
 
 import functools as ft
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import rows
 from injection import (
     Warm,
+    arguments,
     assert_close,
+    gradients,
     half,
     inject,
     is_matrix,
@@ -121,6 +125,91 @@ def test_factories_of_users_are_understood(factory, args, kwargs, numbers, sched
     assert set(state.hyperparams_states) == schedules
     assert set(Call(factory, args, kwargs).sort(())[0]) == numbers
     jax.jit(tx.update)(parameters(), state, parameters())
+
+
+class Decay(eqx.Module):
+    """A schedule with arrays for leaves, one of them by itself."""
+
+    rate: jax.Array
+    rest: dict
+
+    def __call__(self, count):
+        return self.rate * self.rest["power"] ** jnp.asarray(count, jnp.float32)
+
+
+DECAY = Decay(jnp.float32(0.25), {"power": jnp.float32(0.5)})
+SCHEDULED = [
+    pytest.param(row, name, id=f"{row.name}-{name}")
+    for row in (x.values[0] for x in rows() if x.values[0].kind != "wrapper")
+    for name in Call(row.factory, (), arguments(row)).sort(())[0]
+]
+
+
+def without_annotations(f):
+    """What a user may write around a factory."""
+    call = lambda *args, **kwargs: f(*args, **kwargs)
+    found = inspect.signature(f)
+    bare = [p.replace(annotation=p.empty) for p in found.parameters.values()]
+    vars(call)["__signature__"] = found.replace(parameters=bare)
+    return call
+
+
+@pytest.mark.parametrize("row, name", SCHEDULED)
+def test_a_module_is_a_schedule_wherever_a_function_is(row, name):
+    for factory in (row.factory, without_annotations(row.factory)):
+        roles = [
+            Call(factory, (), arguments(row) | {name: schedule}).sort(())[1].keys()
+            for schedule in (half, DECAY)
+        ]
+        assert roles[0] == roles[1]
+
+
+@pytest.mark.parametrize("row", rows(takes="learning_rate"))
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_module_for_a_rate_is_shown_in_the_hyperparams(row, annotated):
+    all_given = lambda x: arguments(row) | {"learning_rate": x}
+    if annotated:
+        tx = inject(row.factory)(**all_given(DECAY))
+    else:
+        tx = inject(lambda learning_rate: row.factory(**all_given(learning_rate)))(
+            learning_rate=DECAY
+        )
+    state = jax.eval_shape(tx.init, parameters())
+    assert state.hyperparams["learning_rate"].shape == ()
+    assert list(state.hyperparams_states) == ["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        lambda learning_rate: stepax.sgd(learning_rate),
+        lambda lr, momentum=0.9: stepax.sgd(lr, momentum),
+        lambda lr_of_all, model=None: stepax.sgd(lr_of_all),
+        lambda **all_of_them: stepax.sgd(all_of_them["rate"]),
+    ],
+)
+def test_a_module_for_a_number_of_ones_own_follows_the_steps(factory):
+    name = next(iter(inspect.signature(factory).parameters))
+    name = "rate" if name == "all_of_them" else name
+    tx = inject(factory)(**{name: DECAY})
+    state, p = tx.init(parameters()), parameters()
+    for step in range(3):
+        updates, state = tx.update(gradients(p), state, p)
+        assert state.hyperparams[name] == 0.25 * 0.5**step
+        assert stepax.hyperparams(tx, state)[f"hyperparams/{name}"] == 0.25 * 0.5**step
+        if "momentum" not in inspect.signature(factory).parameters:
+            wanted = stepax.tree.scale(-0.25 * 0.5**step, gradients(p))
+            assert_close(updates, wanted)
+
+
+def test_a_model_for_a_parameter_without_annotation_is_never_called():
+    def make(model, learning_rate, anchor=None):
+        assert isinstance(model, Model) and isinstance(anchor, Model)
+        return stepax.sgd(learning_rate)
+
+    model = Model(jnp.ones((2, 2)), jnp.ones(2))
+    state = inject(make)(model, 0.1, anchor=model).init(parameters())
+    assert set(state.hyperparams) == {"learning_rate"}
 
 
 def test_an_integer_for_a_number_can_be_changed_to_a_fraction():

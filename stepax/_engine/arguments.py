@@ -22,6 +22,7 @@ from .protocol import (
     is_array,
     with_extra_args_support,
 )
+from .ranges import RANGES
 from .scalars import require_array, returned_by, scalar, unwatched
 from .stateful import StatefulSchedule
 
@@ -32,6 +33,10 @@ _NUMBERS = (*_REALS, complex, np.ndarray, jax.Array)
 
 # Parts of the names of parameters, without annotation, that are for other functions.
 _NO_SCHEDULE = ("mask", "label", "dtype", "filter", "spec", "_fn", "numbers")
+
+# Words in the names of parameters, without annotation or default, that are for numbers.
+_WORDS = {"alpha", "decay", "gamma", "lr", "momentum", "rate", "scale", "schedule"}
+_WORDS |= {"size", "temperature", "wd"}
 
 
 def _takes_schedule(name: str, hint: Hint, default: Any) -> bool:
@@ -45,6 +50,13 @@ def _takes_schedule(name: str, hint: Hint, default: Any) -> bool:
     if has_default and (isinstance(default, bool | str) or callable(default)):
         return False
     return not any(word in name for word in _NO_SCHEDULE)
+
+
+def _takes_number(name: str, hint: Hint, default: Any) -> bool:
+    """Whether something says that a parameter is for numbers, and not for trees."""
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    words = _WORDS.intersection(name.lower().split("_"))
+    return bool(hint or is_number or words or name in RANGES)
 
 
 def _is_of_number(function: Any) -> bool:
@@ -80,8 +92,8 @@ def _role(name: str, x: Any, hint: Hint, default: Any) -> str:
     if is_array(x):
         return "number" if _is_number(name, x, hint) else "fixed"
     # A module is a schedule only where numbers are taken; elsewhere it is a tree.
-    is_known = select.is_function(x) or (callable(x) and bool(hint))
-    is_schedule = is_known and _takes_schedule(name, hint, default)
+    is_known = select.is_function(x) or _takes_number(name, hint, default)
+    is_schedule = callable(x) and is_known and _takes_schedule(name, hint, default)
     return "schedule" if is_schedule else "fixed"
 
 
