@@ -1,13 +1,17 @@
 """Means that stand still in bfloat16: `describe` warns, and what it advises helps."""
 
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from cases import make, rows
+from keywords import keywords
 
 import stepax
+from stepax._engine import hints
 from stepax._engine.compose import part_of, parts
 from stepax._engine.rule import Rule
 
@@ -87,9 +91,61 @@ def test_what_is_advised_mends_it(name):
     assert warned(tx, p) == (set() if is_mended else {"nu"})
 
 
-def test_docstrings_of_dtypes_say_so():
-    for name in "scale_by_adam", "scale_by_amsgrad", "scale_by_adopt":
-        text = inspect.getdoc(
-            getattr(stepax, name, getattr(stepax.contrib, name, None))
-        )
-        assert "In bfloat16 `nu` stands still" in (text or ""), name
+def said(row):
+    """The slots that a docstring says stand still."""
+    text = " ".join((inspect.getdoc(row.factory) or "").split())
+    found = re.search(r"In bfloat16 ((?:`\w+`(?:, | and )?)+) stands? still", text)
+    return set(re.findall(r"`(\w+)`", found[1])) if found else set()
+
+
+@pytest.mark.parametrize("row", [x for x in rows() if x.values[0].kind != "wrapper"])
+def test_docstrings_name_what_stands_still(row):
+    assert said(row) == warned(make(row), NARROW)
+
+
+CHOICES = [
+    pytest.param(row, k, id=f"{row.name}-{k}")
+    for row in (x.values[0] for x in rows())
+    for k, hint in hints.of_parameters(row.factory).items()
+    if jax.typing.DTypeLike in hint or hint == hints.members(jax.typing.DTypeLike)
+]
+
+
+@pytest.mark.parametrize("row, name", CHOICES)
+def test_docstrings_name_what_stands_still_in_a_dtype_of_ones_own(row, name):
+    assert warned(make(row, **{name: jnp.bfloat16}), WIDE) <= said(row)
+
+
+def squares(tx):
+    """The paths of what grows sixteenfold where the gradients grow fourfold."""
+
+    def run(size):
+        state = tx.init(WIDE)
+        for i in range(1, 4):
+            g = jax.tree.map(lambda p, i=i: jnp.full_like(p, size * i), WIDE)
+            _, state = tx.update(g, state, WIDE, **keywords(WIDE))
+        return jax.tree_util.tree_flatten_with_path(state)[0]
+
+    for (path, x), (_, y) in zip(run(0.25), run(1.0), strict=True):
+        if jnp.issubdtype(getattr(x, "dtype", None), jnp.floating) and jnp.any(x != 0):
+            # Of small numbers, such as `eps`, no more is in what is near to a square.
+            if np.allclose(y, 16 * x, rtol=1e-2, atol=0):
+                yield jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+@pytest.mark.parametrize("row", rows())
+def test_whatever_holds_squares_is_known_to_stand_still(row):
+    tx = stepax.with_extra_args_support(make(row))
+    stored = jax.tree_util.tree_flatten_with_path(jax.eval_shape(tx.init, NARROW))[0]
+    narrow = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, x in stored
+        if x.dtype == jnp.bfloat16
+    }
+    known = warned(tx, NARROW)
+    assert all(known & set(path.split("/")) for path in narrow & {*squares(tx)})
+
+
+def test_squares_are_found():
+    assert set(squares(stepax.adam(0.1))) == {"0/nu/w", "0/nu/b"}
+    assert not set(squares(stepax.sgd(0.1, 0.9)))

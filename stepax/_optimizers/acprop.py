@@ -48,6 +48,8 @@ def scale_by_acprop(
     b1, b2: decay of the means of g and |g - mu|², in [0, 1].
     eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     center_late: whether nu gets |g - mu|² of the new mean, as in the paper.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     # What `nu` comes to without any gradient.
     nothing = eps_root / rest_of_1(b2)
@@ -85,6 +87,8 @@ def acprop(
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_acprop`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),

@@ -56,6 +56,8 @@ def scale_by_belief(
     b1, b2: decay of the means of g and |g - mu|², in [0, 1].
     eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     nesterov: whether to look one step ahead with the mean.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, mu, nu):
@@ -89,6 +91,8 @@ def adabelief(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_belief`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov),

@@ -45,6 +45,8 @@ def scale_by_adadelta(
 
     rho: decay of both means, in [0, 1].
     eps: added inside the roots, above 0; the first update has its size.
+
+    In bfloat16 `e_g` and `e_x` stand still: keep them wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, e_g, e_x):
@@ -72,6 +74,8 @@ def adadelta(
     rho, eps: those of `scale_by_adadelta`.
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `e_g` and `e_x` stand still: keep them wider by `with_state_dtypes`.
     """
     is_bare = learning_rate is None
     return chain(

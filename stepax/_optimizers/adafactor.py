@@ -80,6 +80,9 @@ def scale_by_factored_rms(
     epsilon: added to |g|², above 0.
     decay_rate_fn: from t and `decay_rate` to the decay of the means.
     axis_name: as in `clip_by_block_rms`.
+
+    In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
+    `with_state_dtypes`.
     """
     parts = Parts(axis_name)
 
@@ -178,6 +181,9 @@ def adafactor(
         decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     axis_name: as in `clip_by_block_rms`.
+
+    In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
+    `with_state_dtypes`.
 
     Raises a `ValueError` for both kinds of decay.
     """

@@ -56,6 +56,8 @@ def scale_by_rss(
     initial_accumulator_value: first value of s, at least 0.
     eps: added to s or to its root, at least 0.
     eps_in_sqrt: to which of both.
+
+    In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, s):
@@ -89,6 +91,8 @@ def adagrad(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),

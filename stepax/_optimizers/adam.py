@@ -95,6 +95,8 @@ def adam(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_adam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
@@ -123,6 +125,8 @@ def adamw(
 
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
@@ -156,6 +160,8 @@ def nadam(
     momentum_decay: for a momentum that grows, as PyTorch's does with 4e-3; see
         `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
     The others are those of `scale_by_adam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     if momentum_decay is not None:
         return chain(
@@ -195,6 +201,8 @@ def nadamw(
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_adam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

@@ -37,6 +37,8 @@ def scale_by_adamax(
     b1: decay of the mean of g, in [0, 1].
     b2: how slowly a large gradient is forgotten, in [0, 1].
     eps: added to |g|, above 0.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c1, mu, nu):
@@ -65,6 +67,8 @@ def adamax(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adamax(b1, b2, eps),
@@ -91,6 +95,8 @@ def adamaxw(
     learning_rate, weight_decay: numbers, or schedules of the step.
     b1, b2, eps: those of `scale_by_adamax`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adamax(b1, b2, eps),

@@ -68,6 +68,8 @@ def scale_by_adan(
     b1, b2, b3: decay of the means, in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
+
+    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
     """
     ahead = 1 - b2 if change_factor is None else change_factor
 
@@ -110,6 +112,8 @@ def adan(
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_adan`.
+
+    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),

@@ -68,6 +68,8 @@ def scale_by_ademamix(
     alpha: weight of the slow mean, at least 0; or a schedule of the step.
     eps, eps_root: added to the root, and inside it; at least 0.
     mu_dtype: stored dtype of `m1` and `m2`; the parameter's if `None`.
+
+    In bfloat16 `m2` and `nu` stand still: keep them wider by `with_state_dtypes`.
     """
 
     slow: Any = b3, alpha
@@ -120,6 +122,8 @@ def ademamix(
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_ademamix`.
+
+    In bfloat16 `m2` and `nu` stand still: keep them wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),

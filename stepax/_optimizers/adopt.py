@@ -111,6 +111,8 @@ def adopt(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_adopt`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(

@@ -59,6 +59,9 @@ def scale_by_cocob(
 
     alpha: the first bet moves by 1 / alpha, above 0.
     eps: first value of L, at least 0.
+
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stand still: keep
+    them wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, w1, theta, L, G, R):
@@ -101,6 +104,9 @@ def cocob(
     weight_decay: a number at least 0, or a schedule of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_cocob`.
+
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stand still: keep
+    them wider by `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),

@@ -95,6 +95,9 @@ def dadapt_adamw(
     estim_lr0: first value of d, above 0 and below the distance.
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stand still: keep them wider by
+    `with_state_dtypes`.
     """
     if weight_decay_mask is not None:
         plain = dadapt_adamw(learning_rate, betas, eps, estim_lr0)

@@ -107,6 +107,8 @@ def scale_by_galore(
         patterns as in `partition`.  By default arrays of two axes are matrices.
     side: of the matrix that is projected, "long", or "short" as in the paper.
 
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+
     Raises a `ValueError` for another side, and for axes that do not fit.
     """
     if side not in ("long", "short"):
@@ -259,6 +261,8 @@ def galore(
     learning_rate, weight_decay: numbers, or schedules of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     The others are those of `scale_by_galore`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_galore(

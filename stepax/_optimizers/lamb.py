@@ -81,6 +81,8 @@ def lamb(
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     axis_name: as in `scale_by_trust_ratio`.
     The others are those of `scale_by_adam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),

@@ -64,6 +64,8 @@ def scale_by_madgrad(
     learning_rate: a number at least 0, or a schedule of the step.
     momentum: part of the way that is left over, in [0, 1].
     eps: added to the root and to the learning rate, at least 0.
+
+    In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def once(shared, total, extra):
@@ -97,6 +99,8 @@ def madgrad(
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_madgrad`.
+
+    In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),

@@ -176,6 +176,8 @@ def momo_adam(
     lower_bound, weight_decay, adapt_lower_bound, proximal_decay, weight_decay_mask: as
         in `momo`.
 
+    In bfloat16 `exp_avg_sq` stands still: keep it wider by `with_state_dtypes`.
+
     Raises a `TypeError` where `value` is missing.
     """
     if weight_decay_mask is not None:

@@ -266,6 +266,8 @@ def muon(
         has `None` is for `adamw`.
     consistent_rms: the root mean square of all steps; 0.2 is about that of Adam.
     The others are those of `scale_by_muon`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
     find = _finder(spec, what)

@@ -57,6 +57,8 @@ def scale_by_nadam(
     b1, b2: decay of the means of g and |g|², in [0, 1].
     eps, eps_root: added to the root, and inside it; at least 0.
     momentum_decay: how fast the momentum grows, at least 0.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def momentum(t, dtype):

@@ -123,6 +123,8 @@ def novograd(
 
     learning_rate: a number, or a schedule of the step.
     The others are those of `scale_by_novograd`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root, weight_decay)
     return chain(

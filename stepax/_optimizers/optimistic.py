@@ -115,6 +115,8 @@ def optimistic_adam(
     optimism: factor of the change; the learning rate if `None`.
     The others are those of `scale_by_adam`.
 
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+
     Raises a `ValueError` for both a schedule and `optimism`.
     """
     adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
@@ -159,6 +161,8 @@ def optimistic_adam_v2(
     weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of r and of its change.
     The others are those of `scale_by_adam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

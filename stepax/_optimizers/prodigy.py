@@ -77,6 +77,9 @@ def prodigy(
     safeguard_warmup: whether s adds up d g in place of a g, so that small learning
         rates at the start do not make d too large.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stand still: keep them wider by
+    `with_state_dtypes`.
     """
     if weight_decay_mask is not None:
         plain = prodigy(

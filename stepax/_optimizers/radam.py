@@ -56,6 +56,8 @@ def scale_by_radam(
     eps, eps_root: added to the root, and inside it; at least 0.
     threshold: of rho, the number of gradients that the mean square rests on; above 4.
     nesterov: whether to look one step ahead with the mean.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     rho_inf = 2 / rest_of_1(b2) - 1
 
@@ -99,6 +101,8 @@ def radam(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     The others are those of `scale_by_radam`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),

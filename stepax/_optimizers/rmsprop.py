@@ -86,6 +86,8 @@ def scale_by_rms(
     initial_scale: first value of `nu`, at least 0.
     eps_in_sqrt: whether `eps` is added inside the root.
     bias_correction: whether to divide `nu` by 1 - decay^t.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, nu):
@@ -116,6 +118,8 @@ def scale_by_stddev(
     initial_scale: first value of `nu`, at least 0.
     eps_in_sqrt: whether `eps` is added inside the root.
     bias_correction: whether to divide `mu` and `nu` by 1 - decay^t.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, mu, nu):
@@ -156,6 +160,8 @@ def rmsprop(
     decay, eps, initial_scale, eps_in_sqrt, bias_correction: as in `scale_by_rms`.
     centered: whether to take `scale_by_stddev`.
     momentum, nesterov: the decay of `trace`, none if `None`, and its form.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     scale = scale_by_stddev if centered else scale_by_rms
     return chain(

@@ -239,6 +239,8 @@ def schedule_free_adamw(
     eps: added to the root, at least 0.
     weight_decay: a number at least 0, or a schedule of the step.
     The others are those of `schedule_free_sgd`, and what it raises.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
     base = chain(

@@ -55,6 +55,8 @@ def scale_by_sm3(
 
     b1, b2: decay of the mean update, in [0, 1], and of the squares, in [0, 1].
     eps: added inside the root, at least 0.
+
+    In bfloat16 `mu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def leaf(g, p, c, bound, u):
@@ -86,6 +88,8 @@ def sm3(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     momentum: decay of the mean update, in [0, 1].
+
+    In bfloat16 `mu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_sm3(momentum),

@@ -57,6 +57,8 @@ def scale_by_yogi(
     eps, eps_root: added to the root, and inside it; at least 0.
     initial_accumulator_value: first value of both `mu` and `nu`, at least 0.
     bias_correction: whether to correct the means as Adam does.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
     def corrections(t):
@@ -96,6 +98,8 @@ def yogi(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     return chain(
         scale_by_yogi(b1, b2, eps, bias_correction=bias_correction),
