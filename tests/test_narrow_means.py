@@ -107,7 +107,7 @@ CHOICES = [
     pytest.param(row, k, id=f"{row.name}-{k}")
     for row in (x.values[0] for x in rows())
     for k, hint in hints.of_parameters(row.factory).items()
-    if jax.typing.DTypeLike in hint or hint == hints.members(jax.typing.DTypeLike)
+    if all(x in hint for x in hints.members(jax.typing.DTypeLike))
 ]
 
 
