@@ -143,27 +143,57 @@ def test_trees_have_the_sizes_they_are_said_to_have():
         "small": (600, 1_190_200),
         "many": (2000, 1_015_168),
         "gpt2": (148, 124_439_808),
+        "gpt1b": (292, 1_017_302_272),
         "resnet50": (161, 25_557_032),
         "vit": (79, 11_403_496),
     }
 
 
-def run_twice(tx, lib):
-    params, gradients = (filled(TREE, seed) for seed in (0, 1))
+@pytest.mark.parametrize("dtype", ["float32", jnp.bfloat16])
+def test_trees_are_filled_with_numbers_that_go_on_from_leaf_to_leaf(dtype):
+    found = filled({"a": (2**20,), "b": (3, 5), "c": (4,)}, 0, 0.5, dtype)
+    assert found["b"].shape == (3, 5) and found["b"].dtype == dtype
+    a, b, c = (np.asarray(x, "float64").ravel() for x in found.values())
+    assert abs(np.std(a) - 0.5) < 1e-2
+    # The first come again after 2^20 + 7.
+    np.testing.assert_array_equal(np.concatenate([b, c])[7:], a[:12])
+
+
+def test_what_takes_a_cpu_long_is_measured_there_only_if_asked_for(monkeypatch):
+    alone = command.chosen("*", None)
+    assert ("large", "muon") not in alone and ("gpt1b", "adamw") not in alone
+    assert ("gpt1b", "adamw") in command.chosen("*", ["gpt1b"])
+    monkeypatch.setattr(command, "on_gpu", lambda: True)
+    more = set(command.chosen("*", None)) - set(alone)
+    assert more == {(s, k) for k, case in CASES.items() for s in case.on_gpu} - set(
+        alone
+    )
+    assert ("gpt1b", "muon") in more
+
+
+def test_what_is_held_at_once_counts_donated_arrays_once():
+    tx = CASES["adamw"].make(stepax, RATE)
+    built = stages.build(tx, stepax, abstract({"w": (1000, 100)}))
+    # Parameters, gradients and two moments, and the count.
+    assert built.counts["held"] == pytest.approx(16 + built.counts["temporaries"], 1e-3)
+
+
+def run_twice(tx, lib, dtype):
+    params, gradients = (filled(TREE, seed, dtype=dtype) for seed in (0, 1))
     params = jax.tree.map(jnp.array, params)
     gradients = jax.tree.leaves(gradients)
-    built = stages.build(tx, lib, abstract(TREE))
+    built = stages.build(tx, lib, abstract(TREE, dtype))
     carry = jax.tree.leaves((params, jax.tree.map(jnp.copy, tx.init(params))))
     for factor in (1.0, 0.5):  # as towards a minimum, for pairs of L-BFGS
-        carry = built.run(carry, [np.float32(factor) * g for g in gradients])
+        carry = built.run(carry, [g.dtype.type(factor) * g for g in gradients])
     return built.kinds, carry
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        theirs = run_twice(CASES[name].make(optax, RATE), optax)
-    ours = run_twice(CASES[name].make(stepax, RATE), stepax)
+        theirs = run_twice(CASES[name].make(optax, RATE), optax, CASES[name].dtype)
+    ours = run_twice(CASES[name].make(stepax, RATE), stepax, CASES[name].dtype)
     assert ours[0] == theirs[0]
     for x, y in zip(ours[1], theirs[1], strict=True):
         # Products of Muon in another order: some roundings of numbers of order 1.

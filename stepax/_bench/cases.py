@@ -11,6 +11,7 @@ from .stages import as_it_is
 
 RATE = 1e-3
 ELEMENTWISE = ("large", "small")
+GPTS = ("gpt2", "gpt1b")
 
 
 class Case(NamedTuple):
@@ -18,14 +19,18 @@ class Case(NamedTuple):
 
     make: the transformation; takes the library and the learning rate.
     shapes: names of the trees on which it makes sense.
+    on_gpu: names of further ones, which take a CPU long.
     calls: after how many calls it comes round; its step is their mean.
     arrange: how a library holds a tree of parameters; gradients come as the tree is.
+    dtype: of parameters and gradients.
     """
 
     make: Callable[[Any, float], Any]
     shapes: tuple[str, ...] = ELEMENTWISE
     calls: int = 1
     arrange: Callable[[Any, Any], Any] = as_it_is
+    dtype: Any = jnp.float32
+    on_gpu: tuple[str, ...] = ()
 
 
 def packed(lib: Any, tree: Any) -> Any:
@@ -66,17 +71,46 @@ def averaged(lib: Any, rate: float) -> Any:
     return lib.GradientTransformation(init, update)
 
 
+class Mastered(NamedTuple):
+    """State of masters written by hand, named as those of `master_weights`."""
+
+    masters: Any
+    inner_state: Any
+
+
+def mastered(lib: Any, rate: float) -> Any:
+    """AdamW on float32 masters; by hand in a library that has no such wrapper."""
+    tx = lib.adamw(rate)
+    if hasattr(lib, "master_weights"):
+        return lib.master_weights(tx)
+    widened = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+    step = lambda m, p: m.astype(p.dtype) - p
+
+    def init(params):
+        masters = widened(params)
+        return Mastered(masters, tx.init(masters))
+
+    def update(g, state, params=None):
+        u, inner = tx.update(widened(g), state.inner_state, state.masters)
+        masters = lib.apply_updates(state.masters, u)
+        return jax.tree.map(step, masters, params), Mastered(masters, inner)
+
+    return lib.GradientTransformation(init, update)
+
+
 CASES = {
     "sgd, momentum": Case(
         lambda lib, rate: lib.sgd(rate, momentum=0.9), (*ELEMENTWISE, "resnet50")
     ),
     "adam": Case(lambda lib, rate: lib.adam(rate)),
     "adamw": Case(
-        lambda lib, rate: lib.adamw(rate), (*ELEMENTWISE, "gpt2", "resnet50")
+        lambda lib, rate: lib.adamw(rate),
+        (*ELEMENTWISE, "gpt2", "resnet50"),
+        on_gpu=GPTS,
     ),
-    "clip + adamw": Case(clipped, (*ELEMENTWISE, "many", "gpt2")),
+    "clip + adamw": Case(clipped, (*ELEMENTWISE, "many", "gpt2"), on_gpu=GPTS),
     "clip + scheduled adamw, mask": Case(scheduled, (*ELEMENTWISE, "gpt2")),
-    "lion": Case(lambda lib, rate: lib.lion(rate)),
+    "lion": Case(lambda lib, rate: lib.lion(rate), on_gpu=GPTS),
     "lamb": Case(lambda lib, rate: lib.lamb(rate)),
     "adafactor": Case(lambda lib, rate: lib.adafactor(rate)),
     "zero_nans + adamw": Case(without_nans),
@@ -86,6 +120,10 @@ CASES = {
     "multi_steps(adamw, 4)": Case(
         lambda lib, rate: lib.MultiSteps(lib.adamw(rate), 4).gradient_transformation(),
         calls=4,
+        on_gpu=GPTS,
+    ),
+    "adamw, float32 masters": Case(
+        mastered, ("large",), dtype=jnp.bfloat16, on_gpu=GPTS
     ),
     "inject_hyperparams(adamw)": Case(
         lambda lib, rate: lib.inject_hyperparams(lib.adamw)(rate)
@@ -95,7 +133,7 @@ CASES = {
         lambda lib, rate: lib.adamw(rate), ("small", "many"), arrange=packed
     ),
     "clip + adamw, packed": Case(clipped, ("small", "many"), arrange=packed),
-    "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",)),
+    "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",), on_gpu=GPTS),
     # Ten pairs are twenty trees; those of 600 arrays take minutes to compile, and GB.
     "lbfgs": Case(
         lambda lib, rate: lib.lbfgs(rate, memory_size=10, linesearch=None), ("vit",)

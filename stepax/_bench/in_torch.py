@@ -56,9 +56,10 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
     import torch
 
     make, is_clipped, is_scheduled = MADE[case]
-    tensors = [torch.nn.Parameter(torch.tensor(p)) for p in params]
+    place = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    tensors = [torch.nn.Parameter(torch.tensor(p, **place)) for p in params]
     for p, g in zip(tensors, gradients, strict=True):
-        p.grad = torch.tensor(g)
+        p.grad = torch.tensor(g, **place)
     found: dict[str, Callable] = {}
     state = None
     for name, how in HOW.items():
@@ -69,6 +70,14 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
         state = optimizer.state
         found[name] = _step(torch, optimizer, tensors, is_clipped, is_scheduled)
     return tensors, found
+
+
+def wait() -> None:
+    """Until a GPU has taken all steps that it was told to take."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _step(torch, optimizer, tensors, is_clipped, is_scheduled):

@@ -22,7 +22,7 @@ TURN = 0.03  # seconds that the steps of a turn take, at least
 LONG = 6.0  # seconds after which all libraries together compile no further time
 SMALL = 5_000_000  # parameters up to which a step is also taken without `jit`
 MORE = 5  # times as many turns for quick steps, which others disturb more
-TORCH = 70_000_000  # and beyond which PyTorch's copies would not fit beside
+TORCH = 70_000_000  # and beyond which PyTorch's copies do not fit beside on a CPU
 
 
 class Plan(NamedTuple):
@@ -44,6 +44,11 @@ def installed() -> tuple[str, ...]:
     return ("stepax", *(name for name in ("optax", "torch") if found(name)))
 
 
+def on_gpu() -> bool:
+    """Whether there is an accelerator to measure on, of whatever kind."""
+    return jax.default_backend() != "cpu"
+
+
 class Measured(NamedTuple):
     """What one library costs.
 
@@ -58,21 +63,22 @@ class Measured(NamedTuple):
 
 def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
     """Says what it does next, and at last (True, what each library costs)."""
-    tree = SHAPES[shape].make(plan.divisor)
+    tree, dtype = SHAPES[shape].make(plan.divisor), CASES[case].dtype
     jaxes = {name: importlib.import_module(name) for name in plan.libraries}
     jaxes.pop("torch", None)
     found = {name: Measured({}, {}) for name in jaxes}
     built = {}
-    for name in _compile(case, jaxes, abstract(tree), plan.rounds, found, built):
+    shapes = abstract(tree, dtype)
+    for name in _compile(case, jaxes, shapes, plan.rounds, found, built):
         yield "compile", name
     yield "fill", shape
-    params, gradients = filled(tree, 0), filled(tree, 1, 1e-2)
+    params, gradients = filled(tree, 0, dtype=dtype), filled(tree, 1, 1e-2, dtype)
     if size(tree)[1] <= SMALL:
         for name in _without_jit(case, jaxes, params, gradients, plan.rounds, found):
             yield "un-jitted", name
     runners = _runners(case, jaxes, built, params, gradients)
     has_torch = "torch" in plan.libraries and case in in_torch.MADE
-    if has_torch and size(tree)[1] <= TORCH:
+    if has_torch and (on_gpu() or size(tree)[1] <= TORCH):
         leaves = [jax.tree.leaves(x) for x in (params, gradients)]
         for name, step in in_torch.steps(case, *leaves)[1].items():
             runners[name] = _repeated(step)
@@ -171,6 +177,7 @@ def _repeated(step):
     def run(n):
         for _ in range(n):
             step()
+        in_torch.wait()
 
     return run
 
@@ -179,7 +186,8 @@ def _steps(runners, calls, rounds, found):
     many, quick = {}, set()
     for name, run in runners.items():
         yield name
-        run(calls)  # the first step of all may allocate
+        for _ in range(2):  # the first steps may allocate, and load kernels
+            run(calls)
         seconds = timed(lambda run=run: run(calls))[1]
         many[name] = calls * max(1, min(100, math.ceil(TURN / seconds)))
         if seconds < 3 * TURN:

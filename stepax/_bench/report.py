@@ -28,6 +28,7 @@ COUNTS = {
     "fusions": (("fusions",), 1, 0),
     "bytes": (("bytes",), 1, 0),
     "temporaries": (("temporaries",), 1, 1),
+    "held": (("held",), 1, 1),
 }
 
 

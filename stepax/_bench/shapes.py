@@ -106,6 +106,10 @@ SHAPES = {
         "GPT-2 small, 148 arrays, 124 million numbers",
         lambda n: gpt2(12 // min(n, 6), 768 // n, 50257 // n, 1024 // n),
     ),
+    "gpt1b": Shape(
+        "a GPT of 24 layers, 292 arrays, 1.0 billion numbers",
+        lambda n: gpt2(24 // min(n, 12), 1792 // n, 50257 // n, 1024 // n),
+    ),
     "resnet50": Shape("ResNet-50, 161 arrays, 26 million numbers", resnet50),
     "vit": Shape(
         "a ViT of 6 layers, 79 arrays, 11 million numbers",
@@ -119,24 +123,31 @@ def is_shape(x: Any) -> bool:
     return isinstance(x, tuple)
 
 
-def filled(tree: dict, seed: int, scale: float = 1.0) -> dict:
-    """Normal numbers in a tree of shapes; NumPy's, which JAX and PyTorch both take."""
+def filled(tree: dict, seed: int, scale: float = 1.0, dtype: Any = np.float32) -> dict:
+    """Normal numbers in a tree of shapes; NumPy's, which JAX and PyTorch both take.
+
+    They repeat after a million or so, as a billion would take longer than what is
+    measured.
+    """
     random = np.random.default_rng(seed)
-
-    def array(shape):
-        x = random.standard_normal(shape, np.float32)
-        return np.multiply(x, np.float32(scale), out=x)
-
+    numbers = random.standard_normal(min(size(tree)[1], 2**20 + 7), np.float32)
+    numbers = (numbers * np.float32(scale)).astype(dtype)
+    start = it.accumulate(map(math.prod, _shapes(tree)), initial=0)
+    array = lambda shape: np.resize(np.roll(numbers, -next(start)), shape)
     return jax.tree.map(array, tree, is_leaf=is_shape)
 
 
-def abstract(tree: dict) -> dict:
+def abstract(tree: dict, dtype: Any = jnp.float32) -> dict:
     """What JAX traces a tree of shapes with."""
-    as_array = lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+    as_array = lambda shape: jax.ShapeDtypeStruct(shape, dtype)
     return jax.tree.map(as_array, tree, is_leaf=is_shape)
 
 
 def size(tree: dict) -> tuple[int, int]:
     """How many arrays, and how many numbers, a tree of shapes has."""
-    shapes = jax.tree.leaves(tree, is_leaf=is_shape)
+    shapes = _shapes(tree)
     return len(shapes), sum(map(math.prod, shapes))
+
+
+def _shapes(tree):
+    return jax.tree.leaves(tree, is_leaf=is_shape)

@@ -13,7 +13,8 @@ class Built(NamedTuple):
 
     seconds: to trace, to lower and to compile.
     counts: equations, lines of StableHLO, fusions, and of each parameter the bytes
-        accessed and those of temporaries, both as XLA counts them.
+        accessed, those of temporaries, and the most that are held at once, as XLA
+        counts them.
     run: (carry, gradients) -> carry, lists of arrays; it takes over the carry.
     kinds: path, shape and dtype of each array in the carry.
     """
@@ -86,7 +87,14 @@ def counts_of(program: Any, numbers: int) -> dict[str, float]:
         "fusions": program.as_text().count(" fusion("),
         "bytes": cost["bytes accessed"] / numbers,
         "temporaries": memory.temp_size_in_bytes / numbers,
+        "held": _held(memory) / numbers,
     }
+
+
+def _held(memory):
+    """What donated arrays come back in is counted once."""
+    new = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + new + memory.temp_size_in_bytes
 
 
 def kinds_of(tree: Any) -> tuple:

@@ -175,6 +175,9 @@ def _or_nan(x, axis, found, options):
 
 def any_nan(x: jax.Array) -> jax.Array:
     """Whether there is a NaN in an inexact array."""
+    # Else a GPU sums in the kernel that writes the step, which then takes longer than
+    # both apart.
+    x = jax.lax.optimization_barrier(x)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
     # The sign of an infinity is finite; otherwise as in `every_finite`.
     found = [jnp.isnan(jnp.sum(jnp.sign(part))) for part in parts]

@@ -196,7 +196,10 @@ def _two_norm(leaves):
         is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
         near = ft.partial(root, sum_of_squares)
         far = ft.partial(_rescaled, sum_of_squares, leaves)
-        return jax.lax.cond(is_safe, near, far)
+        # Not `cond`: of two sides a GPU computes both, and reads all leaves again.
+        # Of three it computes one; a second look would find the NaN again.
+        side = jnp.where(is_safe, 0, jnp.where(jnp.isnan(sum_of_squares), 2, 1))
+        return jax.lax.switch(side, [near, far, lambda: sum_of_squares])
 
 
 # One sum for all leaves of a kind: XLA compiles this side, too, though it hardly runs.

@@ -1,0 +1,123 @@
+"""Whether optimizers do on a GPU what they do on a CPU, and what `offload` costs.
+
+    PYTHONPATH=.:tests python benchmarks/on_gpu.py [WORD ...]
+
+Three jitted steps of each on either device, in float32 and bfloat16, from the same
+numbers.  Printed is the largest difference of an update, beside the largest number of
+that update; matrices are multiplied in full float32 on both.  With words, only
+optimizers with one of them in their name are compared.
+"""
+
+import concurrent.futures
+import functools as ft
+import statistics
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cases import TREES, gradients, make, rows
+from keywords import keywords
+
+import stepax
+
+
+LIMIT = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+def steps(row, device, dtype):
+    """The updates of three steps, or the error."""
+    with jax.default_device(device), jax.default_matmul_precision("highest"):
+        p = jax.tree.map(lambda x: jnp.asarray(x, dtype), TREES["dict"]())
+        tx = make(row)
+        step = jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(g)))
+        state, found = tx.init(p), []
+        for i in range(3):
+            g = jax.tree.map(lambda x: x.astype(dtype), gradients(p, i))
+            u, state = step(g, state, p)
+            found += [np.asarray(x, "float64") for x in jax.tree.leaves(u)]
+    return found
+
+
+def distance(ours, theirs):
+    apart = (np.max(np.abs(a - b)) for a, b in zip(ours, theirs, strict=True))
+    return max(a / (np.max(np.abs(b)) or 1) for a, b in zip(apart, theirs, strict=True))
+
+
+def apart(row, dtype):
+    """How far the two devices are from each other; or the error, as text."""
+    try:
+        gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
+        return distance(steps(row, gpu, dtype), steps(row, cpu, dtype))
+    except Exception as error:  # whatever it is, the others go on
+        return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def compare(dtype, some):
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:  # most of it is compiling
+        found = list(pool.map(ft.partial(apart, dtype=dtype), some))
+    names = [row.name for row in some]
+    for name, x in zip(names, found, strict=True):
+        if isinstance(x, str):
+            print(f"  {name}: {x}")
+    numbers = {
+        k: x for k, x in zip(names, found, strict=True) if not isinstance(x, str)
+    }
+    far = [k for k, x in numbers.items() if not x <= LIMIT[dtype]]
+    print(f"{dtype}: {len(numbers)} of {len(some)}, {len(far)} beyond {LIMIT[dtype]}")
+    for name in sorted(numbers, key=lambda k: -numbers[k])[: max(12, len(far))]:
+        print(f"  {name:40} {numbers[name]:.1e}", flush=True)
+
+
+def median(f, rounds=15):
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(seconds)
+
+
+def offloaded(n=16, side=2000):
+    """AdamW with its state on the host: the same bits, its time and memory."""
+    params = {f"w{i}": jnp.full((side, side), 0.5) for i in range(n)}
+    g = jax.tree.map(lambda x: 0.1 * x, params)
+    found = {}
+    for name, tx in {
+        "on the device": stepax.adamw(1e-3),
+        "offloaded": stepax.distributed.offload(stepax.adamw(1e-3)),
+    }.items():
+        carry = [jax.tree.map(jnp.copy, params), tx.init(params)]
+        kinds = {x.sharding.memory_kind for x in jax.tree.leaves(carry[1])}
+
+        @jax.jit
+        def step(p, s, tx=tx):
+            u, s = tx.update(g, s, p)
+            return stepax.apply_updates(p, u), s
+
+        def run(carry=carry, step=step):
+            carry[:] = step(*carry)
+            return carry
+
+        run()
+        ms = median(run)
+        found[name] = jax.tree.leaves(carry[0])
+        memory = step.lower(*carry).compile().memory_analysis()
+        print(f"{name}: state in {kinds}, {ms:.2f} ms, {memory}")
+    same = all(map(np.array_equal, found["on the device"], found["offloaded"]))
+    print(f"offload: {'the same bits' if same else 'OTHER BITS'}")
+
+
+def main():
+    print(jax.__version__, jax.devices(), sys.version.split()[0], flush=True)
+    offloaded()
+    words = sys.argv[1:] or [""]
+    some = [x.values[0] for x in rows()]
+    some = [x for x in some if any(word in x.name for word in words)]
+    for dtype in LIMIT:
+        compare(dtype, some)
+
+
+if __name__ == "__main__":
+    main()
