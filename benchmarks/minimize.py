@@ -16,7 +16,13 @@ rule to stop.
 Compilation is traced, lowered and compiled once for a problem; a run is the median of
 some, each solver in its turn.  `--fast` lets XLA compile without optimization, in half
 of the time, to count evaluations; its times are not shown.  `--bounded` takes problems
-with bounds, and what solves them; `--further` takes 51 more without.
+with bounds, and what solves them; `--further` takes 51 more without, `--all` both.
+
+`--defaults` lets Stepax and SciPy stop by the tolerances that they have by default.
+
+A check sum of its name says to which half a problem belongs.  Whoever changes the
+minimizer looks at those for tuning (`--half tuning`) until there is nothing more to
+choose; the table shows both.
 """
 
 import argparse
@@ -34,7 +40,7 @@ from rich.table import Table
 
 from . import problems
 from .performance_profile import draw
-from .solvers import BOUNDED, BUDGET, SOLVERS, Job, installed
+from .solvers import BOUNDED, BUDGET, SOLVERS, WITH_DEFAULTS, Job, installed
 
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
@@ -60,13 +66,17 @@ def once(job):
     return found, time.perf_counter() - start
 
 
-def measure(problem, names, dtype, rounds, turn):
-    """A row for each solver; the one that begins changes with the turn."""
+def measure(problem, names, dtype, rounds, turn, defaults=False):
+    """A row for each solver; the one that begins changes with the turn.
+
+    defaults: whether they stop by their own tolerances.
+    """
     x0 = jnp.asarray(problem.x0, dtype)
     size = max(1.0, abs(problem.minimum))
     tol = TOLERANCE[dtype]
+    given = None if defaults else tol * size
     names = names[turn % len(names) :] + names[: turn % len(names)]
-    jobs = {name: begin(problem, name, x0, tol * size) for name in names}
+    jobs = {name: begin(problem, name, x0, given) for name in names}
     jobs = {name: job for name, job in jobs.items() if job is not None}
     found, seconds = {}, {name: [] for name in jobs}
     for _ in range(rounds):
@@ -104,6 +114,15 @@ def _sides(problem, dtype):
     return [jnp.asarray(side, dtype) for side in (problem.lower, problem.upper)]
 
 
+def choose(args):
+    """The problems that are asked for."""
+    files = problems.FURTHER if args.further else problems.FREE
+    files = problems.FREE + problems.FURTHER if args.all else files
+    files = ("bounded",) if args.bounded else files
+    found = problems.collect(args.only, files)
+    return [p for p in found if args.half in (None, problems.half(p.name))]
+
+
 def warm_up(names, dtype):
     """What is imported and compiled once for all; the first problem must not pay."""
     easy = problems.collect("himmelblau")[0]
@@ -114,9 +133,7 @@ def warm_up(names, dtype):
 def run_all(args, names, rows, save):
     """Measures what `rows` does not have yet, and adds it."""
     done = {(row["problem"], row["solver"]) for row in rows}
-    files = problems.FURTHER if args.further else problems.FREE
-    files = ("bounded",) if args.bounded else files
-    chosen = problems.collect(args.only, files)
+    chosen = choose(args)
     if not chosen:
         raise SystemExit(f"no problem is called {args.only!r}")
     text = TextColumn("{task.description}")
@@ -127,7 +144,8 @@ def run_all(args, names, rows, save):
             progress.update(task, description=f"{problem.name:33}")
             missing = [name for name in names if (problem.name, name) not in done]
             if missing:
-                rows += measure(problem, missing, args.dtype, args.rounds, turn)
+                more = args.dtype, args.rounds, turn, args.defaults
+                rows += measure(problem, missing, *more)
                 save(rows)
             progress.advance(task)
 
@@ -194,11 +212,25 @@ def misses(rows):
     return found
 
 
-def show(rows, lines, console):
-    table = Table(*HEADER)
-    for found in lines:
-        table.add_row(*found)
-    console.print(table)
+def tables(rows, names, is_timed):
+    """What is said of all problems, and of each half: (which, lines)."""
+    found = [("all problems", rows)]
+    for half in problems.HALVES:
+        mine = [row for row in rows if problems.half(row["problem"]) == half]
+        found.append((f"the {half} half", mine))
+    of = lambda mine: [name for name in names if any(r["solver"] == name for r in mine)]
+    return [
+        (which, [line(mine, name, is_timed) for name in of(mine)])
+        for which, mine in found
+    ]
+
+
+def show(rows, parts, console):
+    for which, lines in parts:
+        table = Table(*HEADER, title=which)
+        for found in lines:
+            table.add_row(*found)
+        console.print(table)
     table = Table(*MISSES)
     for found in misses(rows):
         table.add_row(*found)
@@ -206,19 +238,16 @@ def show(rows, lines, console):
         console.print(table)
 
 
-def in_markdown(rows, lines):
-    return "\n".join(
-        [
-            *_rows([HEADER, ["---"] * len(HEADER), *lines]),
-            "",
-            *_rows([MISSES, ["---"] * len(MISSES), *misses(rows)]),
-            "",
-        ]
-    )
+def in_markdown(rows, parts):
+    """A table with a column that says of which problems, and one of those missed."""
+    header = ["problems", *HEADER]
+    lines = [[which, *found] for which, part in parts for found in part]
+    return "\n".join([*_rows(header, lines), "", *_rows(MISSES, misses(rows)), ""])
 
 
-def _rows(lines):
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+def _rows(header, lines):
+    cells = [header, ["---"] * len(header), *lines]
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def arguments():
@@ -233,6 +262,11 @@ def arguments():
     parser.add_argument("--fast", action="store_true", help="evaluations, no times")
     parser.add_argument("--bounded", action="store_true", help="problems with bounds")
     parser.add_argument("--further", action="store_true", help="further problems")
+    parser.add_argument("--all", action="store_true", help="these and the former")
+    parser.add_argument("--half", choices=problems.HALVES, help="one half alone")
+    parser.add_argument(
+        "--defaults", action="store_true", help="stop by each library's tolerances"
+    )
     parser.add_argument(
         "--show", action="store_true", help="run nothing, show what is in the file"
     )
@@ -257,6 +291,7 @@ def main():
     jax.config.update("jax_enable_x64", args.dtype == "float64")
     names, rows = args.solvers or installed(), kept(args.json, args.dtype)
     names = [name for name in names if not args.bounded or name in BOUNDED]
+    names = [name for name in names if not args.defaults or name in WITH_DEFAULTS]
 
     def save(rows):
         if args.json:
@@ -271,10 +306,10 @@ def main():
     names = [name for name in names if any(row["solver"] == name for row in rows)]
     if not rows:
         raise SystemExit("there are no results")
-    lines = [line(rows, name, not args.fast) for name in names]
-    show(rows, lines, Console())
+    parts = tables(rows, names, not args.fast)
+    show(rows, parts, Console())
     if args.markdown:
-        args.markdown.write_text(in_markdown(rows, lines))
+        args.markdown.write_text(in_markdown(rows, parts))
     if args.png:
         args.png.parent.mkdir(parents=True, exist_ok=True)
         draw(rows, names, args.png, f"{args.dtype}, at most {BUDGET:,} evaluations")

@@ -5,7 +5,8 @@ at the first step where no entry of the gradient is above a tolerance, where the
 up, where they no longer move, or after 5,000 evaluations.  An evaluation is one of the
 value, with the gradient or without.
 
-A solver takes a function, a start and a tolerance, and makes a `Job`.
+A solver takes a function, a start and a tolerance, and makes a `Job`; for some the
+tolerance may be `None`, and they stop by their own rules.
 """
 
 import contextlib
@@ -187,10 +188,11 @@ def with_scipy(fun, x0, tolerance, bounds=None) -> Job:
         return float(value), np.asarray(grad, np.float64)
 
     limits = {"maxfun": BUDGET, "maxiter": BUDGET, "maxcor": MEMORY}
+    rule = {} if tolerance is None else {"ftol": 0.0, "gtol": tolerance}
 
     def run():
         both.calls = 0
-        options = {"ftol": 0.0, "gtol": tolerance, **limits}
+        options = rule | limits
         start = np.asarray(x0, np.float64)
         more = {"bounds": None if bounds is None else np.transpose(bounds)}
         more |= {"jac": True, "method": "L-BFGS-B", "options": options}
@@ -241,8 +243,10 @@ SOLVERS = {
 }
 
 
-# Those that take bounds, a lower and an upper array.
+# Those that take bounds, a lower and an upper array, and those that stop by themselves
+# where the tolerance is `None`.
 BOUNDED = ["stepax", "scipy"]
+WITH_DEFAULTS = ["stepax", "scipy"]
 
 
 def installed() -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import problems
-from benchmarks.minimize import kept, line, main, misses
+from benchmarks.minimize import kept, line, main, misses, tables
 from benchmarks.performance_profile import draw, profile
 from benchmarks.solvers import SOLVERS
 
@@ -228,6 +228,22 @@ def test_table_compares_where_both_solve():
         ["b", "2", "stepax, scipy", "optax"],
         ["c", "2", "nobody", "stepax, optax, scipy"],
     ]
+
+
+def test_halves_are_fixed_and_told_apart():
+    names = [p.name for p in [*ALL.values(), *FURTHER]]
+    tuning = [name for name in names if problems.half(name) == "tuning"]
+    assert 0.4 < len(tuning) / len(names) < 0.6
+    # The same whatever seed Python hashes with.
+    assert [problems.half(name) for name in ("rosenbrock", "wood")] == list(
+        problems.HALVES
+    )
+    rows = [row(name, "stepax", 10 * i) for i, name in enumerate(names, 1)]
+    parts = dict(tables(rows, ["stepax", "scipy"], False))
+    counts = {which: int(lines[0][2]) for which, lines in parts.items()}
+    both = counts["the tuning half"], counts["the held-out half"]
+    assert min(both) > 0 and sum(both) == counts["all problems"]
+    assert all(len(lines) == 1 for lines in parts.values())  # SciPy has no row
 
 
 def test_picture_is_drawn_without_a_display(tmp_path):

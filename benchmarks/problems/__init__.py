@@ -1,6 +1,7 @@
 """The collection: smooth functions, their starts and their minima, with sources."""
 
 import fnmatch
+import hashlib
 import importlib
 
 from .problem import Problem as Problem
@@ -17,3 +18,14 @@ def collect(pattern: str = "*", files: tuple[str, ...] = FREE) -> list[Problem]:
     found = [p for module in modules for p in module.collect()]
     fits = lambda name: fnmatch.fnmatch(name, pattern) or pattern in name
     return [p for p in found if fits(p.name)]
+
+
+HALVES = "tuning", "held-out"
+
+
+def half(name: str) -> str:
+    """To which half a problem belongs, by the first bit of a check sum of its name.
+
+    Numbers in the minimizer are chosen on the first half alone.
+    """
+    return HALVES[hashlib.sha256(name.encode()).digest()[0] % 2]
