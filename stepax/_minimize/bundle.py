@@ -20,14 +20,18 @@ _LONGEST = 8
 
 
 def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) -> T:
-    """`jax.lax.while_loop`, in which real numbers and flags are bundled."""
+    """`jax.lax.while_loop`, in which real numbers and flags are bundled.
+
+    Whether it goes on is computed with a step, and not in a function of its own that
+    would unpack all of them.
+    """
     leaves, treedef = jax.tree.flatten(first)
+    leaves = [jnp.asarray(goes_on(first)), *leaves]
     dtypes = [jnp.result_type(x) for x in leaves]
     bundles = _bundles(leaves)
     rest = sorted(set(range(len(leaves))) - {i for _, at in bundles for i in at})
 
-    def tie(tree):
-        xs = jax.tree.leaves(tree)
+    def tie(xs):
         join = lambda dtype, at: jnp.stack([xs[i].astype(dtype) for i in at])
         return [join(*bundle) for bundle in bundles], [xs[i] for i in rest]
 
@@ -35,13 +39,17 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
         vectors, others = tied
         found = dict(zip(rest, others, strict=True))
         for (_, at), x in zip(bundles, vectors, strict=True):
-            found |= {i: x[k].astype(dtypes[i]) for k, i in enumerate(at)}
-        return treedef.unflatten([found[i] for i in range(len(leaves))])
+            for i, number in zip(at, jax.lax.split(x, [1] * len(at)), strict=True):
+                found[i] = number.reshape(()).astype(dtypes[i])
+        return treedef.unflatten([found[i] for i in range(1, len(leaves))])
 
-    condition = lambda tied: goes_on(untie(tied))
-    return untie(
-        jax.lax.while_loop(condition, lambda x: tie(step(untie(x))), tie(first))
-    )
+    def advance(tied):
+        new = step(untie(tied))
+        return tie([jnp.asarray(goes_on(new)), *jax.tree.leaves(new)])
+
+    where = next(k for k, (_, at) in enumerate(bundles) if at[0] == 0)
+    condition = lambda tied: tied[0][where][0] != 0
+    return untie(jax.lax.while_loop(condition, advance, tie(leaves)))
 
 
 def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
