@@ -130,7 +130,7 @@ def test_members_of_a_batch_stop_on_their_own(x64):
     assert list(together.status) == [
         Status.ITERATION_LIMIT,
         Status.CONVERGED_BY_GRADIENT,
-        Status.CONVERGED_BY_GRADIENT,
+        Status.CONVERGED_BY_VALUE,
         Status.NOT_FINITE,
     ]
     np.testing.assert_array_equal(together.success, [False, True, True, False])

@@ -37,7 +37,7 @@ from .stop import (
     largest,
     resolve_tolerances,
 )
-from .watch import Watch, fails, unit_of, watch
+from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
 # As arrays of NumPy, which no tracer keeps.
@@ -221,12 +221,14 @@ class Loop:
         old, unit = run.at, run.unit
         both = lambda xs: _over(unit, *self._value_and_grads(xs))
         rest = old.value / unit, old.grads
-        found, pairs = quasi_newton.step(run.state, old.xs, *rest, both)
+        little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
+        found, pairs = quasi_newton.step(run.state, old.xs, *rest, both, little)
         new = self._place(found.xs, found.value * unit, found.grads, unit)
-        run = _counted(run, pairs, found.count)
+        run = _counted(run, pairs, found.count, ~found.is_near)
         end = self._judge(
             run, new, fails(run, new, jnp.zeros([], bool)), found.is_hidden
         )
+        end = end._replace(code=jnp.where(found.is_near, _VALUE, end.code))
         forgotten = end.state.forget(hold(end.is_stuck))
         tried = jnp.where(end.is_stuck, 0, end.tried)
         return end._replace(state=forgotten, tried=tried)
@@ -418,10 +420,10 @@ def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
     return value / unit, [x / unit.astype(real_dtype(x.dtype)) for x in grads]
 
 
-def _counted(run: Run, state: Any, evaluations: Any) -> Run:
+def _counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:
     return run._replace(
         state=state,
-        steps=run.steps + 1,
+        steps=run.steps + jnp.asarray(is_made, jnp.int32),
         tried=run.tried + 1,
         evaluations=run.evaluations + jnp.asarray(evaluations, jnp.int32),
     )

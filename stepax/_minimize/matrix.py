@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .pairs import curvature, next_guess, times
+from .pairs import curvature, flatter, next_guess, times
 
 
 # Parameters up to which it is a matrix.
@@ -32,12 +32,14 @@ class Matrix(NamedTuple):
     scale: s·y / y·y of the newest pair.
     is_first: whether there was no pair yet.
     guess: the step that the next search tries first.
+    flattest: the largest s·s / s·y of all pairs so far.
     """
 
     h: jax.Array
     scale: jax.Array
     is_first: jax.Array
     guess: jax.Array
+    flattest: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Matrix":
         """Without any pair, if `is_empty`; the scale stays."""
@@ -51,12 +53,13 @@ class Matrix(NamedTuple):
 
     def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Matrix":
         """With a pair, if it has curvature; `step` times the direction is s."""
-        sy, yy, fits = curvature(s, y, self.scale.dtype)
+        sy, yy, ss, fits = curvature(s, y, self.scale.dtype)
         t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
         hy = times(self.h, change)
         yhy = times(change, hy)
         ratio = sy / jnp.where(fits & (yhy > 0), yhy, sy)
         factor = jnp.where(self.is_first, ratio, jnp.maximum(ratio, 1))
+        flattest = flatter(self.flattest, ss, sy, fits)
         sy = jnp.where(fits, sy, 1)
         t, hy = t / sy, factor * hy
         outer = lambda a, b: a[:, None] * b[None]
@@ -66,10 +69,12 @@ class Matrix(NamedTuple):
             jnp.where(fits, sy / yy, self.scale),
             self.is_first & ~fits,
             next_guess(fits, step, self.guess),
+            flattest,
         )
 
 
 def no_matrix(size: int, scale: jax.Array) -> Matrix:
     """No pair yet."""
     plain = scale * jnp.eye(size, dtype=scale.dtype)
-    return Matrix(plain, scale, jnp.ones([], bool), jnp.ones_like(scale))
+    one, zero = jnp.ones_like(scale), jnp.zeros_like(scale)
+    return Matrix(plain, scale, jnp.ones([], bool), one, zero)

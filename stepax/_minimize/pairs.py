@@ -40,6 +40,7 @@ class Pairs(NamedTuple):
     scale: s·y / y·y of the newest pair.
     products: S'g, of shape (m,).
     guess: the step that the next search tries first.
+    flattest: the largest s·s / s·y of all pairs so far.
     """
 
     s: list
@@ -50,6 +51,7 @@ class Pairs(NamedTuple):
     scale: jax.Array
     products: jax.Array
     guess: jax.Array
+    flattest: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Pairs":
         """Without any pair, if `is_empty`; the scale stays."""
@@ -72,7 +74,7 @@ class Pairs(NamedTuple):
 
         step: how many times the direction s is.
         """
-        at, sy, yy, fits = self.at, *curvature(s, y, self.scale.dtype)
+        at, (sy, yy, ss, fits) = self.at, curvature(s, y, self.scale.dtype)
         weight = jnp.where(fits, 1 / jnp.where(fits, sy, 1), 0)
         is_kept = hold(fits)
 
@@ -96,6 +98,7 @@ class Pairs(NamedTuple):
             jnp.where(fits, sy / yy, self.scale),
             products,
             next_guess(fits, step, self.guess),
+            flatter(self.flattest, ss, sy, fits),
         )
 
 
@@ -108,7 +111,8 @@ def no_pairs(grads: list, scale: jax.Array) -> Pairs:
     zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
     at = jnp.zeros([], jnp.int32)
     square, row, one = zeros((m, m)), zeros(m), jnp.ones_like(scale)
-    return Pairs(memory(), memory(), at, square, row, scale, row, one)
+    flattest = jnp.zeros_like(scale)
+    return Pairs(memory(), memory(), at, square, row, scale, row, one, flattest)
 
 
 def next_guess(fits: jax.Array, step: ArrayLike, last: jax.Array) -> jax.Array:
@@ -116,14 +120,19 @@ def next_guess(fits: jax.Array, step: ArrayLike, last: jax.Array) -> jax.Array:
     return jnp.where(fits, 1, jnp.maximum(step, 1)).astype(last.dtype)
 
 
-def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """s·y and y·y, and whether the former is positive beyond rounding, and a number."""
+def flatter(last: jax.Array, ss: jax.Array, sy: jax.Array, fits: jax.Array):
+    """The largest s·s / s·y, with that of a pair if it fits."""
+    return jnp.where(fits, jnp.maximum(last, ss / jnp.where(fits, sy, 1)), last)
+
+
+def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, ...]:
+    """s·y, y·y, s·s; whether the first is positive beyond rounding, and a number."""
     sy, yy, ss = (dot(a, b).astype(dtype) for a, b in ((s, y), (y, y), (s, s)))
     limits = jnp.finfo(dtype)
     is_curved = (sy > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
     fits = is_curved & (sy > limits.tiny)
     fits &= (yy < jnp.inf) & (yy > limits.tiny)
-    return sy, jnp.where(fits, yy, 1), fits
+    return sy, jnp.where(fits, yy, 1), ss, fits
 
 
 def each(f, *lists):

@@ -53,9 +53,11 @@ def _goes_on(run: Run, most: int) -> bool:
 
 def _by_steps(advance, inputs, run, most, show, tell):
     while _goes_on(run, most):
+        before = int(run.steps)
         run = advance(inputs, run, run.steps + 1)
         show(run)
-        if tell(run) and int(run.code) == RUNNING:
+        # The last step may be seen not to be worth it, and not be made.
+        if int(run.steps) > before and tell(run) and int(run.code) == RUNNING:
             stopped = MinimizeStatus.STOPPED_BY_CALLBACK
             return run._replace(code=jnp.full_like(run.code, stopped.value))
     return run

@@ -32,6 +32,7 @@ class Found(NamedTuple):
 
     count: trials of the search.
     is_hidden: whether rounding of the value hides what the step promised.
+    is_near: whether there was so little to gain that none was made.
     """
 
     xs: list
@@ -39,6 +40,7 @@ class Found(NamedTuple):
     grads: list
     count: jax.Array
     is_hidden: jax.Array
+    is_near: jax.Array
 
 
 def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
@@ -58,14 +60,23 @@ def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
 
 
 def step(
-    known: Any, xs: list, value: jax.Array, grads: list, both: Callable
+    known: Any,
+    xs: list,
+    value: jax.Array,
+    grads: list,
+    both: Callable,
+    little: ArrayLike | None = None,
 ) -> tuple[Found, Any]:
     """One search, and what is known with its pair of differences.
 
     both: from a list of arrays to the value and its gradients.
+    little: how much the value has to fall for a search to be worth its evaluations.
     """
     d = known.direction(grads)
     start = Point(jnp.zeros_like(value), value, _inner(d, grads, value), grads)
+    is_near = jnp.zeros([], bool)
+    if little is not None:
+        is_near = _is_near(known, start, little)
     move = lambda t: each(
         lambda x, u: x + (t.astype(u.dtype) * u).astype(x.dtype), xs, d
     )
@@ -74,11 +85,22 @@ def step(
         value, grads = both(move(t))
         return Point(t, value, _inner(d, grads, value), grads)
 
-    low, count = _search(at, start, known.guess)
+    low, count = _search(at, start, known.guess, is_near)
     is_hidden = -start.slope <= _HIDDEN * _rounding(start)
-    found = Found(move(low.step), low.value, low.grads, count, is_hidden)
+    rest = low.value, low.grads, count, is_hidden, is_near
+    found = Found(move(low.step), *rest)
     s, y = each(jnp.subtract, found.xs, xs), each(jnp.subtract, found.grads, grads)
     return found, known.remember(s, y, found.grads, low.step)
+
+
+def _is_near(known: Any, at: Point, little: ArrayLike) -> jax.Array:
+    """Whether the minimum is but a little lower, as far as is known.
+
+    A quadratic function is lower by half of g·H g.  What H has not seen of it may be
+    flatter, but hardly than the flattest that any pair has seen.
+    """
+    square = dot(at.grads, at.grads).astype(at.value.dtype)
+    return jnp.maximum(-at.slope, known.flattest * square) <= little
 
 
 class _Search(NamedTuple):
@@ -91,7 +113,9 @@ class _Search(NamedTuple):
     grads: list
 
 
-def _search(at: Callable, start: Point, guess: jax.Array) -> tuple[Point, jax.Array]:
+def _search(
+    at: Callable, start: Point, guess: jax.Array, is_over: jax.Array
+) -> tuple[Point, jax.Array]:
     """The point that a search finds, or its start; the count of trials."""
 
     def advance(s):
@@ -112,7 +136,7 @@ def _search(at: Callable, start: Point, guess: jax.Array) -> tuple[Point, jax.Ar
         return _Search(s.count + 1, step, ends, is_done, grads)
 
     ends = nothing_known(start._replace(grads=()))
-    is_over = ~(start.slope < 0)  # also of NaN
+    is_over = is_over | ~(start.slope < 0)  # also of NaN
     first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
     goes_on = lambda s: ~s.is_done & (s.count < _TRIALS)
     end = while_loop(goes_on, advance, first)

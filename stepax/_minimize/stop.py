@@ -6,7 +6,16 @@
     max |x' - x| <= step max |x'|,     5 times in a row  converged by step
 
 A tolerance that is given for the gradient is taken as it is, without the minimum; by
-default it is also that of the value in a window of steps, see `watch.py`.
+default it is also that of the value in a window of steps, see `watch.py`, and a run of
+BFGS ends by value where there is nothing left to gain as far as it knows:
+
+    max(g·H g, |g|² max s·s/s·y) <= 3e-8 min(f(start) - f, max(1, |f|)),
+    max |g| <= 1.9e-6 max |g| so far; 9.8e-4 in float32
+
+A quadratic function falls by half of g·H g from there to its minimum.  The second bound
+has the flattest curvature of any pair, which H may have forgotten or not seen yet; and
+six pairs are wanted.  It is asked before a search, which is then not made, whereas a
+fall of the value that was small has cost an evaluation already.
 
 The last two compare one step with the next, and in a flat valley, or with a small
 learning rate, a step may be short far from a minimum.  So a rule that is 0 is off, as
@@ -26,6 +35,9 @@ from .._linesearch.line import largest as largest
 
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
+# How little of the scale of the value, and of the steepest slope, ends a run: see
+# `Rules`.  The slope is known to less in float32.
+_REST, _GENTLE = 2.0**-25, 2.0**-19
 # A rule that is off: no array, so that a program knows it when it is compiled.
 OFF: Any = ()
 # Of the rounding error of float64.
@@ -37,7 +49,8 @@ class Tolerances(NamedTuple):
 
     gradient: the largest entry of the gradient, in size; by default 9.5e-7 in float32
         and 1.5e-8 in float64, of the largest gradient so far if that is below 1, or if
-        the value falls by no more in 20 steps.  For methods that do not search along
+        the value falls by no more in 20 steps, or "lbfgs" promises less than 3e-8 of
+        its scale.  For methods that do not search along
         lines 3.5e-4 and 1.5e-8, and by the gradient alone.
     value: the change of the value, relative to it; 0 is off.  By default its rounding
         error, 1.2e-7 and 2.2e-16, for methods that search along a line, else 0.
@@ -75,6 +88,8 @@ class Rules(NamedTuple):
     """The tolerances as arrays, or `OFF`.
 
     fall: by how much the value has to fall in a window, see `watch.py`.
+    rest: by how much BFGS has to promise that it will fall.
+    gentle: how small the gradient has to be for that, beside the largest one.
     is_absolute: whether the gradient is compared as it is.
     """
 
@@ -82,6 +97,8 @@ class Rules(NamedTuple):
     value: Any
     step: Any
     fall: Any
+    rest: Any
+    gentle: Any
     is_absolute: bool
 
 
@@ -96,6 +113,6 @@ def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) ->
     found = [default if x is None else x for x, default in pairs]
     is_absolute = tol.gradient is not None
     watches = searches and not is_absolute and found[1] is not OFF
-    found.append(precise if watches else OFF)
+    found += [precise, _REST, max(2**13 * eps, _GENTLE)] if watches else [OFF] * 3
     rules = [OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found]
     return Rules(*rules, is_absolute=is_absolute)

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from .._engine.numerics import power_of_two
 
 
-# Steps between two looks at the value.
-WINDOW = 20
+# Steps between two looks at the value, and those after which BFGS knows enough to say
+# what is left to gain.
+WINDOW, ENOUGH = 20, 6
 _FALL, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
 _STEEPENS, _DEEPER = 1e4, 10
 # How far above the lowest value a search may lead, relative to that: ten times the rise
@@ -93,6 +94,16 @@ def watch(at: Any) -> Watch:
     zero = jnp.zeros([], jnp.int32)
     likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
     return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
+
+
+def little_to_gain(run: Any, rules: Any) -> jax.Array:
+    """What is left to gain where a run ends, over `unit`.
+
+    It does not end where it is steep, or as long as few pairs are known.
+    """
+    little = rules.rest * run.seen.scale(run.at.value) / run.unit
+    is_gentle = run.at.norm <= rules.gentle * run.seen.steepest
+    return jnp.where((run.tried >= ENOUGH) & is_gentle, little, -1)
 
 
 def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
