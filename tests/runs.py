@@ -2,6 +2,8 @@
 
 import contextlib
 import functools as ft
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -25,6 +27,7 @@ equal = np.testing.assert_array_equal
 def compare(check, x, y):
     """Check each leaf of one tree against that of the other."""
     x, y = jax.tree.leaves(x), jax.tree.leaves(y)
+    assert len(x) == len(y)
     for a, b in zip(x, y, strict=True):
         check(_numbers(a), _numbers(b))
 
@@ -121,3 +124,18 @@ def compilations():
         yield found
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@contextlib.contextmanager
+def no_leaks() -> Iterator[None]:
+    """An error if a tracer outlives its trace.
+
+    JAX then asks which of all objects refer to it: those that were there before are
+    kept out of that search, which takes a second of each where tests have run.
+    """
+    gc.freeze()
+    try:
+        with jax.checking_leaks():
+            yield
+    finally:
+        gc.unfreeze()

@@ -18,7 +18,7 @@ from cases import (
     types,
 )
 from keywords import keywords
-from runs import traced
+from runs import no_leaks, traced
 
 import stepax
 
@@ -89,7 +89,7 @@ def test_init_is_pure_and_looks_at_shapes_alone(row):
     assert types(jax.eval_shape(tx.init, shapes)) == types(state)
     if tx.node is not None:  # a closure may measure the parameters
         assert types(tx.init(shapes)) == types(state)
-    with jax.checking_leaks():
+    with no_leaks():
         jax.eval_shape(tx.init, p)
     assert types(tx.init(jax.tree.map(jnp.zeros_like, p))) == types(state)
 
@@ -170,9 +170,18 @@ def test_parameters_and_fresh_state_can_be_donated(row):
 def test_nothing_leaks_from_a_trace(row):
     p = TREES["dict"]()
     tx = make(row)
-    with jax.checking_leaks():
+    step = lambda g, s, p: tx.update(g, s, p, **keywords(g))
+    with no_leaks():
         state = jax.eval_shape(tx.init, p)
-        jax.eval_shape(lambda g, s, p: tx.update(g, s, p, **keywords(g)), p, state, p)
+        u, new = jax.eval_shape(step, p, state, p)
+    assert (types(u), types(new)) == (types(p), types(state))
+
+
+def test_what_leaks_from_a_trace_is_seen():
+    kept = []
+    tx = stepax.stateless(lambda g, p: kept.append(g) or g)
+    with pytest.raises(Exception, match="Leaked trace"), no_leaks():
+        jax.eval_shape(lambda g: tx.update(g, stepax.EmptyState()), jnp.ones(3))
 
 
 @pytest.mark.parametrize("row", rows())
@@ -181,9 +190,12 @@ def test_state_is_sharded_like_the_parameters(row):
     spec = jax.sharding.PartitionSpec("d", None)
     sharding = jax.sharding.NamedSharding(mesh, spec)
     p = {"w": jax.device_put(jnp.ones((16, 4)), sharding)}
-    for x in jax.tree.leaves(jax.jit(make(row).init)(p)):
-        if x.shape == (16, 4):
-            assert x.sharding.is_equivalent_to(sharding, 2)
+    found = jax.tree.leaves(jax.jit(make(row).init)(p))
+    alike = [x for x in found if x.shape == (16, 4)]
+    wholes = [x for x in found if x.shape != (16, 4)]
+    assert all(x.sharding.is_equivalent_to(sharding, 2) for x in alike)
+    assert all(x.sharding.is_fully_replicated or x.ndim for x in wholes)
+    assert len(alike) + len(wholes) == len(jax.tree.leaves(make(row).init(p)))
 
 
 # The last is near the largest float16.

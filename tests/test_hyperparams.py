@@ -22,6 +22,7 @@ from injection import (
     run,
     run_by_operation,
 )
+from runs import no_leaks
 
 import stepax
 from stepax._engine.stateful import StatefulSchedule
@@ -292,10 +293,11 @@ def test_parameters_and_a_fresh_state_can_be_donated(factory, args, jit):
 
 def test_nothing_leaks():
     tx, params = inject(stepax.adamw)(half, mask=is_matrix), parameters()
-    with jax.checking_leaks():
+    with no_leaks():
         state = jax.jit(tx.init)(params)
-        jax.jit(tx.update)(params, state, params)
+        u, _ = jax.jit(tx.update)(params, state, params)
         jax.vmap(lambda rate: inject(stepax.adam)(rate).init(params))(jnp.ones(2))
+    assert types(u) == types(params)
 
 
 def test_one_in_another_keeps_both_states():

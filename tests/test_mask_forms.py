@@ -135,11 +135,16 @@ OPTAX_FORMS = [k for k in FORMS if "tree" in k.split(", ") or "prefix" in k]
 @pytest.mark.parametrize("tree", TREES)
 def test_states_are_structured_as_in_optax(tree, holder):
     params = eqx.filter(TREES[tree](), eqx.is_array)
-    for name in OPTAX_FORMS:
-        if holder == "selective_transform" and "function" in name:
-            continue  # which Optax takes for a true mask
-        if callable(FORMS[name](params)) and "function" not in name:
-            continue  # a module, which Optax calls
+    # Optax calls a module, and its `selective_transform` takes a function for true.
+    is_alike = lambda name: (
+        holder != "selective_transform"
+        if "function" in name
+        else not callable(FORMS[name](params))
+    )
+    forms = list(filter(is_alike, OPTAX_FORMS))
+    if not forms:
+        pytest.skip("Optax takes no form of such a tree")
+    for name in forms:
         spec = FORMS[name](params)
         ours, theirs = HOLDERS[holder](stepax, spec), HOLDERS[holder](optax, spec)
         state, expected = ours.init(params), theirs.init(params)

@@ -139,6 +139,7 @@ def test_what_an_optimizer_keeps_for_a_parameter_is_read_by_its_path(row):
         for path, x in known
         if like(x) and len(path) > 2 and hasattr(path[-3], "name")
     }
+    assert bool(slots) == any(like(x) for _, x in known)
     for slot, x in slots.items():
         for state in states:
             found = optax.tree.get_all_with_path(state, f"{slot}/encoder/w")
