@@ -117,7 +117,7 @@ def latest_step(directory: Any) -> int | None:
     """
     write.join(directory)
     found, skipped = steps.newest(directory)
-    steps.warn_of(directory, skipped, found, level=2)
+    steps.warn_of(directory, skipped, found)
     return found
 
 

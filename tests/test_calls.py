@@ -165,6 +165,32 @@ def test_a_type_error_from_inside_is_not_rewritten():
         stepax.huber_loss(None)
 
 
+X = jnp.ones(3)
+WARNED = {
+    "seed": lambda: stepax.add_noise(0.1, 0.1, seed=0),
+    "key": lambda: stepax.add_noise(0.1, 0.1),
+    "optimistic_adam": lambda: stepax.optimistic_adam(0.1),
+    "global_norm": lambda: stepax.tree.global_norm(X),
+    "inject": lambda: stepax.inject_stateful_hyperparams(stepax.sgd),
+    "divergence": lambda: stepax.losses.convex_kl_divergence(X, X),
+    "hvp": lambda: stepax.second_order.hvp(square, X, X, X, X),
+    "hessian_diag": lambda: stepax.second_order.hessian_diag(square, X, X, X),
+    "fisher_diag": lambda: stepax.second_order.fisher_diag(square, X, X, X),
+    "old name": lambda: stepax.tree_utils.tree_scalar_mul(2.0, X),
+}
+
+
+def square(params, inputs, targets):
+    return jnp.sum(params**2)
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_warning_names_the_line_that_calls(name):
+    with pytest.warns() as told:
+        WARNED[name]()
+    assert [x.filename for x in told] == [__file__]
+
+
 HOMES = [(stepax, optax), (stepax.contrib, optax.contrib)]
 BOTH = [
     pytest.param(getattr(a, k), getattr(b, k), id=k)

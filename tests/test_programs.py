@@ -3,8 +3,6 @@
 import functools as ft
 import gc
 import inspect
-import weakref
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -111,103 +109,8 @@ def test_few_programs_are_kept():
         assert 16 <= (cache.cache_info().maxsize or 0) <= 512
 
 
-class Holder:
-    """A callable object that holds something, and has a method that does."""
-
-    def __init__(self, big, f):
-        self.big, self.f = big, f
-
-    def __call__(self, *args, **kwargs):
-        return self.f(*args, **kwargs)
-
-    def method(self, *args, **kwargs):
-        return self.f(*args, **kwargs)
-
-
-def in_globals(big, f):
-    names = {"big": big, "f": f}
-    exec("def g(*args, **kwargs):\n    big\n    return f(*args, **kwargs)", names)
-    return names["g"]
-
-
-def in_closure(big, f):
-    return lambda *args, **kwargs: (big, f(*args, **kwargs))[1]
-
-
-def in_default(big, f):
-    return lambda *args, _big=big, **kwargs: f(*args, **kwargs)
-
-
-HOLDERS = {
-    "closure": in_closure,
-    "default": in_default,
-    "globals": in_globals,
-    "method": lambda big, f: Holder(big, f).method,
-    "object": Holder,
-    "partial": lambda big, f: ft.partial(lambda _, *a, **k: f(*a, **k), big),
-}
-
-
-def rate(count):
-    return 0.01
-
-
 def whole(params):
     return jax.tree.map(lambda p: True, params)
-
-
-# What is no schedule and no mask, by the name of the parameter.
-FUNCTIONS: dict[str, Any] = {
-    "f": lambda updates, params=None: updates,
-    "measure": stepax.tree.norm,
-    "decay_rate_fn": lambda count, rate: rate,
-    "clip_value_fn": lambda count: 1.0,
-    "param_labels": ARGUMENTS["param_labels"],
-    "should_transform_fn": ARGUMENTS["should_transform_fn"],
-    "hessian_diagonal_fn": None,  # a transformation
-    "linesearch": None,
-}
-
-
-def function_for(row, p) -> Any:
-    if p.name in FUNCTIONS:
-        return FUNCTIONS[p.name]
-    if "Callable" not in str(p.annotation) or "Mapping" in str(p.annotation):
-        return None
-    if "mask" in p.name:
-        return whole
-    return None if "dimension_numbers" in p.name or p.name == "measures" else rate
-
-
-def with_functions() -> list:
-    """Rows, with a parameter that takes a function, and a function for it."""
-    found = []
-    for row in (q.values[0] for q in rows()):
-        for p in inspect.signature(row.factory).parameters.values():
-            if (f := function_for(row, p)) is not None:
-                found.append((row, p.name, f))
-    return found
-
-
-def test_nothing_keeps_what_a_function_holds():
-    """Over all arguments that may be functions, and all that a function can hold."""
-    kept, holders, used = [], list(HOLDERS.items()), set()
-    for i, (row, name, f) in enumerate(with_functions()):
-        takes_mask = "mask" in inspect.signature(row.factory).parameters
-        few = holders if name not in used else [holders[i % len(holders)]]
-        used.add(name)
-        for title, hold in few:
-            big = jnp.full(3, i)
-            kept.append((f"{row.name}({name}=...), {title}", weakref.ref(big)))
-            given = hold(big, f)
-            if row.name == "stateless_with_tree_map":
-                given = hold(big, lambda g, p: g)
-            more = {"mask": None} if name == "weight_decay_mask" and takes_mask else {}
-            steps(make(row, **{name: given}, **more), n=1)
-            del big, given
-    gc.collect()
-    assert len(kept) > 150
-    assert [title for title, ref in kept if ref() is not None] == []
 
 
 def test_a_tracer_in_a_default_does_not_leak():

@@ -8,6 +8,7 @@ import uuid
 import warnings
 from typing import Any
 
+from .._engine.calls import level_of_user
 from . import manifest
 from .disk import is_local, place, sync_names
 from .manifest import Damage
@@ -59,10 +60,8 @@ def newest(
     return None, skipped
 
 
-def warn_of(
-    directory: Any, skipped: dict[int, str], found: int | None, level: int
-) -> None:
-    """level: how many calls up the user is."""
+def warn_of(directory: Any, skipped: dict[int, str], found: int | None) -> None:
+    """Say which steps are damaged, and which is taken in their place."""
     if not skipped:
         return
     folder = place(directory)
@@ -71,7 +70,7 @@ def warn_of(
     ]
     then = "there is no step before" if found is None else f"`step={found}` is whole"
     text = f"{'; '.join(texts)}; skipped: {then}"
-    warnings.warn(text, SkippedStep, stacklevel=level + 1)
+    warnings.warn(text, SkippedStep, stacklevel=level_of_user())
 
 
 # What is being written or removed: its step, host, process and a name of its own.
@@ -125,7 +124,7 @@ def make_room(folder: Any, step: int) -> None:
     warnings.warn(
         f"`{path}` is no whole step and is now called `{free.name}`",
         SkippedStep,
-        stacklevel=2,
+        stacklevel=level_of_user(),
     )
 
 

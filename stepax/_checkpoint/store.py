@@ -44,7 +44,7 @@ class Step:
         if step is None:
             found, skipped = steps.newest(self.directory)
             if found is not None:
-                steps.warn_of(self.directory, skipped, found, level=6)
+                steps.warn_of(self.directory, skipped, found)
             # If none is whole, the newest says what it lacks.
             return known[-1] if found is None else found
         if step not in known:

@@ -6,6 +6,7 @@ Python's own sentence comes first, because programs look for it, and then what t
 import difflib
 import functools as ft
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -80,6 +81,17 @@ def _fits(signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]) 
     except TypeError:
         return False
     return True
+
+
+_HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def level_of_user() -> int:
+    """The `stacklevel` with which a warning names the line that called the library."""
+    frame, level = inspect.currentframe(), 0
+    while frame and frame.f_code.co_filename.startswith(_HOME):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .calls import level_of_user
+
 
 class Successor(NamedTuple):
     """new: what to write now.  since: a version of Optax that warns of the old.
@@ -47,14 +49,11 @@ def is_replaced(name: str) -> bool:
     return name in TABLE and TABLE[name].new.rpartition(".")[2] != name
 
 
-def warn(name: str, stacklevel: int = 2) -> None:
-    """Say what to write instead of `name`, to whoever called the caller of this.
-
-    stacklevel: as in `warnings.warn`, with 2 for the caller of the caller.
-    """
+def warn(name: str) -> None:
+    """Say what to write instead of `name`, to whoever called the library."""
     new, since, advice = TABLE[name]
     message = f"`{name}` is deprecated since Optax {since}; {advice.format(new)}"
-    warnings.warn(message, DeprecationWarning, stacklevel + 1)
+    warnings.warn(message, DeprecationWarning, stacklevel=level_of_user())
 
 
 def attributes(old: dict[str, Any], other: Callable) -> Callable[[str], Any]:

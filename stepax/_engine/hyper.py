@@ -226,5 +226,5 @@ def inject_stateful_hyperparams(
     hyperparam_dtype: DTypeLike | None = None,
 ) -> Callable[..., GradientTransformationExtraArgs]:
     """The former name of `inject_hyperparams`."""
-    deprecated.warn("inject_stateful_hyperparams", stacklevel=3)  # past `explained`
+    deprecated.warn("inject_stateful_hyperparams")
     return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

@@ -177,7 +177,7 @@ def recipe(
             checked[k] = copied(_plain(x))
             bound.arguments[k] = unwatched(checked[k])
         if deprecated.is_replaced(name):
-            deprecated.warn(name, stacklevel=2)
+            deprecated.warn(name)
         given = inspect.BoundArguments(signature, OrderedDict(checked))
         tx: Any = factory(*given.args, **given.kwargs)
         if not isinstance(tx, Transformation):

@@ -99,7 +99,7 @@ def convex_kl_divergence(
     where: ArrayLike | None = None,
 ) -> jax.Array:
     """Deprecated: write `generalized_kl_divergence`, which has the same arguments."""
-    deprecated.warn("convex_kl_divergence", stacklevel=3)  # past `explained`
+    deprecated.warn("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 
 

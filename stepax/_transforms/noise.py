@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine import deprecated, errors
+from .._engine.calls import level_of_user
 from .._engine.leafwise import map_gradients, require_floats
 from .._engine.numerics import safe_increment, widen
 from .._engine.packing import by_leaf
@@ -83,14 +84,15 @@ def _add(deviation, g, noise):
 
 
 def chosen_key(key, seed):
-    """The one that is given; called by the factory itself, whose caller is warned."""
+    """The one that is given."""
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give `key` alone")
     if seed is not None:
-        deprecated.warn("seed", stacklevel=4)
+        deprecated.warn("seed")
         return seed
     if key is None:
-        warnings.warn("`key` will be required; it is taken to be 0", UserWarning, 4)
+        message = "`key` will be required; it is taken to be 0"
+        warnings.warn(message, UserWarning, stacklevel=level_of_user())
         return 0
     return key
 
