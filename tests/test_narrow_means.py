@@ -127,7 +127,7 @@ def squares(tx):
         return jax.tree_util.tree_flatten_with_path(state)[0]
 
     for (path, x), (_, y) in zip(run(0.25), run(1.0), strict=True):
-        if jnp.issubdtype(getattr(x, "dtype", None), jnp.floating) and jnp.any(x != 0):
+        if jnp.issubdtype(jnp.result_type(x), jnp.floating) and jnp.any(x != 0):
             # Of small numbers, such as `eps`, no more is in what is near to a square.
             if np.allclose(y, 16 * x, rtol=1e-2, atol=0):
                 yield jax.tree_util.keystr(path, simple=True, separator="/")

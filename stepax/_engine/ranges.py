@@ -99,7 +99,6 @@ RANGES = {
     "initial_scale": AT_LEAST_0,
     "k": AT_LEAST_1,
     "lower_bound": BOUND,
-    "max_consecutive_errors": AT_LEAST_0,
     "max_delta": CAP,
     "max_norm": CAP,
     "max_step_size": CAP,
@@ -117,6 +116,11 @@ RANGES = {
     "update_interval": AT_LEAST_1,
     "warmup_steps": AT_LEAST_0,
 }
+
+
+def whole(x: Any) -> Any:
+    """A cap of a count as an integer; no count goes on beyond the largest one."""
+    return 2**31 - 1 if isinstance(x, Real) and x == math.inf else x
 
 
 def check(name: str, arguments: Mapping[str, Any], own: Mapping[str, Range]) -> None:

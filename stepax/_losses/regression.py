@@ -56,12 +56,12 @@ def huber_loss(
 
     predictions: p.
     targets: t, broadcast to the shape of the predictions; `None` for zeros.
-    delta: where the loss becomes linear, above 0.
+    delta: where the loss becomes linear, above 0; infinity for nowhere.
 
     Raises TypeError unless the predictions are of floating point, ValueError where
     shapes do not fit.
     """
-    ranges.check("huber_loss", {"delta": delta}, {"delta": ranges.POSITIVE})
+    ranges.check("huber_loss", {"delta": delta}, {"delta": ranges.POSITIVE_CAP})
     error, dtype = _error(predictions, targets)
     delta = jnp.asarray(delta, error.dtype)
     near = jnp.clip(error, -delta, delta)

@@ -9,6 +9,8 @@ gradient, and arrays that disagree on how many there are, raise errors.
 """
 
 import inspect
+import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +30,7 @@ from .._engine.protocol import (
     ScalarOrSchedule,
     transformation,
 )
-from .._engine.ranges import AT_LEAST_0
+from .._engine.ranges import AT_LEAST_0, CAP
 from .._engine.registry import public
 from .._engine.twin import twin
 from .._transforms.clip import per_example_global_norm_clip
@@ -39,7 +41,7 @@ from .sgd import trace
 
 
 PAPER = "arXiv:1607.00133"
-_RANGES = {"l2_norm_clip": AT_LEAST_0, "noise_multiplier": AT_LEAST_0}
+_RANGES = {"l2_norm_clip": CAP, "noise_multiplier": AT_LEAST_0}
 
 
 @twin
@@ -65,15 +67,23 @@ def differentially_private_aggregate(
     the parameters and u lack.  It must not be wrapped by `MultiSteps`: the noise is
     right for one whole batch.
 
-    l2_norm_clip: C, the most that an example counts, at least 0.
+    l2_norm_clip: C, the most that an example counts, at least 0; infinity, without
+        noise, for no bound.
     noise_multiplier: σ, at least 0; there is no privacy at 0.
     key: a random key, or an integer to make one of.
     seed: the former name of `key`, deprecated.
 
-    Raises a `ValueError` if both `key` and `seed` are given; in `update`, if the first
-    axes of the gradients differ, or count no examples.
+    Raises a `ValueError` if both `key` and `seed` are given, and for infinite noise; in
+    `update`, if the first axes of the gradients differ, or count no examples.
     """
     key = chosen_key(key, seed)
+    is_known = isinstance(l2_norm_clip, Real) and isinstance(noise_multiplier, Real)
+    if is_known and l2_norm_clip == math.inf and noise_multiplier:
+        raise ValueError(
+            "`differentially_private_aggregate`: `l2_norm_clip` is infinite, and so "
+            f"would be the noise with `noise_multiplier` {noise_multiplier}; give a "
+            "finite bound, or no noise"
+        )
 
     def init(params):
         return DifferentiallyPrivateAggregateState(typed_key(key))
@@ -122,7 +132,8 @@ def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
     if not gs:
         return [], rng_key
     sums, _ = per_example_global_norm_clip([*map(widen, gs)], l2_norm_clip)
-    deviation = jnp.asarray(l2_norm_clip * noise_multiplier)
+    # Without noise the bound may be infinite, and 0 inf is NaN.
+    deviation = jnp.where(noise_multiplier == 0, 0, l2_norm_clip * noise_multiplier)
     means = []
     for g, total, now in zip(gs, sums, keys, strict=True):
         mean = (total + deviation.astype(total.dtype) * _noise(now, total)) / len(g)

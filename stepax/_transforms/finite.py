@@ -17,6 +17,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.ranges import CAP, whole
 from .._engine.registry import public
 from .._engine.twin import twin
 
@@ -37,7 +38,7 @@ class ApplyIfFiniteState(NamedTuple):
     inner_state: OptState
 
 
-@public("wrapper")
+@public("wrapper", ranges={"max_consecutive_errors": CAP})
 def apply_if_finite(
     inner: GradientTransformation, max_consecutive_errors: int
 ) -> GradientTransformationExtraArgs:
@@ -49,9 +50,10 @@ def apply_if_finite(
     and go on being so until one is finite, so that a broken program is noticed.
 
     inner: the transformation; what is left out leaves no trace in its state.
-    max_consecutive_errors: at least 0.
+    max_consecutive_errors: at least 0; infinity to accept none ever.
     """
     require(inner, "`inner` of `apply_if_finite`")
+    most = whole(max_consecutive_errors)
     inner = with_extra_args_support(inner)
 
     def init(params):
@@ -65,7 +67,7 @@ def apply_if_finite(
         count = jnp.where(finite, jnp.zeros_like(count), count)
         total = safe_increment(state.total_notfinite)
         total = jnp.where(finite, state.total_notfinite, total)
-        is_accepted = finite | (count > max_consecutive_errors)
+        is_accepted = finite | (count > most)
         old = state.inner_state
         u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)

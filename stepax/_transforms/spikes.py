@@ -26,7 +26,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.ranges import AT_LEAST_0, AT_LEAST_1
+from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
 from .._engine.registry import public
 from ..tree import norm
 
@@ -56,10 +56,10 @@ _ROWS = {"norm": 1, "value": 1, "both": 2}
     "wrapper",
     paper="arXiv:2501.00656",
     ranges={
-        "factor": AT_LEAST_0,
+        "factor": CAP,
         "window": AT_LEAST_1,
         "warmup": AT_LEAST_0,
-        "max_consecutive": AT_LEAST_0,
+        "max_consecutive": CAP,
     },
 )
 def skip_spikes(
@@ -82,12 +82,13 @@ def skip_spikes(
     but never enters the mean.
 
     inner: the transformation; it does no work for what is left out.
-    factor: standard deviations above the mean, at least 0.
+    factor: standard deviations above the mean, at least 0; with infinity nothing
+        finite spikes.
     window: steps in the mean, at least 1.
     watch: what x is: "norm" of the gradient, "value" of the loss, or "both", of which
         neither may spike.
     warmup: accepted steps before the mean counts, at least 0.
-    max_consecutive: steps left out in a row, at least 0.
+    max_consecutive: steps left out in a row, at least 0; may be infinite.
 
     `update` takes the loss that is watched as `value` or `loss`, and the norm as
     `grad_norm`, where it is not to be that of the updates; they are handed on.
@@ -96,6 +97,7 @@ def skip_spikes(
     that is to be watched or with two, a `ValueError` for what is no scalar.
     """
     require(inner, "`inner` of `skip_spikes`")
+    most = whole(max_consecutive)
     inner = with_extra_args_support(inner)
     if watch not in _ROWS:
         raise ValueError(f"`watch` is {watch!r}, expected one of {list(_ROWS)}")
@@ -110,7 +112,7 @@ def skip_spikes(
         usual = (state.accepted < warmup) | _is_usual(x, state, factor)
         usual = usual & jnp.isfinite(x).all()
         n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
-        is_accepted = usual | (n > max_consecutive)
+        is_accepted = usual | (n > most)
 
         old = state.inner_state
         u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
@@ -201,4 +203,5 @@ def _is_usual(x, state, factor):
     over = lambda x: jnp.sum(jnp.where(here, x, 0), 1) / jnp.maximum(n, 1)
     mean = over(recent)
     std = jnp.sqrt(over(jnp.square(recent - mean[:, None])))
-    return (x <= mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)).all()
+    most = mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)
+    return (x <= jnp.where(factor < jnp.inf, most, jnp.inf)).all()  # 0 inf is NaN
