@@ -9,13 +9,14 @@ A tolerance that is given for the gradient is taken as it is, without the minimu
 default it is also that of the value in a window of steps, see `watch.py`, and a run of
 BFGS ends by value where there is nothing left to gain as far as it knows:
 
-    max(g·H g, |g|² max s·s/s·y) <= 3e-8 min(f(start) - f, max(1, |f|)),
-    max |g| <= 1.9e-6 max |g| so far; 9.8e-4 in float32
+    max(g·H g, |g|² max s·s/s·y) <= rest min(f(start) - f, max(1, |f|)),
+    max |g| <= gentle max |g| so far
 
-A quadratic function falls by half of g·H g from there to its minimum.  The second bound
-has the flattest curvature of any pair, which H may have forgotten or not seen yet; and
-six pairs are wanted.  It is asked before a search, which is then not made, whereas a
-fall of the value that was small has cost an evaluation already.
+where they are 9.3e-10 and 1.9e-6 in float64, 7.5e-9 and 9.8e-4 in float32.  A quadratic
+function falls by half of g·H g from there to its minimum.  The second bound has the
+flattest curvature of any pair, which H may have forgotten or not seen yet; and six
+pairs are wanted.  It is asked before a search, which is then not made, whereas a fall
+of the value that was small has cost an evaluation already.
 
 The last two compare one step with the next, and in a flat valley, or with a small
 learning rate, a step may be short far from a minimum.  So a rule that is 0 is off, as
@@ -36,8 +37,9 @@ from .._linesearch.line import largest as largest
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
 # How little of the scale of the value, and of the steepest slope, ends a run: see
-# `Rules`.  The slope is known to less in float32.
-_REST, _GENTLE = 2.0**-25, 2.0**-19
+# `Rules`; both are known to less in float32.  With ten times `_REST` no minimum of the
+# benchmark's tuning half would be missed.
+_REST, _GENTLE = 2.0**-30, 2.0**-19
 # A rule that is off: no array, so that a program knows it when it is compiled.
 OFF: Any = ()
 # Of the rounding error of float64.
@@ -49,8 +51,8 @@ class Tolerances(NamedTuple):
 
     gradient: the largest entry of the gradient, in size; by default 9.5e-7 in float32
         and 1.5e-8 in float64, of the largest gradient so far if that is below 1, or if
-        the value falls by no more in 20 steps, or "lbfgs" promises less than 3e-8 of
-        its scale.  For methods that do not search along
+        the value falls by no more in 20 steps, or "lbfgs" sees next to nothing left
+        to gain.  For methods that do not search along
         lines 3.5e-4 and 1.5e-8, and by the gradient alone.
     value: the change of the value, relative to it; 0 is off.  By default its rounding
         error, 1.2e-7 and 2.2e-16, for methods that search along a line, else 0.
@@ -113,6 +115,7 @@ def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) ->
     found = [default if x is None else x for x, default in pairs]
     is_absolute = tol.gradient is not None
     watches = searches and not is_absolute and found[1] is not OFF
-    found += [precise, _REST, max(2**13 * eps, _GENTLE)] if watches else [OFF] * 3
+    rest = max(float(jnp.finfo(dtype).eps) / 16, _REST), max(2**13 * eps, _GENTLE)
+    found += [precise, *rest] if watches else [OFF] * 3
     rules = [OFF if isinstance(x, tuple) else jnp.asarray(x, dtype) for x in found]
     return Rules(*rules, is_absolute=is_absolute)
