@@ -179,10 +179,10 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
 
 @pytest.mark.parametrize("is_double", [False, True], ids=["float32", "float64"])
 def test_the_plateau_around_a_saddle_is_no_end(is_double):
-    """Wood's function is flat at 7.877, where all but one direction are at their best."""
+    """Wood's function has one at 7.877, from which it falls in one direction alone."""
     with jax.enable_x64(is_double):
         found = solve(problem("wood"))
-    assert found.success and found.value < 1e-9
+        assert found.success and found.value < 1e-9
 
 
 def test_the_flattest_curvature_limits_what_is_believed(x64, monkeypatch):
