@@ -12,13 +12,14 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed test fuzz check format conformance bench \
+.PHONY: help demo demo-distributed test test-all fuzz check format conformance bench \
 	bench-minimize clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make test         run the tests'
+	@echo 'make test-all     run them with all cases of the large products'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
@@ -35,6 +36,9 @@ demo-distributed: $(VENV)/distributed.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-all: export STEPAX_TESTS = all
+test-all: test
 
 EXAMPLES ?= 5000
 SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')

@@ -18,6 +18,25 @@ import jax  # noqa: E402  (the environment above must come first)
 import pytest  # noqa: E402
 
 
+def pytest_collection_modifyitems(config, items):
+    """Take a part of the large products, or all of them with STEPAX_TESTS=all.
+
+    Of the cases (i, j) those whose sum is a multiple of n: each row of the one table
+    still meets an n-th of the other.  Cases that are asked for by name are all taken.
+    """
+    if os.environ.get("STEPAX_TESTS") == "all" or any("[" in x for x in config.args):
+        return
+    kept, left_out = [], []
+    for item in items:
+        mark = item.get_closest_marker("thinned")
+        is_kept = (
+            mark is None or sum(item.callspec.indices.values()) % mark.args[0] == 0
+        )
+        (kept if is_kept else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
 @pytest.fixture(autouse=True)
 def strict():
     """Mixed dtypes and mixed ranks are errors, in our code as in the tests."""

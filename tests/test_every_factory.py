@@ -39,6 +39,7 @@ def leaves_equal(x, y):
         np.testing.assert_array_equal(plain(a), plain(b))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
 def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
@@ -58,6 +59,7 @@ def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
         assert types(moved) == types(p)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", rows())
 def test_takes_any_tree(row, tree):

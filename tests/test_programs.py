@@ -1,7 +1,6 @@
 """Outside of `jit`, optimizers that differ in numbers share what was compiled."""
 
 import functools as ft
-import gc
 import inspect
 
 import jax
