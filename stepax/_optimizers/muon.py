@@ -306,7 +306,9 @@ def muon(
     )
 
     def labels(params):
-        treedef = jax.tree.structure(params, is_leaf=is_none)
-        return treedef.unflatten("muon" if x else "adam" for x in find(params))
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        # What is `None` is in both parts, as in Optax.
+        label = lambda p, x: p if p is None else "muon" if x else "adam"
+        return treedef.unflatten(map(label, leaves, find(params)))
 
     return partition({"muon": for_matrices, "adam": for_others}, labels)
