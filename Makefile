@@ -69,7 +69,7 @@ bench-minimize: $(VENV)/bench.stamp
 clean:
 	rm -rf .venv .venv-* .cache .pytest_cache .ruff_cache .hypothesis build dist
 
-# The stamp names the version: `.venv` is made anew when python3 becomes another one.
+# The stamp names the version: `.venv` is rebuilt when python3 becomes another one.
 MADE := $(VENV)/python-$(VERSION).stamp
 
 $(MADE):

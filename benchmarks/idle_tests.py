@@ -3,7 +3,7 @@
     PYTHONPYCACHEPREFIX=$(mktemp -d) python -m pytest -p benchmarks.idle_tests \\
         -o enable_assertion_pass_hook=true
 
-The prefix, because `assert` is counted only in modules that are compiled anew.  Counted
+The prefix, because `assert` is counted only in modules that are recompiled.  Counted
 are those that were reached, in tests and what they share, comparisons of
 `numpy.testing`, `pytest.raises` and `pytest.warns`, and programs that had to succeed.
 What is listed asks at most that nothing is raised: see that this is what it claims.

@@ -1,4 +1,4 @@
-"""Hyperparameters in the state: change the learning rate and compile nothing anew.
+"""Hyperparameters in the state: change the learning rate and recompile nothing.
 
 The parameters are an Equinox model, which can be called; so is a decay mask made from
 it.  Neither is taken for a schedule, and no argument has to be declared static.

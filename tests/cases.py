@@ -70,7 +70,7 @@ ARGUMENTS = {
     "dtypes": {"mu": "float32"},
 }
 
-# Arguments that are made anew for each use, because they need the library whole.
+# Arguments that are made for each use, because they need the library whole.
 MADE = ("transforms", "inner", "optimizer", "args", "measures", "metrics")
 MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer")
 

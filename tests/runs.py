@@ -65,7 +65,7 @@ def traced(tx, gs, p, state=None, **extra) -> Any:
 
     The steps run operation by operation: each operation is compiled once for all
     tests, but each program by itself, which takes most of the time of a test.  A state
-    that is a carry of `scan` and compiles once is one that does not trace anew.
+    that is a carry of `scan` and compiles once is one that does not trace again.
     """
     traces, out = [], []
 

@@ -1,4 +1,4 @@
-"""Every number of every optimizer can change at run time, and compiles nothing anew."""
+"""Every number of every optimizer can change at run time, and recompiles nothing."""
 
 import inspect
 from pathlib import Path

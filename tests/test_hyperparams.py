@@ -80,7 +80,7 @@ def test_a_changed_hyperparameter_compiles_nothing_anew(row):
     for i in range(4):
         for k, x in state.hyperparams.items():
             state.hyperparams[k] = x * jnp.asarray(0.99, x.dtype) if i else x
-        step.trace(params, state, params)  # compiles anew only what it traces anew
+        step.trace(params, state, params)  # recompiles only what it traces again
         with jax.disable_jit():
             _, state = tx.update(params, state, params, **EXTRA)
     assert len(traced) == 1

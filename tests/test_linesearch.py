@@ -415,7 +415,7 @@ def test_other_arguments_are_parameters_beside_an_aux(tx, argnums):
 
 @BOTH
 def test_outside_of_jit_the_function_is_called_once_for_each_trial(tx):
-    """A jitted one is traced once for all steps, and nothing is compiled anew."""
+    """A jitted one is traced once for all steps, and nothing is recompiled."""
     calls, traces = [], []
 
     def f(p):

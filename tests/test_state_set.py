@@ -1,4 +1,4 @@
-"""What is set in a state fits there: no step is compiled anew for it."""
+"""What is set in a state fits there: no step is recompiled for it."""
 
 from typing import Any, NamedTuple
 

@@ -123,7 +123,7 @@ def incremental_update(
     return map_pairs(leaf, ("new_tensors", "old_tensors"), new_tensors, old_tensors)
 
 
-# Jitted here, once: a `cond` called from Python would compile anew with each call.
+# Jitted here, once: a `cond` called from Python would recompile with each call.
 @jax.jit
 def _choose(steps, period, new, old):
     is_due = steps % period == 0

@@ -4,7 +4,7 @@ Optimistix, for one, makes a pytree of the closure of `update`, so that optimize
 differ in an array share one trace, and calls the function with other arrays in its
 closure.  So the closures of ours hold a tuple of all arrays that the optimizer was made
 with, however deep, and `Made`, which is equal for all that differ in these alone.  A
-call with that very tuple runs what was made; with another one, it is made anew.
+call with that very tuple runs what was made; with another one, it is made again.
 """
 
 import inspect

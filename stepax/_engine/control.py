@@ -10,8 +10,9 @@ from jax.core import Tracer
 def branch(pred: Any, on_true: Callable[[], Any], on_false: Callable[[], Any]) -> Any:
     """What the chosen function returns; the other one is not run.
 
-    Outside of `jit` the condition is known and Python decides: `lax.cond` would compile
-    both sides anew on every call.  Under `vmap` it becomes a select.
+    Outside of `jit` the condition is known and Python decides: `lax.cond` would
+    recompile both sides on every call.  Under `vmap` it becomes a select, and so it
+    does on a GPU, where XLA computes both sides of a small one.
     """
     if not isinstance(pred, Tracer):
         return on_true() if pred else on_false()

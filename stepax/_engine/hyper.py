@@ -192,7 +192,7 @@ def inject_hyperparams(
     is annotated as one, and all else are passed to the factory as they are; a mask is
     never called here.
 
-    To change a hyperparameter, write to `state.hyperparams`: nothing is compiled anew.
+    To change a hyperparameter, write to `state.hyperparams`: nothing is recompiled.
     One with a schedule follows its schedule.
 
     inner_factory: makes a transformation.

@@ -278,7 +278,7 @@ def _kernels(sources: tuple) -> Kernels:
     return Kernels(Shared(one, static=1), totals, batch)
 
 
-# Equal rules share what was traced, so that making an optimizer anew, as
+# Equal rules share what was traced, so that making an optimizer again, as
 # `inject_hyperparams` does each step, traces nothing.  What was compiled is shared by
 # all that differ in numbers alone, and kept in `programs`.
 _shared_kernels = ft.lru_cache(maxsize=64)(_kernels)

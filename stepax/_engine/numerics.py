@@ -140,7 +140,7 @@ def held(parts: list, whole: Callable) -> jax.Array:
     """`whole`, a reduction, of numbers as a vector, for a result that many arrays need.
 
     XLA copies a chain of scalar operations into each loop over an array that needs the
-    result, and compiles it there anew: minutes for 400 arrays.  It does not copy a
+    result, and compiles it there again: minutes for 400 arrays.  It does not copy a
     reduction, nor see through the barrier that there is none.
     """
     return whole(jax.lax.optimization_barrier(jnp.stack(parts)), 0)

@@ -9,7 +9,7 @@ Differences from Optax:
 
 1. A search computes in float32 or wider, and its state is of such a dtype.
 2. `params` may hold what has no gradient, such as the functions of a module.
-3. Outside of `jit` Python runs the loop: nothing is compiled anew at each step.
+3. Outside of `jit` Python runs the loop: nothing is recompiled at each step.
 4. Derivatives do not enter the search: the step counts as a constant.
 """
 
@@ -308,7 +308,7 @@ def as_numbers(settings: T, dtype: Any) -> T:
 def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
     """Repeat a step while a condition holds; in Python as long as it is known.
 
-    A loop that is called from Python would be compiled anew for each new function.
+    A loop that is called from Python would be recompiled for each new function.
     """
     while not any(isinstance(x, Tracer) for x in jax.tree.leaves(state)):
         if not goes_on(state):

@@ -80,7 +80,7 @@ def lookahead(
     fast_optimizer: the optimizer.
     sync_period: its steps for one of the slow parameters, at least 1.
     slow_step_size: part of the way, in [0, 1].
-    reset_state: whether it begins anew, too, when the parameters meet.
+    reset_state: whether it starts over, too, when the parameters meet.
 
     Raises a `ValueError` for a period below 1; `update` raises a `TypeError` for
     parameters that are no `LookaheadParams`.

@@ -90,7 +90,7 @@ def sam(
     optimizer: takes the outer steps.
     adv_optimizer: takes the adversarial ones, with its sign changed.
     sync_period: from one outer step to the next, at least 1.
-    reset_state: whether `adv_optimizer` begins anew after each outer step.
+    reset_state: whether `adv_optimizer` starts over after each outer step.
     opaque_mode: whether `update` takes all steps.
     batch_axis_name: axis over which opaque mode averages the gradients of `grad_fn`.
 

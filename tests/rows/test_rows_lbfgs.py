@@ -157,7 +157,7 @@ def test_a_loop_in_python_does_not_trace_the_search_again():
     for _ in range(3):
         calls.clear()
         p, s = step(p, s)
-    # A search in Python evaluates as often as it says; a traced one anew at each step.
+    # A search in Python evaluates as often as it says; a traced one again at each step.
     evaluations = optax.tree.get(s, "num_linesearch_steps")
     assert len(calls) <= evaluations
 
