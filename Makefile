@@ -12,12 +12,13 @@ VENV := .venv-$(VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed test test-all fuzz check format conformance bench \
+.PHONY: help demo demo-distributed quick test test-all fuzz check format conformance bench \
 	bench-minimize clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
+	@echo 'make quick        run two cases of each test, in two minutes or three'
 	@echo 'make test         run the tests'
 	@echo 'make test-all     run them with all cases of the large products'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
@@ -39,6 +40,9 @@ test: $(VENV)/test.stamp
 
 test-all: export STEPAX_TESTS = all
 test-all: test
+
+quick: export STEPAX_TESTS = quick
+quick: test
 
 EXAMPLES ?= 5000
 SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')

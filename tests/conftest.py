@@ -19,22 +19,38 @@ import pytest  # noqa: E402
 
 
 def pytest_collection_modifyitems(config, items):
-    """Take a part of the large products, or all of them with STEPAX_TESTS=all.
-
-    Of the cases (i, j) those whose sum is a multiple of n: each row of the one table
-    still meets an n-th of the other.  Cases that are asked for by name are all taken.
-    """
-    if os.environ.get("STEPAX_TESTS") == "all" or any("[" in x for x in config.args):
+    """Take those cases that `STEPAX_TESTS` says; all that are asked for by name."""
+    if any("[" in x for x in config.args):
         return
-    kept, left_out = [], []
-    for item in items:
-        mark = item.get_closest_marker("thinned")
-        is_kept = (
-            mark is None or sum(item.callspec.indices.values()) % mark.args[0] == 0
-        )
-        (kept if is_kept else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
+    chosen = {"all": list, "quick": two_of_each}.get(os.environ.get("STEPAX_TESTS", ""))
+    kept = (chosen or thinned)(items)
+    ids = set(map(id, kept))
+    config.hook.pytest_deselected(items=[x for x in items if id(x) not in ids])
     items[:] = kept
+
+
+def thinned(items):
+    """Of the cases (i, j) of a large product those whose sum is a multiple of n.
+
+    Each row of the one table still meets an n-th of the other.
+    """
+    place = lambda item: sum(item.callspec.indices.values())
+    marks = ((item, item.get_closest_marker("thinned")) for item in items)
+    return [item for item, mark in marks if not mark or place(item) % mark.args[0] == 0]
+
+
+def two_of_each(items):
+    """The first and the middle case of each function that is not slow."""
+    functions = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            functions.setdefault((item.path, item.originalname), []).append(item)
+    pairs = ({0, len(cases) // 2} for cases in functions.values())
+    return [
+        cases[i]
+        for cases, pair in zip(functions.values(), pairs, strict=True)
+        for i in sorted(pair)
+    ]
 
 
 @pytest.fixture(autouse=True)
