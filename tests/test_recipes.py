@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import pickle
 from collections import OrderedDict
 from typing import Any
@@ -223,22 +224,50 @@ def test_what_has_an_identity_keeps_it():
 # --- equality ------------------------------------------------------------------------
 
 
+# Ways to a pair of the same two functions, or of ones that were made alike.
+WAYS: dict[str, Any] = {
+    "itself": lambda tx: tx,
+    "replace": lambda tx: tx._replace(init=tx.init),
+    "replace nothing": lambda tx: tx._replace(),
+    "make": lambda tx: type(tx)._make(tx),
+    "fields": lambda tx: type(tx)(**tx._asdict()),
+    "class": lambda tx: type(tx)(tx.init, tx.update),
+    "plain": lambda tx: stepax.GradientTransformation(tx.init, tx.update),
+    "extra": lambda tx: stepax.GradientTransformationExtraArgs(tx.init, tx.update),
+    "support": stepax.with_extra_args_support,
+    "optax support": optax.with_extra_args_support,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda tx: cloudpickle.loads(cloudpickle.dumps(tx)),
+}
+# Tuples of other classes, which know functions alone.
+FOREIGN: dict[str, Any] = {
+    "optax": lambda tx: optax.GradientTransformation(tx.init, tx.update),
+    "optax extra": lambda tx: optax.GradientTransformationExtraArgs(tx.init, tx.update),
+    "tuple": tuple,
+}
+
+
 # `lookahead` has the recipe of another one there, so that it takes single parameters.
 @pytest.mark.parametrize("name", ["adamw", *sorted(WRAPPERS.keys() - {"lookahead"})])
 def test_the_same_two_functions_are_the_same(name):
     wrap = WRAPPERS.get(name, lambda tx: tx)
-    tx = wrap(stepax.adamw(0.1))
-    pairs = [
-        tx._replace(init=tx.init),
-        type(tx)(tx.init, tx.update),
-        stepax.GradientTransformation(tx.init, tx.update),
-        stepax.GradientTransformationExtraArgs(tx.init, tx.update),
-    ]
-    for pair in pairs:
-        assert pair == tx and tx == pair and not pair != tx and hash(pair) == hash(tx)
-        assert pair != stepax.adamw(0.2) and stepax.adamw(0.2) != pair
-    assert optax.GradientTransformation(tx.init, tx.update) == tx
+    tx, alike, other = (wrap(stepax.adamw(rate)) for rate in (0.1, 0.1, 0.2))
+    # One that is given a new function each time is another one, and as unpickled.
+    ways = WAYS if tx == alike else {k: WAYS[k] for k in WAYS.keys() - {"pickle"}}
+    assert tx == alike or " at 0x" in repr(tx.recipe.bound)
+    ones = (tx, alike) if tx == alike else (tx,)
+    pairs = [way(x) for x in ones for way in ways.values()]
+    foreign = [way(x) for x in (tx, alike, other) for way in FOREIGN.values()]
+    for x, y in itertools.product(pairs, pairs):
+        assert x == y and not x != y and hash(x) == hash(y)
+    for x, y in itertools.product(pairs, [way(other) for way in WAYS.values()]):
+        assert x != y and not x == y
+    for x, y in itertools.product(pairs, foreign):
+        is_same = x.init is y[0] and x.update is y[1]
+        assert (x == y) == (y == x) == is_same != (x != y) and (y != x) != is_same
     assert tx._replace(init=stepax.sgd(0.1).init) != tx
+    assert len({*pairs, other}) == 2
 
 
 def init(params):

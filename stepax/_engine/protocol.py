@@ -67,8 +67,10 @@ class GradientTransformation(NamedTuple):
     update: Callable[..., tuple[Updates, OptState]]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GradientTransformation):
-            return NotImplemented
+        # Optax's pair, for which `isinstance` holds, compares as a tuple, and so do we
+        # with it: neither asks how the other was made.  Its hash is another one.
+        if GradientTransformation not in type(other).__mro__:
+            return tuple.__eq__(self, other)  # type: ignore[arg-type]
         return self is other or _identity(self) == _identity(other)
 
     def __ne__(self, other: object) -> bool:
