@@ -61,7 +61,9 @@ def strict():
         return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         yield
-    assert not jax.config.read("jax_enable_x64"), "the test left 64-bit numbers switched on"
+    assert not jax.config.read("jax_enable_x64"), (
+        "the test left 64-bit numbers switched on"
+    )
 
 
 @pytest.fixture

@@ -56,10 +56,10 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
     import torch
 
     make, is_clipped, is_scheduled = MADE[case]
-    place = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    tensors = [torch.nn.Parameter(torch.tensor(p, **place)) for p in params]
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    tensors = [torch.nn.Parameter(torch.tensor(p, device=place)) for p in params]
     for p, g in zip(tensors, gradients, strict=True):
-        p.grad = torch.tensor(g, **place)
+        p.grad = torch.tensor(g, device=place)
     found: dict[str, Callable] = {}
     state = None
     for name, how in HOW.items():
