@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from . import signatures
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +61,7 @@ def bind(
 def explained(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, which says as much of a call that it cannot take as `bind` does."""
 
-    signature = inspect.signature(f)
+    signature = signatures.signature(f)
 
     @ft.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,9 +16,11 @@ from jax.typing import ArrayLike
 from . import reduce
 from .control import varying
 from .numerics import abs_sq, root, strong
+from .signatures import NAMES
 
 
 AxisName: TypeAlias = str | tuple[str, ...] | PartitionSpec | None
+NAMES["AxisName"] = AxisName
 
 
 class Parts:

@@ -4,12 +4,13 @@ The arithmetic of a pass is done in this dtype and rounded once, at its end.
 """
 
 import functools as ft
-import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+from .signatures import signature
 
 
 P = ParamSpec("P")
@@ -67,7 +68,7 @@ def mixing(f: Callable[P, R]) -> Callable[P, R]:
             return f(*args, **kwargs)
 
     shown: Any = mixed
-    shown.__signature__ = inspect.signature(f)  # for tools that do not unwrap
+    shown.__signature__ = signature(f)  # for tools that do not unwrap
     return mixed
 
 

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from .calls import explained
 from .meshes import on_mesh, placed
+from .signatures import NAMES
 from .twin import _Meta, twin
 
 
@@ -27,6 +28,12 @@ else:  # `Any` is a class at run time, where programs expect an alias
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
 ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+NAMES |= {
+    "ArrayTree": ArrayTree,
+    "Schedule": Schedule,
+    "ScalarOrSchedule": ScalarOrSchedule,
+    "MaskOrFn": MaskOrFn,
+}
 
 
 class TransformInitFn(Protocol):

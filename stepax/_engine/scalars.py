@@ -20,6 +20,7 @@ import numpy as np
 from . import hints
 from .protocol import Transformation
 from .ranges import ANY, RANGES, Range
+from .signatures import signature
 
 
 _KEYS = ("key", "seed", "random_seed", "axis")
@@ -83,7 +84,7 @@ class Scalars:
     def __init__(self, factory: Callable, own: Mapping[str, Range]):
         self.name = factory.__name__
         self.factory = factory
-        self.signature = inspect.signature(factory)
+        self.signature = signature(factory)
         self.own = own
 
     @cached_property

@@ -1,13 +1,12 @@
 """Schedules that know the call that made them."""
 
 import functools as ft
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, cast
 
 from jax.typing import ArrayLike
 
-from . import calls
+from . import calls, signatures
 from .frozen import copied
 from .protocol import Schedule
 from .recipe import Recipe
@@ -58,7 +57,7 @@ class MadeSchedule:
 
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
-    name, signature = factory.__qualname__, inspect.signature(factory)
+    name, signature = factory.__qualname__, signatures.signature(factory)
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:

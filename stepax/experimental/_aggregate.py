@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine import errors
+from .._engine.calls import explained
 from .._engine.compose import build
 from .._engine.control import branch
 from .._engine.leafwise import keep_dtypes, map_gradients, zeros_like_updates
@@ -60,6 +61,7 @@ class Aggregator(GradientTransformationExtraArgs):
     """
 
 
+@explained
 def process(
     preprocessor: GradientTransformation,
     aggregator: Aggregator | GradientTransformation,
@@ -124,6 +126,7 @@ def _takes_keywords(aggregator):
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
+@explained
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
     """An aggregator that takes the mean over examples.
 
@@ -179,6 +182,7 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
     return build(Rule(leaf, AccumulateAvgUpdatesState, slots, shared, once))
 
 
+@explained
 def average_incrementally_updates(
     per_elt_axis: Axis, accumulation_steps: int
 ) -> Aggregator | GradientTransformation:
@@ -206,6 +210,7 @@ def average_incrementally_updates(
     return Aggregator(init, update)
 
 
+@explained
 def get_batch_size_from_per_elt_updates(
     per_elt_updates: Updates, per_elt_axis: int | Sequence[int]
 ) -> int:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine.calls import explained
 from .._engine.chain import chain
 from .._engine.moments import bias_correction
 from .._engine.numerics import abs_sq, has_numbers, safe_increment, widen
@@ -64,6 +65,7 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     sum_sq_diff_grads: Any
 
 
+@explained
 def get_per_element_mean_and_sum_sq_diff_grads(
     per_elt_axis: int | Sequence[int] = 0, accumulation_steps: int = 1
 ) -> Aggregator:
@@ -180,6 +182,7 @@ def track_per_element_mean_and_variance_with_ema(
     return transformation(init, update)
 
 
+@explained
 def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     """The running means of gradient and variance, without the zeros they started from.
 
@@ -203,6 +206,7 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
 
+@explained
 def add_mean_variance_to_opt(
     opt: GradientTransformation,
     ema_decay: ArrayLike = 0.9,
