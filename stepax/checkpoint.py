@@ -181,7 +181,10 @@ def from_optax(
     params: a template, as in `restore`; where `source` has none, they are kept.
     step: which one of a directory; the newest by default.
     keys: the names of parameters and state in `source`.
-    tx, renamed, missing, extra: as in `restore`.
+    tx: the transformation that will take the state.
+    renamed: from paths of parameters there to their paths in `params`.
+    missing, extra: what becomes of arrays that only one side has: "error" lists them,
+        "fresh" makes and "drop" leaves them out; see `restore`.
 
     Without classes, a slot is known by the fields beside it and its path.  The step is
     that of the directory or of a "step" in `source`, and else 0.
@@ -222,6 +225,7 @@ def from_torch(
     and for the `weight_decay` of all but AdamW `chain(add_decayed_weights(...), ...)`.
 
     state_dict: of a `torch.optim` optimizer, `optimizer.state_dict()`.
+    tx: what does the same here, as above.
     params: a template, as in `restore`.
     names: paths of the parameters here, in PyTorch's order; or from PyTorch's names to
         them, where the optimizer was given named parameters.  Those are taken as they

@@ -172,7 +172,8 @@ def micro_vmap(
     out_axes: 0.
     microbatch_size: how many examples are mapped at a time; `None` for all.
     vmap_fn: used in place of `jax.vmap`.
-    accumulator, num_real_microbatches: as for `microbatch`.
+    accumulator: how results are combined; see `microbatch`.
+    num_real_microbatches: how many are evaluated, the first ones; all if `None`.
 
     Raises ValueError for other `out_axes`; the function it returns where sizes do not
     fit.
@@ -224,13 +225,16 @@ def micro_grad(
 
         Σ transform_fn(∇ fun(params, example))   over examples, or what `accumulator` is
 
-    fun: returns a number, or a pair of it and something else if `has_aux`.
+    fun: returns a number.
+    has_aux: whether `fun` returns a pair of that and something else.
     argnums: the arguments to differentiate in.
     batch_argnums: the arguments that have a first axis of examples; keywords have one.
     keep_batch_dim: whether `fun` is given batches of one example, or the example.
     transform_fn: of the gradient of each example, such as clipping.
     metrics_fn: of the same, to something small that is returned for each example.
-    microbatch_size, accumulator, num_real_microbatches: as for `microbatch`.
+    microbatch_size: how many examples are taken at a time; `None` for all.
+    accumulator: how gradients are combined; see `microbatch`.
+    num_real_microbatches: how many are evaluated, the first ones; all if `None`.
 
     Returns a function like `fun`, whose result are the gradients and an `Aux`.
     """

@@ -54,7 +54,10 @@ if not TYPE_CHECKING:
 
 @scheduled
 def constant_schedule(value: ArrayLike) -> Schedule:
-    """Keep one value, from step 0 for ever; a single count gets it as it is."""
+    """Keep one value, from step 0 for ever; a single count gets it as it is.
+
+    value: the value.
+    """
 
     def schedule(count):
         if np.ndim(count) == 0:
@@ -74,6 +77,10 @@ def linear_schedule(
     """Go from one value to another in a line: `polynomial_schedule` with power 1.
 
     value(t) = I + (E - I) (t - B) / T;  it is I from 0 to B, and E from B + T on
+
+    init_value, end_value: `I` and `E`.
+    transition_steps: `T`; if it is not positive the value stays at `I`.
+    transition_begin: `B`, the steps before the change starts; negative means 0.
     """
     steps, begin = transition_steps, transition_begin
     return polynomial_schedule(init_value, end_value, 1, steps, begin)
@@ -189,7 +196,9 @@ def piecewise_interpolate_schedule(
     value(0) = I;  from the last boundary on, I times all scales
 
     interpolate_type: "linear" or "cosine", else ValueError.
-    init_value, boundaries_and_scales: as in `piecewise_constant_schedule`.
+    init_value: `I`.
+    boundaries_and_scales: `{boundary: scale}`, in any order; ValueError for a scale
+        that is negative, TypeError for a boundary that is no number.
     """
     if interpolate_type not in ("linear", "cosine"):
         raise ValueError(
@@ -378,7 +387,7 @@ def warmup_exponential_decay_schedule(
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> Schedule:
-    """Rise in a line, then follow `exponential_decay`, which explains the rest.
+    """Rise in a line, then follow `exponential_decay`.
 
     value(t) = I + (P - I) t / W   for t <= W
     value(t) = P rate^((t - W - B) / T)   for t >= W + B
@@ -386,6 +395,10 @@ def warmup_exponential_decay_schedule(
 
     init_value, peak_value: `I` and `P`.
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
+    transition_steps, transition_begin: `T` and `B`, counted from the end of the rise.
+    decay_rate: the rate; if it is 0 the value stays at `P`; ValueError if negative.
+    staircase: whether the value changes every `T` steps only.
+    end_value: `E`, where the decay stops; nowhere if `None`.
     """
     decay = exponential_decay(
         peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value

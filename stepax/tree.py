@@ -77,25 +77,37 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
 
 @explained
 def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
-    """x + y + ..., leaf by leaf."""
+    """x + y + ..., leaf by leaf.
+
+    tree_x, tree_y, other_trees: trees of one structure.
+    """
     return _map(lambda *xs: ft.reduce(operator.add, xs), tree_x, tree_y, *other_trees)
 
 
 @explained
 def sub(tree_x: Any, tree_y: Any) -> Any:
-    """x - y, leaf by leaf."""
+    """x - y, leaf by leaf.
+
+    tree_x, tree_y: trees of one structure.
+    """
     return _map(operator.sub, tree_x, tree_y)
 
 
 @explained
 def mul(tree_x: Any, tree_y: Any) -> Any:
-    """x y, leaf by leaf and element by element."""
+    """x y, leaf by leaf and element by element.
+
+    tree_x, tree_y: trees of one structure.
+    """
     return _map(operator.mul, tree_x, tree_y)
 
 
 @explained
 def div(tree_x: Any, tree_y: Any) -> Any:
-    """x / y, leaf by leaf and element by element."""
+    """x / y, leaf by leaf and element by element.
+
+    tree_x, tree_y: trees of one structure.
+    """
     return _map(operator.truediv, tree_x, tree_y)
 
 
@@ -104,6 +116,7 @@ def scale(scalar: ArrayLike, tree: Any) -> Any:
     """scalar x, for each leaf x.
 
     scalar: a number; one with a dtype takes part in promotion.
+    tree: its leaves are arrays or numbers.
     """
     return _map(lambda x: scalar * x, tree)
 
@@ -112,6 +125,7 @@ def scale(scalar: ArrayLike, tree: Any) -> Any:
 def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     """x + scalar y, leaf by leaf; `None` where `tree_x` is.
 
+    tree_x, tree_y: x and y, trees of one structure.
     scalar: a number; one with a dtype takes part in promotion.
     """
     scalar = jnp.asarray(scalar)
@@ -126,13 +140,19 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
 
 @explained
 def conj(tree: Any) -> Any:
-    """The complex conjugate of each leaf."""
+    """The complex conjugate of each leaf.
+
+    tree: its leaves are arrays or numbers.
+    """
     return _map(jnp.conj, tree)
 
 
 @explained
 def real(tree: Any) -> Any:
-    """The real part of each leaf."""
+    """The real part of each leaf.
+
+    tree: its leaves are arrays or numbers.
+    """
     return _map(jnp.real, tree)
 
 
@@ -142,6 +162,7 @@ def clip(
 ) -> Any:
     """min(max(x, min_value), max_value), for each leaf x.
 
+    tree: its leaves are real arrays or numbers.
     min_value, max_value: the bounds; `None` for no bound.
 
     Raises ValueError for complex leaves, which have no order.
@@ -154,6 +175,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
     """x where the condition holds, y elsewhere, leaf by leaf.
 
     condition: a boolean, or an array of them that broadcasts with every leaf.
+    tree_x, tree_y: x and y, trees of one structure.
     """
     return _map(lambda x, y: jnp.where(condition, x, y), tree_x, tree_y)
 
@@ -162,6 +184,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
 def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     """Repeat each leaf along new leading axes.
 
+    tree: its leaves are arrays or numbers.
     shape: the lengths of the new axes.
     """
     return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
@@ -171,6 +194,7 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
 def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
     """A tree of one value, in the shapes of `tree`.
 
+    tree: gives the structure and the shapes.
     fill_value: the value.
     dtype: of the result; `None` keeps that of each leaf.
     """
@@ -181,6 +205,7 @@ def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) 
 def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of zeros, in the shapes of `tree`.
 
+    tree: gives the structure and the shapes.
     dtype: of the result; `None` keeps that of each leaf.
     """
     return _like(jnp.zeros_like, tree, dtype)
@@ -190,6 +215,7 @@ def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
 def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of ones, in the shapes of `tree`.
 
+    tree: gives the structure and the shapes.
     dtype: of the result; `None` keeps that of each leaf.
     """
     return _like(jnp.ones_like, tree, dtype)
@@ -206,6 +232,7 @@ def _like(make, tree, dtype):
 def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     """Each leaf in another dtype.
 
+    tree: its leaves are arrays or numbers.
     dtype: of the result; `None` keeps that of each leaf.
     """
     return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
@@ -215,6 +242,7 @@ def cast(tree: Any, dtype: DTypeLike | None) -> Any:
 def cast_like(tree: Any, other_tree: Any) -> Any:
     """Each leaf in the dtype of the corresponding leaf of another tree.
 
+    tree: its leaves are arrays or numbers.
     other_tree: a tree of the same structure; where it has no dtype, that is kept.
     """
 
@@ -234,6 +262,7 @@ def _cast(x, dtype):
 def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
     """The dtype of the leaves; the default one of floats for an empty tree.
 
+    tree: its leaves are arrays or numbers.
     mixed_dtype_handler: what to do with leaves of several dtypes.  `None` raises,
         "promote" gives the one that JAX promotes all to, "highest" and "lowest" the
         ones among them to which, and from which, all others can be promoted.
@@ -284,7 +313,10 @@ def _lower(a, b):
 
 @explained
 def size(tree: Any) -> int:
-    """The number of elements of all leaves together."""
+    """The number of elements of all leaves together.
+
+    tree: its leaves are arrays or numbers.
+    """
     leaves = jax.tree.leaves(tree)
     return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
 
@@ -299,6 +331,7 @@ def allclose(
 ) -> jax.Array | bool:
     """Whether |x - y| <= atol + rtol |y| for all elements of all leaves.
 
+    a, b: the trees of x and of y, of one structure.
     rtol, atol: relative and absolute tolerance, >= 0.
     equal_nan: whether NaN equals NaN.
     """
@@ -315,7 +348,10 @@ def allclose(
 
 @explained
 def global_norm(updates: Any) -> jax.Array:
-    """The Euclidean norm of a tree; the former name of `norm`."""
+    """The Euclidean norm of a tree; the former name of `norm`.
+
+    updates: a tree of arrays or numbers.
+    """
     deprecated.warn("global_norm")
     return norm(updates)
 
@@ -325,6 +361,7 @@ def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
     """A tree of independent random keys, one for each leaf.
 
     rng_key: the key to split.
+    target_tree: gives the structure.
     """
     treedef = jax.tree.structure(target_tree)
     return treedef.unflatten(jax.random.split(rng_key, treedef.num_leaves))
@@ -340,6 +377,7 @@ def random_like(
     """A tree of random numbers, in the shapes of `target_tree`.
 
     rng_key: split into one key for each leaf.
+    target_tree: gives the structure and the shapes.
     sampler: called as `sampler(key, shape, dtype)`, and with the keyword `out_sharding`
         if it has one.
     dtype: of the result; `None` keeps that of each leaf.
@@ -359,7 +397,10 @@ def random_like(
 
 @explained
 def unwrap_random_key_data(input_tree: Any) -> Any:
-    """The tree with the data of random keys, as integers, in place of the keys."""
+    """The tree with the data of random keys, as integers, in place of the keys.
+
+    input_tree: a tree, in which anything else stays as it is.
+    """
 
     def leaf(x):
         kind = getattr(x, "dtype", np.void)

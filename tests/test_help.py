@@ -1,7 +1,9 @@
 """What `help` says of a public function: short types, and every argument."""
 
 import inspect
+import math
 import pydoc
+import re
 import typing
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stepax._engine.registry import ROWS
 from stepax._engine.signatures import NAMES, text
 from stepax._names import _MODULES
 
@@ -101,3 +104,45 @@ def test_a_changed_signature_is_printed_short_too():
     assert str(changed) == (
         "(learning_rate: ScalarOrSchedule = 0.1) -> GradientTransformationExtraArgs"
     )
+
+
+def explained(f: Callable) -> set[str]:
+    """The names that a docstring explains: `a, b: what they are.`"""
+    lists = re.findall(r"^((?:\w+, )*\w+):\s", inspect.getdoc(f) or "", re.MULTILINE)
+    return {name for names in lists for name in names.split(", ")}
+
+
+@every_function
+def test_every_argument_is_explained(name):
+    f = FUNCTIONS[name]
+    missing = set(inspect.signature(f).parameters) - explained(f) - OTHERS
+    assert not missing
+    elsewhere = re.compile(r": (as in|as for|those of)\s+`(?!jax|numpy)")
+    assert not elsewhere.search(inspect.getdoc(f) or "")
+
+
+# Arguments by any name, which are handed on to functions of the caller's.
+OTHERS = {"kwargs", "extra_args"}
+
+# Lines of a docstring; a screen of 88 columns is `SCREEN` lines high.
+LINES, SCREEN = 25, 45
+LONGER = {
+    "stepax.contrib.muon": 27,  # it has 21 arguments, of two optimizers
+    "stepax.checkpoint.from_torch": 28,  # with a table of PyTorch's optimizers
+}
+
+
+@every_function
+def test_a_docstring_is_short(name):
+    lines = len((inspect.getdoc(FUNCTIONS[name]) or "").splitlines())
+    assert lines <= LONGER.get(name, LINES)
+
+
+OPTIMIZERS = [name for name, row in ROWS.items() if row.kind == "optimizer"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_help_of_an_optimizer_fits_on_one_screen(name):
+    shown = pydoc.plain(pydoc.render_doc(ROWS[name].factory)).rstrip()
+    lines = shown.splitlines()
+    assert sum(max(1, math.ceil(len(line) / 88)) for line in lines) <= SCREEN

@@ -225,6 +225,11 @@ def inject_stateful_hyperparams(
     static_args: str | Iterable[str] = (),
     hyperparam_dtype: DTypeLike | None = None,
 ) -> Callable[..., GradientTransformationExtraArgs]:
-    """The former name of `inject_hyperparams`."""
+    """The former name of `inject_hyperparams`.
+
+    inner_factory: makes a transformation.
+    static_args: names of further parameters that are no hyperparameters.
+    hyperparam_dtype: of the hyperparameters; see `inject_hyperparams` for `None`.
+    """
     deprecated.warn("inject_stateful_hyperparams")
     return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

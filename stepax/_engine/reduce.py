@@ -31,6 +31,7 @@ from .protocol import as_array, is_array, is_none
 def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
     """The sum of all elements of all leaves; 0 for an empty tree.
 
+    tree: its leaves are arrays or numbers.
     associative_reduction: whether to add the sums of the leaves in pairs, which rounds
         less and may run in parallel, and not one after another.
     """
@@ -41,14 +42,20 @@ def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
 
 @explained
 def max(tree: Any) -> ArrayLike:
-    """The largest element of all leaves; -inf for an empty tree."""
+    """The largest element of all leaves; -inf for an empty tree.
+
+    tree: its leaves are arrays or numbers.
+    """
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_highest, _maximum, leaves) if leaves else -jnp.inf
 
 
 @explained
 def min(tree: Any) -> ArrayLike:
-    """The smallest element of all leaves; inf for an empty tree."""
+    """The smallest element of all leaves; inf for an empty tree.
+
+    tree: its leaves are arrays or numbers.
+    """
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
 
@@ -87,6 +94,7 @@ def norm(
     Σ |x|         for `ord` 1
     max |x|       for `ord` "inf" or `jnp.inf`
 
+    tree: its leaves are arrays or numbers.
     ord: which norm, one of the above.
     squared: whether to return the square of the norm.
 

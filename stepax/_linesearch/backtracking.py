@@ -110,9 +110,11 @@ def scale_by_backtracking_linesearch(
     which is also given the other keywords, and may return a pair of its value and more.
 
     max_backtracking_steps: how often the step may be shortened, at least 1.
+    slope_rtol: part of the decrease along the slope that is asked for, in [0, 1].
     decrease_factor: from one step to the next, in (0, 1).
     increase_factor: from the last step to the first one of the next search, at least 1.
     max_learning_rate: longest step, above 0.
+    atol, rtol: rise of the value that is allowed, absolute and relative, at least 0.
     store_grad: whether to keep the gradient for `value_and_grad_from_state`.
     verbose: whether to print why a search fails.
 

@@ -153,8 +153,10 @@ def scale_by_zoom_linesearch(
 
     max_linesearch_steps: most evaluations of the function, at least 1.
     max_learning_rate: longest step, above 0.
+    tol: slack in both conditions, at least 0.
     increase_factor: from one step to the next in search of an interval, at least,
         above 1; at most it is 5, or this if that is more.
+    slope_rtol, curv_rtol: factors of the slope, in [0, 1], and at least 0.
     approx_dec_rtol: rise of the value, relative to it, up to which the slope decides.
     stepsize_precision: length of the interval at which a decrease is enough.
     initial_guess_strategy: try the last step first, "keep", or 1, "one".

@@ -54,7 +54,10 @@ def cosine_distance(
 ) -> jax.Array:
     """One less the cosine of the angle between vectors; 0 where they are parallel.
 
-    predictions, targets, epsilon, axis, where: as in `cosine_similarity`.
+    predictions, targets: the vectors, shape [..., size].
+    epsilon: the least squared length to divide by, at least 0.
+    axis: the axis or axes of the vectors; `None` for all.
+    where: which elements count; broadcast to the predictions.
 
     Returns shape [...].  Raises TypeError unless both are of floating point,
     ValueError where shapes do not fit.

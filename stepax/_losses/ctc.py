@@ -29,7 +29,14 @@ def ctc_loss(
 ) -> jax.Array:
     """How unlikely sequences of labels are, whatever their alignment to the frames.
 
-    See `ctc_loss_with_forward_probs`, of which this returns the losses, shape [batch].
+    logits: shape [batch, frames, classes], one of the classes for blanks.
+    logit_paddings: 1 for frames that do not count, else 0; shape [batch, frames].
+    labels: shape [batch, labels], integers below the number of classes.
+    label_paddings: 1 for labels that do not count, which are the last, else 0.
+    blank_id: the class of blanks.
+    log_epsilon: the logarithm that stands for that of 0; finite.
+
+    Returns the losses of `ctc_loss_with_forward_probs`, shape [batch].
     """
     return ctc_loss_with_forward_probs(
         logits,

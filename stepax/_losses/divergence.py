@@ -98,7 +98,12 @@ def convex_kl_divergence(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """Deprecated: write `generalized_kl_divergence`, which has the same arguments."""
+    """Deprecated: write `generalized_kl_divergence`, which has the same arguments.
+
+    log_predictions, targets: as there, shape [..., classes].
+    axis: the axis or axes of the classes; `None` for all.
+    where: which elements count; broadcast to the predictions.
+    """
     deprecated.warn("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 

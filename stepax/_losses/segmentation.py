@@ -95,7 +95,8 @@ def multiclass_generalized_dice_loss(
 
     predictions: logits, shape [batch, ..., classes].
     targets: t, in [0, 1], of that shape.  Classes that are absent take all the weight.
-    smooth, apply_softmax: as in `dice_loss`.
+    smooth: added to the overlap, at least 0.
+    apply_softmax: if not, the predictions are probabilities over the classes.
     ignore_background: whether to leave out class 0, after the weights are found.
 
     Returns a scalar.  Raises ValueError where shapes do not fit or known predictions

@@ -123,7 +123,8 @@ def poly_loss_cross_entropy(
     labels: y, of the same number of classes; probabilities that sum to 1.
     epsilon: what is added to the weight of 1 - p, at least -1; the paper has 2 for
         images, -1 for the detection of objects.
-    axis, where: as in `softmax_cross_entropy`.
+    axis: the axis or axes of the classes; `None` for all.
+    where: which classes count, or which examples; see `softmax_cross_entropy`.
 
     Returns shape [...].  Raises TypeError unless both are of floating point,
     ValueError where shapes do not fit.

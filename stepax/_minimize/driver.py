@@ -44,8 +44,8 @@ def minimize(
 
         p = p + u,   u and the state from `method.update`,   until max |g| <= tol
 
-    fun: of the parameters, and `args`; returns one real number, with `has_aux` a pair
-        of it and more arrays.
+    fun: of the parameters, and `args`; returns one real number.
+    has_aux: whether `fun` returns a pair of that and more arrays.
     x0: the start; floating-point arrays and numbers in it move, all else stays.
     args: further arguments of `fun`, a tuple of them, or the only one; for others of
         these shapes nothing is compiled.

@@ -85,8 +85,10 @@ def acprop(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_acprop`.
+    center_late: whether `nu` gets |g - mu|² of the new mean, as in the paper.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

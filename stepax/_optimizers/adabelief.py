@@ -89,8 +89,10 @@ def adabelief(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_belief`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -71,7 +71,8 @@ def adadelta(
 
     learning_rate: a number, or a schedule of the step; 1 is that of the paper.  With
         `None` the updates are u itself, as in Optax, and have to be subtracted.
-    rho, eps: those of `scale_by_adadelta`.
+    rho: decay of the means of |g|² and |u|², in [0, 1].
+    eps: added inside both roots, above 0; the first update has its size.
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay; see `masked`.
 

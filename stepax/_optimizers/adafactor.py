@@ -79,7 +79,8 @@ def scale_by_factored_rms(
     min_dim_size_to_factor: an array is factored if two of its axes are as long.
     epsilon: added to |g|², above 0.
     decay_rate_fn: from t and `decay_rate` to the decay of the means.
-    axis_name: as in `clip_by_block_rms`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `clip_by_block_rms`.
 
     In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
     `with_state_dtypes`.
@@ -170,17 +171,19 @@ def adafactor(
     with u of `scale_by_factored_rms`, and rms(p) at least 1e-3.
 
     learning_rate: a number, or a schedule of the step; 1 if `None`.
-    min_dim_size_to_factor, decay_rate, decay_offset, eps, factored: those of
-        `scale_by_factored_rms`, which names two of them `step_offset` and `epsilon`.
+    factored, min_dim_size_to_factor: whether to factor the mean square, and of which
+        arrays: those of which two axes are as long.
+    decay_rate, decay_offset: exponent of the decay, in (0, 1), and steps to subtract
+        from t in it.
+    eps: added to |g|², above 0.
     multiply_by_parameter_scale: whether there is a factor rms(p).
     clipping_threshold: largest rms of u, at least 1; none if `None`.
     momentum: decay of the mean, in [0, 1]; there is none if `None`.
     dtype_momentum: stored dtype of the mean.
-    weight_decay_rate: the whole factor of p, not multiplied by the learning rate.
-    weight_decay, weight_decay_rate: numbers at least 0, or schedules of the step; no
-        decay if `None`.
+    weight_decay, weight_decay_rate: factors of p, at least 0, or schedules of the step;
+        the second is not multiplied by the learning rate; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    axis_name: as in `clip_by_block_rms`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`.
 
     In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
     `with_state_dtypes`.

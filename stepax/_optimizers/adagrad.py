@@ -90,6 +90,9 @@ def adagrad(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    initial_accumulator_value: first value of the sum of squares, at least 0.
+    eps: added to the sum or to its root, at least 0.
+    eps_in_sqrt: whether `eps` is added to the sum, before the root is taken.
     weight_decay_mask: which parameters decay; see `masked`.
 
     In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.

@@ -93,8 +93,11 @@ def adam(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_adam`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
@@ -124,7 +127,11 @@ def adamw(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
@@ -156,10 +163,13 @@ def nadam(
     """Adam with Nesterov momentum: `adam` with another default.
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     momentum_decay: for a momentum that grows, as PyTorch's does with 4e-3; see
         `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
-    The others are those of `scale_by_adam`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
@@ -199,8 +209,11 @@ def nadamw(
     """Adam with Nesterov momentum and weight decay: `adamw` with another default.
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_adam`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -66,6 +66,9 @@ def adamax(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1: decay of the mean of g, in [0, 1].
+    b2: how slowly a large gradient is forgotten, in [0, 1].
+    eps: added to |g|, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
@@ -93,7 +96,9 @@ def adamaxw(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2, eps: those of `scale_by_adamax`.
+    b1: decay of the mean of g, in [0, 1].
+    b2: how slowly a large gradient is forgotten, in [0, 1].
+    eps: added to |g|, above 0.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.

@@ -110,8 +110,10 @@ def adan(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2, b3: decay of the means of g, of its change and of squares, in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_adan`.
+    change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
 
     In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
     """

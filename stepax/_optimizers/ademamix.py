@@ -120,8 +120,12 @@ def ademamix(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    b3: decay of the slow mean, in [0, 1], near 1; or a schedule of the step.
+    alpha: weight of the slow mean, at least 0; or a schedule of the step.
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of both means of g; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_ademamix`.
 
     In bfloat16 `m2` and `nu` stand still: keep them wider by `with_state_dtypes`.
     """

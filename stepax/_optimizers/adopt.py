@@ -109,8 +109,13 @@ def adopt(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of the scaled g and of |g|², in [0, 1].
+    eps: lower bound of the root, at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_adopt`.
+    nesterov: whether to look one step ahead with the mean.
+    use_clipping: whether to clip; recommended where training starts.
+    clip_value_fn: from the number of steps taken to the bound, at least 0.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

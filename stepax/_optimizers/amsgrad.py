@@ -103,8 +103,11 @@ def amsgrad(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_amsgrad`.
 
     In bfloat16 `nu` and `nu_max` stand still: keep them wider by `with_state_dtypes`.
     """

@@ -101,9 +101,10 @@ def cocob(
 
     learning_rate: scales gradients, to which the bets do not react unless it changes; a
         number, or a schedule of the step.
+    alpha: the first bet moves by 1 / alpha, above 0.
+    eps: first value of the bound of |g|, at least 0.
     weight_decay: a number at least 0, or a schedule of the step.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_cocob`.
 
     In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stand still: keep
     them wider by `with_state_dtypes`.

@@ -41,7 +41,8 @@ def fromage(
     weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
-    axis_name: as in `scale_by_trust_ratio`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `scale_by_trust_ratio`.
     """
     shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
     step = lambda rate: rate * shrink(rate)

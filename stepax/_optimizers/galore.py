@@ -259,8 +259,14 @@ def galore(
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    rank: directions kept; at least 1, and at most the shorter side.
+    update_proj_gap: steps between new projectors, at least 1.
+    scale: a factor of the updates of matrices.
+    base_optimizer: runs on the projections; by default `scale_by_adam`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    The others are those of `scale_by_galore`.
+    weight_dimension_numbers: which arrays are matrices, and their axes; by default
+        arrays of two axes; see `scale_by_galore`.
+    side: of the matrix that is projected, "long", or "short" as in the paper.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -44,9 +44,12 @@ def lars(
     learning_rate, weight_decay: numbers, or schedules of the step.
     weight_decay_mask, trust_ratio_mask: which parameters decay, and which have their
         steps made proportional; see `masked`.
-    trust_coefficient, eps: as in `scale_by_trust_ratio`.
-    momentum, nesterov: as in `trace`.
-    axis_name: as in `scale_by_trust_ratio`.
+    trust_coefficient: length of a step at a rate of 1 to that of its array; at least 0.
+    eps: added to ‖d‖, at least 0.
+    momentum: what remains of the sum of steps after one, in [0, 1].
+    nesterov: whether to look one step ahead with the sum.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `scale_by_trust_ratio`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -78,9 +81,11 @@ def lamb(
         p = p - learning_rate ‖p‖ / ‖d‖ d
 
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    axis_name: as in `scale_by_trust_ratio`.
-    The others are those of `scale_by_adam`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `scale_by_trust_ratio`.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

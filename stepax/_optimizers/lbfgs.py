@@ -135,9 +135,11 @@ def lbfgs(
 
     learning_rate: a number, or a schedule of the step, by which the updates are
         multiplied before the search; 1 if `None`.
+    memory_size: how many pairs of steps and changes of g are kept, at least 1.
+    scale_init_precond: whether the initial inverse Hessian has their scale, else 1.
     linesearch: a transformation that multiplies descending updates by a step; `None`
         for a step of 1.
-    The others are those of `scale_by_lbfgs`.
+    positive_only: whether to leave out pairs of negative curvature.
     """
     direction = scale_by_lbfgs(
         memory_size, scale_init_precond, positive_only=positive_only

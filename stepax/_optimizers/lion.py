@@ -86,7 +86,8 @@ def lion(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
 
     learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2, mu_dtype: those of `scale_by_lion`.
+    b1, b2: weight of the mean in the mixture with g, and its decay, in [0, 1].
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
     """
     return chain(

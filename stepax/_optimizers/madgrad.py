@@ -96,9 +96,11 @@ def madgrad(
 ) -> GradientTransformationExtraArgs:
     """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
+    learning_rate: a number at least 0, or a schedule of the step.
+    momentum: part of the way that is left over, in [0, 1].
     weight_decay: a number at least 0, or a schedule of the step.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_madgrad`.
+    eps: added to the root and to the learning rate, at least 0.
 
     In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
     """

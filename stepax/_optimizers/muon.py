@@ -126,7 +126,7 @@ def scale_by_muon(
     beta: decay of the mean, in [0, 1].
     eps: added to the norm by which m is divided first, at least 0.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    adaptive: whether to multiply by the dual norm of m.
+    nesterov, adaptive: whether to look one step ahead; to multiply by m's dual norm.
     preconditioning: that norm; "spectral" needs singular values, and is slow.
     weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, or a tree of them
         with `None` for what is no matrix, or a function from the gradients to one; path
@@ -260,12 +260,21 @@ def muon(
         the first if `None`.
     weight_decay, adam_weight_decay: numbers, or schedules of the step.
     weight_decay_mask: which matrices decay; see `masked`.
-    eps, mu_dtype, nesterov: also those of `adamw`.
-    adam_b1, adam_b2, adam_eps_root: as in `adamw`.
+    ns_coeffs: (a, b, c) of all steps, or (n, 3) numbers for n; or "muon", or "dion".
+    ns_steps: steps of the iteration, where `ns_coeffs` does not say; at least 0.
+    beta: decay of the mean, in [0, 1].
+    eps: added to the norm by which m is divided, and as by `adamw`; at least 0.
+    mu_dtype, nesterov: stored dtype of the mean, and whether to look one step ahead.
+    adaptive: whether to multiply by the dual norm of m.
+    preconditioning: that norm; "spectral" needs singular values, and is slow.
+    adam_b1, adam_b2, adam_eps_root: `b1`, `b2` and `eps_root` of `adamw`.
     muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; what
         has `None` is for `adamw`.
     consistent_rms: the root mean square of all steps; 0.2 is about that of Adam.
-    The others are those of `scale_by_muon`.
+    ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
+    sharding: how devices share the iteration: "stack", "none" or "auto".
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`.
+    See `scale_by_muon` for the last two.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

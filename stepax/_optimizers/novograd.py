@@ -68,7 +68,8 @@ def scale_by_novograd(
         of `partition`.
     mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
         In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
-    axis_name: as in `scale_by_trust_ratio`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `scale_by_trust_ratio`.
     """
     in_parts = Parts(axis_name)
     if weight_decay_mask is not None:
@@ -122,7 +123,12 @@ def novograd(
     The weights decay by way of the momentum, as in the paper.
 
     learning_rate: a number, or a schedule of the step.
-    The others are those of `scale_by_novograd`.
+    b1, b2: decay of the sum of g and of the mean of ‖g‖², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay_mask: which parameters decay; see `masked`.
+    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+        `scale_by_trust_ratio`.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -113,7 +113,10 @@ def optimistic_adam(
     weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     optimism: factor of the change; the learning rate if `None`.
-    The others are those of `scale_by_adam`.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
 
@@ -160,7 +163,10 @@ def optimistic_adam_v2(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of r and of its change.
-    The others are those of `scale_by_adam`.
+    b1, b2: decay of the means of g and |g|², in [0, 1].
+    eps, eps_root: added to the root, and inside it; at least 0.
+    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

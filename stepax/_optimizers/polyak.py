@@ -77,9 +77,12 @@ def polyak_sgd(
     u is that of `scale_by_polyak` for the gradient, multiplied by -scaling before.
     The decay does not depend on the step size, which is 0 at the minimum of the loss.
 
+    max_learning_rate: upper bound of the step size, above 0.
     scaling, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_polyak`.
+    f_min: least possible loss.
+    eps: added to ‖g‖², at least 0; a gradient of zeros stays so.
+    variant: "sps", or "sps+" for no step where the loss is below `f_min`.
     """
     return chain(
         sgd(scaling),

@@ -168,10 +168,11 @@ def dpsgd(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    l2_norm_clip, noise_multiplier: as in `differentially_private_aggregate`.
+    l2_norm_clip: the most that an example counts, at least 0.
+    noise_multiplier: deviation of the noise in units of it; no privacy at 0.
     seed: the former name of `key`, deprecated.
     momentum: the decay of `trace`; none if `None`.
-    nesterov: as in `trace`.
+    nesterov: whether to look one step ahead with the sum of `trace`.
     key: a random key, or an integer to make one of.
 
     Raises a `ValueError` unless one of `seed` and `key` is given.

@@ -99,8 +99,11 @@ def radam(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1, b2: decay of the means of g and |g|², in [0, 1]; b2 above 0.6.
+    eps, eps_root: added to the root, and inside it; at least 0.
+    threshold: least number of gradients behind `nu` at which it is used; above 4.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_radam`.
+    nesterov: whether to look one step ahead with the mean.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -157,7 +157,10 @@ def rmsprop(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    decay, eps, initial_scale, eps_in_sqrt, bias_correction: as in `scale_by_rms`.
+    decay: of the mean of |g|², in [0, 1].
+    eps, eps_in_sqrt: added to the divisor, above 0; whether inside the root.
+    initial_scale: first value of `nu`, at least 0.
+    bias_correction: whether to correct `nu` for its start, as Adam does.
     centered: whether to take `scale_by_stddev`.
     momentum, nesterov: the decay of `trace`, none if `None`, and its form.
 

@@ -96,9 +96,11 @@ def rprop(
 
     learning_rate: first step size; of a schedule r, r(0) is, above 0, and u is
         multiplied by r(t) / r(0).
+    eta_minus, eta_plus: factors of the step size, below and above 1.
+    min_step_size, max_step_size: its bounds, above 0.
     weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    The others are those of `scale_by_rprop`.
+    immediate: whether to take a step at once, not when the next gradient agrees.
     """
     first: Any = at(learning_rate, 0)
     descend = scale(-1.0)

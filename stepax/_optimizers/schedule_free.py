@@ -202,10 +202,12 @@ def schedule_free_sgd(
 
     learning_rate: a number, or a schedule of the step.
     warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
+    b1: part of the average in the parameters, in (0, 1].
     weight_decay: a number, or a schedule of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
-    The others are those of `schedule_free`.
+    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
+    state_dtype: stored dtype of z; the parameter's if `None`.
 
     Raises a `ValueError` for a schedule with `warmup_steps`.
     """
@@ -235,10 +237,17 @@ def schedule_free_adamw(
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
 
+    learning_rate, weight_decay: numbers, or schedules of the step.
+    warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
+    b1: part of the average in the parameters, in (0, 1].
     b2: decay of the mean of |g|², in [0, 1].
     eps: added to the root, at least 0.
-    weight_decay: a number at least 0, or a schedule of the step.
-    The others are those of `schedule_free_sgd`, and what it raises.
+    weight_decay_mask: which parameters decay; see `masked`.
+    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
+    state_dtype: stored dtype of z; the parameter's if `None`.
+    first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
+
+    Raises a `ValueError` for a schedule with `warmup_steps`.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

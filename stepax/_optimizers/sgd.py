@@ -77,7 +77,8 @@ def sgd(
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     momentum: the decay of `trace`; none if `None`.
-    nesterov, accumulator_dtype: as in `trace`; unused without momentum.
+    nesterov: whether to look one step ahead with the sum; unused without momentum.
+    accumulator_dtype: stored dtype of the sum; the parameter's if `None`.
     """
     is_plain = momentum is None
     return chain(
@@ -151,7 +152,9 @@ def noisy_sgd(
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    eta, gamma, key, seed: as in `add_noise`.
+    eta, gamma: variance at the first step, and how fast it fades; at least 0.
+    key: a random key, or an integer to make one of.
+    seed: the former name of `key`, deprecated.
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """

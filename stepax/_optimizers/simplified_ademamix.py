@@ -107,9 +107,13 @@ def simplified_ademamix(
 
         p = p - learning_rate (u + weight_decay p)
 
+    u is that of `scale_by_simplified_ademamix`.
+
     learning_rate, weight_decay: numbers, or schedules of the step.
+    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1].
+    alpha: additional weight of the gradient, at least 0; or a schedule of the step.
+    eps, eps_root: added to the root, and inside it; at least 0.
     mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    u and the others are those of `scale_by_simplified_ademamix`.
 
     In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -97,7 +97,11 @@ def yogi(
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
 
     learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    b1: decay of the mean of g, in [0, 1].
+    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1].
+    eps: added to the root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
+    bias_correction: whether to correct the means as Adam does.
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """

@@ -59,6 +59,10 @@ def skip_not_finite(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Skip a gradient that has a NaN or an infinity in it.
 
+    updates: the gradients to judge.
+    gradient_step: how many steps were taken; not looked at.
+    params: the parameters, or `None`; not looked at.
+
     Returns the decision, and a dict of `should_skip` and `num_not_finite`.
     """
     number = count_not_finite(updates)
@@ -75,6 +79,9 @@ def skip_large_updates(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Skip a gradient whose squared norm is max_squared_norm or more, or not finite.
 
+    updates: the gradients to judge.
+    gradient_step: how many steps were taken; not looked at.
+    params: the parameters, or `None`; not looked at.
     max_squared_norm: above 0.
 
     Returns the decision, and a dict of `should_skip` and `norm_squared`.
