@@ -83,16 +83,18 @@ $(MADE):
 	@echo '*' > $(VENV)/.gitignore
 	@touch $@
 
-# uv installs several times as fast as pip, which does it where uv cannot.
+# uv installs several times as fast as pip, which does it where uv cannot, as soon as it
+# is new enough to know dependency groups.
 UV := uv==0.13.9
+PIP := pip>=25.1
 install = { $(BIN)/pip install --quiet $(UV) && \
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e ".[$(1)]"; } || \
-	$(BIN)/pip install --quiet -e ".[$(1)]"
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(1); } || \
+	{ $(BIN)/pip install --quiet '$(PIP)' && $(BIN)/pip install --quiet $(1); }
 
-DEMO := demo
-DISTRIBUTED := demo,checkpoint
-TEST := dev,test
-BENCH := bench
+DEMO := -e '.[demo]'
+DISTRIBUTED := -e '.[demo,checkpoint]'
+TEST := $(DISTRIBUTED) --group dev --group test
+BENCH := $(DEMO) --group bench
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the demonstration needs into $(VENV)'
@@ -106,14 +108,14 @@ $(VENV)/distributed.stamp: $(MADE) pyproject.toml
 
 # PyTorch is an oracle where pip knows a local wheel, as an index brings gigabytes with it.
 local_torch = $$($(BIN)/pip install --quiet --no-index --no-deps torch 2>/dev/null && \
-	echo ,torch)
+	echo --group torch)
 
 $(VENV)/test.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the tests need into $(VENV), a minute or more'
-	@torch=$(local_torch); $(call install,$(TEST)$$torch)
+	@torch=$(local_torch); $(call install,$(TEST) $$torch)
 	@touch $@
 
 $(VENV)/bench.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the benchmark needs into $(VENV), a minute or more'
-	@torch=$(local_torch); $(call install,$(BENCH)$$torch)
+	@torch=$(local_torch); $(call install,$(BENCH) $$torch)
 	@touch $@

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -87,8 +88,8 @@ def test_what_is_not_installed_is_said_and_done_without(
     assert main(["bench", *short]) == 0
     told = capsys.readouterr().out
     for name in ("optax", "torch", "rich", "matplotlib"):
-        assert f"{name} is not installed" in told
-    assert 'pip install "stepax[bench]"' in told
+        line = f"^{name} is not installed, so .*: pip install {name}$"
+        assert re.search(line, told, re.MULTILINE)
     assert "adam" in told and "of optax" not in told
     assert not jax.config.values["jax_enable_compilation_cache"]  # it hides the time
     assert not list(tmp_path.iterdir())

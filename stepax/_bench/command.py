@@ -65,8 +65,7 @@ def _say_what_is_missing(args):
     }
     for name, so in needed.items():
         if importlib.util.find_spec(name) is None:
-            package = "torch" if name == "torch" else '"stepax[bench]"'
-            print(f"{name} is not installed, so {so}: pip install {package}")
+            print(f"{name} is not installed, so {so}: pip install {name}")
 
 
 def _measure_all(pairs, plan, rows, about, args):
