@@ -4,16 +4,16 @@
 PYTHON ?= python3
 JOBS ?= 2
 
-VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 ifeq ($(PYTHON),python3)
 VENV := .venv
 else
-VENV := .venv-$(VERSION)
+VENV := .venv-$(PYTHON_VERSION)
 endif
 BIN := $(VENV)/bin
 
 .PHONY: help demo demo-distributed quick test test-all fuzz check format conformance bench \
-	bench-minimize clean
+	bench-minimize dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -27,6 +27,8 @@ help:
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
 	@echo 'make bench        measure steps beside Optax and PyTorch, in twenty minutes'
 	@echo 'make bench-minimize  compare with other libraries on 109 functions'
+	@echo 'make wheel-test   build the wheel, and run the first program of the README on it'
+	@echo 'make changelog    assemble a section of CHANGELOG.md from changelog.d'
 	@echo 'make clean        remove environments and caches'
 
 demo: $(VENV)/demo.stamp
@@ -70,11 +72,25 @@ bench: $(VENV)/bench.stamp
 bench-minimize: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)
 
+dist: $(VENV)/release.stamp
+	rm -rf dist
+	$(BIN)/python -m build
+
+# In an environment of its own, where nothing else is installed; TAG=v0.1.0 must fit.
+wheel-test: dist
+	$(BIN)/python .ci/wheel.py dist/*.whl $(if $(TAG),--tag '$(TAG)') --run README.md
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+# ARGS=--draft shows the section and changes nothing.
+changelog: $(VENV)/release.stamp
+	$(BIN)/towncrier build --yes --version $(VERSION) $(ARGS)
+
 clean:
 	rm -rf .venv .venv-* .cache .pytest_cache .ruff_cache .hypothesis build dist
 
 # The stamp names the version: `.venv` is rebuilt when python3 becomes another one.
-MADE := $(VENV)/python-$(VERSION).stamp
+MADE := $(VENV)/python-$(PYTHON_VERSION).stamp
 
 $(MADE):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -95,6 +111,7 @@ DEMO := -e '.[demo]'
 DISTRIBUTED := -e '.[demo,checkpoint]'
 TEST := $(DISTRIBUTED) --group dev --group test
 BENCH := $(DEMO) --group bench
+RELEASE := --group release
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the demonstration needs into $(VENV)'
@@ -118,4 +135,9 @@ $(VENV)/test.stamp: $(MADE) pyproject.toml
 $(VENV)/bench.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the benchmark needs into $(VENV), a minute or more'
 	@torch=$(local_torch); $(call install,$(BENCH) $$torch)
+	@touch $@
+
+$(VENV)/release.stamp: $(MADE) pyproject.toml
+	@echo 'installing what a release needs into $(VENV)'
+	@$(call install,$(RELEASE))
 	@touch $@

@@ -3,6 +3,8 @@
 import ast
 import io
 import re
+import runpy
+import shutil
 import statistics
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from pages import run_blocks
 
 import stepax
@@ -21,10 +24,14 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "stepax").rglob("*.py"))
 FILES = sorted(
     file
-    for folder in ("stepax", "tests", "examples", "benchmarks")
+    for folder in (".ci", "stepax", "tests", "examples", "benchmarks")
     for file in (ROOT / folder).rglob("*.py")
 )
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIG["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+CHECK = runpy.run_path(str(ROOT / ".ci/wheel.py"))
 
 
 def loaded_by(statement):
@@ -48,8 +55,41 @@ def test_run_time_dependencies_are_jax_and_numpy():
     assert names == {"jax", "numpy"}
 
 
-def test_version_is_said_once_more_and_the_same():
-    assert stepax.__version__ == PROJECT["version"]
+def test_version_is_said_twice_more_and_the_same():
+    assert stepax.__version__ == PROJECT["version"] == CITATION["version"]
+
+
+def test_the_citation_has_what_its_format_requires_and_says_what_the_package_does():
+    required = {"cff-version", "message", "title", "authors"}
+    assert required <= CITATION.keys()
+    assert CITATION["cff-version"] == "1.2.0"
+    assert CITATION["authors"] == PROJECT["authors"]
+    for ours, theirs in {"abstract": "description"}.items() | {
+        (name, name) for name in ("keywords", "license")
+    }:
+        assert CITATION[ours] == PROJECT[theirs]
+
+
+def test_users_are_sent_to_extras_that_there_are():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SOURCES]
+    text = "".join(file.read_text() for file in pages)
+    named = re.findall(r"(?:stepax|\.)\[([a-z,]+)\]\"", text)
+    assert {x for names in named for x in names.split(",")} == set(EXTRAS)
+
+
+def test_the_build_is_the_same_in_the_tests_and_in_a_release():
+    groups = CONFIG["dependency-groups"]
+    assert set(CONFIG["build-system"]["requires"]) <= set(groups["test"])
+    assert all("==" in tool for tool in groups["release"])
+
+
+def test_workflows_name_targets_of_the_makefile():
+    workflows = (ROOT / ".github/workflows").glob("*.yml")
+    told = "".join(file.read_text() for file in workflows)
+    jobs = re.findall(r"run: make ([\w-]+)", told)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "wheel-test" in jobs
+    assert set(jobs) <= set(targets)
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT)))
@@ -124,11 +164,100 @@ def test_functions_are_short():
     assert statistics.quantiles(lengths.values(), n=10)[-1] < 30
 
 
-def test_wheel_holds_the_package_its_licence_and_nothing_else(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_wheel_holds_the_package_its_licence_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     expected = {str(file.relative_to(ROOT)) for file in SOURCES} | {"stepax/py.typed"}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert CHECK["faults"](wheel, f"v{PROJECT['version']}") == []
+
+
+@pytest.mark.parametrize(
+    ("drop", "add", "fault"),
+    [
+        ("stepax/py.typed", None, "stepax/py.typed is missing"),
+        ("stepax/__init__.py", None, "stepax/__init__.py is missing"),
+        (None, "docs/guide.md", "docs/guide.md is neither in stepax/ nor in stepax-"),
+        (None, "stepax/tests/cases.py", "stepax/tests/cases.py is a test"),
+        (None, "stepax/test_layout.py", "stepax/test_layout.py is a test"),
+    ],
+)
+def test_a_wheel_of_other_contents_is_refused(wheel, tmp_path, drop, add, fault):
+    other = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(other, "w") as new:
+        for name in old.namelist():
+            if name != drop:
+                new.writestr(name, old.read(name))
+        if add:
+            new.writestr(add, "")
+    (found,) = CHECK["faults"](other)
+    assert found.startswith(fault)
+
+
+def test_a_release_is_refused_whose_tag_is_another_version(wheel, capsys):
+    assert CHECK["main"]([str(wheel), "--tag", "v99.0"]) == 1
+    assert f"the tag is v99.0, the version {PROJECT['version']}" in (
+        capsys.readouterr().out
+    )
+
+
+def test_the_first_program_of_a_page_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nls\n```\n```python\na = 1\n```\n```python\nb = 2\n```\n")
+    assert CHECK["first_program"](page) == "a = 1\n"
+    page.write_text("```sh\nls\n```\n")
+    with pytest.raises(ValueError, match="there is no block of Python in .*page.md"):
+        CHECK["first_program"](page)
+
+
+def assemble(folder):
+    """Run `make changelog` in a folder with all that it reads."""
+    build = ["towncrier", "build", "--yes", "--version", "99.0", "--date", "2000-01-01"]
+    return subprocess.run(
+        [sys.executable, "-m", *build], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def news(tmp_path):
+    for name in ("pyproject.toml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "changelog.d", tmp_path / "changelog.d")
+    return tmp_path
+
+
+def test_every_line_of_every_piece_comes_into_the_changelog(news):
+    folder = news / "changelog.d"
+    (folder / "7.breaking.md").write_text("One.\nTwo.\n\nThree.\n")
+    (folder / "8.deprecation.md").write_text("Four.\n")
+    kept = {"README.md", "template.md.jinja"}
+    pieces = [file for file in folder.iterdir() if file.name not in kept]
+    lines = [x for file in pieces for x in file.read_text().splitlines() if x]
+    before = (news / "CHANGELOG.md").read_text()
+    done = assemble(news)
+    assert done.returncode == 0, done.stderr
+    assert {file.name for file in folder.iterdir()} == kept
+    after = (news / "CHANGELOG.md").read_text()
+    head, _, section = after.partition("\n## [99.0] - 2000-01-01\n")
+    assert before.startswith(head)
+    assert "\n### Breaking\n\n- One.\n- Two.\n- Three.\n\n### Deprecated\n" in section
+    shown = [x[2:] for x in section.splitlines() if x.startswith("- ")]
+    old = [x[2:] for x in before.splitlines() if x.startswith("- ")]
+    assert sorted(shown) == sorted(lines + old)
+
+
+def test_a_piece_of_no_kind_is_an_error_and_loses_nothing(news):
+    (news / "changelog.d/7.changed.md").write_text("Lost.\n")
+    done = assemble(news)
+    assert done.returncode != 0
+    assert "7.changed.md" in done.stderr
+    assert (news / "CHANGELOG.md").read_text() == (ROOT / "CHANGELOG.md").read_text()
