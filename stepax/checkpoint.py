@@ -69,7 +69,8 @@ def save(
     keep: how many of the newest are kept; all, by default.
     wait: if false, this returns as soon as the arrays are copied, and a thread writes
         them.  The next call for this directory waits for it, as `wait` and the end of
-        the process do, and raises what went wrong.
+        the process do, and raises what went wrong.  Python 3.12.0 and 3.12.1 need
+        `wait` before the end.
 
     Raises a `ValueError` for a step that is not after those in the directory, where the
     names on the paths of two arrays are the same, where parameters and state are given

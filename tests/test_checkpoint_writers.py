@@ -329,6 +329,14 @@ if kind == "raises":
 """
 
 
+# Mended in 3.12.2; until then `wait` is needed, see `save`.
+ends_early = pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 2),
+    reason="no thread may start once a process ends: python/cpython#113964",
+)
+
+
+@ends_early
 @pytest.mark.parametrize(("kind", "status"), [("ends", 0), ("raises", 3)])
 def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):
     ended = run_here(END, tmp_path, kind, capture_output=True, text=True)
@@ -336,6 +344,7 @@ def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):
     assert latest_step(tmp_path) == 1 and names(tmp_path) == ["1"]
 
 
+@ends_early
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(tmp_path):
     ended = run_here(END, tmp_path, "fails", capture_output=True, text=True)
     assert "No space left on device" in ended.stderr
