@@ -160,8 +160,12 @@ def test_a_step_that_is_not_made_is_not_counted(x64):
     assert seen == list(range(1, int(found.steps) + 1))
     again = solve(problem("penalty 2 10"), max_steps=int(found.steps))
     assert found.history is not None
-    for name in ("params", "value", "steps", "evaluations"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
+    assert (found.steps, found.evaluations) == (again.steps, again.evaluations)
+    # A program that keeps a history may be fused otherwise.
+    for name in ("params", "value"):
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(again, name), rtol=1e-13
+        )
     values = np.asarray(found.history.value)
     assert np.isfinite(values).sum() == int(found.steps) + 1
     assert values[int(found.steps)] < values[int(found.steps) - 1]
