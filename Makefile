@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
-	@echo 'make quick        run two cases of each test, in two minutes or three'
+	@echo 'make quick        run two cases of each test, in about five minutes'
 	@echo 'make test         run the tests'
 	@echo 'make test-all     run them with all cases of the large products'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
