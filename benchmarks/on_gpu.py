@@ -12,7 +12,6 @@ import concurrent.futures
 import functools as ft
 import statistics
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from cases import TREES, gradients, make, rows
 from keywords import keywords
 
 import stepax
+from stepax._bench.measure import timed
 
 
 LIMIT = {"float32": 1e-4, "bfloat16": 0.1}
@@ -71,12 +71,7 @@ def compare(dtype, some):
 
 
 def median(f, rounds=15):
-    seconds = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        jax.block_until_ready(f())
-        seconds.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(seconds)
+    return 1e3 * statistics.median(timed(f)[1] for _ in range(rounds))
 
 
 def offloaded(n=16, side=2000):

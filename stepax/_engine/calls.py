@@ -68,21 +68,12 @@ def explained(f: Callable[P, R]) -> Callable[P, R]:
         try:
             return f(*args, **kwargs)
         except TypeError:
-            if _fits(signature, args, kwargs):
-                raise
-        raise TypeError(_misuse(f.__qualname__, signature, args, kwargs))
+            bind(f.__qualname__, signature, args, kwargs)  # raises if it is the call
+            raise
 
     shown: Any = call
     shown.__signature__ = signature  # for tools that do not unwrap
     return call
-
-
-def _fits(signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]) -> bool:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
 
 
 _HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -52,10 +52,14 @@ def update_moment_per_elem_norm(
 
 
 def _update_moment(power, updates, moments, decay):
+    return _map(lambda g, m: (1 - decay) * power(g) + decay * m, updates, moments)
+
+
+def _map(f, updates, moments):
     def leaf(g, m):
         if g is None or not has_numbers(g):
             return g if g is None else m
-        return (1 - decay) * power(g) + decay * m
+        return f(g, m)
 
     return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
 
@@ -73,13 +77,8 @@ def update_infinity_moment(
     decay: how much of the past is kept in each step, in [0, 1].
     eps: added to what is compared, >= 0.
     """
-
-    def leaf(g, m):
-        if g is None or not has_numbers(g):
-            return g if g is None else m
-        return jnp.maximum(jnp.abs(g) + eps, decay * m)
-
-    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
+    largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
+    return _map(largest, updates, moments)
 
 
 @explained
