@@ -14,38 +14,13 @@ from . import (
     tree as tree,
     tree_utils as tree_utils,
 )
-from ._engine import deprecated as _deprecated
-from ._engine.apply import (
-    apply_updates as apply_updates,
-    incremental_update as incremental_update,
-    periodic_update as periodic_update,
-)
-from ._engine.chain import chain as chain, named_chain as named_chain
-from ._engine.hyper import (
-    InjectHyperparamsState as InjectHyperparamsState,
-    InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
-    inject_hyperparams as inject_hyperparams,
-    inject_stateful_hyperparams as inject_stateful_hyperparams,
-)
-from ._engine.numerics import (
+from ._engine.arrays.numerics import (
     safe_increment as safe_increment,
     safe_int32_increment as safe_int32_increment,
     safe_norm as safe_norm,
     safe_root_mean_squares as safe_root_mean_squares,
 )
-from ._engine.partition import (
-    MaskedState as MaskedState,
-    MultiTransformState as MultiTransformState,
-    PartitionState as PartitionState,
-    freeze as freeze,
-    identity as identity,
-    masked as masked,
-    multi_transform as multi_transform,
-    partition as partition,
-    selective_transform as selective_transform,
-    set_to_zero as set_to_zero,
-)
-from ._engine.protocol import (
+from ._engine.base.protocol import (
     ArrayTree as ArrayTree,
     EmptyState as EmptyState,
     GradientTransformation as GradientTransformation,
@@ -64,8 +39,14 @@ from ._engine.protocol import (
     init_empty_state as init_empty_state,
     with_extra_args_support as with_extra_args_support,
 )
-from ._engine.stateful import WrappedSchedule as WrappedSchedule
-from ._engine.strict import strict as strict
+from ._engine.base.stateful import WrappedSchedule as WrappedSchedule
+from ._engine.functions import deprecations as _deprecated
+from ._engine.inspect.keywords import strict as strict
+from ._engine.trees.apply import (
+    apply_updates as apply_updates,
+    incremental_update as incremental_update,
+    periodic_update as periodic_update,
+)
 from ._linear_algebra import (
     matrix_inverse_pth_root as matrix_inverse_pth_root,
     nnls as nnls,
@@ -174,11 +155,6 @@ from ._optimizers.lion import (
     lion as lion,
     scale_by_lion as scale_by_lion,
 )
-from ._optimizers.lookahead import (
-    LookaheadParams as LookaheadParams,
-    LookaheadState as LookaheadState,
-    lookahead as lookahead,
-)
 from ._optimizers.nadam import (
     ScaleByNadamState as ScaleByNadamState,
     scale_by_nadam as scale_by_nadam,
@@ -226,18 +202,6 @@ from ._optimizers.sm3 import (
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
 from ._scale_gradient import scale_gradient as scale_gradient
-from ._transforms.accumulate import (
-    MultiSteps as MultiSteps,
-    MultiStepsState as MultiStepsState,
-    ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
-    skip_large_updates as skip_large_updates,
-    skip_not_finite as skip_not_finite,
-)
-from ._transforms.average import (
-    AverageParamsState as AverageParamsState,
-    average_params as average_params,
-    averaged_params as averaged_params,
-)
 from ._transforms.clip import (
     AdaptiveGradClipState as AdaptiveGradClipState,
     ClipByGlobalNormState as ClipByGlobalNormState,
@@ -249,12 +213,6 @@ from ._transforms.clip import (
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
-from ._transforms.conditional import (
-    ConditionallyMaskState as ConditionallyMaskState,
-    ConditionallyTransformState as ConditionallyTransformState,
-    conditionally_mask as conditionally_mask,
-    conditionally_transform as conditionally_transform,
-)
 from ._transforms.constrain import (
     NonNegativeParamsState as NonNegativeParamsState,
     keep_params_nonnegative as keep_params_nonnegative,
@@ -263,33 +221,11 @@ from ._transforms.decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
     add_decayed_weights as add_decayed_weights,
 )
-from ._transforms.finite import (
-    ApplyIfFiniteState as ApplyIfFiniteState,
-    apply_if_finite as apply_if_finite,
-)
-from ._transforms.layout import flatten as flatten
-from ._transforms.loss_scale import (
-    DynamicLossScaleState as DynamicLossScaleState,
-    dynamic_loss_scale as dynamic_loss_scale,
-)
-from ._transforms.master import (
-    MasterWeightsState as MasterWeightsState,
-    master_weights as master_weights,
-)
 from ._transforms.mean import (
     ApplyEvery as ApplyEvery,
     EmaState as EmaState,
     apply_every as apply_every,
     ema as ema,
-)
-from ._transforms.monitor import (
-    MonitorState as MonitorState,
-    ObserveState as ObserveState,
-    SnapshotState as SnapshotState,
-    measure_with_ema as measure_with_ema,
-    monitor as monitor,
-    observe as observe,
-    snapshot as snapshot,
 )
 from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
 from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
@@ -309,16 +245,80 @@ from ._transforms.scale import (
     scale_by_schedule as scale_by_schedule,
     scale_by_sign as scale_by_sign,
 )
-from ._transforms.spikes import (
-    SkipSpikesState as SkipSpikesState,
-    skip_spikes as skip_spikes,
-)
-from ._transforms.state_dtypes import with_state_dtypes as with_state_dtypes
 from ._transforms.stateless import (
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
 )
-from ._transforms.stochastic import (
+from ._wrappers.accumulate import (
+    MultiSteps as MultiSteps,
+    MultiStepsState as MultiStepsState,
+    ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
+)
+from ._wrappers.average import (
+    AverageParamsState as AverageParamsState,
+    average_params as average_params,
+    averaged_params as averaged_params,
+)
+from ._wrappers.chain import chain as chain, named_chain as named_chain
+from ._wrappers.conditional import (
+    ConditionallyMaskState as ConditionallyMaskState,
+    ConditionallyTransformState as ConditionallyTransformState,
+    conditionally_mask as conditionally_mask,
+    conditionally_transform as conditionally_transform,
+)
+from ._wrappers.finite import (
+    ApplyIfFiniteState as ApplyIfFiniteState,
+    apply_if_finite as apply_if_finite,
+)
+from ._wrappers.flatten import flatten as flatten
+from ._wrappers.inject import (
+    InjectHyperparamsState as InjectHyperparamsState,
+    InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
+    inject_hyperparams as inject_hyperparams,
+    inject_stateful_hyperparams as inject_stateful_hyperparams,
+)
+from ._wrappers.lookahead import (
+    LookaheadParams as LookaheadParams,
+    LookaheadState as LookaheadState,
+    lookahead as lookahead,
+)
+from ._wrappers.loss_scale import (
+    DynamicLossScaleState as DynamicLossScaleState,
+    dynamic_loss_scale as dynamic_loss_scale,
+)
+from ._wrappers.master import (
+    MasterWeightsState as MasterWeightsState,
+    master_weights as master_weights,
+)
+from ._wrappers.monitor import (
+    MonitorState as MonitorState,
+    ObserveState as ObserveState,
+    SnapshotState as SnapshotState,
+    measure_with_ema as measure_with_ema,
+    monitor as monitor,
+    observe as observe,
+    snapshot as snapshot,
+)
+from ._wrappers.partition import (
+    MaskedState as MaskedState,
+    MultiTransformState as MultiTransformState,
+    PartitionState as PartitionState,
+    freeze as freeze,
+    identity as identity,
+    masked as masked,
+    multi_transform as multi_transform,
+    partition as partition,
+    selective_transform as selective_transform,
+    set_to_zero as set_to_zero,
+)
+from ._wrappers.spikes import (
+    SkipSpikesState as SkipSpikesState,
+    skip_spikes as skip_spikes,
+)
+from ._wrappers.state_dtypes import with_state_dtypes as with_state_dtypes
+from ._wrappers.stochastic import (
     StochasticRoundingState as StochasticRoundingState,
     stochastic_rounding as stochastic_rounding,
 )
@@ -360,8 +360,8 @@ if _typing.TYPE_CHECKING:
         projections as projections,
         second_order as second_order,
     )
-    from ._engine.describe import describe as describe
-    from ._engine.values import hyperparams as hyperparams
+    from ._engine.inspect.describe import describe as describe
+    from ._engine.inspect.hyperparams import hyperparams as hyperparams
     from ._minimize.driver import minimize as minimize
     from ._minimize.result import (
         MinimizeHistory as MinimizeHistory,

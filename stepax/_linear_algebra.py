@@ -23,9 +23,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from . import tree as trees
-from ._engine import errors
-from ._engine.calls import explained
-from ._engine.numerics import highest, strong, widen
+from ._engine.arrays.numerics import highest, strong, widen
+from ._engine.functions.calls import explained
+from ._engine.trees import errors
 
 
 HIGHEST = jax.lax.Precision.HIGHEST

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._engine import errors
-from ._engine.protocol import is_none
+from ._engine.base.protocol import is_none
+from ._engine.trees import errors
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.calls import explained
-from ._engine.numerics import widen
+from ._engine.arrays.numerics import widen
+from ._engine.functions.calls import explained
 
 
 class MultiNormalDiagFromLogScale:

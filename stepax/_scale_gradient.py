@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.calls import explained
-from ._engine.numerics import has_numbers
-from ._engine.protocol import is_array
+from ._engine.arrays.numerics import has_numbers
+from ._engine.base.protocol import is_array
+from ._engine.functions.calls import explained
 
 
 @explained

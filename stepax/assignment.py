@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._engine.calls import explained
-from ._engine.numerics import widen
+from ._engine.arrays.numerics import widen
+from ._engine.functions.calls import explained
 from ._names import attributes
 
 

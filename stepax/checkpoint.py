@@ -19,8 +19,8 @@ from ._checkpoint import foreign, of_torch, plain, steps, store, write
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._checkpoint.order import require_order
-from ._engine.calls import explained
-from ._engine.protocol import GradientTransformation, OptState, Params, require
+from ._engine.base.protocol import GradientTransformation, OptState, Params, require
+from ._engine.functions.calls import explained
 from ._names import attributes
 
 

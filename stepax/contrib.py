@@ -36,7 +36,6 @@ from ._optimizers.madgrad import (
     madgrad as madgrad,
     scale_by_madgrad as scale_by_madgrad,
 )
-from ._optimizers.mechanic import MechanicState as MechanicState, mechanize as mechanize
 from ._optimizers.momo import (
     MomoAdamState as MomoAdamState,
     MomoState as MomoState,
@@ -55,12 +54,6 @@ from ._optimizers.private import (
     dpsgd as dpsgd,
 )
 from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
-from ._optimizers.sam import (
-    NormalizeState as NormalizeState,
-    SAMState as SAMState,
-    normalize as normalize,
-    sam as sam,
-)
 from ._optimizers.schedule_free import (
     ScheduleFreeState as ScheduleFreeState,
     schedule_free as schedule_free,
@@ -83,7 +76,14 @@ from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,
 )
-from ._transforms.split_complex import (
+from ._wrappers.mechanic import MechanicState as MechanicState, mechanize as mechanize
+from ._wrappers.sam import (
+    NormalizeState as NormalizeState,
+    SAMState as SAMState,
+    normalize as normalize,
+    sam as sam,
+)
+from ._wrappers.split_complex import (
     SplitRealAndImaginaryState as SplitRealAndImaginaryState,
     split_real_and_imaginary as split_real_and_imaginary,
 )

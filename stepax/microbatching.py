@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from ._engine import errors
-from ._engine.calls import explained
-from ._engine.control import varying
-from ._engine.numerics import widen
+from ._engine.arrays.branch import varying
+from ._engine.arrays.numerics import widen
+from ._engine.functions.calls import explained
+from ._engine.trees import errors
 from ._microbatches import (
     Parts,
     axes_of,

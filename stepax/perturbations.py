@@ -19,10 +19,10 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
-from ._engine import errors
-from ._engine.calls import explained
-from ._engine.numerics import has_numbers, strong, widen
-from ._engine.protocol import is_none
+from ._engine.arrays.numerics import has_numbers, strong, widen
+from ._engine.base.protocol import is_none
+from ._engine.functions.calls import explained
+from ._engine.trees import errors
 from ._names import attributes
 
 

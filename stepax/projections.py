@@ -21,12 +21,12 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from . import tree as trees
-from ._engine import errors
-from ._engine.apply import map_pairs
-from ._engine.calls import explained
-from ._engine.numerics import abs_sq, has_numbers, root, strong, widen
-from ._engine.precision import mixing
-from ._engine.protocol import is_array, is_none
+from ._engine.arrays.numerics import abs_sq, has_numbers, root, strong, widen
+from ._engine.arrays.precision import mixing
+from ._engine.base.protocol import is_array, is_none
+from ._engine.functions.calls import explained
+from ._engine.trees import errors
+from ._engine.trees.apply import map_pairs
 from ._names import attributes
 
 

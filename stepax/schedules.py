@@ -20,21 +20,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.hyper import (
+from ._engine.arrays.precision import mixing
+from ._engine.base.protocol import Schedule as Schedule
+from ._engine.base.scheduled import scheduled
+from ._engine.base.stateful import (
+    StatefulSchedule as StatefulSchedule,
+    WrappedSchedule as WrappedSchedule,
+)
+from ._names import attributes
+from ._schedule_phases import corners, nonzero, phase, positive, scales_at
+from ._wrappers.inject import (
     InjectHyperparamsState as InjectHyperparamsState,
     InjectStatefulHyperparamsState as InjectStatefulHyperparamsState,
     inject_hyperparams as inject_hyperparams,
     inject_stateful_hyperparams as inject_stateful_hyperparams,
 )
-from ._engine.phases import corners, nonzero, phase, positive, scales_at
-from ._engine.precision import mixing
-from ._engine.protocol import Schedule as Schedule
-from ._engine.scheduled import scheduled
-from ._engine.stateful import (
-    StatefulSchedule as StatefulSchedule,
-    WrappedSchedule as WrappedSchedule,
-)
-from ._names import attributes
 
 
 __all__ = [

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ._engine import deprecated
-from ._engine.calls import explained
-from ._engine.numerics import abs_sq
+from ._engine.arrays.numerics import abs_sq
+from ._engine.functions import deprecations
+from ._engine.functions.calls import explained
 from ._names import attributes
 
 
@@ -45,7 +45,7 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 
     Returns a tree like `params`.  Raises ValueError for a `v` that does not fit.
     """
-    deprecated.warn("hvp")
+    deprecations.warn("hvp")
     return _product(loss, v, params, inputs, targets)
 
 
@@ -80,7 +80,7 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
     Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.  Takes
     one product with the Hessian for each element.
     """
-    deprecated.warn("hessian_diag")
+    deprecations.warn("hessian_diag")
     flat, unravel = ravel_pytree(params)
 
     def element(i):
@@ -103,7 +103,7 @@ def fisher_diag(
 
     Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.
     """
-    deprecated.warn("fisher_diag")
+    deprecations.warn("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
     return abs_sq(_ravel(gradient))
 

@@ -2,30 +2,9 @@
 
 import typing as _typing
 
-from ._engine.chain import chain as chain, named_chain as named_chain
-from ._engine.partition import (
-    MaskedState as MaskedState,
-    PartitionState as PartitionState,
-    freeze as freeze,
-    masked as masked,
-    partition as partition,
-    selective_transform as selective_transform,
-)
-from ._engine.protocol import MaskedNode as MaskedNode
+from ._engine.base.protocol import MaskedNode as MaskedNode
 from ._names import attributes as _attributes
 from ._optimizers.sgd import TraceState as TraceState, trace as trace
-from ._transforms.accumulate import (
-    MultiSteps as MultiSteps,
-    MultiStepsState as MultiStepsState,
-    ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
-    skip_large_updates as skip_large_updates,
-    skip_not_finite as skip_not_finite,
-)
-from ._transforms.average import (
-    AverageParamsState as AverageParamsState,
-    average_params as average_params,
-    averaged_params as averaged_params,
-)
 from ._transforms.clip import (
     adaptive_grad_clip as adaptive_grad_clip,
     clip as clip,
@@ -36,33 +15,48 @@ from ._transforms.clip import (
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )
-from ._transforms.conditional import (
+from ._transforms.constrain import (
+    NonNegativeParamsState as NonNegativeParamsState,
+    keep_params_nonnegative as keep_params_nonnegative,
+)
+from ._transforms.decay import add_decayed_weights as add_decayed_weights
+from ._transforms.mean import EmaState as EmaState, ema as ema
+from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
+from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
+from ._wrappers.accumulate import (
+    MultiSteps as MultiSteps,
+    MultiStepsState as MultiStepsState,
+    ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
+    skip_large_updates as skip_large_updates,
+    skip_not_finite as skip_not_finite,
+)
+from ._wrappers.average import (
+    AverageParamsState as AverageParamsState,
+    average_params as average_params,
+    averaged_params as averaged_params,
+)
+from ._wrappers.chain import chain as chain, named_chain as named_chain
+from ._wrappers.conditional import (
     ConditionallyMaskState as ConditionallyMaskState,
     ConditionallyTransformState as ConditionallyTransformState,
     ConditionFn as ConditionFn,
     conditionally_mask as conditionally_mask,
     conditionally_transform as conditionally_transform,
 )
-from ._transforms.constrain import (
-    NonNegativeParamsState as NonNegativeParamsState,
-    keep_params_nonnegative as keep_params_nonnegative,
-)
-from ._transforms.decay import add_decayed_weights as add_decayed_weights
-from ._transforms.finite import (
+from ._wrappers.finite import (
     ApplyIfFiniteState as ApplyIfFiniteState,
     apply_if_finite as apply_if_finite,
 )
-from ._transforms.layout import flatten as flatten
-from ._transforms.loss_scale import (
+from ._wrappers.flatten import flatten as flatten
+from ._wrappers.loss_scale import (
     DynamicLossScaleState as DynamicLossScaleState,
     dynamic_loss_scale as dynamic_loss_scale,
 )
-from ._transforms.master import (
+from ._wrappers.master import (
     MasterWeightsState as MasterWeightsState,
     master_weights as master_weights,
 )
-from ._transforms.mean import EmaState as EmaState, ema as ema
-from ._transforms.monitor import (
+from ._wrappers.monitor import (
     MonitorState as MonitorState,
     ObserveState as ObserveState,
     SnapshotState as SnapshotState,
@@ -71,14 +65,20 @@ from ._transforms.monitor import (
     observe as observe,
     snapshot as snapshot,
 )
-from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
-from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
-from ._transforms.spikes import (
+from ._wrappers.partition import (
+    MaskedState as MaskedState,
+    PartitionState as PartitionState,
+    freeze as freeze,
+    masked as masked,
+    partition as partition,
+    selective_transform as selective_transform,
+)
+from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
 )
-from ._transforms.state_dtypes import with_state_dtypes as with_state_dtypes
-from ._transforms.stochastic import (
+from ._wrappers.state_dtypes import with_state_dtypes as with_state_dtypes
+from ._wrappers.stochastic import (
     StochasticRoundingState as StochasticRoundingState,
     stochastic_rounding as stochastic_rounding,
 )

@@ -23,31 +23,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine import deprecated
-from ._engine.calls import explained
-from ._engine.migrate import Migration as Migration, migrate as migrate
-from ._engine.numerics import has_numbers
-from ._engine.packed import Packed as Packed
-from ._engine.packing import pack as pack, unpack as unpack
-from ._engine.protocol import as_array, is_none
-from ._engine.reduce import (
+from ._engine.arrays.numerics import has_numbers
+from ._engine.base.protocol import as_array, is_none
+from ._engine.functions import deprecations
+from ._engine.functions.calls import explained
+from ._engine.trees.migrate import Migration as Migration, migrate as migrate
+from ._engine.trees.pack import pack as pack, unpack as unpack
+from ._engine.trees.packed import Packed as Packed
+from ._engine.trees.reduce import (
     max as max,
     min as min,
     norm as norm,
     sum as sum,
     vdot as vdot,
 )
-from ._engine.search import (
-    get as get,
-    get_all_with_path as get_all_with_path,
-    map_params as map_params,
-    set as set,
-)
-from ._engine.tree_means import (
+from ._engine.trees.running_means import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
+)
+from ._engine.trees.search import (
+    get as get,
+    get_all_with_path as get_all_with_path,
+    map_params as map_params,
+    set as set,
 )
 from ._names import attributes
 
@@ -352,7 +352,7 @@ def global_norm(updates: Any) -> jax.Array:
 
     updates: a tree of arrays or numbers.
     """
-    deprecated.warn("global_norm")
+    deprecations.warn("global_norm")
     return norm(updates)
 
 

@@ -4,8 +4,8 @@ import functools as ft
 from typing import TYPE_CHECKING
 
 from . import tree
-from ._engine import deprecated
-from ._engine.search import NamedTupleKey as NamedTupleKey
+from ._engine.functions import deprecations
+from ._engine.trees.search import NamedTupleKey as NamedTupleKey
 from ._names import attributes
 
 
@@ -59,7 +59,7 @@ tree_zeros_like = tree.zeros_like
 
 if not TYPE_CHECKING:
     __dir__, _other = attributes(__name__)
-    __getattr__ = deprecated.attributes(
+    __getattr__ = deprecations.attributes(
         {
             "tree_scalar_mul": tree_scale,
             "tree_add_scalar_mul": tree_add_scale,

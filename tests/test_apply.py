@@ -10,7 +10,11 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from stepax._engine.apply import apply_updates, incremental_update, periodic_update
+from stepax._engine.trees.apply import (
+    apply_updates,
+    incremental_update,
+    periodic_update,
+)
 
 
 A = jnp.array([0.1, -2.0, 3.0])

@@ -11,8 +11,9 @@ from cases import make
 from keywords import keywords
 
 import stepax
-from stepax._engine import moments, ranges
-from stepax._engine.registry import ROWS
+from stepax._engine.arrays import moments
+from stepax._engine.base import ranges
+from stepax._engine.base.registry import ROWS
 
 
 NEAR_1 = 0.999999

@@ -15,10 +15,10 @@ from runs import compare, equal
 from saved import layers, spread, trained
 
 import stepax
-from stepax._engine.migrate import named
-from stepax._engine.search import open_node
-from stepax._engine.select import names
-from stepax._engine.twin import TWINS
+from stepax._engine.base.optax_types import TWINS
+from stepax._engine.trees.migrate import named
+from stepax._engine.trees.search import open_node
+from stepax._engine.trees.selection import names
 from stepax.checkpoint import from_optax, restore
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from stepax._engine.apply import apply_updates
-from stepax._engine.chain import chain
-from stepax._engine.protocol import EmptyState
+from stepax._engine.base.protocol import EmptyState
+from stepax._engine.trees.apply import apply_updates
 from stepax._optimizers.adam import adam
 from stepax._transforms import clip as ours
+from stepax._wrappers.chain import chain
 
 
 SHAPES = {"w": (5, 7), "b": (7,), "s": (), "k": (2, 3, 4, 5)}

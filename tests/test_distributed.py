@@ -18,8 +18,8 @@ from runs import compare
 import stepax
 import stepax.contrib
 from stepax._distributed.audit import collectives
-from stepax._engine.compose import parts
-from stepax._engine.rule import Rule
+from stepax._engine.step.plan import parts
+from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, init_sharded, offload, state_sharding, zero
 
 

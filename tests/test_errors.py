@@ -108,8 +108,8 @@ def test_a_state_of_another_optimizer(name):
 
 
 def test_a_keyword_that_a_rule_reads():
-    from stepax._engine.compose import build
-    from stepax._engine.rule import Rule
+    from stepax._engine.step.plan import build
+    from stepax._engine.step.rule import Rule
 
     def once(shared, total, extra):
         return extra["value"], shared

@@ -26,7 +26,7 @@ from runs import (
 )
 
 import stepax
-from stepax._engine.leafwise import _total, count_not_finite
+from stepax._engine.step.leafwise import _total, count_not_finite
 
 
 apply_if_finite: Any = stepax.apply_if_finite

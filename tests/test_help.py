@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stepax._engine.registry import ROWS
-from stepax._engine.signatures import NAMES, text
+from stepax._engine.base.registry import ROWS
+from stepax._engine.functions.signatures import NAMES, text
 from stepax._names import _MODULES
 
 

@@ -26,7 +26,7 @@ from injection import (
 )
 
 import stepax
-from stepax._engine.arguments import Call
+from stepax._engine.base.arguments import Call
 
 
 if TYPE_CHECKING:

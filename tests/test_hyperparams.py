@@ -25,7 +25,7 @@ from injection import (
 from runs import no_leaks
 
 import stepax
-from stepax._engine.stateful import StatefulSchedule
+from stepax._engine.base.stateful import StatefulSchedule
 
 
 # --- every factory -------------------------------------------------------------------

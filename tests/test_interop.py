@@ -18,7 +18,7 @@ import pytest
 from pages import run_blocks
 
 import stepax as real_stepax
-from stepax._engine.shown import original
+from stepax._engine.functions.originals import original
 from stepax.interop.optax import install, installed, main, uninstall
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from stepax._engine.chain import chain
-from stepax._engine.search import map_params
+from stepax._engine.trees.search import map_params
 from stepax._optimizers.adam import adam, scale_by_adam
 from stepax._transforms.clip import clip_by_global_norm
-from stepax._transforms.layout import flatten
 from stepax._transforms.mean import ema
+from stepax._wrappers.chain import chain
+from stepax._wrappers.flatten import flatten
 
 
 def random(seed, **dtypes):

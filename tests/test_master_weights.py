@@ -10,7 +10,7 @@ from cases import types
 from runs import eager, equal, parameters
 
 import stepax
-from stepax._transforms.stochastic import _rounded
+from stepax._wrappers.stochastic import _rounded
 
 
 NARROW = ["bfloat16", "float16"]

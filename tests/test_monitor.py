@@ -9,14 +9,14 @@ import numpy as np
 import optax
 import pytest
 
-from stepax._engine.apply import apply_updates
-from stepax._engine.chain import chain
-from stepax._engine.protocol import EmptyState
-from stepax._engine.search import get, map_params
+from stepax._engine.base.protocol import EmptyState
+from stepax._engine.trees.apply import apply_updates
+from stepax._engine.trees.search import get, map_params
 from stepax._optimizers.adam import adam, scale_by_adam
 from stepax._transforms.clip import clip_by_global_norm
 from stepax._transforms.mean import ema
-from stepax._transforms.monitor import (
+from stepax._wrappers.chain import chain
+from stepax._wrappers.monitor import (
     MonitorState,
     SnapshotState,
     measure_with_ema,

@@ -11,9 +11,9 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine import hints
-from stepax._engine.compose import part_of, parts
-from stepax._engine.rule import Rule
+from stepax._engine.functions import annotations
+from stepax._engine.step.plan import part_of, parts
+from stepax._engine.step.rule import Rule
 
 
 NARROW = {"w": jnp.ones((4, 3), jnp.bfloat16), "b": jnp.ones(3, jnp.bfloat16)}
@@ -106,8 +106,8 @@ def test_docstrings_name_what_stands_still(row):
 CHOICES = [
     pytest.param(row, k, id=f"{row.name}-{k}")
     for row in (x.values[0] for x in rows())
-    for k, hint in hints.of_parameters(row.factory).items()
-    if all(x in hint for x in hints.members(jax.typing.DTypeLike))
+    for k, hint in annotations.of_parameters(row.factory).items()
+    if all(x in hint for x in annotations.members(jax.typing.DTypeLike))
 ]
 
 

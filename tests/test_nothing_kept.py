@@ -20,9 +20,9 @@ import stepax as typed
 import stepax.microbatching
 import stepax.perturbations
 import stepax.second_order
-from stepax._engine import hints
-from stepax._engine.arguments import _is_of_number
-from stepax._engine.registry import ROWS
+from stepax._engine.base.arguments import _is_of_number
+from stepax._engine.base.registry import ROWS
+from stepax._engine.functions import annotations
 
 
 stepax: Any = typed  # functions of any arguments are given here
@@ -143,7 +143,7 @@ def given(row, p, hint) -> Callable | None:
 
 
 def flat(parts) -> list:
-    return [x for part in parts for x in hints.members(part)]
+    return [x for part in parts for x in annotations.members(part)]
 
 
 def _of_numbers(function) -> bool:
@@ -159,7 +159,7 @@ def of_rows() -> list:
     found = []
     for row in ROWS.values():
         parameters = inspect.signature(row.factory).parameters
-        for name, hint in hints.of_parameters(row.factory).items():
+        for name, hint in annotations.of_parameters(row.factory).items():
             if (give := given(row, parameters[name], hint)) is not None:
                 found.append((row, name, give))
     return found

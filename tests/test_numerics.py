@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from stepax._engine.numerics import (
+from stepax._engine.arrays.numerics import (
     abs_sq,
     safe_increment,
     safe_int32_increment,

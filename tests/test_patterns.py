@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import stepax
-from stepax._engine import select
+from stepax._engine.trees import selection
 
 
 def dense(n, m):
@@ -43,7 +43,7 @@ DEEP = {
     ],
 )
 def test_the_first_pattern_that_matches_decides(spec, labels):
-    assert select.resolve(spec, DEEP) == labels
+    assert selection.resolve(spec, DEEP) == labels
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_first_pattern_that_matches_decides(spec, labels):
 )  # fmt: skip
 def test_what_does_not_fit_is_named(spec, message):
     with pytest.raises(ValueError, match=message):
-        select.resolve(spec, DEEP)
+        selection.resolve(spec, DEEP)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_mask_is_of_booleans(value, message):
 
 @pytest.mark.parametrize("true", [True, 1, np.True_, np.int8(1), jnp.array(True)])
 def test_what_is_a_boolean_by_another_type_is_one(true):
-    assert select.resolve_mask({"w": true}, {"w": jnp.ones(2)}) == [True]
+    assert selection.resolve_mask({"w": true}, {"w": jnp.ones(2)}) == [True]
 
 
 def test_a_traced_mask_is_refused():
@@ -137,14 +137,14 @@ def out(tree, *left_out):
 
 def test_a_pattern_for_what_is_left_out_is_no_error():
     tree = out({"a": dense(2, 2), "b": dense(2, 2)}, "a/bias", "b/bias")
-    assert select.resolve_mask({"bias": False, "**": True}, tree) == [True, True]
-    assert select.resolve({"a": {"bias": 1, "kernel": 2}, "**": 3}, tree) == [2, 3]
+    assert selection.resolve_mask({"bias": False, "**": True}, tree) == [True, True]
+    assert selection.resolve({"a": {"bias": 1, "kernel": 2}, "**": 3}, tree) == [2, 3]
     whole = out({"a": dense(2, 2), "b": dense(2, 2)}, "a")
-    assert select.resolve({"a": {"bias": 1, "kernel": 2}, "**": 3}, whole) == [3, 3]
-    assert select.resolve({"a/bias": 1, "bias": 2, "**": 3}, whole) == [2, 3]
+    assert selection.resolve({"a": {"bias": 1, "kernel": 2}, "**": 3}, whole) == [3, 3]
+    assert selection.resolve({"a/bias": 1, "bias": 2, "**": 3}, whole) == [2, 3]
 
 
 def test_a_typing_error_is_found_also_where_leaves_are_left_out():
     tree = out({"a": dense(2, 2), "b": dense(2, 2)}, "a/bias", "b/bias")
     with pytest.raises(ValueError, match="`biass` in `mask` matches no leaf.*`bias`"):
-        select.resolve_mask({"biass": False, "**": True}, tree)
+        selection.resolve_mask({"biass": False, "**": True}, tree)

@@ -7,8 +7,8 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.compose import part_of, parts
-from stepax._engine.rule import Rule
+from stepax._engine.step.plan import part_of, parts
+from stepax._engine.step.rule import Rule
 
 
 P = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}

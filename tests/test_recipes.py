@@ -20,8 +20,8 @@ from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.frozen import copied
-from stepax._engine.recipe import recipe
+from stepax._engine.base.frozen import copied
+from stepax._engine.base.recipe import recipe
 
 
 P = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from stepax import inject_hyperparams, schedules
-from stepax._engine.protocol import GradientTransformation, init_empty_state
+from stepax._engine.base.protocol import GradientTransformation, init_empty_state
 
 
 FAR = 2**31 - 1

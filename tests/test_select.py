@@ -16,8 +16,8 @@ from flax import nnx
 from flax.core import FrozenDict
 
 import stepax
-from stepax._engine import select
-from stepax._engine.protocol import is_none
+from stepax._engine.base.protocol import is_none
+from stepax._engine.trees import selection
 
 
 Networks: Any = PPONetworkParams  # a dataclass to a type checker, it is none
@@ -98,7 +98,7 @@ def same_type(tree):
 def named(tree):
     """The path of each leaf that is an array, and its label."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_none)
-    names = [tuple(map(select._name, path)) for path, _ in found]
+    names = [tuple(map(selection._name, path)) for path, _ in found]
     pairs = zip(names, expected(tree), strict=True)
     return [(path, label) for path, label in pairs if label is not None]
 
@@ -152,7 +152,7 @@ PRODUCT = [(t, f) for t in TREES for f in FORMS if has_form(t, f)]
 @pytest.mark.parametrize("tree, form", PRODUCT)
 def test_every_form_gives_the_same_labels(tree, form):
     tree = TREES[tree]()
-    found = select.resolve(FORMS[form](tree), tree)
+    found = selection.resolve(FORMS[form](tree), tree)
     pairs = zip(found, expected(tree), strict=len(found) > 0)
     assert all(x == y for x, y in pairs if y is not None)
 
@@ -214,7 +214,7 @@ LABELS = {
 def test_names_and_prefixes_mean_what_they_say(case):
     tree, spec = LABELS[case]
     tree = TREES[tree]()
-    found = select.resolve(spec, tree)
+    found = selection.resolve(spec, tree)
     pairs = zip(found, expected(tree), strict=True)
     assert all(x == y for x, y in pairs if y is not None)
 
@@ -230,7 +230,7 @@ def test_labels_by_module_names_on_a_named_tuple():
     layers = {"Encoder_0": dense(3, 2), "BCModel_0": {"Dense_0": dense(2, 2)}}
     params = Report({"params": layers}, {"params": {"ResidualPolicy_0": dense(2, 2)}})
     labels = {"Encoder_0": "zero", "BCModel_0": "zero", "ResidualPolicy_0": "adam"}
-    found = select.resolve(labels, params)
+    found = selection.resolve(labels, params)
     assert found == ["zero"] * 4 + ["adam"] * 2
     txs = {"zero": stepax.set_to_zero(), "adam": stepax.adam(1e-2)}
     state = stepax.multi_transform(txs, labels).init(params)
@@ -242,7 +242,7 @@ def test_labels_by_module_names_on_a_named_tuple():
 
 def booleans(spec):
     """A specification of labels as one of a mask: whether the label is "a"."""
-    if select.is_function(spec):
+    if selection.is_function(spec):
         return lambda params: booleans(spec(params))
     to = {"a": True, "b": False, None: None}
     if isinstance(spec, dict):
@@ -329,20 +329,20 @@ def test_values_and_states_are_those_of_optax(tree, consumer):
     ],
 )
 def test_a_callable_is_a_function_unless_it_is_a_tree_with_leaves(spec, is_function):
-    assert select.is_function(spec) is is_function
+    assert selection.is_function(spec) is is_function
 
 
 def test_a_module_of_nothing_but_none_is_a_tree():
     model = TREES["module"]()
     nothing = jax.tree.map(lambda _: None, model)
     with pytest.raises(TypeError, match=r"`mask` for \.layer\.weight is `None`"):
-        select.resolve_mask(nothing, model)
+        selection.resolve_mask(nothing, model)
 
 
 def test_a_partial_may_be_the_parameters():
     params = jax.tree_util.Partial(lambda w, x: w * x, jnp.ones(2))
     labels = jax.tree.map(lambda _: "a", params)
-    assert select.resolve(labels, params) == ["a"]
+    assert selection.resolve(labels, params) == ["a"]
 
 
 def test_a_function_that_is_a_tree_with_leaves_is_told_how_to_be_one():
@@ -355,4 +355,4 @@ def test_a_function_that_is_a_tree_with_leaves_is_told_how_to_be_one():
     with pytest.raises(
         TypeError, match=r"`Rule`, which is callable.*lambda params: mask"
     ):
-        select.resolve_mask(Rule(1.0), {"w": jnp.ones(2)})
+        selection.resolve_mask(Rule(1.0), {"w": jnp.ones(2)})

@@ -14,10 +14,10 @@ from runs import compare, equal, jitted, many, parameters
 
 import stepax
 import stepax.contrib
-from stepax._engine.compose import build
-from stepax._engine.registry import ROWS
-from stepax._engine.rule import Rule
-from stepax._engine.strict import reads, strict as strictly
+from stepax._engine.base.registry import ROWS
+from stepax._engine.inspect.keywords import reads, strict as strictly
+from stepax._engine.step.plan import build
+from stepax._engine.step.rule import Rule
 
 
 strict: Any = strictly

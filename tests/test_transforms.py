@@ -11,9 +11,9 @@ import optax
 import pytest
 from compare import assert_equal, assert_same_structure, leaves, random, run
 
-from stepax._engine.protocol import EmptyState, MaskedNode
-from stepax._engine.registry import ROWS
-from stepax._engine.rule import Rule
+from stepax._engine.base.protocol import EmptyState, MaskedNode
+from stepax._engine.base.registry import ROWS
+from stepax._engine.step.rule import Rule
 from stepax._transforms import (
     constrain,
     mean,

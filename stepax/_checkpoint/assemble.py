@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._engine.errors import some
+from .._engine.trees.errors import some
 from .digest import digest
 from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match

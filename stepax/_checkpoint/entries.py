@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
 
-from .._engine import select
-from .._engine.errors import some
-from .._engine.migrate import named
-from .._engine.protocol import is_array
-from .._engine.twin import TWINS
+from .._engine.base.optax_types import TWINS
+from .._engine.base.protocol import is_array
+from .._engine.trees import selection
+from .._engine.trees.errors import some
+from .._engine.trees.migrate import named
 from .values import kind_of, shape_and_dtype
 
 
@@ -73,7 +73,7 @@ def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
 
 def _entry(leaf: Any) -> Entry:
     steps = [key for key in leaf.where if not isinstance(key, SequenceKey)]
-    where = select.names(steps) if steps else ()
+    where = selection.names(steps) if steps else ()
     shape, dtype = shape_and_dtype(leaf.value)
     kind = kind_of(leaf.value)
     return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._engine.errors import describe
-from .._engine.packing import unpack
+from .._engine.trees.errors import describe
+from .._engine.trees.pack import unpack
 from .assemble import Held
 from .disk import orbax, place
 from .steps import numbered

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .._engine.errors import some
+from .._engine.trees.errors import some
 from .entries import Entry, param_of
 
 

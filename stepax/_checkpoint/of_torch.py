@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._engine import select
-from .._engine.anatomy import Organ, open_up
-from .._engine.chain import Chain, NamedChain
-from .._engine.compose import part_of
-from .._engine.errors import some
-from .._engine.packing import unpack
+from .._engine.inspect.components import Organ, open_up
+from .._engine.step.plan import part_of
+from .._engine.trees import selection
+from .._engine.trees.errors import some
+from .._engine.trees.pack import unpack
+from .._wrappers.chain import Chain, NamedChain
 from .assemble import Held
 from .entries import Entry, entries
 from .place import template_of_state
@@ -64,7 +64,7 @@ def held(
     slots = {}
     for p in found:
         _check(p, owners)
-        turn = any(select.is_match(pattern, p.path) for pattern in patterns)
+        turn = any(selection.is_match(pattern, p.path) for pattern in patterns)
         rate = {} if factor is None else {"momentum_buffer": factor * p.options["lr"]}
         for name, x in _arrays(p, turn):
             kinds = SLOTS[name]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from .._engine.packing import unpack
-from .._engine.search import open_node
-from .._engine.twin import TWINS
+from .._engine.base.optax_types import TWINS
+from .._engine.trees.pack import unpack
+from .._engine.trees.search import open_node
 from .entries import entries
 
 

@@ -13,10 +13,10 @@ from .._distributed.sharding import (
     init_shardings,
     state_sharding,
 )
-from .._engine.meshes import on_mesh, placed
-from .._engine.packed import Packed
-from .._engine.packing import pack, unpack
-from .._engine.protocol import GradientTransformation, arrays_apart
+from .._engine.arrays.placement import on_mesh, placed
+from .._engine.base.protocol import GradientTransformation, arrays_apart
+from .._engine.trees.pack import pack, unpack
+from .._engine.trees.packed import Packed
 from .entries import Entry, entries
 from .values import JAX, kind_of, require_numbers, restored, traceable
 

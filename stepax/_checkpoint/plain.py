@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._engine.errors import some
-from .._engine.packing import unpack
+from .._engine.trees.errors import some
+from .._engine.trees.pack import unpack
 from .disk import sync, sync_names
 from .entries import arrays_of
 from .values import storable

@@ -8,7 +8,7 @@ import uuid
 import warnings
 from typing import Any
 
-from .._engine.calls import level_of_user
+from .._engine.functions.calls import level_of_user
 from . import manifest
 from .disk import is_local, place, sync_names
 from .manifest import Damage

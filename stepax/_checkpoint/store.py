@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.errors import some
+from .._engine.trees.errors import some
 from . import manifest, steps
 from .digest import digest
 from .disk import orbax, place

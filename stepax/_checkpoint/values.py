@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.paths import fits, fitted
-from .._engine.protocol import as_array
+from .._engine.base.protocol import as_array
+from .._engine.trees.paths import fits, fitted
 
 
 PYTHON, SCALAR, NUMPY, JAX = "python", "scalar", "numpy", ""

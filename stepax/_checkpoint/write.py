@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from .._engine.errors import some
-from .._engine.packing import unpack
+from .._engine.trees.errors import some
+from .._engine.trees.pack import unpack
 from . import manifest, steps
 from .digest import digest
 from .disk import orbax, place, sync_names, sync_tree

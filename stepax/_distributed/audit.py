@@ -10,8 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from .._engine.calls import explained
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
     Params,
@@ -19,7 +18,8 @@ from .._engine.protocol import (
     require,
     with_extra_args_support,
 )
-from .._engine.sheets import Printed, Sheet, show_bytes
+from .._engine.functions.calls import explained
+from .._engine.inspect.tables import Printed, Sheet, show_bytes
 from .sharding import init_shapes, init_shardings, mesh_of
 
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.calls import explained
-from .._engine.meshes import on_mesh, placed
-from .._engine.numerics import has_numbers
-from .._engine.protocol import (
+from .._engine.arrays.numerics import has_numbers
+from .._engine.arrays.placement import on_mesh, placed
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
@@ -20,6 +19,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.functions.calls import explained
 
 
 @explained

@@ -7,10 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .._engine import errors
-from .._engine.calls import explained
-from .._engine.flow import Flow, Labels, Part, align, fold
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
     Params,
@@ -19,6 +16,9 @@ from .._engine.protocol import (
     is_none,
     require,
 )
+from .._engine.functions.calls import explained
+from .._engine.step.gradients import Flow, Labels, Part, align, fold
+from .._engine.trees import errors
 
 
 @explained

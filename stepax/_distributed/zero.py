@@ -6,9 +6,8 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._engine.calls import explained
-from .._engine.numerics import has_numbers
-from .._engine.protocol import (
+from .._engine.arrays.numerics import has_numbers
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
@@ -16,6 +15,7 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.functions.calls import explained
 from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 

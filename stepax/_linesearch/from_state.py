@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.calls import explained
-from .._engine.control import branch
-from .._engine.flow import Flow
-from .._engine.leafwise import keep_dtypes
-from .._engine.precision import is_inexact
-from .._engine.search import get
+from .._engine.arrays.branch import branch
+from .._engine.arrays.precision import is_inexact
+from .._engine.functions.calls import explained
+from .._engine.step.gradients import Flow
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.trees.search import get
 from .line import put
 
 

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 
 import jax
 
-from .._engine.control import varying
-from .._engine.packed import join, split
+from .._engine.arrays.branch import varying
+from .._engine.trees.packed import join, split
 
 
 # Entries of an array above which a pass over it takes longer than it takes to start

@@ -23,12 +23,12 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.flow import Flow, align, is_still
-from .._engine.leafwise import keep_dtypes
-from .._engine.meshes import lying_as
-from .._engine.numerics import held, highest, joined, power_of_two
-from .._engine.precision import compute_dtype, mixing, real_dtype
-from .._engine.rule import is_trainable
+from .._engine.arrays.numerics import held, highest, joined, power_of_two
+from .._engine.arrays.placement import lying_as
+from .._engine.arrays.precision import compute_dtype, mixing, real_dtype
+from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.rule import is_trainable
 from ..tree import conj
 from .gather import gather_short
 

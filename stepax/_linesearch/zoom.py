@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import errors
-from .._engine.leafwise import check_gradients, keep_dtypes
-from .._engine.numerics import power_of_two, safe_increment
-from .._engine.protocol import GradientTransformationExtraArgs, transformation
-from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
-from .._engine.registry import public
-from .._engine.rule import zeros_like
-from .._engine.twin import twin
+from .._engine.arrays.numerics import power_of_two, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformationExtraArgs, transformation
+from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
+from .._engine.base.registry import public
+from .._engine.step.leafwise import check_gradients, keep_dtypes
+from .._engine.step.rule import zeros_like
+from .._engine.trees import errors
 from .line import (
     Line,
     Point,

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
-from .._engine import ranges
-from .._engine.calls import explained
+from .._engine.base import ranges
+from .._engine.functions.calls import explained
 from .inputs import fit, floats
 
 

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine import ranges
-from .._engine.calls import explained
-from .._engine.numerics import highest, root
+from .._engine.arrays.numerics import highest, root
+from .._engine.base import ranges
+from .._engine.functions.calls import explained
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes
 from .softmax import log_sum_exp

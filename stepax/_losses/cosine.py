@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
-from .._engine.numerics import root
+from .._engine.arrays.numerics import root
+from .._engine.functions.calls import explained
 from .inputs import Axis, fit, floats, mask, normal_axes
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
+from .._engine.functions.calls import explained
 from .inputs import floats, whole_labels
 from .softmax import log_softmax
 

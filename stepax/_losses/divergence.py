@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import deprecated
-from .._engine.calls import explained
-from .._engine.numerics import logarithm
+from .._engine.arrays.numerics import logarithm
+from .._engine.functions import deprecations
+from .._engine.functions.calls import explained
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
@@ -104,7 +104,7 @@ def convex_kl_divergence(
     axis: the axis or axes of the classes; `None` for all.
     where: which elements count; broadcast to the predictions.
     """
-    deprecated.warn("convex_kl_divergence")
+    deprecations.warn("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
 
 

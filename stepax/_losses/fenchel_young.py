@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
+from .._engine.functions.calls import explained
 from .inputs import fit, floating, floats
 from .softmax import times_log
 

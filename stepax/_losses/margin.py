@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
-from .._engine.numerics import highest
+from .._engine.arrays.numerics import highest
+from .._engine.functions.calls import explained
 from .inputs import at_label, check_same_shape, fit, floats, score_at_label
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
+from .._engine.functions.calls import explained
 from .inputs import broadcast, fit, floats, mask
 from .softmax import left_out, log_softmax, times_log
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import ranges
-from .._engine.calls import explained
+from .._engine.base import ranges
+from .._engine.functions.calls import explained
 from .inputs import check_same_shape, fit, floats
 
 

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
-from .._engine.numerics import quotient
+from .._engine.arrays.numerics import quotient
+from .._engine.functions.calls import explained
 from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.calls import explained
-from .._engine.numerics import highest
+from .._engine.arrays.numerics import highest
+from .._engine.functions.calls import explained
 from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
 
 

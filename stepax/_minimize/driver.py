@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine import errors
-from .._engine.flow import Flow
-from .._engine.protocol import is_array, require
+from .._engine.base.protocol import is_array, require
+from .._engine.step.gradients import Flow
+from .._engine.trees import errors
 from .closure import open_closure
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine import errors
-from .._engine.numerics import strong
-from .._engine.protocol import is_array, is_none
+from .._engine.arrays.numerics import strong
+from .._engine.base.protocol import is_array, is_none
+from .._engine.trees import errors
 
 
 class _Mark(NamedTuple):

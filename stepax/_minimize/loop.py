@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.apply import apply_updates
-from .._engine.leafwise import keep_dtypes
-from .._engine.precision import real_dtype
-from .._engine.protocol import with_extra_args_support
+from .._engine.arrays.precision import real_dtype
+from .._engine.base.protocol import with_extra_args_support
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.trees.apply import apply_updates
 from .._linesearch.line import choose, hold, search_dtype
 from ..tree import conj
 from . import quasi_newton

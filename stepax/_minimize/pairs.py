@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.numerics import joined, root
-from .._engine.precision import compute_dtype
+from .._engine.arrays.numerics import joined, root
+from .._engine.arrays.precision import compute_dtype
 from .._linesearch.line import dot, hold
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.numerics import root
+from .._engine.arrays.numerics import root
 from .._linesearch.line import Point, choose, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine import errors
-from .._engine.calls import explained
+from .._engine.functions.calls import explained
+from .._engine.trees import errors
 from .frame import Frame
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.numerics import power_of_two
+from .._engine.arrays.numerics import power_of_two
 
 
 # Steps between two looks at the value, and those after which BFGS knows enough to say

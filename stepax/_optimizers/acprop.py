@@ -13,20 +13,20 @@ it by sqrt(eps_root), for a step that is 10^5 times too long.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, rest_of_1, square
-from .._engine.numerics import root
-from .._engine.protocol import (
+from .._engine.arrays.moments import bias_correction, ema, rest_of_1, square
+from .._engine.arrays.numerics import root
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
 from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adabelief import ScaleByBeliefState
 
 

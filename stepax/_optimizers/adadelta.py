@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import ema, square
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays.moments import ema, square
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import REAL, Rule
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import REAL, Rule
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 
 
 @twin

@@ -13,26 +13,26 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.manual import AxisName, Parts
-from .._engine.meshes import shard_like
-from .._engine.moments import square
-from .._engine.numerics import inverse_root, safe_increment
-from .._engine.protocol import (
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import inverse_root, safe_increment
+from .._engine.arrays.placement import shard_like
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.array_split import AxisName, Parts
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.clip import clip_by_block_rms
 from .._transforms.decay import decayed
 from .._transforms.mean import ema
 from .._transforms.norm import scale_by_param_block_rms
 from .._transforms.scale import scale, scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 @twin

@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import corrected, corrections, ema, square
-from .._engine.numerics import root
-from .._engine.protocol import (
+from .._engine.arrays.moments import corrected, corrections, ema, square
+from .._engine.arrays.numerics import root
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import AT_LEAST_0
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot, counted
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_0
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
 from .._transforms.decay import add_decayed_weights, decayed, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .nadam import scale_by_nadam
 
 

@@ -9,19 +9,19 @@ Differences from the paper: eps is added to |g|, so that nu is never zero.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import bias_correction, ema
-from .._engine.protocol import (
+from .._engine.arrays.moments import bias_correction, ema
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
 from .._transforms.decay import add_decayed_weights, decayed, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 

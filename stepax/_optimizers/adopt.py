@@ -13,20 +13,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import ema, square
-from .._engine.numerics import root, safe_increment, widen
-from .._engine.protocol import (
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import root, safe_increment, widen
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.numerics import lowest
+from .._engine.arrays.numerics import lowest
 
 
 BLOCK = 64

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._engine import errors, select
-from .._engine.flow import Flow, align
-from .._engine.packed import Packed
-from .._engine.precision import compute_dtype, mixing
-from .._engine.protocol import is_array, is_none
-from .._engine.rule import is_trainable
+from .._engine.arrays.precision import compute_dtype, mixing
+from .._engine.base.protocol import is_array, is_none
+from .._engine.step.gradients import Flow, align
+from .._engine.step.rule import is_trainable
+from .._engine.trees import errors, selection
+from .._engine.trees.packed import Packed
 from .._linesearch.line import put
 
 
@@ -37,7 +37,7 @@ def box_of(lower: Any, upper: Any, flow: Flow, live: list[int]) -> Box:
     dtypes = [jnp.result_type(flow.params[i]) for i in live]
 
     def side(name, bound, nothing):
-        labels = select.resolve(bound, flow.whole_params, name)
+        labels = selection.resolve(bound, flow.whole_params, name)
         if isinstance(flow.whole_params, Packed):
             labels = _joined(labels, flow.whole_params, nothing)
         column = align(flow, treedef.unflatten(labels), name)
@@ -135,7 +135,7 @@ def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
     """
     params = params.unpack() if isinstance(params, Packed) else params
     leaves = jax.tree.leaves(params, is_leaf=is_none)
-    sides = [select.resolve(b, params, k) for k, b in _sides(lower, upper)]
+    sides = [selection.resolve(b, params, k) for k, b in _sides(lower, upper)]
     for i, (p, l, u) in enumerate(zip(leaves, *sides, strict=True)):
         if not is_trainable(p):
             continue

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.protocol import (
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import AT_LEAST_0
-from .._engine.registry import public
-from .._engine.rule import REAL, START, Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_0
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import REAL, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:1705.07795"

@@ -15,18 +15,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import root, safe_increment
-from .._engine.protocol import (
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, number
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, number
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import at
 from .parameter_free import MEAN, decaying, dot, quotient, sums

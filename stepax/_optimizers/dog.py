@@ -17,23 +17,23 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import square
-from .._engine.numerics import root
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import root
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.recipe import recipe
-from .._engine.registry import public
-from .._engine.rule import START, Rule, Slot, copied, number
-from .._engine.twin import twin
+from .._engine.base.recipe import recipe
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import START, Rule, Slot, copied, number
 from .._transforms.decay import decayed, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 from .parameter_free import norm, quotient, sums
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.manual import AxisName
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
+from .._engine.base.registry import public
+from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 @public("optimizer", paper="arXiv:2002.03432")

@@ -18,15 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import errors
-from .._engine.chain import chain
-from .._engine.control import branch
-from .._engine.flow import Flow, align
-from .._engine.meshes import gathered, lying_as
-from .._engine.numerics import safe_increment, widen
-from .._engine.packing import by_leaf
-from .._engine.precision import mixing
-from .._engine.protocol import (
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import safe_increment, widen
+from .._engine.arrays.placement import gathered, lying_as
+from .._engine.arrays.precision import mixing
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -37,12 +34,15 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.ranges import AT_LEAST_1
-from .._engine.registry import public
-from .._engine.rule import Slot, is_trainable
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_1
+from .._engine.base.registry import public
+from .._engine.step.gradients import Flow, align
+from .._engine.step.rule import Slot, is_trainable
+from .._engine.trees import errors
+from .._engine.trees.pack import by_leaf
 from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from . import matrices
 from .adam import scale_by_adam
 

@@ -7,18 +7,18 @@ Learning: Training BERT in 76 minutes (arXiv:1904.00962), Algorithm 2.
 
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.manual import AxisName
-from .._engine.partition import masked
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
+from .._engine.base.registry import public
+from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, either
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import masked
 from .adam import scale_by_adam
 from .sgd import trace
 

@@ -25,27 +25,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine import errors, precision
-from .._engine.chain import chain
-from .._engine.control import branch
-from .._engine.flow import Flow, align, is_still
-from .._engine.leafwise import require_floats
-from .._engine.numerics import quotient, root, safe_increment
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays import precision
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import quotient, root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     transformation,
 )
-from .._engine.ranges import AT_LEAST_1
-from .._engine.registry import public
-from .._engine.rule import zeros_like
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_1
+from .._engine.base.registry import public
+from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.leafwise import require_floats
+from .._engine.step.rule import zeros_like
+from .._engine.trees import errors
 from .._linesearch.gather import gather_short
 from .._linesearch.line import choose, divided, dot, hold, put, scaled_square
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 
 
 @twin

@@ -21,25 +21,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine import errors, precision
-from .._engine.control import branch
-from .._engine.flow import Flow, align, is_still
-from .._engine.leafwise import check_gradients, keep_dtypes, require_floats
-from .._engine.meshes import gathered, lying_as
-from .._engine.numerics import length, root, safe_increment
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays import precision
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import length, root, safe_increment
+from .._engine.arrays.placement import gathered, lying_as
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     require,
     transformation,
     with_extra_args_support,
 )
-from .._engine.ranges import AT_LEAST_1
-from .._engine.registry import public
-from .._engine.rule import zeros_like
+from .._engine.base.ranges import AT_LEAST_1
+from .._engine.base.registry import public
+from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.leafwise import check_gradients, keep_dtypes, require_floats
+from .._engine.step.rule import zeros_like
+from .._engine.trees import errors
 from .._linesearch.line import put
 from .._linesearch.zoom import scale_by_zoom_linesearch
+from .._wrappers.partition import identity
 from . import bounds
 from .bounded_model import compact, minimize, room
 

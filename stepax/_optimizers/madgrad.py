@@ -15,20 +15,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import square
-from .._engine.numerics import safe_increment, widen
-from .._engine.protocol import (
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import safe_increment, widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, START, Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights
+from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:2101.11075"

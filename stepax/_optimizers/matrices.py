@@ -13,10 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine import errors, select
-from .._engine.flow import Flow, align, is_still
-from .._engine.packing import by_leaf
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,
@@ -25,6 +22,9 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.step.gradients import Flow, align, is_still
+from .._engine.trees import errors, selection
+from .._engine.trees.pack import by_leaf
 
 
 class Axes(NamedTuple):
@@ -62,7 +62,7 @@ def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
         return [_PLAIN if _ndim(x) == 2 else None for x in leaves]
     if isinstance(spec, kind):
         spec = treedef.unflatten(spec if _ndim(x) > 1 else None for x in leaves)
-    labels = select.resolve(spec, tree, what, kind)
+    labels = selection.resolve(spec, tree, what, kind)
     axes = []
     for i, (label, x) in enumerate(zip(labels, leaves, strict=True)):
         if label is None or not (is_array(x) or x is None):

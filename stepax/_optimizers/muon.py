@@ -21,13 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.manual import AxisName, Parts
-from .._engine.moments import bias_correction, corrected, ema
-from .._engine.numerics import safe_increment
-from .._engine.partition import partition
-from .._engine.protocol import (
+from .._engine.arrays.moments import bias_correction, corrected, ema
+from .._engine.arrays.numerics import safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -35,13 +32,16 @@ from .._engine.protocol import (
     ScalarOrSchedule,
     is_none,
 )
-from .._engine.recipe import recipe
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot
-from .._engine.stacks import Batched, Sharding, check_sharding
-from .._engine.twin import twin
+from .._engine.base.recipe import recipe
+from .._engine.base.registry import public
+from .._engine.step.array_split import AxisName, Parts
+from .._engine.step.batched import Batched, Sharding, check_sharding
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import partition
 from . import matrices
 from .adam import adamw
 from .orthogonal import NORMS, orthogonalize

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.moments import bias_correction, ema, square
-from .._engine.numerics import root, safe_increment
-from .._engine.protocol import GradientTransformation
-from .._engine.ranges import AT_LEAST_0
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot, number
-from .._engine.twin import twin
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformation
+from .._engine.base.ranges import AT_LEAST_0
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, number
 
 
 @twin

@@ -11,23 +11,23 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.manual import AxisName, Parts, floored_norm
-from .._engine.moments import ema
-from .._engine.numerics import root, safe_increment
-from .._engine.partition import partition, split
-from .._engine.protocol import (
+from .._engine.arrays.moments import ema
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import ANY
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.ranges import ANY
+from .._engine.base.registry import public
+from .._engine.step.array_split import AxisName, Parts, floored_norm
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.scale import at, scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import partition, split
 
 
 @twin

@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.protocol import (
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import ANY
-from .._engine.registry import public
-from .._engine.rule import Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.ranges import ANY
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale, scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adam import scale_by_adam
 
 

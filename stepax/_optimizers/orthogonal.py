@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.moments import square
-from .._engine.numerics import root
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import root
 
 
 def orthogonalize(

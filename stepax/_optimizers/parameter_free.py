@@ -11,17 +11,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import reduce
-from .._engine.partition import masked
-from .._engine.precision import mixing
-from .._engine.protocol import (
+from .._engine.arrays.precision import mixing
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     as_array,
     transformation,
 )
-from .._engine.rule import Slot, is_trainable
+from .._engine.step.rule import Slot, is_trainable
+from .._engine.trees import reduce
+from .._wrappers.partition import masked
 
 
 def sums(total: Any, size: int) -> Any:

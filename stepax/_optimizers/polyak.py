@@ -10,17 +10,17 @@ from typing import Literal
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import square
-from .._engine.protocol import (
+from .._engine.arrays.moments import square
+from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import Rule
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule
 from .._transforms.decay import decayed
+from .._wrappers.chain import chain
 from .sgd import sgd
 
 

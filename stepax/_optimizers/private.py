@@ -18,25 +18,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine import errors
-from .._engine.chain import chain
-from .._engine.flow import Flow, is_float0, is_still
-from .._engine.numerics import widen
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays.numerics import widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     transformation,
 )
-from .._engine.ranges import AT_LEAST_0, CAP
-from .._engine.registry import public
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_0, CAP
+from .._engine.base.registry import public
+from .._engine.step.gradients import Flow, is_float0, is_still
+from .._engine.trees import errors
 from .._transforms.clip import per_example_global_norm_clip
 from .._transforms.decay import decayed
 from .._transforms.noise import chosen_key, typed_key
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 from .sgd import trace
 
 

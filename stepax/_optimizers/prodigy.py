@@ -14,17 +14,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.moments import ema, square
-from .._engine.numerics import root, safe_increment
-from .._engine.protocol import (
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, START, Rule, number
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, START, Rule, number
 from .._transforms.scale import at
 from .dadapt import corrected_rate, scaled_decay
 from .parameter_free import MEAN, decaying, dot, quotient, sums

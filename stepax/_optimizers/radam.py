@@ -9,9 +9,7 @@ Differences from the paper: the threshold for rho is 5 rather than 4.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import (
+from .._engine.arrays.moments import (
     corrected,
     corrections,
     ema,
@@ -20,17 +18,19 @@ from .._engine.moments import (
     rest_of_1,
     square,
 )
-from .._engine.numerics import root
-from .._engine.protocol import (
+from .._engine.arrays.numerics import root
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 

@@ -23,14 +23,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
-from .._engine import errors
-from .._engine.calls import explained
-from .._engine.chain import chain
-from .._engine.compose import Composite, build
-from .._engine.leafwise import map_stored
-from .._engine.numerics import safe_increment
-from .._engine.precision import widened
-from .._engine.protocol import (
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import widened
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -39,14 +35,18 @@ from .._engine.protocol import (
     ScalarOrSchedule,
     require,
 )
-from .._engine.ranges import Range
-from .._engine.recipe import recipe
-from .._engine.registry import public
-from .._engine.rule import Rule, Slot, copied, number
-from .._engine.search import get_all_with_path
-from .._engine.twin import twin
+from .._engine.base.ranges import Range
+from .._engine.base.recipe import recipe
+from .._engine.base.registry import public
+from .._engine.functions.calls import explained
+from .._engine.step.leafwise import map_stored
+from .._engine.step.plan import Composite, build
+from .._engine.step.rule import Rule, Slot, copied, number
+from .._engine.trees import errors
+from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .rmsprop import scale_by_rms
 from .sgd import sgd
 

@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import MOMENTUM
-from .._engine.registry import public
-from .._engine.rule import Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.ranges import MOMENTUM
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.mean import ema
 from .._transforms.noise import add_noise
 from .._transforms.scale import scale_by_learning_rate, scale_by_sign
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 
 
 @twin

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import (
+from .._engine.arrays.moments import (
     NEAR,
     bias_correction,
     bounded_square,
@@ -19,18 +17,20 @@ from .._engine.moments import (
     is_near_1,
     is_number,
 )
-from .._engine.numerics import root, safe_increment
-from .._engine.protocol import (
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, REAL, Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, either
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:2502.02431"

@@ -14,22 +14,22 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import ema, square
-from .._engine.numerics import highest
-from .._engine.protocol import (
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import highest
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import UP_TO_1
-from .._engine.registry import public
-from .._engine.rule import Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.ranges import UP_TO_1
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 @twin

@@ -19,14 +19,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .. import tree
-from .._engine import errors, moments
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.control import branch
-from .._engine.leafwise import keep_dtypes, map_gradients
-from .._engine.moments import ema
-from .._engine.numerics import strong
-from .._engine.protocol import (
+from .._engine.arrays import moments
+from .._engine.arrays.branch import branch
+from .._engine.arrays.moments import ema
+from .._engine.arrays.numerics import strong
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -36,13 +34,16 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.ranges import AT_LEAST_0
-from .._engine.recipe import recipe
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot, counted, is_trainable
-from .._engine.twin import twin
+from .._engine.base.ranges import AT_LEAST_0
+from .._engine.base.recipe import recipe
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes, map_gradients
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot, counted, is_trainable
+from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:2305.14342"

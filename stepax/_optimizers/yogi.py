@@ -10,21 +10,21 @@ both start at a small positive value; `bias_correction=False` leaves that out.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine import moments
-from .._engine.chain import chain
-from .._engine.compose import build
-from .._engine.moments import ema, square
-from .._engine.numerics import root
-from .._engine.protocol import (
+from .._engine.arrays import moments
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import root
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot, counted
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot, counted
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 

@@ -20,14 +20,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.calls import explained
-from .._engine.compose import build
-from .._engine.manual import AxisName, Parts
-from .._engine.moments import square
-from .._engine.numerics import abs_sq, length, root, widen
-from .._engine.protocol import EmptyState, GradientTransformation
-from .._engine.registry import public
-from .._engine.rule import Rule
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import abs_sq, length, root, widen
+from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.registry import public
+from .._engine.functions.calls import explained
+from .._engine.step.array_split import AxisName, Parts
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule
 
 
 ClipState = EmptyState

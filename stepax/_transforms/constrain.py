@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 
-from .._engine.compose import build
-from .._engine.protocol import EmptyState, GradientTransformation
-from .._engine.registry import public
-from .._engine.rule import Rule
+from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule
 
 
 NonNegativeParamsState = EmptyState

@@ -10,19 +10,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.compose import build
-from .._engine.numerics import safe_increment
-from .._engine.partition import masked
-from .._engine.protocol import (
+from .._engine.arrays.numerics import safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     EmptyState,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.ranges import ANY
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule
-from .._engine.twin import twin
+from .._engine.base.ranges import ANY
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule
+from .._wrappers.partition import masked
 from .scale import product
 
 

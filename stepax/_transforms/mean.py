@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.compose import build
-from .._engine.moments import bias_correction, ema as mix
-from .._engine.protocol import GradientTransformation
-from .._engine.ranges import MOMENTUM
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule, Slot, counted
-from .._engine.twin import twin
+from .._engine.arrays.moments import bias_correction, ema as mix
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformation
+from .._engine.base.ranges import MOMENTUM
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot, counted
 
 
 @twin

@@ -4,12 +4,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from .._engine.compose import build
-from .._engine.numerics import any_nan
-from .._engine.protocol import GradientTransformation
-from .._engine.registry import public
-from .._engine.rule import Rule, Slot
-from .._engine.twin import twin
+from .._engine.arrays.numerics import any_nan
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformation
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot
 
 
 @twin

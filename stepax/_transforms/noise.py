@@ -15,14 +15,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine import deprecated, errors
-from .._engine.calls import level_of_user
-from .._engine.leafwise import map_gradients, require_floats
-from .._engine.numerics import safe_increment, widen
-from .._engine.packing import by_leaf
-from .._engine.protocol import GradientTransformation, transformation
-from .._engine.registry import public
-from .._engine.twin import twin
+from .._engine.arrays.numerics import safe_increment, widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformation, transformation
+from .._engine.base.registry import public
+from .._engine.functions import deprecations
+from .._engine.functions.calls import level_of_user
+from .._engine.step.leafwise import map_gradients, require_floats
+from .._engine.trees import errors
+from .._engine.trees.pack import by_leaf
 
 
 @twin
@@ -88,7 +89,7 @@ def chosen_key(key, seed):
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give `key` alone")
     if seed is not None:
-        deprecated.warn("seed")
+        deprecations.warn("seed")
         return seed
     if key is None:
         message = "`key` will be required; it is taken to be 0"

@@ -8,16 +8,16 @@ You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.manual import (
+from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.registry import public
+from .._engine.step.array_split import (
     AxisName,
     Parts,
     floored_norm,
     floored_root_mean_square,
 )
-from .._engine.protocol import EmptyState, GradientTransformation
-from .._engine.registry import public
-from .._engine.rule import Rule
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule
 
 
 ScaleByTrustRatioState = EmptyState

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.numerics import safe_increment
-from .._engine.protocol import GradientTransformationExtraArgs
-from .._engine.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
-from .._engine.registry import public
-from .._engine.rule import Rule, number
-from .._engine.twin import twin
+from .._engine.arrays.numerics import safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import GradientTransformationExtraArgs
+from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.base.registry import public
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, number
 
 
 @twin

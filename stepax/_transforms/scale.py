@@ -8,22 +8,22 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.compose import build
-from .._engine.numerics import safe_increment
-from .._engine.partition import identity
-from .._engine.precision import mixing
-from .._engine.protocol import (
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import mixing
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     Schedule,
 )
-from .._engine.ranges import ANY
-from .._engine.registry import public
-from .._engine.rule import COUNT, Rule
-from .._engine.scheduled import scheduled
-from .._engine.twin import twin
+from .._engine.base.ranges import ANY
+from .._engine.base.registry import public
+from .._engine.base.scheduled import scheduled
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule
+from .._wrappers.partition import identity
 
 
 ScaleState = EmptyState

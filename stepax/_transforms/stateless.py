@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._engine.leafwise import map_gradients
-from .._engine.protocol import (
+from .._engine.base.protocol import (
     GradientTransformation,
     Params,
     Updates,
     init_empty_state,
     transformation,
 )
-from .._engine.registry import public
+from .._engine.base.registry import public
+from .._engine.step.leafwise import map_gradients
 
 
 @public()

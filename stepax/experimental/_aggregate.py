@@ -15,14 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
-from .._engine import errors
-from .._engine.calls import explained
-from .._engine.compose import build
-from .._engine.control import branch
-from .._engine.leafwise import keep_dtypes, map_gradients, zeros_like_updates
-from .._engine.numerics import has_numbers, safe_increment, widen
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import has_numbers, safe_increment, widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -33,9 +29,13 @@ from .._engine.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.recipe import recipe
-from .._engine.rule import Rule, Slot
-from .._engine.twin import twin
+from .._engine.base.recipe import recipe
+from .._engine.functions.calls import explained
+from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot
+from .._engine.trees import errors
+from .._wrappers.partition import identity
 
 
 Axis = int | Sequence[int] | None

@@ -17,21 +17,21 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.calls import explained
-from .._engine.chain import chain
-from .._engine.moments import bias_correction
-from .._engine.numerics import abs_sq, has_numbers, safe_increment, widen
-from .._engine.partition import identity
-from .._engine.protocol import (
+from .._engine.arrays.moments import bias_correction
+from .._engine.arrays.numerics import abs_sq, has_numbers, safe_increment, widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     init_empty_state,
     transformation,
 )
-from .._engine.recipe import recipe
-from .._engine.rule import Slot, is_trainable
-from .._engine.twin import twin
+from .._engine.base.recipe import recipe
+from .._engine.functions.calls import explained
+from .._engine.step.rule import Slot, is_trainable
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 from ._aggregate import (
     Aggregator,
     axes_of,

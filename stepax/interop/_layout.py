@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.numerics import abs_sq as abs_sq
+from .._engine.arrays.numerics import abs_sq as abs_sq
 
 
 VERSION = "0.2.8"  # which libraries compare with what they need

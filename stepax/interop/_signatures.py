@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-from .._engine import shown
+from .._engine.functions import originals
 
 
 # From parameters that Optax lacks to the functions that have them.
@@ -91,5 +91,5 @@ def _twin(f: FunctionType, hidden: frozenset[str]) -> FunctionType:
     }
     twin.__kwdefaults__ = {p.name: p.default for p in kept if p.kind is p.KEYWORD_ONLY}
     twin.__signature__ = signature.replace(parameters=kept)
-    shown.TWINS[twin] = f
+    originals.TWINS[twin] = f
     return twin

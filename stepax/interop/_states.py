@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from .. import contrib, experimental  # noqa: F401  (they bring their states)
-from .._engine.twin import TWINS
+from .._engine.base.optax_types import TWINS
 from ._switch import Alias
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import stepax
 
 from .. import _names
-from .._engine.twin import TWINS
+from .._engine.base.optax_types import TWINS
 from . import _layout
 from ._signatures import like_optax, prepare
 

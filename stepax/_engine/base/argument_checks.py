@@ -1,0 +1,241 @@
+"""What a factory takes where it takes a number or a schedule, and errors that say so.
+
+A hyperparameter is one finite real number.  It is looked at where a factory is called,
+and what a schedule returns at each step: an array would broadcast silently, a boolean
+or a string is not what was meant.  The annotation of a parameter says what it takes.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..functions import annotations
+from ..functions.signatures import signature
+from .protocol import Transformation
+from .ranges import ANY, RANGES, Range
+
+
+_KEYS = ("key", "seed", "random_seed", "axis")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a parameter takes.
+
+    number, schedule, none: whether it takes a scalar, a function to one, and `None`.
+    complex: whether the scalar may be complex.
+    parts: what the members of a tuple are; not looked at where `None`.
+    """
+
+    number: bool = False
+    schedule: bool = False
+    none: bool = False
+    complex: bool = False
+    parts: tuple["Takes | None", ...] = ()
+
+    def __str__(self) -> str:
+        if self.parts:
+            return f"a tuple of {len(self.parts)}"
+        kinds = ["a number"] * self.number + ["a function of the step"] * self.schedule
+        return " or ".join(kinds + ["`None`"] * self.none)
+
+
+def _is_number(hint: list) -> bool:
+    whole = {int, type(None)}.issuperset(hint) and int in hint
+    return whole or float in hint or np.number in hint
+
+
+def _returns_number(hint: Any) -> bool:
+    if typing.get_origin(hint) is not Callable:
+        return False
+    return np.number in annotations.members(typing.get_args(hint)[-1])
+
+
+def _takes(parameter: inspect.Parameter, hint: list) -> Takes | None:
+    """`None` for a parameter that is for something else."""
+    if parameter.name in _KEYS or str in hint or Any in hint:
+        return None
+    none = type(None) in hint or parameter.default is None
+    for pair in (h for h in hint if typing.get_origin(h) is tuple):
+        args = [annotations.members(x) for x in typing.get_args(pair) if x is not ...]
+        parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
+        return Takes(none=none, parts=parts) if any(parts) else None
+    number, schedule = _is_number(hint), any(map(_returns_number, hint))
+    is_complex = parameter.name == "step_size"  # a factor, which may be one
+    found = Takes(number, schedule, none, is_complex)
+    return found if number or schedule else None
+
+
+class Scalars:
+    """The hyperparameters among the arguments of a factory.
+
+    name: of the factory.
+    own: the ranges in which it differs from `RANGES`.
+    """
+
+    def __init__(self, factory: Callable, own: Mapping[str, Range]):
+        self.name = factory.__name__
+        self.factory = factory
+        self.signature = signature(factory)
+        self.own = own
+
+    @cached_property
+    def takes(self) -> dict[str, Takes]:
+        said = annotations.of_parameters(self.factory)
+        parameters = self.signature.parameters
+        found = {k: _takes(p, said[k]) for k, p in parameters.items()}
+        return {k: t for k, t in found.items() if t is not None}
+
+    def checked(
+        self, arguments: Mapping[str, Any], may_inject: bool = False
+    ) -> dict[str, Any]:
+        """The arguments as the factory gets them: schedules are watched.
+
+        may_inject: whether a schedule may be given for any number.
+
+        Raises a `TypeError` or a `ValueError` that names the factory and the argument.
+        """
+        given = dict(arguments)
+        for key in self.takes.keys() & given.keys():
+            subject = f"`{self.name}`: `{key}`"
+            allowed = self.own.get(key) or RANGES.get(key, ANY)
+            takes = self.takes[key]
+            takes = replace(takes, schedule=True) if may_inject else takes
+            given[key] = _argument(subject, given[key], takes, allowed)
+        return given
+
+
+def _argument(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
+    if x is None and takes.none or isinstance(x, Watched):
+        return x
+    if takes.parts:
+        return _tuple(subject, x, takes, allowed)
+    if _is_function(x):
+        if takes.schedule:
+            function: Any = x
+            return Watched(function, subject)
+        raise TypeError(
+            f"{subject} must be {takes}, but is a function; use `inject_hyperparams` "
+            "for a schedule of it"
+        )
+    if not takes.number:
+        raise TypeError(f"{subject} must be {takes}, but is {_shown(x)}")
+    return scalar(subject, x, f"{takes}", allowed, takes.complex)
+
+
+def _tuple(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
+    if isinstance(x, np.ndarray | jax.Array) and x.shape == (len(takes.parts),):
+        return x
+    if not isinstance(x, tuple | list) or len(x) != len(takes.parts):
+        if None in takes.parts:
+            return x  # the factory itself says which words it takes
+        raise TypeError(f"{subject} must be {takes}, but is {_shown(x)}")
+    pairs = zip(x, takes.parts, strict=True)
+    return tuple(
+        y if t is None else _argument(subject, y, t, allowed) for y, t in pairs
+    )
+
+
+def scalar(
+    subject: str,
+    x: Any,
+    wanted: str = "a number",
+    allowed: Range = ANY,
+    is_complex: bool = False,
+) -> Any:
+    """`x`, or the number in an array of one; raises unless it is one real number."""
+    if isinstance(x, bool | np.bool_) or not _is_array_like(x):
+        raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
+    if isinstance(x, Real):
+        return _within(subject, x, x, allowed)
+    x = jnp.asarray(x) if hasattr(x, "__jax_array__") else x
+    dtype, shape = jnp.result_type(x), np.shape(x)
+    kinds = (jnp.floating, jnp.integer, *[jnp.complexfloating] * is_complex)
+    if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        raise TypeError(f"{subject} must be real, but is of dtype {dtype}")
+    if np.prod(shape, dtype=int) != 1:
+        raise ValueError(f"{subject} must be a scalar, but has shape {shape}")
+    x = x.reshape(()) if shape else x
+    if isinstance(x, jax.Array) or jnp.issubdtype(dtype, jnp.complexfloating):
+        return x
+    return _within(subject, x, float(x), allowed)
+
+
+def _within(subject: str, x: Any, value: Any, allowed: Range) -> Any:
+    if value not in allowed:
+        raise allowed.refuse(subject, value)
+    return x
+
+
+def require_array(subject: str, x: Any) -> Any:
+    """`x`; raises unless JAX can make an array of it."""
+    if not _is_array_like(x):
+        raise TypeError(f"{subject} must be a number, but is {_shown(x)}{_hint(x)}")
+    return x
+
+
+def _is_array_like(x: Any) -> bool:
+    numbers = (int, float, complex, np.generic, np.ndarray, jax.Array)
+    return isinstance(x, numbers) or hasattr(x, "__jax_array__")
+
+
+def _is_function(x: Any) -> bool:
+    is_number = _is_array_like(x) or isinstance(x, type | Transformation)
+    return callable(x) and not is_number
+
+
+def _shown(x: Any) -> str:
+    if x is None or isinstance(x, bool):
+        return f"{x}"
+    text = repr(x)
+    shown = text if len(text) < 60 else f"{text[:60]}…"
+    return f"{shown}, a `{type(x).__name__}`"
+
+
+def _hint(x: Any) -> str:
+    if isinstance(x, bytes | str):
+        try:
+            return f"; write {float(x)} without quotes"
+        except ValueError:
+            return ""
+    return ""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A schedule whose values are looked at.
+
+    subject: whose it is, as errors say.
+    """
+
+    schedule: Callable
+    subject: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.value(self.schedule(*args, **kwargs))
+
+    def value(self, x: Any) -> Any:
+        """`x`, which the schedule returned; raises unless it is a number."""
+        return scalar(returned_by(self.subject), x)
+
+    def __repr__(self) -> str:
+        return repr(self.schedule)
+
+
+def returned_by(subject: str) -> str:
+    """How errors name the value of a schedule."""
+    owner, _, argument = subject.rpartition(": ")
+    return f"{owner}: the value of the schedule {argument}"
+
+
+def unwatched(x: Any) -> Any:
+    """A schedule as it was given."""
+    return x.schedule if isinstance(x, Watched) else x

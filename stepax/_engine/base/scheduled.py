@@ -1,0 +1,81 @@
+"""Schedules that know the call that made them."""
+
+import functools as ft
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, cast
+
+from jax.typing import ArrayLike
+
+from ..functions import calls, signatures
+from .frozen import copied
+from .protocol import Schedule
+from .recipe import Recipe
+
+
+P = ParamSpec("P")
+
+
+class MadeSchedule:
+    """A function of the number of steps, and the call that made it.
+
+    Equal calls make equal schedules; one is printed as its call, and pickled so.
+    """
+
+    # No `__dict__`: what wraps a schedule copies that, and is not made by its call.
+    __slots__ = ("__weakref__", "function", "recipe")
+
+    def __init__(self, function: Schedule, recipe: Recipe):
+        self.function = function
+        self.recipe = recipe
+
+    def __call__(self, count: ArrayLike) -> ArrayLike:
+        return self.function(count)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, defaults included."""
+        return copied(dict(self.recipe.bound.arguments))
+
+    @property
+    def __name__(self) -> str:
+        return self.recipe.build.__name__
+
+    def __repr__(self) -> str:
+        return repr(self.recipe)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, MadeSchedule):
+            return self is other
+        return self.recipe.key is not None and self.recipe.key == other.recipe.key
+
+    def __hash__(self) -> int:
+        return id(self) if self.recipe.key is None else hash(self.recipe.key)
+
+    def __reduce__(self) -> tuple:
+        return self.recipe.reduced()
+
+
+def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
+    """Let the schedules that `factory` makes be printed, compared and pickled."""
+    name, signature = factory.__qualname__, signatures.signature(factory)
+
+    @ft.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:
+        taken = tuple(_kept(x) for x in args)
+        named = {k: _kept(x) for k, x in kwargs.items()}
+        bound = calls.bind(name, signature, taken, named)
+        call: Any = factory
+        function = call(*taken, **named)
+        if not callable(function):  # the product of two numbers
+            return function
+        if isinstance(function, MadeSchedule):  # made by another call
+            function = function.function
+        return MadeSchedule(cast(Schedule, function), Recipe(make, factory, bound))
+
+    made: Any = make
+    made.__signature__ = signature  # `inspect.getfullargspec` unwraps nothing
+    return made
+
+
+def _kept(x: Any) -> Any:
+    return copied(list(x) if isinstance(x, Iterator) else x)

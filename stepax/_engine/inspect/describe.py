@@ -1,0 +1,277 @@
+"""What a transformation is made of, what it touches, and what its state costs."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.tree_util import tree_flatten_with_path
+
+from ..base.protocol import (
+    GradientTransformation,
+    OptState,
+    Params,
+    arrays_apart,
+    is_array,
+    is_none,
+    require,
+)
+from ..base.scheduled import MadeSchedule
+from ..functions.calls import explained
+from ..step.gradients import Flow
+from ..trees import selection
+from ..trees.pack import unpack
+from ..trees.paths import join
+from . import narrow_means
+from .components import Organ, open_up
+from .hyperparams import Value, values
+from .keywords import reads
+from .tables import Printed, Sheet, show_bytes
+
+
+# How many paths are listed of the leaves that a part touches, and of all in a text.
+FEW, MANY = 5, 20
+
+
+@dataclass(frozen=True)
+class PartDescription:
+    """One part of a transformation.
+
+    name: the call that made it, without the parts.
+    path: of its state, in that of the whole.
+    leaves: how many parameters it touches.
+    paths: these, if they are few and not all.
+    bytes: of its state, with that of its parts.
+    dtypes: the dtypes of its state.
+    reads: the keywords that its `update` reads; `None` if they are not known.
+    parts: what it is made of.
+    """
+
+    name: str
+    path: str
+    leaves: int
+    paths: tuple[str, ...] | None
+    bytes: int
+    dtypes: tuple[str, ...]
+    reads: tuple[str, ...] | None
+    parts: "tuple[PartDescription, ...]"
+
+    def lines(self, depth: int = 0) -> Iterator[tuple[int, "PartDescription"]]:
+        """It and all below it, with their depths."""
+        yield depth, self
+        for part in self.parts:
+            yield from part.lines(depth + 1)
+
+
+@dataclass(frozen=True)
+class Description(Printed):
+    """What `describe` returns; printed as text, and in colours by `rich`.
+
+    whole: the transformation and its parts.
+    parameters: the bytes of state for each parameter, by its path.
+    shared: the bytes of state that belong to no single parameter.
+    hyperparams: by their paths, with a value and a kind, which is "injected" for those
+        that can be written to the state, "scheduled" or "fixed".
+    warnings: sentences about parts of the state that are stored too narrowly, such as
+        Adam's `nu` in bfloat16, and what to do.
+    """
+
+    whole: PartDescription
+    parameters: dict[str, int]
+    shared: int
+    hyperparams: dict[str, Value]
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, strings and numbers, as JSON has them."""
+        return _plain(dataclasses.asdict(self))
+
+    def tables(self) -> list[Sheet]:
+        """What is printed."""
+        parts = [_row(depth, part) for depth, part in self.whole.lines()]
+        sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
+        rows = [[path, show_bytes(n)] for path, n in sizes[:MANY]]
+        if rest := sizes[MANY:]:
+            rows.append([f"{len(rest)} more", show_bytes(sum(n for _, n in rest))])
+        rows.append(["shared by all", show_bytes(self.shared)])
+        numbers = [
+            [k, "not known" if x.value is None else _show(x.value), x.kind]
+            for k, x in self.hyperparams.items()
+        ]
+        tables = [
+            (["part", "state at", "parameters", "state", "dtypes", "reads"], parts),
+            (["parameter", "state"], rows),
+            (["hyperparameter", "value", "kind"], numbers),
+            (["warning"], [[text] for text in self.warnings]),
+        ]
+        return [table for table in tables if table[1]]
+
+
+@explained
+def describe(
+    tx: GradientTransformation, params: Params, *, state: OptState | None = None
+) -> Description:
+    """What a transformation is made of, what it touches, and what its state costs.
+
+    No step is run, and no array as large as a parameter is made.  Of a transformation
+    of another library it says what its state and signature tell.
+
+    tx: the transformation.
+    params: the parameters, or `jax.ShapeDtypeStruct`s in their place; packed ones are
+        described as if they were not.
+    state: from which to read hyperparameters; those of the first state if `None`.
+
+    Raises a `TypeError` for `tx` that is no transformation, and what its `init` raises.
+    Returns an object to print, whose `to_dict` gives the same as data.
+    """
+    require(tx, "`tx` of `describe`")
+    params, state = unpack((params, state))
+    arrays, rebuild = arrays_apart(params)
+    found: list = []
+
+    def look(arrays):
+        tree = rebuild(arrays)
+        flow = Flow(_gradients(tree), tree)
+        organ = open_up(tx, tx.init(tree), flow)
+        found.extend(_described(organ, flow))
+
+    jax.eval_shape(look, arrays)
+    whole, sizes, shared, numbers, warnings = found
+    return Description(whole, sizes, shared, _values(tx, state, numbers), warnings)
+
+
+def _gradients(params: Any) -> Any:
+    return jax.tree.map(lambda p: p if is_array(p) else None, params)
+
+
+def _described(organ: Organ, flow: Flow) -> list:
+    paths = [selection.names(path) for path, _ in _with_path(flow)]
+    names = ["/".join(path) for path in paths]
+    pairs = zip(names, flow.leaves, strict=True)
+    sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
+    by_length = sorted(filter(None, paths), key=len, reverse=True)
+    for path, x in _arrays(organ.state):
+        owner = next((p for p in by_length if _is_within(p, path)), None)
+        owner = owner and "/".join(owner)
+        if owner in sizes:
+            sizes[owner] += _size(x)
+        else:
+            shared += _size(x)
+    warnings = narrow_means.warnings(organ)
+    return [_part(organ, flow, names), sizes, shared, values(organ), warnings]
+
+
+def _with_path(flow: Flow) -> list:
+    tree = flow.treedef.unflatten(flow.leaves)
+    return tree_flatten_with_path(tree, is_leaf=is_none)[0]
+
+
+def _arrays(state: Any) -> list[tuple[tuple[str, ...], Any]]:
+    below, _ = tree_flatten_with_path(state)
+    return [(selection.names(path), x) for path, x in below if hasattr(x, "dtype")]
+
+
+def _is_within(part: tuple, path: tuple) -> bool:
+    """Whether the names of a parameter are in those of a path, but not its first."""
+    starts = range(1, len(path) - len(part) + 1)
+    return any(path[i : i + len(part)] == part for i in starts)
+
+
+def _size(x: Any) -> int:
+    return x.size * x.dtype.itemsize
+
+
+def _part(organ: Organ, flow: Flow, names: list[str]) -> PartDescription:
+    scope = organ.scope
+    on = [g is not None for g in flow.leaves]
+    if scope is not None:
+        on = [a and bool(b) for a, b in zip(on, scope, strict=True)]
+    touched = [name for name, is_on in zip(names, on, strict=True) if is_on]
+    is_few = len(touched) <= FEW and scope is not None
+    arrays = [x for _, x in _arrays(organ.state)]
+    known = reads(organ.tx)
+    return PartDescription(
+        name=_name(organ),
+        path=join(organ.path),
+        leaves=len(touched),
+        paths=tuple(touched) if is_few else None,
+        bytes=sum(map(_size, arrays)),
+        dtypes=tuple(sorted({str(x.dtype) for x in arrays})),
+        reads=None if known is None else tuple(sorted(known)),
+        parts=tuple(_part(part, flow, names) for part in organ.parts),
+    )
+
+
+def _name(organ: Organ) -> str:
+    recipe = organ.recipe
+    if recipe is None:  # the function in which `update` was written
+        made_in = getattr(organ.tx.update, "__qualname__", type(organ.tx).__name__)
+        return made_in.split(".<locals>")[0].removesuffix(".update")
+    if recipe.title:
+        return _short(recipe.title, 80)
+    numbers = {k: x for k, x in recipe.given.items() if not _holds_parts(x)}
+    shown = ", ".join(f"{k}={_show(x)}" for k, x in numbers.items())
+    return f"{recipe.build.__name__}({shown})"
+
+
+def _holds_parts(x: Any) -> bool:
+    if isinstance(x, dict):
+        x = list(x.values())
+    if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
+        return any(map(_holds_parts, x))
+    return hasattr(x, "init") and hasattr(x, "update")
+
+
+def _values(tx: Any, state: Any, traced: dict[str, Value]) -> dict[str, Value]:
+    """The present values of hyperparameters; `None` where they cannot be known."""
+    try:
+        # Without parameters there is nothing but numbers in a first state.
+        found = values(open_up(tx, tx.init(()) if state is None else state))
+    except Exception:
+        if state is not None:
+            raise
+        found = {}
+    unknown = lambda x: Value(None, x.kind) if isinstance(x.value, Tracer) else x
+    return {k: found.get(k) or unknown(x) for k, x in traced.items()}
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _plain(v) for k, v in x.items()}
+    if isinstance(x, tuple | list):
+        return [_plain(v) for v in x]
+    if x is None or isinstance(x, bool | int | float | str):
+        return x
+    try:
+        found = np.asarray(x)
+    except Exception:  # a random key, or a value that is traced
+        return str(x)
+    return found.tolist() if found.dtype.kind in "biuf" else str(x)
+
+
+def _row(depth: int, part: PartDescription) -> list[str]:
+    listed = f": {', '.join(part.paths)}" if part.paths else ""
+    keywords = "not known" if part.reads is None else ", ".join(part.reads)
+    cells = ["  " * depth + part.name, part.path, f"{part.leaves}{listed}"]
+    return [*cells, show_bytes(part.bytes), ", ".join(part.dtypes), keywords]
+
+
+def _show(x: Any) -> str:
+    if isinstance(x, MadeSchedule):
+        return _short(repr(x), 80)
+    if callable(x):
+        return getattr(x, "__name__", type(x).__name__)
+    if isinstance(x, Tracer):
+        return "…"
+    plain = _plain(x)
+    return _short(f"{plain:.6g}" if isinstance(plain, float) else str(plain), 40)
+
+
+def _short(text: str, most: int) -> str:
+    """With the names of functions alone, and cut where it is too long."""
+    text = re.sub(r"<function (?:\S+\.)?(\S+) at 0x\w+>", r"\1", text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,103 @@
+"""The numbers that a transformation works with, read from its state.
+
+Nothing is added to a step for this: injected hyperparameters are in the state, and what
+a schedule gives follows from the number of steps that is there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..base.arguments import Call
+from ..base.protocol import GradientTransformation, OptState, Schedule, require
+from ..functions.calls import explained
+from ..trees.paths import join
+from ..trees.search import open_node
+from .components import Organ, open_up
+
+
+@dataclass(frozen=True)
+class Value:
+    """A hyperparameter.
+
+    kind: "injected" can be written to the state, "scheduled" follows a schedule, and
+        "fixed" is as the transformation was made.
+    """
+
+    value: Any
+    kind: str
+
+
+@explained
+def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
+    """The hyperparameters of all parts of a transformation, as of the last step.
+
+    Those that are injected are read from the state, and those that schedules give are
+    computed from the number of steps in it: the values that the last step used, and
+    before the first one those that it will use.  All others are the numbers that the
+    parts were made with.  Works on arrays, also under `jit`; a step is not changed.
+
+    tx: the transformation.
+    state: its state.
+
+    Returns a dict from paths, the path of a part in the state and the name of its
+    argument, as in "1/0/b1", to values.
+    """
+    require(tx, "`tx` of `hyperparams`")
+    return {path: x.value for path, x in values(open_up(tx, state)).items()}
+
+
+def values(organ: Organ) -> dict[str, Value]:
+    """The hyperparameters of all parts, by their paths."""
+    return {join(path): x for path, x in _all(organ, frozenset())}
+
+
+def _all(organ: Organ, known: frozenset) -> Iterator[tuple[tuple, Value]]:
+    """known: names that are injected around it, and not as it was made with."""
+    injected = list(_injected(organ.state, organ.path, whole=not organ.parts))
+    yield from injected
+    if organ.is_leaf and not injected:
+        for name, x in _own(organ):
+            if name not in known:
+                yield (*organ.path, name), x
+    known |= {path[-1] for path, _ in injected}
+    for part in organ.parts:
+        yield from _all(part, known)
+
+
+def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Value]]:
+    """whole: whether to look for them inside of the state, too."""
+    found = getattr(state, "hyperparams", None)
+    if isinstance(found, Mapping):
+        scheduled = getattr(state, "hyperparams_states", ())
+        for name, x in found.items():
+            kind = "scheduled" if name in scheduled else "injected"
+            yield (*path, "hyperparams", name), Value(x, kind)
+    if whole:
+        for key, x in open_node(state)[0]:
+            yield from _injected(x, (*path, key), whole)
+
+
+def _own(organ: Organ) -> Iterator[tuple[str, Value]]:
+    """What the arguments of its factory say."""
+    if organ.recipe is None:
+        return
+    call = organ.recipe.bound
+    numbers, schedules = Call(organ.recipe.factory, call.args, call.kwargs).sort(())
+    for name, x in numbers.items():
+        yield name, Value(x, "fixed")
+    parameters = call.signature.parameters
+    given = call.arguments.items()
+    schedules |= {k: f for k, f in given if parameters[k].annotation == Schedule}
+    count = _steps(organ.state)
+    for name, schedule in schedules.items():
+        yield name, Value(None if count is None else schedule(count), "scheduled")
+
+
+def _steps(state: Any) -> Any:
+    """The number of steps before the last one; 0 if there was none."""
+    fields = getattr(state, "_fields", ())  # every tuple has a method `count`
+    names = [name for name in ("count", "step_count") if name in fields]
+    return jnp.maximum(getattr(state, names[0]) - 1, 0) if names else None

@@ -1,0 +1,116 @@
+"""Keywords of `update` that nobody reads.
+
+Libraries pass keywords freely, such as the value of the loss, and an optimizer that has
+no use for one ignores it.  So is a keyword with a typing error, unless one asks.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Transformation,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from ..base.recipe import recipe
+from ..step.plan import parts
+from ..step.rule import Rule
+
+
+def reads(tx: Any) -> frozenset[str] | None:
+    """The keywords of `update` that a transformation reads; `None` if it may be any.
+
+    A rule says what it reads, and a closure of ours by its signature and what it wraps.
+    What others wrote is asked for its signature: if that names no keyword, but takes
+    any, as that of Optax's `chain`, nobody knows.
+    """
+    if isinstance(tx, Rule):
+        return frozenset(tx.reads)
+    if type(tx) is Transformation:
+        return _ours(tx)
+    if hasattr(tx, "inner_opt"):  # `MultiSteps`, ours and Optax's
+        return reads(tx.inner_opt)
+    return _foreign(tx)
+
+
+def _ours(tx: Any) -> frozenset[str] | None:
+    if tx.node:
+        return _union(map(reads, parts(tx.node)))
+    inner: Any = tx.inner() if callable(tx.inner) else tx.inner
+    handed_on = None if inner is None else _union(map(reads, inner))
+    return _union([_named(tx.update)[0], handed_on])
+
+
+def _foreign(tx: Any) -> frozenset[str] | None:
+    if isinstance(tx, GradientTransformation) and not isinstance(
+        tx, GradientTransformationExtraArgs
+    ):
+        return frozenset()
+    names, takes_any = _named(tx.update)
+    return None if takes_any and not names else names
+
+
+def _named(update: Callable) -> tuple[frozenset[str], bool]:
+    """The keywords in a signature besides `params`, and whether it takes any other."""
+    try:
+        parameters = list(inspect.signature(update).parameters.values())
+    except (TypeError, ValueError):
+        return frozenset(), True
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    at = [p for i, p in enumerate(parameters) if i > 2 or p.kind is by_name[1]]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return frozenset(p.name for p in at if p.kind in by_name), takes_any
+
+
+def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    found = list(sets)
+    known = [x for x in found if x is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
+
+
+@recipe
+def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
+    """Make a keyword that no part of a transformation reads an error.
+
+        update(updates, state, params, vlaue=loss)   # did you mean `value`?
+
+    It is put around the whole; state and results are those of the transformation.  A
+    part whose `update` takes any keyword and names none may read them all, and then
+    nothing is an error.
+
+    inner: the transformation.
+
+    `update` raises a `TypeError` that names the keyword, the nearest one that is read,
+    and all that are.
+    """
+    require(inner, "`inner` of `strict`")
+    known = reads(inner)
+    tx = with_extra_args_support(inner)
+
+    def update(updates, state, params=None, **extra_args):
+        unread = [] if known is None else [k for k in extra_args if k not in known]
+        if unread:
+            raise _unread(unread[0], sorted(known or ()), inner)
+        return tx.update(updates, state, params, **extra_args)
+
+    return transformation(tx.init, update, inner=(inner,))
+
+
+def _unread(name: str, known: list[str], tx: Any) -> TypeError:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean `{near[0]}`? " if near else ""
+    listed = ", ".join(f"`{k}`" for k in known) or "none"
+    return TypeError(
+        f"no part of `{_name(tx)}` reads the keyword `{name}`; {hint}the keywords that "
+        f"are read: {listed}"
+    )
+
+
+def _name(tx: Any) -> str:
+    made_by = getattr(tx, "recipe", None)
+    return repr(made_by) if made_by else type(tx).__name__

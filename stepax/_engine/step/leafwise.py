@@ -1,0 +1,167 @@
+"""Functions over whole trees of gradients, for what is written as a closure."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from ..arrays.branch import branch
+from ..arrays.numerics import every_finite, has_numbers, joined, widen
+from ..arrays.precision import is_inexact
+from ..base.protocol import MaskedNode, as_array, is_array
+from ..trees import errors
+from .gradients import Flow, align, is_float0, is_still
+
+
+def _as_it_is(g, *row):
+    return g
+
+
+def map_gradients(
+    f: Callable, updates: Any, /, *, idle: Callable = _as_it_is, **others: Any
+) -> Any:
+    """`f` of each gradient and what stands in its place in the other trees.
+
+    idle: takes the same for leaves without a gradient, which are `None` or float0.
+    others: trees like `updates`, under the names that errors give them.
+
+    Raises a `ValueError` where structures or shapes differ; it names the path.
+    """
+    flow = Flow(updates, None)
+    columns = {name: align(flow, tree, name) for name, tree in others.items()}
+    rows = zip(flow.leaves, *columns.values(), strict=True)
+    out = []
+    for i, (g, *xs) in enumerate(rows):
+        if is_still(g):
+            out.append(idle(g, *xs))
+            continue
+        for name, x in zip(columns, xs, strict=True):
+            _check(flow, i, name, x)
+        out.append(f(g, *xs))
+    return flow.treedef.unflatten(out)
+
+
+def _check(flow: Flow, i: int, name: str, x: Any) -> None:
+    if not is_array(x):
+        raise ValueError(
+            f"there is a gradient at {flow.path(i)}, but no array in `{name}`: was "
+            "there a parameter when `init` was called?"
+        )
+    flow.check_shape(i, jnp.shape(x), f"`{name}`")
+
+
+def require_floats(name: str, updates: Any, params: Any = None) -> None:
+    """Raise a `TypeError` for integers as the gradient of what is no float either."""
+    flow = Flow(updates, params)
+    for i, g in enumerate(flow.leaves):
+        if is_still(g) or is_inexact(g) or jax.typeof(g).weak_type:
+            continue
+        if params is None or not is_inexact(jnp.asarray(flow.params[i])):
+            raise errors.no_float(name, flow.path(i), g.dtype)
+
+
+def check_gradients(updates: Any, /, **others: Any) -> None:
+    """Raise as `map_gradients` would, where the other trees do not fit."""
+    map_gradients(_as_it_is, updates, **others)
+
+
+def zeros_like_updates(updates: Any) -> Any:
+    """Updates that change nothing."""
+    return map_gradients(jnp.zeros_like, updates)
+
+
+def keep_dtypes(new: Any, old: Any) -> Any:
+    """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
+
+    def one(x, was):
+        if not has_numbers(x) or not is_array(x) or not hasattr(was, "dtype"):
+            return x
+        return jax.lax.convert_element_type(x, was.dtype)
+
+    try:
+        wanted = jax.tree.structure(new).flatten_up_to(old)
+    except (ValueError, TypeError):
+        error = errors.mismatch("state", old, "what a step makes of it", new)
+        hint = "was this state made by another optimizer?"
+        raise ValueError(f"{error}; {hint}") from None
+    leaves, treedef = jax.tree.flatten(new)
+    return treedef.unflatten(map(one, leaves, wanted))
+
+
+def step_or_stay(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:
+    """`step()`, which returns updates and a state, or zeros and the state as it was."""
+
+    def go():
+        return keep_dtypes(step(), (updates, state))
+
+    return branch(is_accepted, go, lambda: (zeros_like_updates(updates), state))
+
+
+def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
+    """`f(x, p)` where a state has numbers x for a parameter p, and p elsewhere.
+
+    name: that of `stored` in the state, for errors.
+
+    Raises a `ValueError` where structures or shapes differ; it names the path.
+    """
+
+    def leaf(path, x, p):
+        if not hasattr(x, "dtype") or not is_inexact(x):
+            return p
+        if jnp.shape(p) != jnp.shape(x):
+            raise ValueError(
+                f"`params` has shape {jnp.shape(p)} at {keystr(path) or 'the root'}, "
+                f"but `{name}` in the state has {x.shape}"
+            )
+        return f(x, jnp.asarray(p))
+
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_end)
+    try:
+        ps = treedef.flatten_up_to(params)
+    except (ValueError, TypeError):
+        raise errors.mismatch("params", params, f"`{name}`", stored) from None
+    pairs = zip(xs, ps, strict=True)
+    return treedef.unflatten(leaf(path, x, p) for (path, x), p in pairs)
+
+
+def all_finite(updates: Any) -> jax.Array:
+    """Whether every number in a tree is finite, as in an empty one."""
+    leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
+    return _all([_finite(as_array(x)) for x in leaves])
+
+
+@jax.jit
+def _finite(x):
+    return every_finite(widen(x))
+
+
+@jax.jit
+def _all(flags):
+    return joined(flags, jnp.logical_and, jnp.all) if flags else jnp.array(True)
+
+
+# A loss that is NaN makes all gradients NaN, and models have more numbers than an int32
+# can count: the counts stop at the largest one, where a sum would wrap around to 0.
+_MOST = jnp.iinfo(jnp.int32).max
+
+
+@jax.jit
+def _not_finite(x):
+    number = jnp.sum(~jnp.isfinite(x), dtype=jnp.uint32)
+    return jnp.minimum(number, jnp.uint32(_MOST)).astype(jnp.int32)
+
+
+@jax.jit
+def _total(counts):
+    add = lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n)
+    return ft.reduce(add, counts, jnp.zeros([], jnp.int32))
+
+
+def count_not_finite(updates: Any) -> jax.Array:
+    """How many numbers in a tree are NaN or infinite, at most 2^31 - 1."""
+    leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
+    return _total([_not_finite(as_array(x)) for x in leaves])

@@ -1,0 +1,188 @@
+"""Packed gradients on their way to becoming updates.
+
+Masks and labels choose among the arrays of a packed tree.  What lies side by side in a
+vector, and is chosen alike, is a run: rules that work number by number take it for one
+leaf, so that nothing is unpacked.  Rules that work `by_leaf` get the arrays.
+"""
+
+import functools as ft
+import itertools as it
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import keystr
+
+from ..base.protocol import MaskedNode, is_none
+from ..trees import errors
+from ..trees.packed import Packed, join
+from .gradients import Flow, Scope, align, fold
+
+
+def open_flow(updates: Any, params: Any) -> Flow:
+    """The flow of a tree, packed or not."""
+    kind = PackedFlow if isinstance(updates, Packed) else Flow
+    return kind(updates, params)
+
+
+class PackedFlow(Flow):
+    """The flow of a packed tree.
+
+    packed: the current updates.
+    leaves: shapes and dtypes of their arrays, among which masks choose.
+    """
+
+    def open(self, updates: Any) -> None:
+        if not isinstance(updates, Packed):
+            raise TypeError(
+                f"the updates were packed, and became {errors.describe(updates)}"
+            )
+        self.packed = updates
+        for name in ("leaves", "treedef"):
+            self.__dict__.pop(name, None)
+
+    @ft.cached_property
+    def leaves(self) -> list:
+        return jax.tree.leaves(self.packed.outline(), is_leaf=is_none)
+
+    @ft.cached_property
+    def treedef(self) -> Any:
+        return jax.tree.structure(self.packed.outline(), is_leaf=is_none)
+
+    @property
+    def updates(self) -> Any:
+        return self.packed
+
+    def outline(self, scope: Scope) -> Any:
+        whole = self.packed.outline()
+        return whole if scope is None else scope.cut(whole)
+
+    def cut_params(self, scope: Scope) -> Any:
+        whole = self.whole_params
+        return whole if scope is None or whole is None else scope.cut(whole)
+
+    def merge(self, updates: Any, scope: Scope) -> None:
+        if scope is None:
+            self.open(updates)
+            return
+        runs, (is_inside,) = self.runs([scope], [False])
+        changed = runs.align(updates, "updates")
+        triples = zip(is_inside, changed, runs.leaves, strict=True)
+        runs.leaves = [u if on else x for on, u, x in triples]
+        self.close(runs)
+
+    def runs(self, scopes: Sequence[Scope], by_leaf: Sequence[bool]) -> tuple:
+        """The flow of runs, for rules that see these leaves; and which runs they see.
+
+        by_leaf: for each rule whether it wants the arrays.
+        """
+        groups = self.packed.layout.groups
+        if not any(by_leaf) and all(scope is None for scope in scopes):
+            return Runs(self, groups, [False] * len(groups)), scopes
+        arrays = [i for i, x in enumerate(self.leaves) if x is not None]
+        sees = [tuple(scope is None or scope[i] for scope in scopes) for i in arrays]
+        is_single = [any(map(all, zip(x, by_leaf, strict=True))) for x in sees]
+        key = lambda n: (sees[n], n if is_single[n] else -1)
+        runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
+        seen = [
+            None if scope is None else [sees[run[0]][k] for run in runs]
+            for k, scope in enumerate(scopes)
+        ]
+        return Runs(self, runs, [is_single[run[0]] for run in runs]), seen
+
+    def close(self, runs: "Runs") -> None:
+        """Take over what a pass made of the runs."""
+        self.open(runs.fold(runs.leaves, self.packed, None))
+
+
+class Runs(Flow):
+    """Runs of packed arrays, each of which is a leaf.
+
+    whole: the flow of the packed tree.
+    runs: the numbers of the arrays in each, as they lie in their vector.
+    is_single: whether a run is one array, which has its own shape.
+    """
+
+    def __init__(self, whole: PackedFlow, runs: list, is_single: list[bool]):
+        self.whole = whole
+        self.runs = runs
+        self.is_single = is_single
+        self.layout = whole.packed.layout
+        self.leaves = self.align(whole.packed, "updates")
+        self.treedef = jax.tree.structure(self.leaves)
+        self.whole_params = whole.whole_params
+
+    def path(self, i: int) -> str:
+        paths = jax.tree.leaves_with_path(self.layout.places)
+        return errors.some([keystr(paths[n][0]) or "the root" for n in self.runs[i]], 1)
+
+    def align(self, other: Any, name: str) -> list:
+        found = self._places(other, name)
+        pick = self._cut if isinstance(other, Packed) else self._pick
+        return [pick(i, other, found, name) for i in range(len(self.runs))]
+
+    def _places(self, other: Any, name: str) -> Sequence:
+        """For each array what `other` has in its place; the number, if it is packed."""
+        if not isinstance(other, Packed):
+            found = align(self.whole, other, name)
+        elif other.layout == self.layout:
+            return range(len(self.layout.segments))
+        else:
+            found = align(self.whole, other.layout.places, name)
+        pairs = zip(found, self.whole.leaves, strict=True)
+        return [x for x, g in pairs if g is not None]
+
+    def _pick(self, i: int, other: Any, found: Sequence, name: str) -> Any:
+        """What a tree has in place of a run."""
+        x = found[self.runs[i][0]]
+        if self.is_single[i] or isinstance(x, MaskedNode):
+            return x
+        raise TypeError(
+            f"the gradients are packed, but `{name}` is not: pack parameters with "
+            "`stepax.tree.pack(params)`, and a state with "
+            "`stepax.tree.pack(state, like=jax.eval_shape(tx.init, packed_params))`"
+        )
+
+    def _cut(self, i: int, other: Packed, found: Sequence, name: str) -> Any:
+        """What another packed tree has in place of a run."""
+        first, last = self.runs[i][0], self.runs[i][-1]
+        if isinstance(found[first], MaskedNode):
+            return found[first]
+        if other.layout != self.layout:
+            self._check(i, other, found, name)
+        x = other.piece(found[first], found[last])
+        return x.reshape(self.layout.segments[first].shape) if self.is_single[i] else x
+
+    def _check(self, i: int, other: Packed, found: Sequence, name: str) -> None:
+        """Raise unless the arrays of a run lie as they do in another packed tree."""
+        mine, theirs = self.layout.segments, other.layout.segments
+        fits = not any(isinstance(found[n], MaskedNode) for n in self.runs[i])
+        pairs = [(mine[n], theirs[found[n]]) for n in self.runs[i]] if fits else []
+        shifts = {(y.vector, x.start - y.start) for x, y in pairs}
+        if len(shifts) != 1 or any(x.shape != y.shape for x, y in pairs):
+            raise ValueError(
+                f"`{name}` is packed otherwise than the gradients at {self.path(i)}: "
+                "use one layout for both, `stepax.tree.pack(tree, like=packed)`"
+            )
+
+    def fold(self, parts: list, like: Any, scope: Scope) -> Any:
+        run_of = {n: i for i, run in enumerate(self.runs) for n in run}
+        found = self._places(like, "the state")
+        if not isinstance(like, Packed):
+            leaves = [parts[run_of[n]] for n in range(len(run_of))]
+            return self._fold_tree(leaves, like, scope)
+        number = {m: n for n, m in enumerate(found) if not isinstance(m, MaskedNode)}
+        vectors = []
+        for group in like.layout.groups:
+            runs = dict.fromkeys(run_of[number[m]] for m in group)
+            vectors.append(join([parts[i] for i in runs]))
+        return Packed(vectors, like.layout)
+
+    def _fold_tree(self, leaves: list, like: Any, scope: Scope) -> Any:
+        found = iter(leaves)
+        pairs = zip(
+            align(self.whole, like, "the state"), self.whole.leaves, strict=True
+        )
+        return fold(
+            self.whole, [x if g is None else next(found) for x, g in pairs], like, scope
+        )

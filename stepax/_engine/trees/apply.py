@@ -1,0 +1,172 @@
+"""Moving the parameters: by updates, towards others, or now and then all the way."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ..arrays.numerics import has_numbers, strong
+from ..base.protocol import Params, Updates, as_array, is_array, is_none
+from ..functions.calls import explained
+from . import errors
+
+
+def map_pairs(leaf: Callable, names: tuple[str, str], first: Any, second: Any) -> Any:
+    """`leaf(x, y, check)` for the leaves of two trees; `None` counts as a leaf.
+
+    check: raises unless x and y are arrays of one shape, and names their path.
+
+    Raises ValueError where the structures differ; `names` are those of the trees.
+    """
+    leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
+    try:
+        others = treedef.flatten_up_to(second)
+    except (ValueError, TypeError):
+        raise errors.mismatch(names[1], second, f"`{names[0]}`", first) from None
+    pairs = enumerate(zip(leaves, others, strict=True))
+    return treedef.unflatten(
+        leaf(x, y, ft.partial(_check, x, y, names, first, i)) for i, (x, y) in pairs
+    )
+
+
+def _check(x, y, names, tree, i, same_dtype=False):
+    for name, z in zip(names, (x, y), strict=True):
+        if not is_array(z):
+            raise TypeError(
+                f"`{name}` holds {errors.describe(z)} at {errors.paths(tree)[i]}, "
+                "expected an array"
+            )
+    x, y = as_array(x), as_array(y)
+    if jnp.shape(x) != jnp.shape(y):
+        raise ValueError(
+            f"`{names[1]}` has shape {jnp.shape(y)} at {errors.paths(tree)[i]}, "
+            f"expected {jnp.shape(x)} as in `{names[0]}`"
+        )
+    if same_dtype and _dtype(x) != _dtype(y):
+        raise TypeError(
+            f"`{names[1]}` has dtype {_dtype(y)} at {errors.paths(tree)[i]}, "
+            f"expected {_dtype(x)} as in `{names[0]}`"
+        )
+
+
+def _dtype(x):
+    x = as_array(x)
+    return x.dtype if isinstance(x, jax.Array) else jax.typeof(x).dtype
+
+
+# Python's numbers are arrays here, but not where users turn `jit` off to debug.
+@jax.jit
+def _add(p, u):
+    p, u = jnp.asarray(p), jnp.asarray(u)
+    with jax.numpy_dtype_promotion("standard"):
+        return (p + u).astype(p.dtype)
+
+
+@explained
+def apply_updates(params: Params, updates: Updates) -> Params:
+    """Add the updates to the parameters.
+
+    p + u, in the dtype of p
+
+    params: a tree of arrays; Python numbers become arrays.
+    updates: a tree of the same structure and shapes.  Where it holds `None` or a float0
+        array, the parameter stays as it is, whatever that is.
+
+    Raises ValueError where the structures or the shapes differ, and TypeError where
+    something is no array; both name the path.
+    """
+
+    def leaf(p, u, check):
+        if p is None or u is None or not has_numbers(u):
+            return p
+        check()
+        return _add(as_array(p), as_array(u))
+
+    return map_pairs(leaf, ("params", "updates"), params, updates)
+
+
+@jax.jit
+def _mix(new, old, part, rest):
+    with jax.numpy_dtype_promotion("standard"):
+        return strong(jnp.asarray(part * new + rest * old))
+
+
+@explained
+def incremental_update(
+    new_tensors: Params, old_tensors: Params, step_size: ArrayLike
+) -> Params:
+    """Move a part of the way from the old tensors to the new ones.
+
+    step_size * new + (1 - step_size) * old
+
+    new_tensors: a tree of arrays; where it holds `None`, so does the result.
+    old_tensors: a tree of the same structure and shapes.  What cannot be averaged, such
+        as a function or a random key, is taken from here.
+    step_size: the part of the way, from 0 (stay) to 1 (arrive).
+
+    Raises ValueError where the structures or the shapes differ, and names the path.
+    """
+    # Not in the jitted function: Python numbers are subtracted in double precision.
+    rest = 1 - step_size
+
+    def leaf(new, old, check):
+        if new is None:
+            return None
+        if not (is_array(new) and has_numbers(new)):
+            return old
+        check()
+        return _mix(as_array(new), as_array(old), step_size, rest)
+
+    return map_pairs(leaf, ("new_tensors", "old_tensors"), new_tensors, old_tensors)
+
+
+# Jitted here, once: a `cond` called from Python would recompile with each call.
+@jax.jit
+def _choose(steps, period, new, old):
+    is_due = steps % period == 0
+    chosen = jax.lax.cond(is_due, lambda: new, lambda: old)
+    return jax.tree.map(
+        lambda x: strong(jnp.asarray(x)) if has_numbers(x) else x, chosen
+    )
+
+
+@explained
+def periodic_update(
+    new_tensors: Params, old_tensors: Params, steps: ArrayLike, update_period: ArrayLike
+) -> Params:
+    """Take the new tensors every so often, and keep the old ones in between.
+
+    new  where steps % update_period == 0
+    old  otherwise
+
+    new_tensors: a tree of arrays.
+    old_tensors: a tree of the same structure, shapes and dtypes.  What is no array in
+        either, such as a function, is taken from here.
+    steps: the number of steps so far, an integer >= 0.
+    update_period: the number of steps from one update to the next, an integer >= 1.
+
+    Raises ValueError where the structures or the shapes differ, and TypeError where the
+    dtypes do; both name the path.
+    """
+    names = "new_tensors", "old_tensors"
+    new = map_pairs(_array_or_none, names, new_tensors, old_tensors)
+
+    def keep(x, old):
+        return None if x is None else as_array(old)
+
+    def merge(x, old):
+        return old if x is None else x
+
+    old = jax.tree.map(keep, new, old_tensors, is_leaf=is_none)
+    chosen = _choose(steps, update_period, new, old)
+    return jax.tree.map(merge, chosen, old_tensors, is_leaf=is_none)
+
+
+def _array_or_none(x, y, check):
+    if not is_array(x) and not is_array(y):
+        return None
+    check(same_dtype=True)
+    return as_array(x)

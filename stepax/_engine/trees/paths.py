@@ -1,0 +1,189 @@
+"""Values of a tree found by the names on the way to them, and replaced strictly.
+
+Names of a path are joined by "/", as in masks; "*" stands for any name and "**" for any
+number of names.  A path starts at the root, or, if it leads nowhere from there, at any
+depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in whatever is called `mu`.
+Where one value that a pattern matches contains another, the outer one is meant.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from ..arrays.placement import placed
+from ..base.protocol import MaskedNode, is_array
+from . import selection
+from .errors import some
+
+
+def is_path(key: Any) -> bool:
+    """Whether a key that names no value may be a path."""
+    return isinstance(key, str) and ("/" in key or "*" in key)
+
+
+def join(path: tuple) -> str:
+    """The names of a path, as they are written."""
+    return "/".join(selection.names(path))
+
+
+def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
+    """The outermost values that a pattern matches, with their paths.
+
+    open: from a node to what is one level below it, with keys, and its structure.
+    """
+    names = tuple(pattern.split("/"))
+    for start in names, ("**", *names):
+        if found := list(_walk(tree, (), start, open)):
+            return found
+    return []
+
+
+def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
+    if isinstance(node, MaskedNode):
+        return
+    if path and selection.is_match(names, selection.names(path)):
+        yield path, node
+        return
+    for step, x in open(node)[0]:
+        yield from _walk(x, (*path, step), names, open)
+
+
+def why_missing(tree: Any, key: str) -> str:
+    """What to say where a path leads nowhere."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    known = [selection.names(path) for path, _ in leaves]
+    tails = {"/".join(x[i:]): x for x in known for i in range(len(x))}
+    near = difflib.get_close_matches(key, tails, cutoff=0)
+    listed = some(f"`{x}`" for x in near)
+    hint = f"the nearest paths are {listed}" if near else "the tree has no names"
+    return f"the path `{key}` leads to no value; {hint}"
+
+
+def several(key: str, found: list, what_to_do: str) -> KeyError:
+    """The error for a path that leads to several values."""
+    listed = some(f"`{join(path)}`" for path, _ in found)
+    return KeyError(
+        f"the path `{key}` leads to {len(found)} values, {listed}; {what_to_do}"
+    )
+
+
+def replacement(key: str, path: tuple, old: Any, value: Any) -> Any:
+    """`value` as `fitted` gives it, on the devices of what was there.
+
+    A program is compiled for the devices that its arguments were put on, too.
+    """
+    if jax.tree.structure(value) == jax.tree.structure(old):
+        value = jax.tree.map(_whole, value, old)
+    return jax.tree.map(_put, fitted(key, path, old, value), old)
+
+
+def _whole(x: Any, was: Any) -> Any:
+    """A number without a fraction as an integer, where there was one: 2.0 as 2."""
+    is_known = not isinstance(x, Tracer | jax.ShapeDtypeStruct)
+    if not (is_known and is_array(x) and is_array(was)) or jnp.ndim(x):
+        return x
+    kinds = [jax.typeof(y).dtype for y in (x, was)]
+    if not all(map(jnp.issubdtype, kinds, (jnp.floating, jnp.integer))):
+        return x
+    return int(x) if float(x).is_integer() else x
+
+
+def _is_raw_key(x: Any, was: Any) -> bool:
+    """Whether a random key is given as integers where there is a typed one: in Optax
+    both stand for a key, and each is taken where the other was."""
+    if not (is_array(x) and isinstance(was, jax.Array)):
+        return False
+    if not jnp.issubdtype(was.dtype, jax.dtypes.prng_key):
+        return False
+    data = jax.eval_shape(jax.random.key_data, was)
+    return (jnp.shape(x), jnp.result_type(x)) == (data.shape, data.dtype)
+
+
+def _put(x: Any, was: Any) -> Any:
+    """`x` on the devices of what was there, unless it was put on others.
+
+    Where one of Python's numbers was, one stays.
+    """
+    if isinstance(was, bool | int | float | complex) and not isinstance(x, Tracer):
+        return type(was)(x)
+    if isinstance(x, Tracer) or isinstance(was, Tracer):
+        return x
+    if not isinstance(x, jax.Array) or not isinstance(was, jax.Array):
+        return x
+    return x if x.committed or not was.committed else placed(x, was.sharding)
+
+
+def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
+    """`value` in the dtypes of `old`; an error if it is no replacement for it.
+
+    So a step that was compiled for the state that holds `old` also takes the new one.
+    """
+    if jax.tree.structure(value) != jax.tree.structure(old):
+        raise ValueError(
+            f"`{join(path)}`, found for `{key}`, has the structure "
+            f"{jax.tree.structure(old)}, but its new value "
+            f"{jax.tree.structure(value)}"
+        )
+
+    def leaf(below, was, x):
+        return _fitted_leaf(join((*path, *below)), was, x)
+
+    return jax.tree_util.tree_map_with_path(leaf, old, value)
+
+
+def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
+    if not is_array(was) or _is_raw_key(x, was):
+        return x
+    old, new = jax.typeof(was), jax.typeof(x) if is_array(x) else None
+    if new is None or new.shape != old.shape:
+        found = f"`{x!r}`" if new is None else f"an array of shape {new.shape}"
+        raise ValueError(
+            f"the value at `{name}` has shape {old.shape}, but its new value is {found}"
+        )
+    if not fits(new.dtype, old.dtype):
+        raise TypeError(
+            f"the value at `{name}` is of dtype {old.dtype}, to which its new value "
+            f"of dtype {new.dtype} cannot be converted"
+        )
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(old.shape, old.dtype, weak_type=old.weak_type)
+    x = jax.lax.convert_element_type(x, old.dtype)
+    if not old.weak_type or x.weak_type:
+        return x
+    if isinstance(x, Tracer):
+        raise TypeError(
+            f"the value at `{name}` is weakly typed, as Python's numbers are; set it "
+            "to such a number, and outside of `jit`"
+        )
+    return _weak(x)
+
+
+@jax.jit
+def _weak(x: jax.Array) -> jax.Array:
+    """`x` with a weak type, which a scatter takes from what it writes into."""
+    zeros = jnp.full(x.shape, x.dtype.type(0).item())
+    if zeros.dtype != x.dtype:  # none of those that Python's numbers have
+        return x
+    sharding = jax.typeof(x).sharding
+    if not any(sharding.spec):  # no explicit axes
+        return zeros.at[...].set(x)
+    zeros = jax.sharding.reshard(zeros, sharding)
+    return zeros.at[...].set(x, out_sharding=sharding)
+
+
+# Each can be converted to those after it.
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def fits(new: Any, old: Any) -> bool:
+    """Whether numbers of the dtype `new` can be converted to `old`."""
+    if jnp.issubdtype(old, jax.dtypes.extended) or jnp.issubdtype(
+        new, jax.dtypes.extended
+    ):
+        return new == old
+    rank = lambda x: [jnp.issubdtype(x, kind) for kind in _KINDS].index(True)
+    return rank(new) == rank(old) if rank(new) == 0 else 0 < rank(new) <= rank(old)

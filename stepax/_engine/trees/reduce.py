@@ -1,0 +1,220 @@
+"""One number from the leaves of a tree: sums, extremes, inner products, norms.
+
+Each is one call, in a traced program one equation.  The functions of a leaf are jitted
+too, so that leaves of equal shape share one trace.
+"""
+
+import functools as ft
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ..arrays.numerics import (
+    abs_sq,
+    has_numbers,
+    highest,
+    joined,
+    lowest,
+    root,
+    strong,
+    widen,
+)
+from ..base.protocol import as_array, is_array, is_none
+from ..functions.calls import explained
+from . import errors
+from .apply import map_pairs
+
+
+@explained
+def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
+    """The sum of all elements of all leaves; 0 for an empty tree.
+
+    tree: its leaves are arrays or numbers.
+    associative_reduction: whether to add the sums of the leaves in pairs, which rounds
+        less and may run in parallel, and not one after another.
+    """
+    leaves = _arrays(tree)
+    join = _in_pairs if associative_reduction else _in_order
+    return _reduce(_total, join, leaves) if leaves else 0
+
+
+@explained
+def max(tree: Any) -> ArrayLike:
+    """The largest element of all leaves; -inf for an empty tree.
+
+    tree: its leaves are arrays or numbers.
+    """
+    leaves = [x for x in _arrays(tree) if jnp.size(x)]
+    return _reduce(_highest, _maximum, leaves) if leaves else -jnp.inf
+
+
+@explained
+def min(tree: Any) -> ArrayLike:
+    """The smallest element of all leaves; inf for an empty tree.
+
+    tree: its leaves are arrays or numbers.
+    """
+    leaves = [x for x in _arrays(tree) if jnp.size(x)]
+    return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
+
+
+@explained
+def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
+    """The inner product Σ conj(x) y over all elements of all leaves.
+
+    tree_x, tree_y: trees of one structure and of the same shapes.
+
+    Returns float32 or wider; 0 for an empty tree.  Raises ValueError where the
+    structures or the shapes differ, and names the path.
+    """
+    pairs = []
+
+    def collect(x, y, check):
+        if x is None and y is None:
+            return
+        check()
+        if has_numbers(x) and has_numbers(y):
+            pairs.append((x, y))
+
+    map_pairs(collect, ("tree_x", "tree_y"), tree_x, tree_y)
+    if not pairs:
+        return 0
+    return _reduce(_dot, _in_order, *zip(*pairs, strict=True))
+
+
+@explained
+def norm(
+    tree: Any, ord: int | str | float | None = None, squared: bool = False
+) -> jax.Array:
+    """The norm of all leaves, taken as one vector.
+
+    sqrt(Σ |x|²)  for `ord` 2, the default;  its derivative at 0 is 0
+    Σ |x|         for `ord` 1
+    max |x|       for `ord` "inf" or `jnp.inf`
+
+    tree: its leaves are arrays or numbers.
+    ord: which norm, one of the above.
+    squared: whether to return the square of the norm.
+
+    Returns float32 or wider; 0 for an empty tree.  A norm that float32 holds does not
+    overflow or vanish on the way.  Raises ValueError for another `ord`.
+    """
+    if ord not in (None, 1, 2, "inf", jnp.inf):
+        raise ValueError(f'`ord` is {ord!r}, expected None, 1, 2, "inf" or `jnp.inf`')
+    leaves = _arrays(tree)
+    if not leaves:
+        return jnp.zeros([])
+    if ord in (None, 2):
+        if squared:
+            return _reduce(_squares, _in_order, leaves)
+        return _two_norm(leaves)
+    how = (_sizes, _in_order) if ord == 1 else (_largest, _maximum)
+    length = _reduce(*how, leaves)
+    return jnp.square(length) if squared else length
+
+
+def _arrays(tree):
+    """The leaves that have numbers; raises for what is no array."""
+    leaves = jax.tree.leaves(tree, is_leaf=is_none)
+    for i, x in enumerate(leaves):
+        if x is not None and not is_array(x):
+            raise TypeError(
+                f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, "
+                "expected an array"
+            )
+    return [as_array(x) for x in leaves if x is not None and has_numbers(x)]
+
+
+@ft.partial(jax.jit, static_argnames=("leaf", "join"))
+def _reduce(leaf, join, *columns):
+    """`join` of the numbers that `leaf` makes of corresponding leaves."""
+    with jax.numpy_dtype_promotion("standard"):
+        return strong(join(list(map(leaf, *columns))))
+
+
+@jax.jit
+def _total(x):
+    if jnp.iscomplexobj(x):  # XLA's CPU compiler rounds a fused complex sum otherwise
+        return jax.lax.complex(jnp.sum(x.real), jnp.sum(x.imag))
+    return jnp.sum(x)
+
+
+@jax.jit
+def _highest(x):
+    return highest(x)
+
+
+@jax.jit
+def _lowest(x):
+    return lowest(x)
+
+
+@jax.jit
+def _dot(x, y):
+    """Σ conj(x) y, without raveling, for which a sharded array would be gathered."""
+    return jnp.sum(jnp.conj(widen(x, whole=int)) * widen(y, whole=int))
+
+
+@jax.jit
+def _squares(x):
+    return jnp.sum(abs_sq(widen(x)))
+
+
+@jax.jit
+def _sizes(x):
+    return jnp.sum(jnp.abs(widen(x)))
+
+
+@jax.jit
+def _largest(x):
+    return highest(jnp.abs(widen(x)), initial=0)
+
+
+def _in_order(parts):
+    return joined(parts, jnp.add, jnp.sum)
+
+
+def _in_pairs(parts):
+    return jax.tree.reduce_associative(jnp.add, parts)
+
+
+def _maximum(parts):
+    return joined(parts, jnp.maximum, highest)
+
+
+def _minimum(parts):
+    return joined(parts, jnp.minimum, lowest)
+
+
+# Numbers whose squares float32 holds.
+_NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
+
+
+@jax.jit
+def _two_norm(leaves):
+    """sqrt(Σ |x|²), in float32 or wider; right wherever float32 holds it."""
+    with jax.numpy_dtype_promotion("standard"):
+        sum_of_squares = _in_order(list(map(_squares, leaves)))
+        if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
+            return root(sum_of_squares)
+        # The square of a float32 number may lie outside float32.  Only then a second
+        # look is taken at the leaves, in units that are far from 1.
+        is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
+        near = ft.partial(root, sum_of_squares)
+        far = ft.partial(_rescaled, sum_of_squares, leaves)
+        # Not `cond`: of two sides a GPU computes both, and reads all leaves again.
+        # Of three it computes one; a second look would find the NaN again.
+        side = jnp.where(is_safe, 0, jnp.where(jnp.isnan(sum_of_squares), 2, 1))
+        return jax.lax.switch(side, [near, far, lambda: sum_of_squares])
+
+
+# One sum for all leaves of a kind: XLA compiles this side, too, though it hardly runs.
+def _rescaled(sum_of_squares, leaves):
+    inverse = jnp.where(sum_of_squares > 1, 2.0**-100, 2.0**100)
+    kinds = {}
+    for x in leaves:
+        kinds.setdefault(jax.typeof(x), []).append(abs_sq(widen(x) * inverse))
+    sums = [jnp.sum(ft.reduce(jnp.add, squares)) for squares in kinds.values()]
+    return root(_in_order(sums)) / inverse

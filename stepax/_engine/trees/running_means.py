@@ -1,0 +1,109 @@
+"""Running means over trees of gradients, and their correction.
+
+Leaves without numbers are passed over, as in `stepax.tree`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from ..arrays import moments as means
+from ..arrays.numerics import abs_sq, has_numbers, strong
+from ..base.protocol import is_none
+from ..functions.calls import explained
+
+
+@explained
+def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> Any:
+    """The running mean of a power of the gradients.
+
+    (1 - decay) g^order + decay m
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the means m so far.
+    decay: weight of the past, in [0, 1].
+    order: the power, by multiplication also for complex g.
+    """
+    return _update_moment(lambda g: g**order, updates, moments, decay)
+
+
+@explained
+def update_moment_per_elem_norm(
+    updates: Any, moments: Any, decay: ArrayLike, order: int
+) -> Any:
+    """The running mean of a power of the gradients' absolute values.
+
+    (1 - decay) |g|^order + decay m   for complex g
+    (1 - decay) g^order + decay m     for real g
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the means m so far.
+    decay: weight of the past, in [0, 1].
+    order: the power.
+    """
+    half = order // 2 if order % 2 == 0 else order / 2
+
+    def power(g):
+        return abs_sq(g) ** half if jnp.iscomplexobj(g) else g**order
+
+    return _update_moment(power, updates, moments, decay)
+
+
+def _update_moment(power, updates, moments, decay):
+    return _map(lambda g, m: (1 - decay) * power(g) + decay * m, updates, moments)
+
+
+def _map(f, updates, moments):
+    def leaf(g, m):
+        if g is None or not has_numbers(g):
+            return g if g is None else m
+        return f(g, m)
+
+    return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
+
+
+@explained
+def update_infinity_moment(
+    updates: Any, moments: Any, decay: ArrayLike, eps: ArrayLike
+) -> Any:
+    """The running maximum of the gradients' absolute values.
+
+    max(|g| + eps, decay m)
+
+    updates: the gradients g; where it holds `None`, so does the result.
+    moments: the maxima m so far.
+    decay: how much of the past is kept in each step, in [0, 1].
+    eps: added to what is compared, >= 0.
+    """
+    largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
+    return _map(largest, updates, moments)
+
+
+@explained
+def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
+    """Make up for the zeros that running means started from.
+
+    m / (1 - decay^count), with the divisor rounded to the dtype of m
+
+    moment: the running means m.
+    decay: weight of the past at each step, in [0, 1).
+    count: how many gradients the means have seen, >= 1.
+    """
+    leaves, treedef = jax.tree.flatten(moment)
+    with jax.numpy_dtype_promotion("standard"):
+        weight = means.bias_correction(decay, count)
+    corrected = iter(_divide_all(list(filter(has_numbers, leaves)), weight))
+    return treedef.unflatten(next(corrected) if has_numbers(m) else m for m in leaves)
+
+
+@jax.jit
+def _divide_all(ms, weight):
+    with jax.numpy_dtype_promotion("standard"):
+        return [_divide(jnp.asarray(m), weight) for m in ms]
+
+
+def _divide(m, weight):
+    is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
+    return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))

@@ -1,0 +1,344 @@
+"""Gradient accumulation: several calls, one step.
+
+Differences from Optax: the inner transformation runs only when a step is due; `NaN` in
+one window is not carried into the next one; complex and float64 gradients are
+accumulated as such; `gradient_transformation` takes keywords.
+"""
+
+import functools as ft
+import inspect
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Params,
+    Updates,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.recipe import Recipe, recipe
+from .._engine.functions.calls import explained
+from .._engine.step.leafwise import (
+    count_not_finite,
+    keep_dtypes,
+    map_gradients,
+    zeros_like_updates,
+)
+from .._engine.step.plan import Guards
+from .._engine.step.rule import is_trainable, zeros_like
+from .._engine.trees import errors
+from ..tree import norm
+
+
+class ShouldSkipUpdateFunction(Protocol):
+    """Decides whether `MultiSteps` leaves out a gradient."""
+
+    def __call__(
+        self, updates: Updates, gradient_step: jax.Array, params: Params | None
+    ) -> tuple[jax.Array, Any]:
+        """Whether to skip, and a tree to keep in the state, always of one structure."""
+        ...
+
+
+@explained
+def skip_not_finite(
+    updates: Updates, gradient_step: jax.Array, params: Params | None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Skip a gradient that has a NaN or an infinity in it.
+
+    updates: the gradients to judge.
+    gradient_step: how many steps were taken; not looked at.
+    params: the parameters, or `None`; not looked at.
+
+    Returns the decision, and a dict of `should_skip` and `num_not_finite`.
+    """
+    number = count_not_finite(updates)
+    skip = number > 0
+    return skip, {"should_skip": skip, "num_not_finite": number}
+
+
+@explained
+def skip_large_updates(
+    updates: Updates,
+    gradient_step: jax.Array,
+    params: Params | None,
+    max_squared_norm: ArrayLike,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Skip a gradient whose squared norm is max_squared_norm or more, or not finite.
+
+    updates: the gradients to judge.
+    gradient_step: how many steps were taken; not looked at.
+    params: the parameters, or `None`; not looked at.
+    max_squared_norm: above 0.
+
+    Returns the decision, and a dict of `should_skip` and `norm_squared`.
+    """
+    norm_squared = norm(updates, squared=True)
+    skip = ~(norm_squared < max_squared_norm)  # also true for NaN
+    return skip, {"should_skip": skip, "norm_squared": norm_squared}
+
+
+@twin
+class MultiStepsState(NamedTuple):
+    """State of `MultiSteps`.
+
+    mini_step: gradients taken in since the last step, a scalar.
+    gradient_step: steps of the inner transformation, a scalar.
+    inner_opt_state: of the inner transformation.
+    acc_grads: their mean, or sum, shaped as the parameters.
+    skip_state: what the function that skips has returned.
+    """
+
+    mini_step: jax.Array
+    gradient_step: jax.Array
+    inner_opt_state: Any
+    acc_grads: Any
+    skip_state: Any = ()
+
+
+def _never(updates, gradient_step, params):
+    return False, ()
+
+
+def _zeros(p: Any, asked: Any) -> Any:
+    """Zeros of dtype `asked`; by default never narrower than `p`, or real if it is not.
+
+    A complex parameter keeps its imaginary part whatever is asked.
+    """
+    if not is_trainable(p):
+        return None
+    with jax.numpy_dtype_promotion("standard"):
+        wide = jnp.promote_types(jnp.result_type(p), asked)
+    is_complex = jnp.issubdtype(wide, jnp.complexfloating)
+    return zeros_like(p, wide if is_complex or asked == jnp.float32 else asked)
+
+
+def _owned(x: Any) -> jax.Array:
+    """A strongly typed copy, which can be donated along with what `x` was made of."""
+    return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
+
+
+def _divided(x, n):
+    if jnp.iscomplexobj(x):  # the complex quotient would spread an infinite part
+        return jax.lax.complex(_divided(x.real, n), _divided(x.imag, n))
+    return x / n.astype(x.dtype)
+
+
+@jax.jit
+def _mean(mean, g, n):
+    return mean + _divided(g.astype(mean.dtype) - mean, n)
+
+
+@jax.jit
+def _sum(total, g, n):
+    return total + g.astype(total.dtype)
+
+
+@jax.jit
+def _zero_if(did, x):
+    return jnp.where(did, jnp.zeros_like(x), x)
+
+
+def _check_every_k(every_k: Any) -> None:
+    try:
+        is_enough = callable(every_k) or operator.index(every_k) >= 1
+    except TypeError:
+        raise TypeError(
+            "`every_k_schedule` must be a whole number or a function that returns "
+            f"numbers, but is `{every_k!r}`"
+        ) from None
+    if not is_enough:
+        raise _too_few(f"is {every_k}")
+
+
+def _too_few(found: str) -> ValueError:
+    return ValueError(
+        f"`every_k_schedule` {found}, but a step needs at least 1 gradient"
+    )
+
+
+class MultiSteps:
+    """Take a step with the mean of several gradients, one gradient a call.
+
+        acc = acc + (g - acc) / n,   n = 1 ... k;   at n = k: u = inner(acc), acc = 0
+
+    The calls before the k-th return zeros and do none of the work of the inner
+    transformation; under `vmap` both are computed and one is selected.  `zero_nans`
+    within the inner transformation cleans every single gradient, wherever it is but
+    behind what judges gradients, such as `apply_if_finite`: a NaN costs the one number
+    that it replaces, and `found_nan` tells of all since the last step.
+
+    opt: the inner transformation.
+    every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
+        which is rounded; below 1 it is an error, and under `jit` taken to be 1.
+    use_grad_mean: whether to take the mean, else the sum.
+    should_skip_update_fn: decides whether a call is left out, as if it had not been.
+    accumulator_dtype: of the sum; complex gradients stay complex, and float64 ones keep
+        their precision unless the dtype is another than float32.
+
+    Raises a `ValueError` for a k below 1, a `TypeError` for one that is no integer.
+    """
+
+    @explained
+    def __init__(
+        self,
+        opt: GradientTransformation,
+        every_k_schedule: int | Callable[[ArrayLike], ArrayLike],
+        use_grad_mean: bool = True,
+        should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
+        accumulator_dtype: DTypeLike = jnp.float32,
+    ):
+        require(opt, "`opt` of `MultiSteps`")
+        _check_every_k(every_k_schedule)
+        self._opt = with_extra_args_support(opt)
+        self._every_k = every_k_schedule
+        self._add = _mean if use_grad_mean else _sum
+        self._should_skip = should_skip_update_fn or _never
+        self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
+        self._guards = Guards(opt)
+        bound = inspect.signature(MultiSteps).bind(
+            opt,
+            every_k_schedule,
+            use_grad_mean,
+            should_skip_update_fn,
+            accumulator_dtype,
+        )
+        self.recipe = Recipe(MultiSteps, MultiSteps, bound)
+
+    def __repr__(self) -> str:
+        return repr(self.recipe)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, MultiSteps):
+            return self is other
+        return self.recipe.key is not None and self.recipe.key == other.recipe.key
+
+    def __hash__(self) -> int:
+        return hash(self.recipe.key) if self.recipe.key else id(self)
+
+    def __reduce__(self):
+        return self.recipe.reduced()
+
+    @property
+    def inner_opt(self) -> GradientTransformationExtraArgs:
+        """The inner transformation."""
+        return self._opt
+
+    def init(self, params: Params) -> MultiStepsState:
+        """The first state: no gradient taken in."""
+        acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
+        step = jnp.zeros([], jnp.int32)
+        like = jax.tree.map(zeros_like, params)
+        _, seen = self._should_skip(like, step, params)
+        inner = self._opt.init(params)
+        count = jnp.zeros([], jnp.int32)
+        return MultiStepsState(count, step, inner, acc, jax.tree.map(_owned, seen))
+
+    def update(
+        self,
+        updates: Updates,
+        state: MultiStepsState,
+        params: Params | None = None,
+        **extra_args: Any,
+    ) -> tuple[Updates, MultiStepsState]:
+        """Take in a gradient; the k-th returns updates, the others return zeros.
+
+        updates: a gradient, or updates from before in a chain.
+        extra_args: for the inner transformation; it sees those of the k-th call.
+        """
+        errors.require_state("MultiSteps", MultiStepsState, state)
+        skip, seen = self._should_skip(updates, state.gradient_step, params)
+        state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
+
+        def leave():
+            return zeros_like_updates(updates), state
+
+        def take():
+            return self._take(updates, state, params, extra_args)
+
+        return branch(skip, leave, take)
+
+    def _take(self, updates, state, params, extra):
+        inner, n = state.inner_opt_state, safe_increment(state.mini_step)
+        clean, found = self._guards.clean(updates, inner, params)
+        goes_on = state.mini_step > 0
+        before = jax.tree.map(lambda was: was & goes_on, self._guards.read(inner))
+        found = jax.tree.map(jnp.logical_or, found, before)
+        add = lambda g, acc: self._add(acc, g, n)
+        keep = lambda g, acc: acc
+
+        def gathered():
+            return map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
+
+        def emit():
+            u, new = self._step(updates, gathered(), inner, params, extra)
+            also = jax.tree.map(jnp.logical_or, found, self._guards.read(new))
+            step = safe_increment(state.gradient_step)
+            return u, self._guards.write(new, also), step, jnp.array(True)
+
+        def wait():
+            marked = self._guards.write(inner, found)
+            step = state.gradient_step
+            return zeros_like_updates(updates), marked, step, jnp.array(False)
+
+        # Whether it did comes back from the branch, so that the gathered gradients are
+        # written after they were read there, and are not copied.
+        due = self._is_due(n, state.gradient_step)
+        u, inner, step, did = branch(due, emit, wait)
+        n, acc = jax.tree.map(ft.partial(_zero_if, did), (n, gathered()))
+        return u, MultiStepsState(n, step, inner, acc, state.skip_state)
+
+    def _step(self, updates, acc, inner, params, extra):
+        # A leaf without a gradient in this call has none in the step.
+        gathered = map_gradients(lambda g, a: a, updates, acc_grads=acc)
+        u, new = self._opt.update(gathered, inner, params, **extra)
+        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
+        return u, keep_dtypes(new, inner)
+
+    def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> Any:
+        k: Any = self._every_k
+        if not callable(k):
+            return k == 1 or n >= k  # with k = 1 there is nothing to decide
+        k = k(gradient_step)
+        is_few = k < 1
+        if not isinstance(is_few, Tracer) and is_few:
+            raise _too_few(f"returned {k} for step {gradient_step}")
+        k = jnp.asarray(k)
+        is_float = jnp.issubdtype(k.dtype, jnp.floating)
+        return n >= (jnp.rint(k) if is_float else k).astype(n.dtype)
+
+    def has_updated(self, state: MultiStepsState) -> jax.Array:
+        """Whether the last call took a step."""
+        return (state.mini_step == 0) & (state.gradient_step > 0)
+
+    def gradient_transformation(self) -> GradientTransformationExtraArgs:
+        """The same as a plain pair of functions."""
+        tx: Any = _pair(self)
+        title = f"{self!r}.gradient_transformation()"
+        tx.recipe = replace(tx.recipe, title=title)
+        return tx
+
+
+@recipe
+def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
+    judges = multi_steps.recipe.bound.arguments["should_skip_update_fn"] is not None
+    passes_on = "inner_opt_state", lambda: multi_steps.inner_opt
+    return transformation(
+        multi_steps.init,
+        multi_steps.update,
+        inner=(multi_steps,),
+        passes_on=None if judges else passes_on,
+    )

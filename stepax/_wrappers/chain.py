@@ -1,0 +1,105 @@
+"""Putting transformations one after another."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    require,
+)
+from .._engine.base.registry import public
+from .._engine.step.plan import Composite, build
+from .._engine.trees import errors
+
+
+class Chain(Composite):
+    """Members in order; the state is a tuple of theirs."""
+
+    def __init__(self, members: Sequence[Any]):
+        self.members = members
+
+    def init(self, params):
+        return tuple(tx.init(params) for tx in self.members)
+
+    def unpack(self, state):
+        n = len(self.members)
+        errors.require_states(f"a chain of {n} transformations", n, state)
+        return state
+
+    def pack(self, states):
+        return tuple(states)
+
+
+class NamedChain(Composite):
+    """Members in order; the state maps their names to theirs."""
+
+    def __init__(self, names: Sequence[str], members: Sequence[Any]):
+        self.names = names
+        self.members = members
+
+    def init(self, params):
+        return self.pack([tx.init(params) for tx in self.members])
+
+    def unpack(self, state):
+        if not isinstance(state, dict) or set(state) != set(self.names):
+            found = list(state) if isinstance(state, dict) else errors.describe(state)
+            raise ValueError(
+                f"a chain of {list(self.names)} was given {found} as its state; was "
+                "this state made by another optimizer?"
+            )
+        return [state[name] for name in self.names]
+
+    def pack(self, states):
+        return OrderedDict(zip(self.names, states, strict=True))
+
+
+@public("wrapper")
+def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
+    """Apply transformations in order.
+
+        u_0 = g,   u_n = update_n(u_{n-1}),   the result is the last u
+
+    Keywords of `update` reach every member that takes any.  Members that are written
+    for one array run together, in one walk over the leaves.
+
+    args: the transformations; the state is a tuple of theirs, in the same order.
+
+    Raises a `TypeError` for an argument that is no transformation.
+    """
+    for i, tx in enumerate(args):
+        require(tx, f"argument {i} of `chain`")
+    return build(Chain(args))
+
+
+@public("wrapper")
+def named_chain(
+    *args: tuple[str, GradientTransformation],
+) -> GradientTransformationExtraArgs:
+    """Apply transformations in order, and find their states under their names.
+
+    args: pairs of a name and a transformation; the state maps names to states.
+
+    Raises a `ValueError` for a name that occurs twice, a `TypeError` for an argument
+    that is no such pair.
+    """
+    for i, pair in enumerate(args):
+        if (
+            not isinstance(pair, tuple | list)
+            or len(pair) != 2
+            or hasattr(pair, "init")
+        ):
+            raise TypeError(
+                f"argument {i} of `named_chain` must be a pair of a name and a "
+                f"transformation, but is `{pair!r}`"
+            )
+        require(pair[1], f"`{pair[0]}` in `named_chain`")
+    names = [name for name, _ in args]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"names must differ in `named_chain`, but these occur more than once: "
+            f"{twice}"
+        )
+    return build(NamedChain(names, [tx for _, tx in args]))

@@ -1,0 +1,136 @@
+"""Running a transformation at some steps only."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import safe_increment, strong, widen
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
+from .._engine.trees import errors
+
+
+class ConditionFn(Protocol):
+    """Decides from the number of calls so far, and keywords of `update` if wanted."""
+
+    def __call__(self, step: jax.Array, /, **extra_args: Any) -> ArrayLike: ...
+
+
+@twin
+class ConditionallyTransformState(NamedTuple):
+    """inner_state: of the transformation.  step: calls of `update` so far, a scalar."""
+
+    inner_state: Any
+    step: jax.Array
+
+
+@twin
+class ConditionallyMaskState(NamedTuple):
+    """step: calls of `update` so far, a scalar.  inner_state: of the transformation."""
+
+    step: jax.Array
+    inner_state: Any
+
+
+@public("wrapper")
+def conditionally_transform(
+    inner: GradientTransformation,
+    should_transform_fn: ConditionFn,
+    forward_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Apply a transformation at some steps, and pass the updates on at the others.
+
+        u = inner(g)  where should_transform_fn(step),  u = g elsewhere
+
+    At the other steps the transformation does not run, and its state stays.
+
+    inner: the transformation.
+    should_transform_fn: from the number of calls so far, an int32 scalar, to a boolean.
+    forward_extra_args: whether it is given the keywords of `update`, too.
+
+    Raises a `TypeError` if it returns no single boolean.
+    """
+    condition = should_transform_fn, forward_extra_args
+    name, same = "conditionally_transform", lambda updates: updates
+    return _conditional(name, inner, condition, ConditionallyTransformState, same)
+
+
+@public("wrapper")
+def conditionally_mask(
+    inner: GradientTransformation,
+    should_transform_fn: ConditionFn,
+    forward_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Apply a transformation at some steps, and return zeros at the others.
+
+        u = inner(g)  where should_transform_fn(step),  u = 0 elsewhere
+
+    At the other steps the transformation does not run, and its state stays.
+
+    inner: the transformation.
+    should_transform_fn: from the number of calls so far, an int32 scalar, to a boolean.
+    forward_extra_args: whether it is given the keywords of `update`, too.
+
+    Raises a `TypeError` if it returns no single boolean.
+    """
+    condition = should_transform_fn, forward_extra_args
+    name, zeros = "conditionally_mask", zeros_like_updates
+    return _conditional(name, inner, condition, ConditionallyMaskState, zeros)
+
+
+def _conditional(
+    name: str,
+    inner: GradientTransformation,
+    condition: tuple[ConditionFn, bool],
+    State: type,
+    otherwise: Callable,
+) -> GradientTransformationExtraArgs:
+    """`inner` where the condition holds, else `otherwise` of the updates."""
+    require(inner, "`inner`")
+    inner = with_extra_args_support(inner)
+    should_transform, is_informed = condition
+
+    def init(params):
+        return State(inner_state=inner.init(params), step=jnp.zeros([], jnp.int32))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state(name, State, state)
+        # Both branches must return the same types.
+        updates, old = map_gradients(_floating, updates), state.inner_state
+
+        def transform():
+            new = inner.update(updates, old, params, **extra_args)
+            return keep_dtypes(new, (updates, old))
+
+        chosen = should_transform(state.step, **(extra_args if is_informed else {}))
+        skip = lambda: (otherwise(updates), old)
+        updates, new = branch(_boolean(chosen), transform, skip)
+        return updates, State(inner_state=new, step=safe_increment(state.step))
+
+    return transformation(init, update, inner=None if is_informed else (inner,))
+
+
+def _floating(g):
+    """A strongly typed gradient; one of integers is widened, as by a rule."""
+    return strong(g) if jnp.issubdtype(g.dtype, jnp.inexact) else widen(g)
+
+
+def _boolean(x):
+    if jnp.shape(x) != ():
+        raise TypeError(
+            f"`should_transform_fn` returned an array of shape {jnp.shape(x)}, "
+            "expected one boolean"
+        )
+    return x

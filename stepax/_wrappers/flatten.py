@@ -1,0 +1,105 @@
+"""Running a transformation on vectors instead of trees.
+
+One vector holds all leaves, which saves calls for many small arrays, and costs copies
+and the sharding of large ones.  `stepax.tree.pack` saves the copies, too.
+
+Difference from Optax: leaves of several dtypes are not promoted to one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.placement import gathered, lying_as
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    as_array,
+    is_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.gradients import Flow, is_float0, is_still
+from .._engine.trees.pack import by_leaf
+from .._engine.trees.packed import split
+
+
+@public("wrapper")
+def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
+    """Apply a transformation to the leaves, joined to one vector.
+
+    If they have several dtypes it is applied to a dict of vectors, with the dtypes'
+    names as keys.  The dtypes are those of `params`; of the gradients, if `update` is
+    called without.  A missing gradient is taken to be 0 if `params` is given.
+
+    inner: the transformation; it sees no boundaries between arrays.
+    """
+    require(inner, "`inner` of `flatten`")
+    inner = with_extra_args_support(inner)
+
+    def init(params):
+        leaves = list(map(as_array, jax.tree.leaves(params)))
+        groups = _groups(leaves)
+        return inner.init(_join(leaves, groups) if groups else params)
+
+    def update(updates, state, params=None, **extra_args):
+        flow = Flow(updates, params)
+        ps = flow.leaves if params is None else flow.params
+        groups = _groups(ps)
+        if not groups:
+            return inner.update(updates, state, params, **extra_args)
+        gs = list(map(_filled, flow.leaves, ps))
+        joined = None if params is None else _join(ps, groups)
+        out, state = inner.update(_join(gs, groups), state, joined, **extra_args)
+        for i, u in _split(out, groups, gs):
+            if not is_still(flow.leaves[i]):
+                flow.leaves[i] = u
+        return flow.treedef.unflatten(flow.leaves), state
+
+    return transformation(*by_leaf(init, update), inner=(inner,))
+
+
+def _filled(g, p):
+    return jnp.zeros_like(p) if is_still(g) and is_array(p) else g
+
+
+def _groups(leaves):
+    """The numbers of the leaves of each dtype, by its name.
+
+    Integers beside floating-point numbers are left out: no gradient will come for them.
+    """
+    known = [i for i, x in enumerate(leaves) if is_array(x) and not is_float0(x)]
+    dtypes = {i: jnp.result_type(leaves[i]) for i in known}
+    floating = [i for i in known if jnp.issubdtype(dtypes[i], jnp.inexact)]
+    groups = {}
+    for i in floating or known:
+        groups.setdefault(dtypes[i].name, []).append(i)
+    return groups
+
+
+def _join(leaves, groups):
+    """A vector for each group; the vector itself if there is one group."""
+    vectors = {k: _concatenate([leaves[i] for i in at]) for k, at in groups.items()}
+    return vectors if len(groups) > 1 else vectors.popitem()[1]
+
+
+def _split(vectors, groups, likes):
+    """The number of each joined leaf, and its part of the vectors."""
+    if len(groups) == 1:
+        vectors = dict.fromkeys(groups, vectors)
+    for name, at in groups.items():
+        parts = _cut(vectors[name], [likes[i] for i in at])
+        yield from zip(at, parts, strict=True)
+
+
+@jax.jit
+def _concatenate(leaves):
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.concatenate([jnp.ravel(gathered(x)) for x in leaves])
+
+
+def _cut(vector, likes):
+    parts = split(vector, [x.shape for x in likes])
+    pairs = zip(likes, parts, strict=True)
+    return [lying_as(x, part).astype(x.dtype) for x, part in pairs]

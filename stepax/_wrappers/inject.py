@@ -1,0 +1,236 @@
+"""Hyperparameters that live in the state, where they can be read, changed, scheduled.
+
+Which arguments of a factory are hyperparameters is decided in `arguments`.
+"""
+
+import difflib
+import functools as ft
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import scalar_dtype
+from .._engine.base.arguments import Call
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    is_array,
+    transformation,
+)
+from .._engine.base.recipe import recipe
+from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
+from .._engine.functions import deprecations
+from .._engine.functions.calls import explained
+from .._engine.functions.originals import original
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import keeps_dtypes
+from .._engine.trees import errors
+
+
+@twin
+class InjectHyperparamsState(NamedTuple):
+    """The state before schedules could have their own; old programs name it."""
+
+    count: jax.Array
+    hyperparams: dict[str, jax.Array]
+    inner_state: Any
+
+
+@twin
+class InjectStatefulHyperparamsState(NamedTuple):
+    """State of `inject_hyperparams`.
+
+    count: steps taken, a scalar.
+    hyperparams: from names to the values that the last step used; those without a
+        schedule may be replaced, and the next step uses the new value.
+    hyperparams_states: from names of scheduled ones to the states of their schedules.
+    inner_state: of the transformation that the factory makes.
+    """
+
+    count: jax.Array
+    hyperparams: dict[str, jax.Array]
+    hyperparams_states: dict[str, Any]
+    inner_state: Any
+
+
+def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
+    """A hyperparameter as an array of its own, strongly typed."""
+    is_whole = is_whole and jnp.issubdtype(jnp.result_type(x), jnp.integer)
+    return jnp.array(x, jnp.int32 if is_whole else wide)
+
+
+def _is_half(x: Any) -> bool:
+    is_array = isinstance(x, jax.Array | np.ndarray)
+    return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+
+
+def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
+    """The hyperparameters in a state; an error says which are not as they should be."""
+    found = getattr(state, "hyperparams", None)
+    if not isinstance(found, Mapping) or not hasattr(state, "hyperparams_states"):
+        raise ValueError(
+            "`inject_hyperparams` has a state `InjectStatefulHyperparamsState`, but "
+            f"was given {errors.describe(state)}; was this state made by another "
+            "optimizer?"
+        )
+    for name in set(found) - set(known):
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(
+            f"`{name}` in `state.hyperparams` is none of the hyperparameters "
+            f"{sorted(names)}{hint}"
+        )
+    if missing := sorted(set(names) - set(found)):
+        raise ValueError(
+            f"`state.hyperparams` lacks {missing}, it has {sorted(found)}; was this "
+            "state made by another optimizer?"
+        )
+    return dict(found)
+
+
+def _settled(new: Any, old: Any) -> Any:
+    """A state in the dtypes of the last one."""
+    same = jax.tree.structure(new) == jax.tree.structure(old)
+    return keep_dtypes(new, old) if same else new
+
+
+def _narrowed(updates: Any, gradients: Any) -> Any:
+    """Updates as narrow as gradients in half precision, which hyperparameters widen."""
+    if jax.tree.structure(updates) != jax.tree.structure(gradients):
+        return updates
+
+    def one(u, g):
+        return u.astype(g.dtype) if _is_half(g) and is_array(u) else u
+
+    return jax.tree.map(one, updates, gradients)
+
+
+def _with_state(schedule: Any) -> Any:
+    is_stateful = isinstance(schedule, StatefulSchedule)
+    return schedule if is_stateful else WrappedSchedule(schedule)
+
+
+@recipe
+def _injected(
+    inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
+) -> GradientTransformationExtraArgs:
+    call = Call(inner_factory, args, kwargs)
+    numbers, functions = call.sort(static)
+    schedules = {k: _with_state(f) for k, f in functions.items()}
+    names = [*numbers, *schedules]
+    known = call.arguments()
+
+    # An array in half precision is taken at its word; 0.999 as a number must not be 1.
+    narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
+
+    def cast(values, wide):
+        whole = lambda k: type(call.default(k)) is int
+        return {k: _cast(x, narrow.get(k, wide), whole(k)) for k, x in values}
+
+    def init(params):
+        wide = dtype or scalar_dtype(params)
+        states = {k: s.init() for k, s in schedules.items()}
+        values = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
+        # Arrays of its own: a state that keeps one of them must not share its buffer.
+        inner = call.again(cast(values.items(), wide)).init(params)
+        count = jnp.zeros([], jnp.int32)
+        values = cast(values.items(), wide)
+        return InjectStatefulHyperparamsState(count, values, states, inner)
+
+    def update(updates, state, params=None, **extra_args):
+        wide = dtype or scalar_dtype(updates if params is None else params)
+        found, states = _read(state, names, known), state.hyperparams_states
+        now = {k: s(states[k], **extra_args) for k, s in schedules.items()}
+        found |= call.read({k: found[k] for k in numbers}, now)
+        values = cast([(k, found[k]) for k in names], wide)
+        tx = call.again(values)
+        new, inner = tx.update(updates, state.inner_state, params, **extra_args)
+        if not keeps_dtypes(tx):
+            new, inner = _narrowed(new, updates), _settled(inner, state.inner_state)
+        states = {k: s.update(states[k], **extra_args) for k, s in schedules.items()}
+        count = safe_increment(state.count)
+        return new, InjectStatefulHyperparamsState(count, found | values, states, inner)
+
+    def members():
+        return [call.again(numbers | {k: s(s.init()) for k, s in schedules.items()})]
+
+    sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())
+    passes_on = "inner_state", lambda: members()[0]
+    inner = None if sees_all else members
+    return transformation(init, update, inner=inner, passes_on=passes_on)
+
+
+def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:
+    names = {static_args} if isinstance(static_args, str) else set(static_args)
+    known = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    if names - set(known) and not takes_any:
+        raise ValueError(
+            f"`static_args` names {sorted(names - set(known))}, but the parameters of "
+            f"`{getattr(factory, '__name__', factory)}` are {list(known)}"
+        )
+    return names
+
+
+@explained
+def inject_hyperparams(
+    inner_factory: Callable[..., GradientTransformation],
+    static_args: str | Iterable[str] = (),
+    hyperparam_dtype: DTypeLike | None = None,
+) -> Callable[..., GradientTransformationExtraArgs]:
+    """Keep the hyperparameters of a factory in the state, and run its schedules.
+
+    Numbers are hyperparameters, and where the factory takes numbers, so are functions:
+    they are schedules.  Booleans, dtypes, masks, labels, integers of a parameter that
+    is annotated as one, and all else are passed to the factory as they are; a mask is
+    never called here.
+
+    To change a hyperparameter, write to `state.hyperparams`: nothing is recompiled.
+    One with a schedule follows its schedule.
+
+    inner_factory: makes a transformation.
+    static_args: names of further parameters that are no hyperparameters.
+    hyperparam_dtype: of the hyperparameters; if `None`, float32, float64 for parameters
+        in float64, and for one that is given as an array in half precision, that.
+
+    Raises a `ValueError` for a name in `static_args` that is no parameter.
+    Returns a function with the parameters of `inner_factory`.
+    """
+    factory = original(inner_factory)
+    static = tuple(sorted(_static_names(factory, static_args)))
+    dtype = None if hyperparam_dtype is None else jnp.dtype(hyperparam_dtype)
+    name = getattr(inner_factory, "__name__", repr(inner_factory))
+
+    @ft.wraps(inner_factory)
+    def make(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
+        tx: Any = _injected(factory, static, dtype, args, kwargs)
+        shown = [*map(repr, args), *(f"{k}={x!r}" for k, x in kwargs.items())]
+        title = f"inject_hyperparams({name})({', '.join(shown)})"
+        tx.recipe = replace(tx.recipe, title=title)
+        return tx
+
+    return make
+
+
+@explained
+def inject_stateful_hyperparams(
+    inner_factory: Callable[..., GradientTransformation],
+    static_args: str | Iterable[str] = (),
+    hyperparam_dtype: DTypeLike | None = None,
+) -> Callable[..., GradientTransformationExtraArgs]:
+    """The former name of `inject_hyperparams`.
+
+    inner_factory: makes a transformation.
+    static_args: names of further parameters that are no hyperparameters.
+    hyperparam_dtype: of the hyperparameters; see `inject_hyperparams` for `None`.
+    """
+    deprecations.warn("inject_stateful_hyperparams")
+    return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)

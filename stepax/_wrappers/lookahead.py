@@ -1,0 +1,134 @@
+"""Lookahead: every few steps, go a part of the way there, and begin again from it.
+
+Zhang, Lucas, Hinton and Ba, 2019, Lookahead Optimizer: k steps forward, 1 step back
+(arXiv:1907.08610), Algorithm 1.
+
+Difference from Optax: the slow parameters of `init_synced` are a copy, so that both
+can be donated.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import safe_increment, strong
+from .._engine.arrays.precision import widened
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.ranges import AT_LEAST_1
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
+from .._engine.trees import errors
+
+
+@twin
+class LookaheadState(NamedTuple):
+    """State of `lookahead`.
+
+    fast_state: of the fast optimizer.
+    steps_since_sync: steps since the parameters were last the same, a scalar.
+    """
+
+    fast_state: OptState
+    steps_since_sync: jax.Array
+
+
+@twin
+class LookaheadParams(NamedTuple):
+    """The two sets of parameters of `lookahead`.
+
+    fast: where gradients are taken.
+    slow: for evaluation; shaped as `fast`.
+    """
+
+    fast: Params
+    slow: Params
+
+    @classmethod
+    def init_synced(cls, params: Params) -> "LookaheadParams":
+        """Both sets at `params`; the slow one is a copy."""
+        copy = lambda p: p.copy() if isinstance(p, jax.Array) else p
+        return cls(params, jax.tree.map(copy, params))
+
+
+@public("wrapper", paper="arXiv:1907.08610", ranges={"sync_period": AT_LEAST_1})
+def lookahead(
+    fast_optimizer: GradientTransformation,
+    sync_period: int,
+    slow_step_size: ArrayLike,
+    reset_state: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Let slow parameters follow those of an optimizer, and restart it from there.
+
+        fast = fast + u(g)
+        slow = slow + slow_step_size (fast - slow),   fast = slow   every sync_period
+
+    `init` and `update` take `LookaheadParams` as parameters, and `update` returns a
+    pair of updates; gradients are those at `fast`.  Do not change the updates after.
+
+    fast_optimizer: the optimizer.
+    sync_period: its steps for one of the slow parameters, at least 1.
+    slow_step_size: part of the way, in [0, 1].
+    reset_state: whether it starts over, too, when the parameters meet.
+
+    Raises a `ValueError` for a period below 1; `update` raises a `TypeError` for
+    parameters that are no `LookaheadParams`.
+    """
+    require(fast_optimizer, "`fast_optimizer` of `lookahead`")
+    fast = with_extra_args_support(fast_optimizer)
+
+    def init(params):
+        params = params.fast if isinstance(params, LookaheadParams) else params
+        return LookaheadState(fast.init(params), jnp.zeros([], jnp.int32))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("lookahead", LookaheadState, state)
+        if not isinstance(params, LookaheadParams):
+            raise TypeError(
+                f"`params` is {errors.describe(params)}, but `lookahead` needs "
+                "`LookaheadParams`; make them by `LookaheadParams.init_synced(params)`"
+            )
+        u, inner = fast.update(updates, state.fast_state, params.fast, **extra_args)
+        u, inner = map_gradients(strong, u), keep_dtypes(inner, state.fast_state)
+        n = safe_increment(state.steps_since_sync)
+
+        def go_on():
+            return (u, zeros_like_updates(u)), LookaheadState(inner, n)
+
+        def meet():
+            new = keep_dtypes(fast.init(params.fast), inner) if reset_state else inner
+            both = _meeting(u, params, slow_step_size)
+            return both, LookaheadState(new, jnp.zeros_like(n))
+
+        (u, slow), state = branch(n >= sync_period, meet, go_on)
+        return type(params)(u, slow), state
+
+    return transformation(init, update, inner=(fast,))
+
+
+def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:
+    """Updates of the fast and of the slow parameters, after which they are the same."""
+    toward = lambda u, fast, slow: _toward(u, fast, slow, part=part)
+    slow = map_gradients(toward, u, fast=params.fast, slow=params.slow)
+    return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
+
+
+@widened
+def _toward(u, fast, slow, *, part):
+    return part * (fast + u - slow)
+
+
+@widened
+def _onto(u, fast, slow):
+    return slow + u - fast

@@ -1,0 +1,116 @@
+"""A factor for the loss that keeps gradients in float16 within its range.
+
+Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.2,
+with the schedule of `torch.amp.GradScaler`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import compute_dtype, mixing
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
+from .._engine.base.registry import public
+from .._engine.step.leafwise import all_finite, map_gradients, step_or_stay
+from .._engine.trees import errors
+
+
+class DynamicLossScaleState(NamedTuple):
+    """State of `dynamic_loss_scale`; all but the last are scalars.
+
+    loss_scale: by which the next loss is to be multiplied, in float32.
+    good_steps: steps since the scale has changed.
+    skipped: steps left out, in all.
+    inner_state: of the inner transformation.
+    """
+
+    loss_scale: jax.Array
+    good_steps: jax.Array
+    skipped: jax.Array
+    inner_state: OptState
+
+
+_RANGES = {
+    "initial": POSITIVE,
+    "growth_interval": AT_LEAST_1,
+    "factor": Range(1, excludes_least=True),
+    "min_scale": POSITIVE,
+    "max_scale": POSITIVE_CAP,
+}
+
+
+@public("wrapper", paper="arXiv:1710.03740", ranges=_RANGES)
+def dynamic_loss_scale(
+    inner: GradientTransformation,
+    initial: ArrayLike = 2.0**15,
+    growth_interval: int = 2000,
+    factor: ArrayLike = 2.0,
+    *,
+    min_scale: ArrayLike = 1.0,
+    max_scale: ArrayLike = 2.0**24,
+) -> GradientTransformationExtraArgs:
+    """Take gradients of a scaled loss, and find the scale by trying.
+
+        u = inner(g / scale) if g is finite, else 0 with the inner state as it was
+        scale = scale / factor if g is not finite, scale * factor after growth_interval
+            finite ones in a row, always within [min_scale, max_scale]
+
+    Multiply the loss by `tree.get(state, "loss_scale")`; keywords, such as the value of
+    the loss, are handed on as they are.  Gradients are divided in float32 or wider, and
+    so the inner transformation sees them; for parameters in float16, let that be
+    `master_weights`, whose moments are in float32, too.
+
+    inner: the transformation; it does no work for what is left out.
+    initial: first scale, above 0.
+    growth_interval: steps before a larger one is tried, at least 1.
+    factor: by which it grows and shrinks, above 1.
+    min_scale, max_scale: bounds, above 0.
+    """
+    require(inner, "`inner` of `dynamic_loss_scale`")
+    inner = with_extra_args_support(inner)
+
+    def init(params):
+        scale = jnp.clip(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
+        zero = lambda: jnp.zeros([], jnp.int32)
+        return DynamicLossScaleState(scale, zero(), zero(), inner.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)
+        scale, good, skipped, old = state
+
+        def accept():
+            g = map_gradients(lambda g: _divided(g, scale), updates)
+            return inner.update(g, old, params, **extra_args)
+
+        finite = all_finite(updates)
+        u, new = step_or_stay(finite, accept, updates, old)
+        scale, good = _next(finite, scale, good)
+        skipped = jnp.where(finite, skipped, safe_increment(skipped))
+        return u, DynamicLossScaleState(scale, good, skipped, new)
+
+    @mixing
+    def _next(finite, scale, good):
+        good = jnp.where(finite, safe_increment(good), 0)
+        is_due = good >= growth_interval
+        grown = jnp.where(is_due, scale * factor, scale)
+        new = jnp.clip(jnp.where(finite, grown, scale / factor), min_scale, max_scale)
+        return new.astype(scale.dtype), jnp.where(is_due, jnp.zeros_like(good), good)
+
+    return transformation(init, update, inner=(inner,))
+
+
+@jax.jit
+@mixing
+def _divided(g, scale):
+    return g.astype(compute_dtype(g)) * (1 / scale)

@@ -1,0 +1,79 @@
+"""Parameters in half precision that follow copies in a wider dtype.
+
+Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.1.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .._engine.arrays.precision import floating
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.rule import Slot, copied
+from .._engine.trees import errors
+from .narrow import Widened, is_narrower, widen_narrow
+
+
+class MasterWeightsState(NamedTuple):
+    """State of `master_weights`.
+
+    masters: the parameters in the wider dtype, shaped as these; a `MaskedNode` for
+        those that are not narrower and are their own masters.
+    inner_state: of the inner transformation.
+    """
+
+    masters: Any
+    inner_state: OptState
+
+
+@public("wrapper", paper="arXiv:1710.03740")
+def master_weights(
+    inner: GradientTransformation, dtype: DTypeLike = jnp.float32
+) -> GradientTransformationExtraArgs:
+    """Let narrow parameters follow masters, so that no step is lost to their rounding.
+
+        m = m + inner(g, m),   u = round(m) - p
+
+    The inner transformation sees gradients and masters in `dtype`, and keeps its state
+    for them.  The difference is taken from the parameters that `update` is given: they
+    become what the masters round to, also where an update is rounded itself.  Hence
+    what else changes parameters, such as a projection, belongs inside; after new ones
+    are loaded, call `init` again, else the next step undoes the change.
+
+    inner: the transformation.
+    dtype: of the masters; complex parameters, and those that are as wide, have none.
+
+    Raises a `TypeError` for a dtype that is not of real floating-point numbers.
+    """
+    require(inner, "`inner` of `master_weights`")
+    inner, wide = with_extra_args_support(inner), floating("master_weights", dtype)
+    slot = Slot(copied, wide)
+
+    def init(params):
+        own = lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode()
+        masters = jax.tree.map(own, params)
+        return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("master_weights", MasterWeightsState, state)
+        old = state.inner_state
+        seen = Widened(updates, params, wide, state.masters)
+        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
+        u, masters = seen.settle(u, jax.lax.convert_element_type)
+        masters = keep_dtypes(masters, state.masters)
+        return u, MasterWeightsState(masters, keep_dtypes(new, old))
+
+    passes_on = "inner_state", lambda: inner
+    return transformation(init, update, inner=(inner,), passes_on=passes_on)

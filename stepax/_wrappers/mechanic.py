@@ -1,0 +1,159 @@
+"""Mechanic: learns the scale of the updates of another optimizer.
+
+Cutkosky, Defazio and Mehta, 2023, Mechanic: A Learning Rate Tuner (arXiv:2306.00144),
+Algorithm 1.
+
+Differences from the paper, as in Optax: the sum of the updates is not kept, but found
+from the parameters; the scales start at `s_init` each, not at zero.  From Optax: the
+move is (p_start - p) - S Δ, where Optax takes (p_start - S Δ) - p, which rounds to
+nothing as long as the scale is small; dtypes stay, also those of mixed trees.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import root, safe_increment
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+    as_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.recipe import recipe
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, START, Rule, Slot, number
+from .._engine.trees import errors
+from .._optimizers.parameter_free import dot, sums
+from .._transforms.scale import at
+
+
+@twin
+class MechanicState(NamedTuple):
+    """base_optimizer_state: of the base optimizer.  count: steps taken, a scalar.
+
+    r, m, v, s: rewards, bounds, sums of squares and scales, one for each beta.
+    x0: where it started, shaped as the parameters.
+    """
+
+    base_optimizer_state: Any
+    count: jax.Array
+    r: jax.Array
+    m: jax.Array
+    v: jax.Array
+    s: jax.Array
+    x0: Any
+
+
+class _Tuned(NamedTuple):
+    """What the tuner sees: its own part of the state, and the raw gradients."""
+
+    count: Any
+    r: Any
+    m: Any
+    v: Any
+    s: Any
+    x0: Any
+    gradients: Any
+
+
+@recipe
+def _tune_scale(
+    weight_decay: ScalarOrSchedule, eps: ArrayLike, s_init: ArrayLike, num_betas: int
+) -> GradientTransformationExtraArgs:
+    """The tuner, whose updates are those of the base optimizer."""
+
+    def start(p, x0, count):
+        """The parameters of the first step, which need not be those of `init`."""
+        return jnp.where(count == 0, p, x0)
+
+    def way(p, x0, s):
+        """Δ: the sum of the updates so far, with the sign of gradients."""
+        return (x0 - p) / (jnp.sum(s) + eps)
+
+    def total(u, p, shared, x0, g):
+        delta = way(p, start(p, x0, shared[0]), shared[-1])
+        return dot(delta, g), dot(delta, p), jnp.sum(square(g)), jnp.sum(square(p))
+
+    def once(shared, total, extra):
+        count, r, m, v, s = shared
+        delta_g, delta_p, g_square, p_square = sums(total, 4)
+        decay = at(weight_decay, count) * jnp.sum(s) * root(g_square)
+        h = delta_g + decay / (root(p_square) + eps) * delta_p
+        betas = jnp.asarray(1 - 10.0 ** -np.arange(1.0, num_betas + 1), s.dtype)
+        bounded = jnp.clip(h, -m, m)
+        m = jnp.maximum(betas * m, jnp.abs(h) + eps)
+        v = jnp.square(betas) * v + jnp.square(h)
+        r = betas * r + bounded * s
+        new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (root(v) + eps)
+        return (count, s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
+
+    def leaf(u, p, c, x0, g):
+        count, s, scale = c
+        x0 = start(p, x0, count)
+        return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
+
+    zeros = number(shape=(num_betas,))
+    shared = {
+        **COUNT,
+        "r": zeros,
+        "m": zeros,
+        "v": zeros,
+        "s": number(s_init, (num_betas,)),
+    }
+    slots = {"x0": START, "gradients": Slot()}
+    return build(Rule(leaf, _Tuned, slots, shared, once, total, needs_params=True))
+
+
+@public("wrapper", paper="arXiv:2306.00144")
+def mechanize(
+    base_optimizer: GradientTransformation,
+    weight_decay: ScalarOrSchedule = 1e-2,
+    eps: ArrayLike = 1e-8,
+    s_init: ArrayLike = 1e-6,
+    num_betas: int = 6,
+) -> GradientTransformationExtraArgs:
+    """Learn the scale of the updates of another optimizer, in place of tuning it.
+
+        Δ = (p_start - p) / (S + eps),   S = Σ s,   u = base_optimizer(g)
+        h = Σ Δ (g + weight_decay S ‖g‖ / (‖p‖ + eps) p)
+        r = β r + clip(h, -m, m) s
+        m = max(β m, |h| + eps),   v = β² v + h²
+        s = (s_init m / num_betas + max(r, 0)) / (sqrt(v) + eps)
+        p = p_start - S (Δ - u)
+
+    base_optimizer: gives the direction, at a learning rate near 1 or a schedule of it;
+        it gets the keywords of `update`.
+    weight_decay: pull towards zero in the reward, at least 0; a number, or a schedule.
+    eps: added to divisors, above 0.
+    s_init: first value of s, above 0.
+    num_betas: how many decays β = 0.9, 0.99, ... there are, at least 1.
+
+    Raises a `ValueError` for fewer.
+    """
+    require(base_optimizer, "`base_optimizer` of `mechanize`")
+    base = with_extra_args_support(base_optimizer)
+    tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
+
+    def init(params):
+        return MechanicState._make([base.init(params), *tuner.init(params)[:-1]])
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("mechanize", MechanicState, state)
+        was, *own = state
+        tuned = _Tuned._make([*own, jax.tree.map(as_array, updates)])
+        u, inner = base.update(updates, was, params, **extra_args)
+        u, tuned = tuner.update(u, tuned, params)
+        return u, MechanicState._make([keep_dtypes(inner, was), *tuned[:-1]])
+
+    return transformation(init, update, inner=(base,))

@@ -1,0 +1,107 @@
+"""Steps in a wider dtype than that of the parameters."""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.precision import mixing
+from .._engine.base.protocol import is_array
+from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.rule import Slot, copied, is_trainable
+
+
+def is_narrower(p: Any, dtype: Any) -> bool:
+    """Whether `p` is a real parameter of less precision than `dtype`."""
+    if not is_trainable(p):
+        return False
+    kind = jnp.result_type(p)
+    is_real = jnp.issubdtype(kind, jnp.floating)
+    return is_real and jnp.finfo(kind).bits < jnp.finfo(dtype).bits
+
+
+def widen_narrow(params: Any, dtype: Any) -> Any:
+    """The parameters, in `dtype` where they are narrower."""
+    slot = Slot(copied, dtype)
+    return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
+
+
+class Widened:
+    """Gradients and parameters, in `dtype` where the parameters are narrower.
+
+    gradients, params: the trees, so widened.
+    narrow: the narrow parameters that have a gradient.
+    """
+
+    def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
+        """masters: holds what stands for narrow parameters, if not these themselves."""
+        flow = self.flow = Flow(updates, params)
+        pairs = enumerate(zip(flow.leaves, flow.params, strict=True))
+        self.at = [
+            i for i, (g, p) in pairs if not is_still(g) and is_narrower(p, dtype)
+        ]
+        self.narrow = [flow.params[i] for i in self.at]
+        self.stored = flow.params
+        if masters is not None:
+            self.stored = align(flow, masters, "masters")
+            for i in self.at:
+                self._check(i)
+        self.gradients = self._widen(flow.leaves, flow.leaves, dtype)
+        self.params = self._widen(flow.params, self.stored, dtype)
+
+    def _check(self, i):
+        m = self.stored[i]
+        if not is_array(m):
+            raise ValueError(
+                f"there is a narrow parameter at {self.flow.path(i)}, but no array in "
+                "`masters`: was it there, in that dtype, when `init` was called?"
+            )
+        self.flow.check_shape(i, jnp.shape(m), "`masters` in the state")
+
+    def _widen(self, leaves, wide, dtype):
+        leaves = list(leaves)
+        new = _cast([wide[i] for i in self.at], dtype=dtype)
+        for i, x in zip(self.at, new, strict=True):
+            leaves[i] = x
+        return self.flow.treedef.unflatten(leaves)
+
+    def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
+        """The updates that make the parameters what the moved masters round to.
+
+        u: updates of the masters.
+        to_narrow: (master, dtype, ...) -> the parameter; takes its part of each list
+            in `more`, which are in the order of `narrow`.
+
+        Returns the updates, and the masters, which are `None` where there are none.
+        """
+        u, masters = align(self.flow, u, "updates"), list(self.stored)
+        pairs = zip(u, self.flow.leaves, strict=True)
+        out = [x if is_still(x) or is_still(g) else _like(x, g) for x, g in pairs]
+        for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
+            if is_still(u[i]):
+                continue
+            m, g = self.stored[i], self.flow.leaves[i]
+            out[i], masters[i] = _move(to_narrow, g, p, m, u[i], *xs)
+        unflatten = self.flow.treedef.unflatten
+        return unflatten(out), unflatten(masters)
+
+
+@ft.partial(jax.jit, static_argnames="dtype")
+def _cast(xs, dtype):
+    return [x.astype(dtype) for x in xs]
+
+
+def _like(x, g):
+    return jax.lax.convert_element_type(x, g.dtype)
+
+
+# The difference is taken from the parameter as it is, so that what the rounding of one
+# update left over is made up for by the next.
+@ft.partial(jax.jit, static_argnums=0)
+@mixing
+def _move(to_narrow, g, p, m, u, *more):
+    wide = m.astype(u.dtype) + u
+    new = to_narrow(wide, p.dtype, *more)
+    return (new.astype(u.dtype) - p.astype(u.dtype)).astype(g.dtype), wide

@@ -1,0 +1,270 @@
+"""Transforming some leaves only, and different leaves differently."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    MaskOrFn,
+    is_array,
+    is_none,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.gradients import Labels, Part, Scope
+from .._engine.step.plan import Composite, build
+from .._engine.step.rule import Rule
+from .._engine.trees import errors, selection
+from .._engine.trees.packed import outline
+
+
+@twin
+class MaskedState(NamedTuple):
+    """inner_state: of the transformation, with `MaskedNode` for leaves left out."""
+
+    inner_state: Any
+
+
+@twin
+class PartitionState(NamedTuple):
+    """inner_states: from each label to a `MaskedState`."""
+
+    inner_states: Mapping[Hashable, Any]
+
+
+MultiTransformState = PartitionState
+
+
+def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Part:
+    """The leaves of a label, and those without a label that are no arrays.
+
+    The latter stay what they are for everybody, as `None` does in Optax, where it is no
+    leaf.
+    """
+
+    def is_in(label, leaf=None):
+        return label == name or (label is None and not is_array(leaf))
+
+    leaves = jax.tree.leaves(outline(tree), is_leaf=is_none) if labels else []
+    return Part(labels.map(is_in, leaves), outer)
+
+
+class Masked(Composite):
+    """One member, which sees the leaves where the mask is true."""
+
+    def __init__(self, inner: Any, mask: Any):
+        self.members = (inner,)
+        self.mask = mask
+
+    def init(self, params):
+        keep = selection.resolve_mask(self.mask, params)
+        return MaskedState(self.members[0].init(_part(keep, True, params).cut(params)))
+
+    def unpack(self, state):
+        errors.require_state("masked", MaskedState, state)
+        return [state.inner_state]
+
+    def pack(self, states):
+        return MaskedState(*states)
+
+    def scopes(self, flow, scope):
+        tree = flow.outline(scope)
+        return [_part(selection.resolve_mask(self.mask, tree), True, tree, scope)]
+
+
+class Partition(Composite):
+    """A member for each label, which sees the leaves so labelled."""
+
+    def __init__(self, transforms: Mapping[Hashable, Any], labels: Any):
+        self.names = tuple(transforms)
+        self.members = tuple(transforms.values())
+        self.labels = labels
+
+    def _resolve(self, tree: Any) -> Labels:
+        found = selection.resolve(self.labels, tree, "param_labels")
+        strange = [i for i, x in enumerate(found) if not self._knows(x)]
+        if strange or not all(map(self._knows, found.empty)):
+            tree = outline(tree)
+            leaves = jax.tree.leaves(tree, is_leaf=is_none)
+            unknown = [i for i in strange if is_array(leaves[i])]
+            if unknown:
+                raise self._unknown(found, unknown, errors.paths(tree))
+            found = found.map(lambda x: x if self._knows(x) else None)
+        return found
+
+    def _knows(self, label: Any) -> bool:
+        try:
+            return hash(label) is not None and label in self.names
+        except TypeError:  # arrays, traced ones among them, have no hash
+            return False
+
+    def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
+        listed = errors.some(f"{found[i]!r} at {paths[i]}" for i in unknown)
+        return ValueError(
+            f"labels have no transformation: {listed}; known are {list(self.names)}"
+        )
+
+    def init(self, params):
+        found = self._resolve(params)
+        states = [
+            MaskedState(tx.init(_part(found, name, params).cut(params)))
+            for name, tx in zip(self.names, self.members, strict=True)
+        ]
+        return PartitionState(dict(zip(self.names, states, strict=True)))
+
+    def unpack(self, state):
+        states = getattr(state, "inner_states", None)
+        if not isinstance(states, Mapping) or set(states) != set(self.names):
+            found = errors.describe(state) if states is None else list(states)
+            raise ValueError(
+                f"`partition` has states for {list(self.names)}, but got {found}; "
+                "was this state made by another optimizer?"
+            )
+        for k in self.names:
+            errors.require_state(f"partition[{k!r}]", MaskedState, states[k])
+        return [states[k].inner_state for k in self.names]
+
+    def pack(self, states):
+        states = map(MaskedState, states)
+        return PartitionState(dict(zip(self.names, states, strict=True)))
+
+    def scopes(self, flow, scope):
+        tree = flow.outline(scope)
+        found = self._resolve(tree)
+        return [_part(found, name, tree, scope) for name in self.names]
+
+
+def _cutting(inner: Any) -> GradientTransformationExtraArgs:
+    """`inner`, with keywords that are trees like the gradients masked like them."""
+    inner = with_extra_args_support(inner)
+
+    def is_end(x):
+        return x is None or isinstance(x, MaskedNode)
+
+    def cut_like(updates, x):
+        pick = lambda u, y: u if isinstance(u, MaskedNode) else y
+        try:
+            return jax.tree.map(pick, updates, x, is_leaf=is_end)
+        except (ValueError, TypeError):
+            return x  # no tree like the gradients: it is passed as it is
+
+    def update(updates, state, params=None, **extra_args):
+        extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
+        return inner.update(updates, state, params, **extra)
+
+    return transformation(inner.init, update, inner=(inner,))
+
+
+@public("wrapper")
+def masked(
+    inner: GradientTransformation,
+    mask: MaskOrFn,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Apply a transformation where the mask is true.
+
+        u = inner(g) where the mask is true,   u = g elsewhere
+
+    The other leaves own no state.  They pass through unchanged: to keep parameters
+    fixed use `freeze` or `selective_transform`.
+
+    inner: the transformation.
+    mask: a tree of booleans like the parameters or a prefix of it, a mapping from names
+        or path patterns to booleans, or a function from the parameters to one of these.
+    mask_compatible_extra_args: whether keywords of `update` that are trees like the
+        gradients are masked, too.
+
+    Raises a `ValueError` for a mask that does not fit, a `TypeError` for a value in it
+    that is no boolean; both name the path.
+    """
+    require(inner, "`inner` of `masked`")
+    return build(Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask))
+
+
+@public("wrapper")
+def partition(
+    transforms: Mapping[Any, GradientTransformation],
+    param_labels: Any,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> GradientTransformationExtraArgs:
+    """Give each leaf to the transformation of its label.
+
+    transforms: from labels to transformations.
+    param_labels: a tree of labels like the parameters or a prefix of it, a mapping from
+        names or path patterns to labels, as in `{"policy/**": "adam", "**": "freeze"}`,
+        or a function from the parameters to one of these.
+    mask_compatible_extra_args: whether keywords of `update` that are trees like the
+        gradients are masked, too.
+
+    Raises a `ValueError` for a label without transformation, for labels that do not fit
+    and for a pattern that matches nothing; they name the path.
+    """
+    for label, tx in transforms.items():
+        require(tx, f"the transformation for label {label!r}")
+    if mask_compatible_extra_args:
+        transforms = {label: _cutting(tx) for label, tx in transforms.items()}
+    return build(Partition(dict(transforms), param_labels))
+
+
+multi_transform = partition
+
+
+@public()
+def identity() -> GradientTransformationExtraArgs:
+    """Leave the updates as they are: u = g."""
+    return build(Rule(None))
+
+
+@public()
+def set_to_zero() -> GradientTransformation:
+    """Replace the updates by zeros, whatever they are: u = 0."""
+    return build(Rule(lambda g, p, c: (jnp.zeros_like(g),), EmptyState))
+
+
+@public()
+def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
+    """Set the updates to zero where the mask is true; others pass through.
+
+    mask: true for the parameters to keep fixed; see `masked`.
+    """
+    return masked(set_to_zero(), mask)
+
+
+@public("wrapper")
+def selective_transform(
+    optimizer: GradientTransformation, *, freeze_mask: MaskOrFn
+) -> GradientTransformationExtraArgs:
+    """Apply an optimizer where the mask is false, and keep the rest fixed.
+
+    Frozen parameters get zero updates and own no state.
+
+    optimizer: for the parameters that are trained.
+    freeze_mask: true for the parameters to keep fixed; see `masked`.
+    """
+
+    labels = split(freeze_mask, "freeze", "train", "freeze_mask")
+    return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
+
+
+def split(mask: MaskOrFn, inside: str, outside: str, what: str) -> Callable:
+    """A function from parameters to two labels; `None` for what is `None`.
+
+    what: the name of the mask, for errors.
+    """
+
+    def labels(params):
+        names = {True: inside, False: outside, None: None}
+        return selection.resolve_mask(mask, params, what).map(names.get).tree
+
+    return labels

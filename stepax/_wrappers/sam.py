@@ -1,0 +1,211 @@
+"""Sharpness-aware minimization: descend by the gradient from where the loss is worse.
+
+Foret, Kleiner, Mobahi and Neyshabur, 2021, Sharpness-Aware Minimization for Efficiently
+Improving Generalization (arXiv:2010.01412), Algorithm 1; there the adversarial step is
+`chain(normalize(), sgd(rho))`, and `sync_period` is 2.
+
+Differences from Optax: `normalize` keeps a gradient of zeros; only the optimizer whose
+turn it is runs; a `sync_period` of 1 is the outer optimizer alone; both optimizers are
+given the keywords of `update`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import widened
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.ranges import AT_LEAST_1
+from .._engine.base.registry import public
+from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients
+from .._engine.step.plan import build
+from .._engine.step.rule import START, Rule, is_trainable
+from .._engine.trees import errors, reduce
+from .._engine.trees.apply import apply_updates
+
+
+NormalizeState = EmptyState
+
+
+@public()
+def normalize() -> GradientTransformation:
+    """Give the whole gradient the length 1: u = g / ‖g‖.
+
+    ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
+    """
+
+    def once(shared, norm, extra):
+        return jnp.where(norm == 0, 1, norm), ()
+
+    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
+
+
+@twin
+class SAMState(NamedTuple):
+    """State of `sam`.
+
+    steps_since_sync: adversarial steps since the last outer one, a scalar.
+    opt_state: of the outer optimizer.
+    adv_state: of the adversarial optimizer.
+    cache: the parameters before the adversarial steps; `None` in opaque mode.
+    """
+
+    steps_since_sync: jax.Array
+    opt_state: OptState
+    adv_state: OptState
+    cache: Any
+
+
+@public("wrapper", paper="arXiv:2010.01412", ranges={"sync_period": AT_LEAST_1})
+def sam(
+    optimizer: GradientTransformation,
+    adv_optimizer: GradientTransformation,
+    sync_period: int = 2,
+    reset_state: bool = True,
+    opaque_mode: bool = False,
+    batch_axis_name: str | None = None,
+) -> GradientTransformationExtraArgs:
+    """Climb for some steps, then step from where that began, by the gradient on top.
+
+        p' = p - adv(g(p)),   once or more often
+        p = p + u(g(p'))
+
+    Each call of `update` takes one of these steps, sync_period of them in turn.  In
+    opaque mode it takes all of them, and asks for the other gradients by the keyword
+    `grad_fn`: from parameters and the number of the step, from 0 on, to a gradient.
+
+    optimizer: takes the outer steps.
+    adv_optimizer: takes the adversarial ones, with its sign changed.
+    sync_period: from one outer step to the next, at least 1.
+    reset_state: whether `adv_optimizer` starts over after each outer step.
+    opaque_mode: whether `update` takes all steps.
+    batch_axis_name: axis over which opaque mode averages the gradients of `grad_fn`.
+
+    `update` raises a `ValueError` where `params`, or `grad_fn` in opaque mode, is
+    missing.
+    """
+    require(optimizer, "`optimizer` of `sam`")
+    require(adv_optimizer, "`adv_optimizer` of `sam`")
+    outer = with_extra_args_support(optimizer)
+    adv = with_extra_args_support(adv_optimizer)
+
+    def init(params):
+        cache = None if opaque_mode else jax.tree.map(_own, params)
+        n = jnp.zeros([], jnp.int32)
+        return SAMState(n, outer.init(params), adv.init(params), cache)
+
+    def descend(updates, state, params, extra):
+        """An outer step from `params`, after which the state is that of a start."""
+        u, new = outer.update(updates, state.opt_state, params, **extra)
+        adv_state = adv.init(params) if reset_state else state.adv_state
+        return u, state._replace(
+            steps_since_sync=jnp.zeros_like(state.steps_since_sync),
+            opt_state=keep_dtypes(new, state.opt_state),
+            adv_state=keep_dtypes(adv_state, state.adv_state),
+        )
+
+    def climb(updates, state, params, extra):
+        """An adversarial step; does not look at the cache."""
+        u, new = adv.update(updates, state.adv_state, params, **extra)
+        return map_gradients(jnp.negative, u), state._replace(
+            steps_since_sync=safe_increment(state.steps_since_sync),
+            adv_state=keep_dtypes(new, state.adv_state),
+        )
+
+    steps = (climb, descend, sync_period)
+    update = _opaque(*steps, batch_axis_name) if opaque_mode else _transparent(*steps)
+    return transformation(init, update, inner=(outer, adv))
+
+
+def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
+    """One step a call."""
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("sam", SAMState, state)
+        _check(params)
+        # Else a step that does not read them all would not see that they differ.
+        cache = {"cache": state.cache} if period > 1 else {}
+        check_gradients(updates, params=params, **cache)
+
+        def up():
+            is_first = period == 2 or state.steps_since_sync == 0
+            start = lambda: jax.tree.map(_own, params)
+            cache = branch(is_first, start, lambda: state.cache)
+            u, new = climb(updates, state._replace(cache=cache), params, extra_args)
+            return _as(updates, u), new
+
+        def down():
+            origin = state.cache if period > 1 else jax.tree.map(_own, params)
+            new = state._replace(cache=origin)
+            u, new = descend(updates, new, origin, extra_args)
+            back = map_gradients(_back, u, cache=origin, params=params)
+            return _as(updates, back), new
+
+        is_last = period == 1 or state.steps_since_sync >= period - 1
+        return branch(is_last, down, up)
+
+    return update
+
+
+def _opaque(
+    climb: Callable, descend: Callable, period: int, axis_name: str | None
+) -> Callable:
+    """All steps in one call."""
+
+    def update(updates, state, params=None, *, grad_fn=None, **extra_args):
+        errors.require_state("sam", SAMState, state)
+        _check(params)
+        if grad_fn is None:
+            raise ValueError(
+                "`sam` in opaque mode reads the keyword `grad_fn`, a function of the "
+                "parameters and the number of the adversarial step to a gradient: call "
+                "`update(updates, state, params, grad_fn=...)`"
+            )
+        g, p = updates, params
+        for i in range(period - 1):
+            u, state = climb(g, state, p, extra_args)
+            p = apply_updates(p, u)
+            g = grad_fn(p, i)
+            if axis_name is not None:
+                g = map_gradients(lambda x: jax.lax.pmean(x, axis_name), g)
+        u, state = descend(g, state, params, extra_args)
+        return _as(updates, u), state
+
+    return update
+
+
+def _own(p):
+    """What the cache keeps of a parameter: a copy, `None` for what is no array."""
+    return START.new(p) if is_trainable(p) else None
+
+
+@widened
+def _back(u, origin, p):
+    """From `p` to where `u` leads from `origin`."""
+    return u - (p - origin)
+
+
+def _as(gradients, updates):
+    """Updates with the dtypes of gradients."""
+    return map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)
+
+
+def _check(params):
+    if params is None:
+        raise ValueError(
+            "`sam` reads the parameters, but `params` is missing: call "
+            "`update(updates, state, params)`"
+        )

@@ -1,0 +1,207 @@
+"""Leaving out steps whose gradient, or loss, is far larger than those before.
+
+The rule is that of OLMo 2, Team OLMo, 2024, 2 OLMo 2 Furious (arXiv:2501.00656), in the
+code of its optimizers: what exceeds the mean of the last steps by several standard
+deviations is left out.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.precision import mixing
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    as_array,
+    is_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
+from .._engine.base.registry import public
+from .._engine.step.plan import step_or_stay
+from .._engine.trees import errors
+from .._engine.trees.errors import describe
+from ..tree import norm
+
+
+class SkipSpikesState(NamedTuple):
+    """State of `skip_spikes`; all but the first and the last are scalars.
+
+    recent: what the last accepted steps measured, a row for the norm and one for the
+        value, or one of them; (rows, window) in float32, a ring.
+    accepted: how many steps have been written there.
+    spikes_in_a_row: up to now.
+    skipped: steps left out, in all.
+    inner_state: of the inner transformation.
+    """
+
+    recent: jax.Array
+    accepted: jax.Array
+    spikes_in_a_row: jax.Array
+    skipped: jax.Array
+    inner_state: OptState
+
+
+_ROWS = {"norm": 1, "value": 1, "both": 2}
+
+
+@public(
+    "wrapper",
+    paper="arXiv:2501.00656",
+    ranges={
+        "factor": CAP,
+        "window": AT_LEAST_1,
+        "warmup": AT_LEAST_0,
+        "max_consecutive": CAP,
+    },
+)
+def skip_spikes(
+    inner: GradientTransformation,
+    factor: ArrayLike = 6.0,
+    window: int = 128,
+    *,
+    watch: Literal["norm", "value", "both"] = "norm",
+    warmup: int = 64,
+    max_consecutive: int = 10,
+) -> GradientTransformationExtraArgs:
+    """Leave out steps that spike, unless they keep coming.
+
+        x is a spike where x > mean + factor max(std, |mean| / 1000), or not finite
+        u = inner(g) if x is none, else 0 with the inner state as it was
+
+    mean and std are those of x over the last accepted steps.  After `max_consecutive`
+    spikes in a row the next ones are accepted until one is none, so that a loss that
+    has risen for good, or a broken program, is noticed; a NaN is accepted then, too,
+    but never enters the mean.
+
+    inner: the transformation; it does no work for what is left out.
+    factor: standard deviations above the mean, at least 0; with infinity nothing
+        finite spikes.
+    window: steps in the mean, at least 1.
+    watch: what x is: "norm" of the gradient, "value" of the loss, or "both", of which
+        neither may spike.
+    warmup: accepted steps before the mean counts, at least 0.
+    max_consecutive: steps left out in a row, at least 0; may be infinite.
+
+    `update` takes the loss that is watched as `value` or `loss`, and the norm as
+    `grad_norm`, where it is not to be that of the updates; they are handed on.
+
+    Raises a `ValueError` for another `watch`; `update` a `TypeError` without a loss
+    that is to be watched or with two, a `ValueError` for what is no scalar.
+    """
+    require(inner, "`inner` of `skip_spikes`")
+    most = whole(max_consecutive)
+    inner = with_extra_args_support(inner)
+    if watch not in _ROWS:
+        raise ValueError(f"`watch` is {watch!r}, expected one of {list(_ROWS)}")
+
+    def init(params):
+        zero = lambda: jnp.zeros([], jnp.int32)
+        recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
+        return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
+
+    def step(updates, state, params, x, extra_args):
+        errors.require_state("skip_spikes", SkipSpikesState, state)
+        usual = (state.accepted < warmup) | _is_usual(x, state, factor)
+        usual = usual & jnp.isfinite(x).all()
+        n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
+        is_accepted = usual | (n > most)
+
+        old = state.inner_state
+        u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
+        enters = is_accepted & jnp.isfinite(x).all()
+        recent = state.recent.at[:, state.accepted % window].set(x)
+        return u, SkipSpikesState(
+            recent=jnp.where(enters, recent, state.recent),
+            accepted=jnp.where(enters, safe_increment(state.accepted), state.accepted),
+            spikes_in_a_row=n.astype(jnp.int32),
+            skipped=jnp.where(
+                is_accepted, state.skipped, safe_increment(state.skipped)
+            ),
+            inner_state=new,
+        )
+
+    def of_norm(updates, state, params=None, *, grad_norm=None, **extra_args):
+        x = _measured(_norm(updates, grad_norm))
+        return step(updates, state, params, x, _given(extra_args, grad_norm=grad_norm))
+
+    def of_value(updates, state, params=None, *, value=None, loss=None, **extra_args):
+        x = _measured(_value(value, loss))
+        extra_args = _given(extra_args, value=value, loss=loss)
+        return step(updates, state, params, x, extra_args)
+
+    def of_both(
+        updates,
+        state,
+        params=None,
+        *,
+        value=None,
+        loss=None,
+        grad_norm=None,
+        **extra_args,
+    ):
+        x = _measured(_norm(updates, grad_norm) | _value(value, loss))
+        given = {"value": value, "loss": loss, "grad_norm": grad_norm}
+        return step(updates, state, params, x, _given(extra_args, **given))
+
+    update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
+    return transformation(init, update, inner=(inner,))
+
+
+def _given(extra_args: dict, **own: Any) -> dict:
+    """The keywords for the inner transformation: those that were given."""
+    return extra_args | {k: x for k, x in own.items() if x is not None}
+
+
+def _norm(updates: Any, grad_norm: Any) -> dict:
+    return {"grad_norm": norm(updates) if grad_norm is None else grad_norm}
+
+
+def _value(value: Any, loss: Any) -> dict:
+    if value is None and loss is None:
+        raise TypeError(
+            "`skip_spikes` reads the keyword `value`, or `loss`: "
+            "call `update(updates, state, params, value=...)`"
+        )
+    if value is not None and loss is not None:
+        raise TypeError(
+            "`skip_spikes` was given `value` and `loss`, which are names of the same: "
+            "give one of them"
+        )
+    return {"loss": loss} if value is None else {"value": value}
+
+
+def _measured(xs: dict) -> jax.Array:
+    return jnp.stack([_scalar(name, x) for name, x in xs.items()])
+
+
+def _scalar(name: str, x: Any) -> jax.Array:
+    if not is_array(x):
+        raise TypeError(
+            f"`{name}` of `skip_spikes` is {describe(x)}, expected a number"
+        )
+    x = jnp.asarray(as_array(x))
+    if x.shape or jnp.iscomplexobj(x):
+        kind = "complex" if jnp.iscomplexobj(x) else f"of shape {x.shape}"
+        raise ValueError(f"`{name}` of `skip_spikes` is {kind}, expected a real scalar")
+    return x.astype(jnp.float32)
+
+
+@jax.jit
+@mixing
+def _is_usual(x, state, factor):
+    """Whether no x is far above those before."""
+    recent, n = state.recent, jnp.minimum(state.accepted, state.recent.shape[1])
+    here = (jnp.arange(recent.shape[1]) < n)[None]
+    over = lambda x: jnp.sum(jnp.where(here, x, 0), 1) / jnp.maximum(n, 1)
+    mean = over(recent)
+    std = jnp.sqrt(over(jnp.square(recent - mean[:, None])))
+    most = mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)
+    return (x <= jnp.where(factor < jnp.inf, most, jnp.inf)).all()  # 0 inf is NaN

@@ -1,0 +1,83 @@
+"""Complex numbers as pairs of real ones, for optimizers that are made for these.
+
+Difference from Optax: keywords of `update` reach the inner transformation.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.base.optax_types import twin
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    is_array,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.trees import errors
+
+
+@twin
+class SplitRealAndImaginaryArrays(NamedTuple):
+    """real, imaginary: parts of a complex array, shaped as it."""
+
+    real: Any
+    imaginary: Any
+
+
+@twin
+class SplitRealAndImaginaryState(NamedTuple):
+    """inner_state: of the transformation, with a pair of arrays for a complex one."""
+
+    inner_state: Any
+
+
+@public("wrapper")
+def split_real_and_imaginary(
+    inner: GradientTransformation,
+) -> GradientTransformationExtraArgs:
+    """Apply a transformation to real and imaginary parts as if they were two arrays.
+
+        Re u, Im u = inner(Re g, Im g)
+
+    Real arrays, and keywords of `update`, come to it as they are.
+
+    inner: the transformation; it sees real arrays only.
+    """
+    require(inner, "`inner` of `split_real_and_imaginary`")
+    inner = with_extra_args_support(inner)
+
+    def init(params):
+        return SplitRealAndImaginaryState(inner.init(_split(params)))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state(
+            "split_real_and_imaginary", SplitRealAndImaginaryState, state
+        )
+        params = None if params is None else _split(params)
+        old = state.inner_state
+        pairs, new = inner.update(_split(updates), old, params, **extra_args)
+        return _joined(pairs), SplitRealAndImaginaryState(new)
+
+    return transformation(init, update, inner=(inner,))
+
+
+def _split(tree):
+    def one(x):
+        if not is_array(x) or not jnp.issubdtype(
+            jnp.result_type(x), jnp.complexfloating
+        ):
+            return x
+        return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
+
+    return jax.tree.map(one, tree)
+
+
+def _joined(tree):
+    is_pair = lambda x: isinstance(x, SplitRealAndImaginaryArrays)
+    one = lambda x: jax.lax.complex(*x) if is_pair(x) else x
+    return jax.tree.map(one, tree, is_leaf=is_pair)

@@ -1,0 +1,75 @@
+"""The dtypes in which a transformation stores what it keeps for each parameter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from .._engine.arrays.numerics import has_numbers
+from .._engine.arrays.precision import floating
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import keeps_dtypes
+from .._engine.trees.search import parts_like_params
+
+
+@public("wrapper")
+def with_state_dtypes(
+    inner: GradientTransformation, dtypes: Mapping[str, DTypeLike]
+) -> GradientTransformationExtraArgs:
+    """Store parts of a state in other dtypes, such as `nu` in bfloat16.
+
+    What is shaped as the parameters can be chosen, by the name of its field.  The
+    arithmetic is in float32 or wider, and is rounded once, when it is stored: for
+    parameters in bfloat16, `{"mu": "float32", "nu": "float32"}` lets moments grow that
+    are too small to change in bfloat16.  The state is that of the inner transformation.
+
+    inner: the transformation.
+    dtypes: from names to dtypes of floating-point numbers; complex arrays and integers
+        stay as they are.
+
+    Raises a `TypeError` for another dtype; `init` raises a `ValueError` for a name that
+    the state does not have, and lists those it has.
+    """
+    require(inner, "`inner` of `with_state_dtypes`")
+    tx = with_extra_args_support(inner)
+    asked = {k: floating("with_state_dtypes", x) for k, x in dtypes.items()}
+
+    def init(params):
+        parts, treedef = parts_like_params(tx)
+        known = dict.fromkeys(name for name in parts if name)
+        if unknown := [k for k in asked if k not in known]:
+            raise ValueError(
+                f"`with_state_dtypes` is given {unknown}, but what the state has for "
+                f"each parameter is {list(known)}"
+            )
+        pairs = zip(parts, treedef.flatten_up_to(tx.init(params)), strict=True)
+        return treedef.unflatten(_stored(x, asked.get(name or "")) for name, x in pairs)
+
+    # The engine keeps the dtypes of a state as it finds them.
+    if keeps_dtypes(tx):
+        return transformation(init, tx.update, getattr(tx, "node", None))
+
+    def update(updates, state, params=None, **extra_args):
+        u, new = tx.update(updates, state, params, **extra_args)
+        return keep_dtypes(u, updates), keep_dtypes(new, state)
+
+    return transformation(init, update, inner=(tx,))
+
+
+def _stored(part: Any, dtype: Any) -> Any:
+    def one(x):
+        if not has_numbers(x) or not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        return x.astype(dtype)
+
+    return part if dtype is None else jax.tree.map(one, part)

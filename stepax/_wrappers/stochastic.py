@@ -1,0 +1,88 @@
+"""Parameters in half precision that are rounded up or down at random.
+
+Gupta, Agrawal, Gopalakrishnan and Narayanan, 2015, Deep Learning with Limited Numerical
+Precision (arXiv:1502.02551), section 3.1.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .. import tree
+from .._engine.arrays.precision import mixing
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    require,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.base.registry import public
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.trees import errors
+from .._transforms.noise import typed_key
+from .narrow import Widened, widen_narrow
+
+
+class StochasticRoundingState(NamedTuple):
+    """key_data: of the next step's key, as numbers, which every format of checkpoints
+    can store.  inner_state: of the transformation."""
+
+    key_data: jax.Array
+    inner_state: OptState
+
+
+@public("wrapper", paper="arXiv:1502.02551")
+def stochastic_rounding(
+    inner: GradientTransformation, key: jax.Array | int
+) -> GradientTransformationExtraArgs:
+    """Round narrow parameters up or down at random, so that small steps count.
+
+        x = p + inner(g, p) lies between the neighbours a < b in the dtype of p
+        p + u = b with probability (x - a) / (b - a), else a;   its mean is x
+
+    The inner transformation sees gradients and parameters in float32.  It costs no
+    copies, as `master_weights` does, but the noise of the rounding.  Where an update is
+    many times the parameter, and the gradient is as narrow, u is itself rounded, to
+    the nearest.
+
+    inner: the transformation; its state is as for parameters in float32, and narrower
+        with `with_state_dtypes`.
+    key: a random key, or an integer to make one of.
+    """
+    require(inner, "`inner` of `stochastic_rounding`")
+    inner, kind = with_extra_args_support(inner), jax.random.key_impl(typed_key(key))
+
+    def init(params):
+        data = jax.random.key_data(typed_key(key))
+        wide = widen_narrow(params, jnp.float32)
+        return StochasticRoundingState(data, inner.init(wide))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("stochastic_rounding", StochasticRoundingState, state)
+        old, seen = state.inner_state, Widened(updates, params, jnp.float32)
+        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
+        then, now = jax.random.split(
+            jax.random.wrap_key_data(state.key_data, impl=kind)
+        )
+        noise = tree.random_like(now, seen.narrow, jax.random.uniform, jnp.float32)
+        u, _ = seen.settle(u, _rounded, noise)
+        data = jax.random.key_data(then)
+        return u, StochasticRoundingState(data, keep_dtypes(new, old))
+
+    passes_on = "inner_state", lambda: inner
+    return transformation(init, update, inner=(inner,), passes_on=passes_on)
+
+
+@mixing
+def _rounded(x: jax.Array, dtype: Any, noise: jax.Array) -> Any:
+    """x rounded up where the noise, uniform in [0, 1), is below what exceeds a."""
+    near = x.astype(dtype)
+    infinity = jnp.full_like(near, jnp.inf)
+    a = jnp.where(near.astype(x.dtype) > x, jax.lax.nextafter(near, -infinity), near)
+    b = jax.lax.nextafter(a, infinity)
+    part = (x - a.astype(x.dtype)) / (b.astype(x.dtype) - a.astype(x.dtype))
+    # Beyond the largest number b is infinite, and its part 0; infinite x have no part.
+    return jnp.where(jnp.isfinite(x), jnp.where(noise < part, b, a), near)
