@@ -23,15 +23,15 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from . import tree as trees
-from ._engine.arrays.numerics import highest, strong, widen
-from ._engine.functions.calls import explained
+from ._engine.arrays.numerics import nan_max, strong_type, upcast
+from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-@explained
+@explain_misuse
 def power_iteration(
     matrix: ArrayLike | Callable[[Any], Any],
     *,
@@ -59,11 +59,11 @@ def power_iteration(
         if v0 is None:
             raise ValueError("`v0` is missing: it is needed if `matrix` is a function")
         _check_product(matrix, v0)
-        v0 = jax.tree.map(lambda x: strong(jnp.asarray(x)), v0)
+        v0 = jax.tree.map(lambda x: strong_type(jnp.asarray(x)), v0)
         return _power_iteration(matrix, v0, num_iters, error_tolerance)
     matrix = _square(matrix)
     dtype = _dtype(matrix)
-    matrix = widen(matrix)
+    matrix = upcast(matrix)
     if v0 is None:
         key = jax.random.PRNGKey(0) if key is None else key
         real = matrix.real.dtype
@@ -73,7 +73,7 @@ def power_iteration(
             f"`v0` has shape {jnp.shape(v0)}, expected {matrix.shape[:1]} for a matrix "
             f"of shape {matrix.shape}"
         )
-    v0 = widen(v0).astype(matrix.dtype)
+    v0 = upcast(v0).astype(matrix.dtype)
     eigenvalue, v = _of_matrix(matrix, v0, num_iters, error_tolerance, precision)
     return eigenvalue.astype(dtype), v.astype(dtype)
 
@@ -123,7 +123,7 @@ def _power_iteration(product, v0, num_iters, error_tolerance):
         i, z, _, _ = carry
         v = _normalized(z)
         z = multiply(v)
-        eigenvalue = strong(jnp.asarray(trees.vdot(v, z)))
+        eigenvalue = strong_type(jnp.asarray(trees.vdot(v, z)))
         rest = jax.tree.map(lambda z, v: z - eigenvalue.astype(z.dtype) * v, z, v)
         size, error = jnp.abs(eigenvalue), trees.norm(rest)
         goes_on = error > jnp.asarray(error_tolerance).astype(size.dtype) * size
@@ -159,7 +159,7 @@ class _Newton(NamedTuple):
     is_better: jax.Array
 
 
-@explained
+@explain_misuse
 def matrix_inverse_pth_root(
     matrix: ArrayLike,
     p: int | jax.Array,
@@ -191,7 +191,12 @@ def matrix_inverse_pth_root(
     find = _inverse_root if isinstance(p, int) else _inverse_root_of_any_p
     with jax.numpy_dtype_promotion("standard"):
         root, error = find(
-            widen(matrix), p, num_iters, ridge_epsilon, error_tolerance, precision
+            upcast(matrix),
+            p,
+            num_iters,
+            ridge_epsilon,
+            error_tolerance,
+            precision,
         )
     return root.astype(_dtype(matrix)), error
 
@@ -218,7 +223,7 @@ def _root(A, eye, p, num_iters, error_tolerance, precision):
     product = ft.partial(jnp.matmul, precision=precision)
 
     def error(M):
-        return highest(jnp.abs(M - eye))
+        return nan_max(jnp.abs(M - eye))
 
     def step(was):
         T = (1 + 1 / p) * eye - was.M / p
@@ -253,7 +258,7 @@ def _power(T, p, eye, product):
     return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (p, T, eye))[2]
 
 
-@explained
+@explain_misuse
 def nnls(
     A: ArrayLike,
     b: ArrayLike,
@@ -278,7 +283,7 @@ def nnls(
     A, b = jnp.asarray(A), jnp.asarray(b)
     _check_system(A, b)
     dtype = jnp.promote_types(_dtype(A), _dtype(b))
-    A, b = widen(A), widen(b)
+    A, b = upcast(A), upcast(b)
     wide = jnp.promote_types(A.dtype, b.dtype)
     A, b = A.astype(wide), b.astype(wide)
     L = None if L is None else jnp.asarray(L).astype(wide)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.arrays.numerics import widen
-from ._engine.functions.calls import explained
+from ._engine.arrays.numerics import upcast
+from ._engine.functions.calls import explain_misuse
 
 
 class MultiNormalDiagFromLogScale:
@@ -52,7 +52,10 @@ class MultiNormalDiagFromLogScale:
         key: a random key.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            mean, scale = widen(self._mean), jnp.exp(widen(self._log_scale))
+            mean, scale = (
+                upcast(self._mean),
+                jnp.exp(upcast(self._log_scale)),
+            )
             dtype = jnp.promote_types(mean.dtype, scale.dtype)
             noise = jax.random.normal(key, (*shape, *self._shape), dtype)
             return mean + scale * noise
@@ -63,14 +66,17 @@ class MultiNormalDiagFromLogScale:
         x: one sample, or several along leading axes, which the result has.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            mean, log_scale = widen(self._mean), widen(self._log_scale)
-            z = (widen(x) - mean) * jnp.exp(-log_scale)
+            mean, log_scale = (
+                upcast(self._mean),
+                upcast(self._log_scale),
+            )
+            z = (upcast(x) - mean) * jnp.exp(-log_scale)
             densities = -0.5 * jnp.square(z) - log_scale - 0.5 * math.log(2 * math.pi)
             axes = range(-len(self._shape), 0)
             return jnp.sum(densities, axis=tuple(axes))
 
 
-@explained
+@explain_misuse
 def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormalDiagFromLogScale:
     """The distribution of independent normal variables.
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.arrays.numerics import has_numbers
+from ._engine.arrays.numerics import is_numeric
 from ._engine.base.protocol import is_array
-from ._engine.functions.calls import explained
+from ._engine.functions.calls import explain_misuse
 
 
-@explained
+@explain_misuse
 def scale_gradient(inputs: Any, scale: ArrayLike) -> Any:
     """The inputs as they are, whose derivative is multiplied by a number.
 
@@ -32,7 +32,7 @@ def scale_gradient(inputs: Any, scale: ArrayLike) -> Any:
         return inputs
 
     def leaf(x):
-        if not is_array(x) or not has_numbers(x):
+        if not is_array(x) or not is_numeric(x):
             return x
         if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
             return x

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ._engine.arrays.numerics import widen
-from ._engine.functions.calls import explained
+from ._engine.arrays.numerics import upcast
+from ._engine.functions.calls import explain_misuse
 from ._names import attributes
 
 
@@ -29,7 +29,7 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-@explained
+@explain_misuse
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Pairs of rows and columns, each used at most once, of least total cost.
 
@@ -63,7 +63,7 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     return columns[order], rows[order]
 
 
-@explained
+@explain_misuse
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """The same as `hungarian_algorithm`, under the other name that Optax gives it.
 
@@ -119,7 +119,7 @@ def _finite(costs):
         is_signed = jnp.issubdtype(costs.dtype, jnp.signedinteger)
         if is_short or is_signed:
             return costs.astype(jnp.int32) if is_short else costs
-    costs = widen(costs)
+    costs = upcast(costs)
     is_finite = jnp.isfinite(costs)
     lowest = jnp.min(costs, initial=jnp.inf, where=is_finite)
     highest = jnp.max(costs, initial=-jnp.inf, where=is_finite)

@@ -19,8 +19,13 @@ from ._checkpoint import foreign, of_torch, plain, steps, store, write
 from ._checkpoint.assemble import assemble
 from ._checkpoint.match import Policy
 from ._checkpoint.order import require_order
-from ._engine.base.protocol import GradientTransformation, OptState, Params, require
-from ._engine.functions.calls import explained
+from ._engine.base.protocol import (
+    GradientTransformation,
+    OptState,
+    Params,
+    require_transformation,
+)
+from ._engine.functions.calls import explain_misuse
 from ._names import attributes
 
 
@@ -45,7 +50,7 @@ class Checkpoint(NamedTuple):
     step: int
 
 
-@explained
+@explain_misuse
 def save(
     directory: Any,
     step: int,
@@ -97,7 +102,7 @@ def _whole(x: Any, name: str, least: int, more: str = "") -> int:
     return found
 
 
-@explained
+@explain_misuse
 def wait(directory: Any = None) -> None:
     """Wait for what is saved in the background; in all processes of a run.
 
@@ -108,7 +113,7 @@ def wait(directory: Any = None) -> None:
     write.settle_all() if directory is None else write.settle(directory)
 
 
-@explained
+@explain_misuse
 def latest_step(directory: Any) -> int | None:
     """The newest step that is whole; `None` if there is none.
 
@@ -122,7 +127,7 @@ def latest_step(directory: Any) -> int | None:
     return found
 
 
-@explained
+@explain_misuse
 def restore(
     directory: Any,
     tx: GradientTransformation,
@@ -155,7 +160,7 @@ def restore(
     step that is not there, is damaged, or of a later schema; a `TypeError` for numbers
     of another kind, such as floats for a count.
     """
-    require(tx, "`tx` of `restore`")
+    require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else _whole(step, "step", 0)
     found = store.Step(directory, step).open()
     policy = Policy(missing, extra)
@@ -163,7 +168,7 @@ def restore(
     return Checkpoint(new_params, state, found.step)
 
 
-@explained
+@explain_misuse
 def from_optax(
     source: Any,
     tx: GradientTransformation,
@@ -192,14 +197,14 @@ def from_optax(
 
     Raises as `restore` does.
     """
-    require(tx, "`tx` of `from_optax`")
+    require_transformation(tx, "`tx` of `from_optax`")
     step = None if step is None else _whole(step, "step", 0)
     found, number = foreign.held(source, step, keys)
     policy = Policy(missing, extra)
     return Checkpoint(*assemble(found, tx, params, policy, renamed), number)
 
 
-@explained
+@explain_misuse
 def from_torch(
     state_dict: Mapping[str, Any],
     tx: GradientTransformation,
@@ -239,12 +244,12 @@ def from_torch(
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
     PyTorch's form, for paths that are not there, and for slots that do not fit.
     """
-    require(tx, "`tx` of `from_torch`")
+    require_transformation(tx, "`tx` of `from_torch`")
     found = of_torch.held(state_dict, tx, params, names, transposed, step)
     return assemble(found, tx, params, Policy(missing, "error"), None)[1]
 
 
-@explained
+@explain_misuse
 def to_safetensors(
     file: Any, params: Params, state: OptState = (), *, separator: str = "."
 ) -> None:

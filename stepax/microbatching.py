@@ -21,8 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from ._engine.arrays.branch import varying
-from ._engine.arrays.numerics import widen
-from ._engine.functions.calls import explained
+from ._engine.arrays.numerics import upcast
+from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._microbatches import (
     Parts,
@@ -89,7 +89,7 @@ class Aux(NamedTuple):
     aux: Any
 
 
-@explained
+@explain_misuse
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     """Cut an axis into two, of microbatches and of the rows in each.
 
@@ -111,7 +111,7 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     return treedef.unflatten(map(one, leaves, paths(tree)))
 
 
-@explained
+@explain_misuse
 def microbatch(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
@@ -154,7 +154,7 @@ def microbatch(
     return run
 
 
-@explained
+@explain_misuse
 def micro_vmap(
     fun: Callable[..., Any],
     in_axes: Any = 0,
@@ -207,7 +207,7 @@ def micro_vmap(
     return run
 
 
-@explained
+@explain_misuse
 def micro_grad(
     fun: Callable[..., Any],
     has_aux: bool = False,
@@ -354,7 +354,7 @@ def _way(kind, struct, count, name):
         return _concat(struct, count)
     # Booleans and integers keep their dtype; narrow numbers are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
-    wide = widen if is_inexact else jnp.asarray
+    wide = upcast if is_inexact else jnp.asarray
     init = lambda s: wide(_zeros(s.shape, s))
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
     finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)

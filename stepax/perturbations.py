@@ -19,9 +19,9 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
-from ._engine.arrays.numerics import has_numbers, strong, widen
+from ._engine.arrays.numerics import is_numeric, strong_type, upcast
 from ._engine.base.protocol import is_none
-from ._engine.functions.calls import explained
+from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._names import attributes
 
@@ -87,7 +87,7 @@ class Normal:
 _GUMBEL = Gumbel()
 
 
-@explained
+@explain_misuse
 def make_perturbed_fun(
     fun: Callable[[Any], Any],
     num_samples: int = 1000,
@@ -134,7 +134,7 @@ def make_perturbed_fun(
 def _check(inputs):
     for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=is_none)):
         dtype = getattr(x, "dtype", type(x))
-        if x is not None and has_numbers(x) and not jnp.issubdtype(dtype, jnp.floating):
+        if x is not None and is_numeric(x) and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
                 f"the input at {errors.paths(inputs)[i]} is of dtype "
                 f"{np.dtype(dtype)}, expected real floating-point numbers"
@@ -143,13 +143,13 @@ def _check(inputs):
 
 def _each(f, inputs, zs):
     """`f` of the inputs that have numbers, and their noise."""
-    return jax.tree.map(lambda x, z: f(x, z) if has_numbers(x) else x, inputs, zs)
+    return jax.tree.map(lambda x, z: f(x, z) if is_numeric(x) else x, inputs, zs)
 
 
 def _shifted(sigma):
     def shift(x, z):
         scale = jax.lax.stop_gradient(jnp.asarray(sigma)).astype(z.dtype)
-        return strong(jnp.asarray(x, z.dtype) + scale * z)
+        return strong_type(jnp.asarray(x, z.dtype) + scale * z)
 
     return shift
 
@@ -160,12 +160,12 @@ def _log_prob(inputs, zs, sigma, noise):
 
     def leaf(x, z):
         # z, but as what leads from x to a point that stays where it is.
-        x, z = widen(x), widen(z)
+        x, z = upcast(x), upcast(z)
         scale = jnp.asarray(sigma).astype(z.dtype)
         z = z + (fixed(x) - x + (fixed(scale) - scale) * z) / scale
         return jnp.sum(noise.log_prob(z) - jnp.log(scale))
 
-    logs = [x for x in jax.tree.leaves(_each(leaf, inputs, zs)) if has_numbers(x)]
+    logs = [x for x in jax.tree.leaves(_each(leaf, inputs, zs)) if is_numeric(x)]
     with jax.numpy_dtype_promotion("standard"):
         return sum(logs, start=jnp.zeros([]))
 
@@ -178,7 +178,7 @@ def _box(logs):
 def _mean(y, box, baseline=0.0):
     """The mean of (y - b) box + b, in whose value there is no b."""
     is_inexact = jnp.issubdtype(y.dtype, jnp.inexact)
-    wide, b = widen(y), jax.lax.stop_gradient(widen(baseline))
+    wide, b = upcast(y), jax.lax.stop_gradient(upcast(baseline))
     box = jnp.reshape(box, box.shape + (1,) * (y.ndim - 1)).astype(wide.dtype)
     b = jnp.expand_dims(jnp.broadcast_to(b, y.shape[1:]).astype(wide.dtype), 0)
     found = jnp.mean(wide * box + b * (1 - box), axis=0)

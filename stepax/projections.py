@@ -21,10 +21,16 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from . import tree as trees
-from ._engine.arrays.numerics import abs_sq, has_numbers, root, strong, widen
-from ._engine.arrays.precision import mixing
+from ._engine.arrays.numerics import (
+    abs_sq,
+    is_numeric,
+    safe_sqrt,
+    strong_type,
+    upcast,
+)
+from ._engine.arrays.precision import promote_freely
 from ._engine.base.protocol import is_array, is_none
-from ._engine.functions.calls import explained
+from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._engine.trees.apply import map_pairs
 from ._names import attributes
@@ -41,8 +47,8 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-@explained
-@mixing  # a narrow leaf may meet a wide threshold
+@explain_misuse
+@promote_freely  # a narrow leaf may meet a wide threshold
 def projection_non_negative(tree: Any) -> Any:
     """The nearest point without negative elements: max(x, 0).
 
@@ -54,8 +60,8 @@ def projection_non_negative(tree: Any) -> Any:
     return _map(jax.nn.relu, tree)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
@@ -72,8 +78,8 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     return _bound(tree, upper, "upper", jnp.minimum)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     """The nearest point of a hypercube: min(max(x, 0), scale).
 
@@ -87,8 +93,8 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     return projection_box(tree, 0, scale)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point without negative elements whose sum is `scale`.
 
@@ -103,8 +109,8 @@ def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
     return _simplex(tree, _radius(scale))
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to at most `scale`.
 
@@ -117,13 +123,13 @@ def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
-    is_inside = trees.norm(_map(widen, tree), ord=1) <= scale
+    is_inside = trees.norm(_map(upcast, tree), ord=1) <= scale
     sphere = projection_l1_sphere(tree, scale)
     return _map(lambda x, y: jnp.where(is_inside, x, y), tree, sphere)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose absolute values sum to `scale`.
 
@@ -138,8 +144,8 @@ def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, size: size.astype(x.dtype) * _sign(x), tree, sizes)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
 
@@ -149,15 +155,15 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
-    norm = trees.norm(_wide_map(widen, tree))
+    norm = trees.norm(_wide_map(upcast, tree))
     is_inside = norm <= scale
     # The norm is above a radius that is at least 0 where it divides.
     factor = scale / jnp.where(is_inside, jnp.ones_like(norm), norm)
     return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
@@ -178,8 +184,8 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose elements are of size at most `scale`.
 
@@ -203,8 +209,8 @@ def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     return _map(leaf, tree)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_vector(x: Any, a: Any) -> Any:
     """The nearest point on the line through 0 along a: y = a ⟨a, x⟩ / ⟨a, a⟩.
 
@@ -214,12 +220,12 @@ def projection_vector(x: Any, a: Any) -> Any:
     Raises ValueError where structures or shapes differ, and names the path.
     """
     a, _ = _direction(x, a)
-    along = trees.vdot(a, _wide_map(widen, x))
+    along = trees.vdot(a, _wide_map(upcast, x))
     return _map(lambda x, a: _product(along, a, x), x, a)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ = b: y = x - a (⟨a, x⟩ - b) / ⟨a, a⟩.
 
@@ -230,12 +236,12 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     Raises ValueError where structures or shapes differ, and names the path.
     """
     a, b = _direction(x, a, b)
-    beyond = trees.vdot(a, _wide_map(widen, x)) - b
+    beyond = trees.vdot(a, _wide_map(upcast, x)) - b
     return _map(lambda x, a: x - _product(beyond, a, x), x, a)
 
 
-@explained
-@mixing
+@explain_misuse
+@promote_freely
 def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     """The nearest point with ⟨a, y⟩ <= b: y = x - a max(⟨a, x⟩ - b, 0) / ⟨a, a⟩.
 
@@ -246,7 +252,7 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     Raises ValueError where structures or shapes differ, and names the path.
     """
     a, b = _direction(x, a, b)
-    beyond = jnp.real(trees.vdot(a, _wide_map(widen, x))) - b
+    beyond = jnp.real(trees.vdot(a, _wide_map(upcast, x))) - b
     return _map(lambda x, a: x - _product(jax.nn.relu(beyond), a, x), x, a)
 
 
@@ -254,19 +260,19 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
     """`f` of the leaves, in float32 or wider, rounded once to the first one's dtype."""
 
     def leaf(x, *xs):
-        if not has_numbers(x):
+        if not is_numeric(x):
             return x
-        wide = widen(x)
+        wide = upcast(x)
         is_inexact = jnp.issubdtype(jnp.result_type(x), jnp.inexact)
         dtype = jnp.result_type(x) if is_inexact else wide.dtype
-        return strong(f(wide, *map(widen, xs)).astype(dtype))
+        return strong_type(f(wide, *map(upcast, xs)).astype(dtype))
 
     return jax.tree.map(leaf, tree, *others)
 
 
 def _wide_map(f: Callable, tree: Any) -> Any:
     """`f` of each leaf in float32 or wider; nothing is rounded."""
-    return jax.tree.map(lambda x: f(widen(x)) if has_numbers(x) else None, tree)
+    return jax.tree.map(lambda x: f(upcast(x)) if is_numeric(x) else None, tree)
 
 
 def _product(number, a, x):
@@ -276,7 +282,7 @@ def _product(number, a, x):
 
 
 def _size(x):
-    return root(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
+    return safe_sqrt(abs_sq(x)) if jnp.iscomplexobj(x) else jnp.abs(x)
 
 
 def _sign(x):
@@ -292,7 +298,7 @@ def _simplex(tree, scale):
     """max(x - τ, 0), with the derivative of the last τ."""
     if not trees.size(tree):
         return tree
-    top = jax.lax.stop_gradient(trees.max(_wide_map(widen, tree)))
+    top = jax.lax.stop_gradient(trees.max(_wide_map(upcast, tree)))
     shifted = _wide_map(lambda x: x - top, tree)  # as it is, a large number hides a sum
     above = _support(jax.lax.stop_gradient(shifted), jax.lax.stop_gradient(scale))
     t = _threshold(shifted, above, scale)
@@ -349,7 +355,7 @@ def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
     """a / ‖a‖ and b / ‖a‖; a is 0 where it was, and b then too."""
 
     def leaf(x, a, check):
-        if x is None or not has_numbers(x):
+        if x is None or not is_numeric(x):
             return None
         check()
         return a
@@ -357,7 +363,7 @@ def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
     if np.shape(b) != ():
         raise ValueError(f"`b` has shape {np.shape(b)}, expected a number")
     a = map_pairs(leaf, ("x", "a"), x, a)
-    a, b = _shrunk(a, widen(b))
+    a, b = _shrunk(a, upcast(b))
     norm = trees.norm(a)
     is_zero = norm == 0
     norm = jnp.where(is_zero, jnp.ones_like(norm), norm)
@@ -400,7 +406,7 @@ def _radius(scale):
         raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a number")
     if _is_known(scale):
         _check_scale(scale)
-    return widen(scale)
+    return upcast(scale)
 
 
 def _check_real(tree):

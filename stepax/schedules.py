@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.arrays.precision import mixing
+from ._engine.arrays.precision import promote_freely
 from ._engine.base.protocol import Schedule as Schedule
 from ._engine.base.scheduled import scheduled
 from ._engine.base.stateful import (
@@ -115,7 +115,7 @@ def polynomial_schedule(
         value = change * remaining**power + end_value
         return jnp.where(t < steps, value, end_value)
 
-    return mixing(schedule)
+    return promote_freely(schedule)
 
 
 @scheduled
@@ -155,7 +155,7 @@ def exponential_decay(
         power = jnp.power(nonzero(decay_rate), jnp.where(past, 0, exponent))
         return jnp.where(past, end_value, init_value * power)
 
-    return mixing(schedule)
+    return promote_freely(schedule)
 
 
 @scheduled
@@ -179,7 +179,7 @@ def piecewise_constant_schedule(
             value = jnp.where(count < boundary, value, scale * value)
         return value
 
-    return mixing(schedule)
+    return promote_freely(schedule)
 
 
 @scheduled
@@ -234,11 +234,11 @@ def cosine_decay_schedule(
         decayed = jnp.where(wave > 0, power, 0)
         return init_value * ((1 - alpha) * decayed + alpha)
 
-    return mixing(schedule)
+    return promote_freely(schedule)
 
 
 @scheduled
-@mixing
+@promote_freely
 def cosine_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
@@ -261,7 +261,7 @@ def cosine_onecycle_schedule(
 
 
 @scheduled
-@mixing
+@promote_freely
 def linear_onecycle_schedule(
     transition_steps: int,
     peak_value: ArrayLike,
@@ -315,7 +315,7 @@ def join_schedules(
             value = jnp.where(count < start, value, later(count - start))
         return value
 
-    return mixing(schedule)
+    return promote_freely(schedule)
 
 
 @scheduled
@@ -348,7 +348,7 @@ def warmup_constant_schedule(
 
 
 @scheduled
-@mixing
+@promote_freely
 def warmup_cosine_decay_schedule(
     init_value: ArrayLike,
     peak_value: ArrayLike,
@@ -429,4 +429,4 @@ def _interpolate(kind, init_value, boundaries, scales):
         between = jnp.sum(jnp.where((start <= t) & (t < end), between, 0))
         return jnp.where(t < bounds[-1], between, values[-1])
 
-    return mixing(jnp.vectorize(schedule))
+    return promote_freely(jnp.vectorize(schedule))

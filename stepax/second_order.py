@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from ._engine.arrays.numerics import abs_sq
 from ._engine.functions import deprecations
-from ._engine.functions.calls import explained
+from ._engine.functions.calls import explain_misuse
 from ._names import attributes
 
 
@@ -34,7 +34,7 @@ if not TYPE_CHECKING:
 Loss = Callable[[Any, Any, Any], jax.Array]
 
 
-@explained
+@explain_misuse
 def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
     """The product of the Hessian of a loss with a vector, H v.
 
@@ -69,7 +69,7 @@ def _tangent(v, params):
     return unravel(jnp.asarray(v))
 
 
-@explained
+@explain_misuse
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
@@ -90,7 +90,7 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Arra
     return jax.lax.map(element, jnp.arange(flat.size))
 
 
-@explained
+@explain_misuse
 def fisher_diag(
     negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any
 ) -> jax.Array:

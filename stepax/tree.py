@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine.arrays.numerics import has_numbers
+from ._engine.arrays.numerics import is_numeric
 from ._engine.base.protocol import as_array, is_none
 from ._engine.functions import deprecations
-from ._engine.functions.calls import explained
+from ._engine.functions.calls import explain_misuse
 from ._engine.trees.migrate import Migration as Migration, migrate as migrate
 from ._engine.trees.pack import pack as pack, unpack as unpack
 from ._engine.trees.packed import Packed as Packed
@@ -70,12 +70,12 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
     """`f` of corresponding leaves, or the first where one of them has no numbers."""
 
     def leaf(*xs):
-        return f(*map(as_array, xs)) if all(map(has_numbers, xs)) else xs[0]
+        return f(*map(as_array, xs)) if all(map(is_numeric, xs)) else xs[0]
 
     return jax.tree.map(leaf, tree, *others)
 
 
-@explained
+@explain_misuse
 def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     """x + y + ..., leaf by leaf.
 
@@ -84,7 +84,7 @@ def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
     return _map(lambda *xs: ft.reduce(operator.add, xs), tree_x, tree_y, *other_trees)
 
 
-@explained
+@explain_misuse
 def sub(tree_x: Any, tree_y: Any) -> Any:
     """x - y, leaf by leaf.
 
@@ -93,7 +93,7 @@ def sub(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.sub, tree_x, tree_y)
 
 
-@explained
+@explain_misuse
 def mul(tree_x: Any, tree_y: Any) -> Any:
     """x y, leaf by leaf and element by element.
 
@@ -102,7 +102,7 @@ def mul(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.mul, tree_x, tree_y)
 
 
-@explained
+@explain_misuse
 def div(tree_x: Any, tree_y: Any) -> Any:
     """x / y, leaf by leaf and element by element.
 
@@ -111,7 +111,7 @@ def div(tree_x: Any, tree_y: Any) -> Any:
     return _map(operator.truediv, tree_x, tree_y)
 
 
-@explained
+@explain_misuse
 def scale(scalar: ArrayLike, tree: Any) -> Any:
     """scalar x, for each leaf x.
 
@@ -121,7 +121,7 @@ def scale(scalar: ArrayLike, tree: Any) -> Any:
     return _map(lambda x: scalar * x, tree)
 
 
-@explained
+@explain_misuse
 def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     """x + scalar y, leaf by leaf; `None` where `tree_x` is.
 
@@ -131,14 +131,14 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     scalar = jnp.asarray(scalar)
 
     def leaf(x, y):
-        if x is None or not (has_numbers(x) and has_numbers(y)):
+        if x is None or not (is_numeric(x) and is_numeric(y)):
             return x
         return x + scalar * y
 
     return jax.tree.map(leaf, tree_x, tree_y, is_leaf=is_none)
 
 
-@explained
+@explain_misuse
 def conj(tree: Any) -> Any:
     """The complex conjugate of each leaf.
 
@@ -147,7 +147,7 @@ def conj(tree: Any) -> Any:
     return _map(jnp.conj, tree)
 
 
-@explained
+@explain_misuse
 def real(tree: Any) -> Any:
     """The real part of each leaf.
 
@@ -156,7 +156,7 @@ def real(tree: Any) -> Any:
     return _map(jnp.real, tree)
 
 
-@explained
+@explain_misuse
 def clip(
     tree: Any, min_value: ArrayLike | None = None, max_value: ArrayLike | None = None
 ) -> Any:
@@ -170,7 +170,7 @@ def clip(
     return _map(lambda x: jnp.clip(x, min_value, max_value), tree)
 
 
-@explained
+@explain_misuse
 def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
     """x where the condition holds, y elsewhere, leaf by leaf.
 
@@ -180,7 +180,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
     return _map(lambda x, y: jnp.where(condition, x, y), tree_x, tree_y)
 
 
-@explained
+@explain_misuse
 def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     """Repeat each leaf along new leading axes.
 
@@ -190,7 +190,7 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
 
 
-@explained
+@explain_misuse
 def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
     """A tree of one value, in the shapes of `tree`.
 
@@ -201,7 +201,7 @@ def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) 
     return _like(ft.partial(jnp.full_like, fill_value=fill_value), tree, dtype)
 
 
-@explained
+@explain_misuse
 def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of zeros, in the shapes of `tree`.
 
@@ -211,7 +211,7 @@ def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     return _like(jnp.zeros_like, tree, dtype)
 
 
-@explained
+@explain_misuse
 def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
     """A tree of ones, in the shapes of `tree`.
 
@@ -223,12 +223,12 @@ def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
 
 def _like(make, tree, dtype):
     def leaf(x):
-        return make(x, dtype=dtype if has_numbers(x) else None)
+        return make(x, dtype=dtype if is_numeric(x) else None)
 
     return jax.tree.map(leaf, tree)
 
 
-@explained
+@explain_misuse
 def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     """Each leaf in another dtype.
 
@@ -238,7 +238,7 @@ def cast(tree: Any, dtype: DTypeLike | None) -> Any:
     return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
 
 
-@explained
+@explain_misuse
 def cast_like(tree: Any, other_tree: Any) -> Any:
     """Each leaf in the dtype of the corresponding leaf of another tree.
 
@@ -247,7 +247,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     """
 
     def leaf(x, y):
-        if not hasattr(y, "dtype") or not (has_numbers(x) and has_numbers(y)):
+        if not hasattr(y, "dtype") or not (is_numeric(x) and is_numeric(y)):
             return x
         return _cast(x, y.dtype)
 
@@ -258,7 +258,7 @@ def _cast(x, dtype):
     return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
 
 
-@explained
+@explain_misuse
 def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
     """The dtype of the leaves; the default one of floats for an empty tree.
 
@@ -275,7 +275,7 @@ def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
             f"`mixed_dtype_handler` is {mixed_dtype_handler!r}, "
             f"expected None or one of {', '.join(map(repr, handlers))}"
         )
-    leaves = [(i, x) for i, x in enumerate(jax.tree.leaves(tree)) if has_numbers(x)]
+    leaves = [(i, x) for i, x in enumerate(jax.tree.leaves(tree)) if is_numeric(x)]
     if not leaves:
         return jnp.dtype(jnp.result_type(float))
     dtypes = [_dtype(x) for _, x in leaves]
@@ -311,7 +311,7 @@ def _lower(a, b):
     return a if _higher(a, b) == b else b
 
 
-@explained
+@explain_misuse
 def size(tree: Any) -> int:
     """The number of elements of all leaves together.
 
@@ -321,7 +321,7 @@ def size(tree: Any) -> int:
     return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
 
 
-@explained
+@explain_misuse
 def allclose(
     a: Any,
     b: Any,
@@ -337,7 +337,7 @@ def allclose(
     """
 
     def leaf(x, y):
-        if not (has_numbers(x) and has_numbers(y)):
+        if not (is_numeric(x) and is_numeric(y)):
             return True
         return jnp.allclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
@@ -346,7 +346,7 @@ def allclose(
     return ft.reduce(jnp.logical_and, results) if results else True
 
 
-@explained
+@explain_misuse
 def global_norm(updates: Any) -> jax.Array:
     """The Euclidean norm of a tree; the former name of `norm`.
 
@@ -356,7 +356,7 @@ def global_norm(updates: Any) -> jax.Array:
     return norm(updates)
 
 
-@explained
+@explain_misuse
 def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
     """A tree of independent random keys, one for each leaf.
 
@@ -367,7 +367,7 @@ def split_key_like(rng_key: jax.Array, target_tree: Any) -> Any:
     return treedef.unflatten(jax.random.split(rng_key, treedef.num_leaves))
 
 
-@explained
+@explain_misuse
 def random_like(
     rng_key: jax.Array,
     target_tree: Any,
@@ -385,7 +385,7 @@ def random_like(
     is_placed = "out_sharding" in inspect.signature(sampler).parameters
 
     def leaf(x, key):
-        if not has_numbers(x):
+        if not is_numeric(x):
             return x
         place = {"out_sharding": jax.typeof(x).sharding} if is_placed else {}
         return sampler(
@@ -395,7 +395,7 @@ def random_like(
     return jax.tree.map(leaf, target_tree, split_key_like(rng_key, target_tree))
 
 
-@explained
+@explain_misuse
 def unwrap_random_key_data(input_tree: Any) -> Any:
     """The tree with the data of random keys, as integers, in place of the keys.
 

@@ -15,10 +15,10 @@ from runs import compare, equal
 from saved import layers, spread, trained
 
 import stepax
-from stepax._engine.base.optax_types import TWINS
+from stepax._engine.base.optax_types import COMPATIBLE
 from stepax._engine.trees.migrate import named
 from stepax._engine.trees.search import open_node
-from stepax._engine.trees.selection import names
+from stepax._engine.trees.selection import path_names
 from stepax.checkpoint import from_optax, restore
 
 
@@ -93,7 +93,7 @@ def plain(node):
     below = open_node(node)[0]
     if isinstance(node, tuple | list) and not hasattr(node, "_fields"):
         return [plain(x) for _, x in below]
-    return {names((key,))[0]: plain(x) for key, x in below} or None
+    return {path_names((key,))[0]: plain(x) for key, x in below} or None
 
 
 @pytest.mark.parametrize("row", rows())
@@ -103,7 +103,7 @@ def test_a_state_without_classes_is_taken_over(row):
     state = spread(tx.init(params))
     tree = {"params": params, "opt_state": plain(state)}
     compare(equal, from_optax(tree, tx, params).state, state)
-    if {x.owner for x in named(state)} <= TWINS.keys() and theirs(row):
+    if {x.owner for x in named(state)} <= COMPATIBLE.keys() and theirs(row):
         chain = stepax.chain(stepax.clip(1.0), tx, stepax.scale(0.5))
         compare(equal, from_optax(tree, chain, params).state, state)
 

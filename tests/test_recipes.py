@@ -20,7 +20,7 @@ from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.frozen import copied
+from stepax._engine.base.frozen import copy_containers
 from stepax._engine.base.recipe import recipe
 
 
@@ -218,7 +218,7 @@ def test_the_arguments_of_schedules_and_partitions_are_copied():
 def test_what_has_an_identity_keeps_it():
     module, array, tx = Decay(jnp.float32(1.0)), jnp.ones(2), stepax.sgd(0.1)
     for x in (module, array, tx, lambda t: t, "text", None):
-        assert copied({"x": [x]})["x"][0] is x
+        assert copy_containers({"x": [x]})["x"][0] is x
 
 
 # --- equality ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .digest import digest
 from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match
@@ -109,6 +109,6 @@ def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
     if shapes := [x for x, old, new in rows if old is None and is_shape(new)]:
         raise ValueError(
             f"the template has shapes where the checkpoint has nothing, for "
-            f"{some(shapes)}: give arrays"
+            f"{list_some(shapes)}: give arrays"
         )
     return [y if x is None else x for x, y in zip(values, fresh, strict=True)]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
 
-from .._engine.base.optax_types import TWINS
+from .._engine.base.optax_types import COMPATIBLE
 from .._engine.base.protocol import is_array
 from .._engine.trees import selection
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .._engine.trees.migrate import named
 from .values import kind_of, shape_and_dtype
 
@@ -63,7 +63,7 @@ def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
     names = [x.key for x, _ in found]
     if len(set(names)) < len(names):
         twice = sorted({x for x in names if names.count(x) > 1})
-        listed = some(f"`{x}`" for x in twice)
+        listed = list_some(f"`{x}`" for x in twice)
         raise ValueError(
             f"several arrays have the name {listed}, joined from the names on their "
             "paths; rename one of them"
@@ -73,7 +73,7 @@ def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
 
 def _entry(leaf: Any) -> Entry:
     steps = [key for key in leaf.where if not isinstance(key, SequenceKey)]
-    where = selection.names(steps) if steps else ()
+    where = selection.path_names(steps) if steps else ()
     shape, dtype = shape_and_dtype(leaf.value)
     kind = kind_of(leaf.value)
     return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)
@@ -97,7 +97,7 @@ def rename(
         if not any(_begins(path, old) for path in known):
             raise ValueError(
                 f"`renamed` has the path `{'/'.join(old)}`, but the parameters of the "
-                f"checkpoint are {some(params)}"
+                f"checkpoint are {list_some(params)}"
             )
     new = {path: _renamed(path, pairs) for path in known}
 
@@ -167,7 +167,7 @@ def _owners(old: list[Entry], new: list[Entry]) -> dict[tuple, list[str]]:
             below.setdefault(x.names[:i], set()).add(name)
 
     def is_like(owner: str, names: set[str]) -> bool:
-        kind = TWINS.get(owner)
+        kind = COMPATIBLE.get(owner)
         allowed = used[owner] if kind is None else {*getattr(kind, "_fields", ())}
         return used[owner] <= names <= allowed
 

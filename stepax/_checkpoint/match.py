@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .entries import Entry, param_of
 
 
@@ -139,9 +139,9 @@ MOST = 20  # names in an error
 
 
 def _listed(what: str, found: list[Entry]) -> str:
-    return f"{what}: {some(found, MOST)}" if found else ""
+    return f"{what}: {list_some(found, MOST)}" if found else ""
 
 
 def _reshaped(pairs: list[tuple[Entry, Entry]]) -> str:
     found = [f"{x} is {old.shape}, expected {x.shape}" for old, x in pairs]
-    return f"of another shape: {some(found, MOST)}" if found else ""
+    return f"of another shape: {list_some(found, MOST)}" if found else ""

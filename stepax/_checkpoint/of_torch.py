@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._engine.inspect.components import Organ, open_up
+from .._engine.inspect.components import Component, open_components
 from .._engine.step.plan import part_of
 from .._engine.trees import selection
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from .._wrappers.chain import Chain, NamedChain
 from .assemble import Held
@@ -58,7 +58,7 @@ def held(
     """The slots that a state of PyTorch has for `tx`."""
     into = template_of_state(tx, params)
     owners = dict.fromkeys(x.owner for x in into.entries)
-    factor = -1.0 if _follows_rate(open_up(tx, into.tree)) else None
+    factor = -1.0 if _follows_rate(open_components(tx, into.tree)) else None
     patterns = [tuple(x.split("/")) for x in transposed]
     found = _parameters(state_dict, entries(unpack(params)), names)
     slots = {}
@@ -143,8 +143,8 @@ def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]
     wrong = [x for x in names if tuple(x.split("/")) not in {e.names for e in known}]
     if wrong or len(set(paths)) < len(paths):
         raise ValueError(
-            f"`names` leads to {some(f'`{x}`' for x in wrong or names)}, expected "
-            f"different ones of the parameters {some(known)}"
+            f"`names` leads to {list_some(f'`{x}`' for x in wrong or names)}, expected "
+            f"different ones of the parameters {list_some(known)}"
         )
     return paths
 
@@ -183,13 +183,14 @@ def _number(field: str, found: list[Parameter], step: int | None) -> Any:
         )
     if len(numbers) > 1:
         raise ValueError(
-            f"`{name}` differs from parameter to parameter, {some(sorted(numbers))}, "
+            f"`{name}` differs from parameter to parameter, "
+            f"{list_some(sorted(numbers))}, "
             f"and `tx` has one `{field}` for all"
         )
     return dtype(numbers.pop())
 
 
-def _follows_rate(organ: Organ) -> bool:
+def _follows_rate(organ: Component) -> bool:
     """Whether a trace comes after the learning rate in its chain, as in `rmsprop`.
 
     Then it remembers steps, and PyTorch's remembers what is multiplied by the rate.
@@ -205,5 +206,5 @@ def _follows_rate(organ: Organ) -> bool:
     return any(map(_follows_rate, organ.parts))
 
 
-def _kind(organ: Organ) -> str:
+def _kind(organ: Component) -> str:
     return organ.recipe.build.__name__ if organ.recipe else ""

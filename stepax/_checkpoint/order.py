@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._engine.base.optax_types import TWINS
+from .._engine.base.optax_types import COMPATIBLE
 from .._engine.trees.pack import unpack
 from .._engine.trees.search import open_node
 from .entries import entries
@@ -29,6 +29,6 @@ def require_order(params: Any, state: Any) -> None:
 
 def _has_state(node: Any) -> bool:
     name = type(node).__name__
-    if hasattr(node, "_fields") and (name in TWINS or name.endswith("State")):
+    if hasattr(node, "_fields") and (name in COMPATIBLE or name.endswith("State")):
         return True
     return any(_has_state(x) for _, x in open_node(node)[0])

@@ -13,8 +13,8 @@ from .._distributed.sharding import (
     init_shardings,
     state_sharding,
 )
-from .._engine.arrays.placement import on_mesh, placed
-from .._engine.base.protocol import GradientTransformation, arrays_apart
+from .._engine.arrays.placement import mesh_sharding, put_on
+from .._engine.base.protocol import GradientTransformation, partition_arrays
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import Packed
 from .entries import Entry, entries
@@ -48,24 +48,24 @@ class Template(NamedTuple):
 
         kinds: whose they were when they were saved; `None` for fresh ones.
         """
-        shapes, rebuild = arrays_apart(unpack(self.tree))
+        shapes, rebuild = partition_arrays(unpack(self.tree))
         rows = zip(self.entries, shapes, values, kinds, strict=True)
         found = [restored(*row, self.is_made) for row in rows]
         tree = rebuild(found)
         if _holds_packed(self.tree):
             tree = pack(tree, like=self.tree)
-        arrays, rebuild = arrays_apart(tree)
+        arrays, rebuild = partition_arrays(tree)
         pairs = zip(arrays, self.shardings, strict=True)
         return rebuild([_put(x, s) for x, s in pairs])
 
     def values(self, tree: Any) -> list:
         """The arrays of a tree like it, one for each entry."""
-        return arrays_apart(unpack(tree))[0]
+        return partition_arrays(unpack(tree))[0]
 
 
 def _put(x: Any, where: Any) -> Any:
     """On its devices; what JAX cannot hold stays on the host."""
-    return x if where is None or kind_of(x) != JAX else placed(x, where)
+    return x if where is None or kind_of(x) != JAX else put_on(x, where)
 
 
 def _holds_packed(tree: Any) -> bool:
@@ -80,9 +80,9 @@ def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
 
 def template_of_params(params: Any) -> Template:
     """For parameters like these, which may be shapes with or without a sharding."""
-    arrays, _ = arrays_apart(params)
+    arrays, _ = partition_arrays(params)
     found = entries(unpack(params))
-    for entry, x in zip(found, arrays_apart(unpack(params))[0], strict=True):
+    for entry, x in zip(found, partition_arrays(unpack(params))[0], strict=True):
         require_numbers(entry.key, x)
     shardings = [getattr(x, "sharding", None) for x in arrays]
     shardings = [None if _is_usual(s) else s for s in shardings]
@@ -101,14 +101,14 @@ def template_of_state(tx: Any, params: Any) -> Template:
     init = lambda params, init=tx.init: traceable(init(params))
     tx = GradientTransformation(init, tx.update)
     shapes = init_shapes(tx, params)
-    leaves = arrays_apart(shapes)[0]
-    is_placed = on_mesh(params) is not None
+    leaves = partition_arrays(shapes)[0]
+    is_placed = mesh_sharding(params) is not None
     wanted = _shardings(tx, params, shapes) if is_placed else [None] * len(leaves)
     return Template(shapes, entries(unpack(shapes)), wanted, is_made=True)
 
 
 def first_state(tx: Any, params: Any) -> Any:
-    return init_sharded(tx, params) if on_mesh(params) else tx.init(params)
+    return init_sharded(tx, params) if mesh_sharding(params) else tx.init(params)
 
 
 def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:

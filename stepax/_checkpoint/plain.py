@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from .disk import sync, sync_names
 from .entries import arrays_of
@@ -33,7 +33,7 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
     if len(named) < len(rows):
         names = [name for name, _ in rows]
         twice = sorted({f"`{x}`" for x in names if names.count(x) > 1})
-        raise ValueError(f"several arrays would have the name {some(twice)}")
+        raise ValueError(f"several arrays would have the name {list_some(twice)}")
     if jax.process_index() > 0:
         return
     # Under its own name once it is whole and on the disk.
@@ -45,7 +45,7 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
         new.replace(file)
         sync_names(file.parent)
     except Exception as error:
-        kinds = some(sorted({str(x.dtype) for x in named.values()}))
+        kinds = list_some(sorted({str(x.dtype) for x in named.values()}))
         raise ValueError(
             f"`{file}` cannot be written: {error}; dtypes: {kinds}"
         ) from error

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from . import manifest, steps
 from .digest import digest
 from .disk import orbax, place
@@ -49,7 +49,7 @@ class Step:
             return known[-1] if found is None else found
         if step not in known:
             raise ValueError(
-                f"there is no step {step} in `{self.directory}`, but {some(known)}"
+                f"there is no step {step} in `{self.directory}`, but {list_some(known)}"
             )
         return step
 
@@ -120,7 +120,7 @@ class Step:
         before = steps.newest(self.directory, before=self.step)[0]
         hint = "" if before is None else f"; `step={before}` restores the one before"
         if problem is None:
-            text = f"it could not be read by process {some(failed)}"
+            text = f"it could not be read by process {list_some(failed)}"
         else:
             kind = "" if isinstance(problem, Damage) else f"{type(problem).__name__}: "
             text = f"{kind}{str(problem).strip()[:500]}"

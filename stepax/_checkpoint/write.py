@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from .._engine.trees.errors import some
+from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import manifest, steps
 from .digest import digest
@@ -247,7 +247,7 @@ def _report(saving: Saving) -> None:
     if isinstance(saving.error, KeyboardInterrupt | SystemExit):
         raise saving.error
     if saving.error is None:
-        text = f"process {some(failed)} could not write it"
+        text = f"process {list_some(failed)} could not write it"
     else:
         text = f"{type(saving.error).__name__}: {saving.error}"
     raise ValueError(f"{saving.what} was not saved: {text}") from saving.error

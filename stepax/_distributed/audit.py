@@ -15,11 +15,11 @@ from .._engine.base.protocol import (
     OptState,
     Params,
     is_array,
-    require,
+    require_transformation,
     with_extra_args_support,
 )
-from .._engine.functions.calls import explained
-from .._engine.inspect.tables import Printed, Sheet, show_bytes
+from .._engine.functions.calls import explain_misuse
+from .._engine.inspect.tables import Printable, Table, show_bytes
 from .sharding import init_shapes, init_shardings, mesh_of
 
 
@@ -38,7 +38,7 @@ class Collective:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit(Printed):
+class Audit(Printable):
     """What `audit` returns; printed as text, and in colours by `rich`.
 
     devices: in the mesh.
@@ -60,7 +60,7 @@ class Audit(Printed):
         """The same as dictionaries, lists, strings and numbers."""
         return dataclasses.asdict(self)
 
-    def tables(self) -> list[Sheet]:
+    def tables(self) -> list[Table]:
         even = math.ceil(self.state / self.devices)
         whole = [
             ["state", show_bytes(self.state), ""],
@@ -75,7 +75,7 @@ class Audit(Printed):
         ]
 
 
-@explained
+@explain_misuse
 def audit(
     tx: GradientTransformation,
     params: Params,
@@ -94,7 +94,7 @@ def audit(
 
     Raises a `ValueError` for parameters that are on no mesh; it names the path.
     """
-    require(tx, "`tx` of `audit`")
+    require_transformation(tx, "`tx` of `audit`")
     mesh = mesh_of(params, None)
     tx, shapes = with_extra_args_support(tx), jax.tree.map(_shape, params)
     state = _first_state(tx, shapes) if state is None else jax.tree.map(_shape, state)

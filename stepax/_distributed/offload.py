@@ -9,20 +9,20 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.arrays.numerics import has_numbers
-from .._engine.arrays.placement import on_mesh, placed
+from .._engine.arrays.numerics import is_numeric
+from .._engine.arrays.placement import mesh_sharding, put_on
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 
 
-@explained
+@explain_misuse
 def offload(
     tx: GradientTransformation, memory_kind: str = "pinned_host"
 ) -> GradientTransformationExtraArgs:
@@ -37,7 +37,7 @@ def offload(
     Raises a `ValueError` for other kinds, a `TypeError` for `tx` that is no
     transformation.
     """
-    require(tx, "`tx` of `offload`")
+    require_transformation(tx, "`tx` of `offload`")
     check_memory_kind(memory_kind)
     inner = with_extra_args_support(tx)
 
@@ -61,7 +61,7 @@ def check_memory_kind(kind: str | None) -> None:
 
 
 def _map(f: Callable, tree: Any) -> Any:
-    return jax.tree.map(lambda x: f(x) if is_array(x) and has_numbers(x) else x, tree)
+    return jax.tree.map(lambda x: f(x) if is_array(x) and is_numeric(x) else x, tree)
 
 
 def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
@@ -71,6 +71,6 @@ def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
     if isinstance(x.sharding, NamedSharding):
         return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
     # An array that was put somewhere stays there: counts go where the parameters are.
-    at = on_mesh(params)
+    at = mesh_sharding(params)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
-    return placed(x, at.with_memory_kind(memory_kind))
+    return put_on(x, at.with_memory_kind(memory_kind))

@@ -11,17 +11,17 @@ from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
     Params,
-    arrays_apart,
     is_array,
     is_none,
-    require,
+    partition_arrays,
+    require_transformation,
 )
-from .._engine.functions.calls import explained
-from .._engine.step.gradients import Flow, Labels, Part, align, fold
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.gradients import Gradients, Labels, LeafMask, align, fold
 from .._engine.trees import errors
 
 
-@explained
+@explain_misuse
 def state_sharding(
     tx: GradientTransformation,
     params: Params,
@@ -47,7 +47,7 @@ def state_sharding(
     Raises a `ValueError` for parameters that are on no mesh or on another one, and
     names the path; a `TypeError` for `tx` that is no transformation.
     """
-    require(tx, "`tx` of `state_sharding`")
+    require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
     shapes = init_shapes(tx, params)
 
@@ -69,7 +69,7 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     in the place of it.
     """
     arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
-    flow, some = Flow(arrays, None), Part(Labels([]))
+    flow, some = Gradients(arrays, None), LeafMask(Labels([]))
 
     def beside(node):
         if type(node) is not type(arrays):
@@ -92,7 +92,7 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     return jax.tree.map(one, state, is_leaf=lambda x: beside(x) is not None)
 
 
-@explained
+@explain_misuse
 def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
     """`tx.init(params)`, each array of which is made where `state_sharding` has it.
 
@@ -117,7 +117,7 @@ def init_shardings(tx: GradientTransformation, params: Params) -> Any:
 
 def _init_of(tx: GradientTransformation, params: Params) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these."""
-    arrays, rebuild = arrays_apart(params)
+    arrays, rebuild = partition_arrays(params)
     return lambda arrays: tx.init(rebuild(arrays)), arrays
 
 

@@ -6,21 +6,21 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .._engine.arrays.numerics import has_numbers
+from .._engine.arrays.numerics import is_numeric
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
 
-@explained
+@explain_misuse
 def zero(
     tx: GradientTransformation,
     mesh: Mesh,
@@ -46,7 +46,7 @@ def zero(
     is no transformation.
     Source: arXiv:1910.02054, stage 1.
     """
-    require(tx, "`tx` of `zero`")
+    require_transformation(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
@@ -100,7 +100,7 @@ class _Split:
 
     def _at(self, x: Any) -> int | None:
         """The axis of an array that is split, the longest that can be; or none."""
-        if not is_array(x) or not has_numbers(x) or x.size < self.min_size:
+        if not is_array(x) or not is_numeric(x) or x.size < self.min_size:
             return None
         n = self.mesh.shape[self.axis]
         names = enumerate(self._spec(x))

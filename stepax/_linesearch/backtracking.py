@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformationExtraArgs, transformation
 from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.base.registry import public
@@ -34,7 +34,7 @@ from .line import (
 )
 
 
-@twin
+@optax_compatible
 class BacktrackingLinesearchInfo(NamedTuple):
     """How a search went; both are scalars.
 
@@ -47,7 +47,7 @@ class BacktrackingLinesearchInfo(NamedTuple):
     decrease_error: jax.Array
 
 
-@twin
+@optax_compatible
 class ScaleByBacktrackingLinesearchState(NamedTuple):
     """State of `scale_by_backtracking_linesearch`.
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.precision import is_inexact
-from .._engine.functions.calls import explained
-from .._engine.step.gradients import Flow
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.gradients import Gradients
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees.search import get
 from .line import put
@@ -18,7 +18,7 @@ from .line import put
 _MISSING = object()
 
 
-@explained
+@explain_misuse
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
     *,
@@ -81,7 +81,7 @@ def _parameters(argnums, args):
 def _reused(function, params, state, has_aux):
     """Value, aux and gradient; the state's own where they are finite."""
     value, grad = _stored(state, "value"), _stored(state, "grad")
-    flow = Flow(grad, params)
+    flow = Gradients(grad, params)
     live = [i for i, g in enumerate(flow.leaves) if g is not None and is_inexact(g)]
     known = jnp.asarray(value), [flow.leaves[i] for i in live]
     whole = lambda leaves: put(flow, live, leaves, flow.params)

@@ -23,10 +23,15 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import held, highest, joined, power_of_two
-from .._engine.arrays.placement import lying_as
-from .._engine.arrays.precision import compute_dtype, mixing, real_dtype
-from .._engine.step.gradients import Flow, align, is_still
+from .._engine.arrays.numerics import (
+    nan_max,
+    power_of_two,
+    reduce_behind_barrier,
+    reduce_scalars,
+)
+from .._engine.arrays.placement import with_sharding_of
+from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
+from .._engine.step.gradients import Gradients, align, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable
 from ..tree import conj
@@ -74,8 +79,8 @@ class Line:
         self, name: str, updates: Any, state: Any, params: Any, extra: dict[str, Any]
     ):
         value, grad, self._value_fn, self._keywords = _keywords(name, extra)
-        self._flow = flow = Flow(updates, params)
-        self._live = [i for i, u in enumerate(flow.leaves) if not is_still(u)]
+        self._flow = flow = Gradients(updates, params)
+        self._live = [i for i, u in enumerate(flow.leaves) if not has_no_gradient(u)]
         # The step is a constant of the derivative: a loop of unknown length has none.
         frozen = jax.lax.stop_gradient
         pick = lambda leaves: [leaves[i] for i in self._live]
@@ -119,7 +124,7 @@ class Line:
     def _tree(self, vectors, leaves):
         """A tree of gathered arrays, which lie as these leaves do."""
         pairs = zip(self._live, self._gathering.split(vectors), strict=True)
-        placed = [lying_as(leaves[i], x) for i, x in pairs]
+        placed = [with_sharding_of(leaves[i], x) for i, x in pairs]
         return put(self._flow, self._live, placed, leaves)
 
     def _moved(self, step):
@@ -150,7 +155,7 @@ class Line:
         return keep_dtypes(grads, self._kept) if self._stored else ()
 
 
-def put(flow: Flow, live: list[int], new: list, leaves: list) -> Any:
+def put(flow: Gradients, live: list[int], new: list, leaves: list) -> Any:
     """The tree of some leaves, with new ones where `live` says."""
     leaves = list(leaves)
     for i, x in zip(live, new, strict=True):
@@ -159,14 +164,14 @@ def put(flow: Flow, live: list[int], new: list, leaves: list) -> Any:
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _times(u, step):
     wide = compute_dtype(u)
     return (u.astype(wide) * step.astype(real_dtype(wide))).astype(u.dtype)
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _add(p, u):
     return (p + u).astype(p.dtype)
 
@@ -209,17 +214,17 @@ _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 @jax.jit
-@mixing
+@promote_freely
 def dot(xs: list, ys: list) -> jax.Array:
     """The real inner product of two lists of arrays, in float32 or wider."""
     parts = [_inner(x, y) for x, y in zip(xs, ys, strict=True)]
     dtype = jnp.result_type(jnp.float32, *parts)
     parts = [x.astype(dtype) for x in parts] or [jnp.zeros([], dtype)]
-    return joined(parts, jnp.add, jnp.sum)
+    return reduce_scalars(parts, jnp.add, jnp.sum)
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _inner(x, y):
     wide = compute_dtype(x, y)
     x, y = jnp.conj(x).astype(wide), y.astype(wide)
@@ -236,12 +241,12 @@ def largest(xs: list, dtype: Any) -> jax.Array:
     """max |x| over all entries of a list of arrays; NaN if there is one."""
     sizes = [_largest(x) for x in xs if x.size]
     wide = [x.astype(dtype) for x in sizes] or [jnp.zeros([], dtype)]
-    return joined(wide, jnp.maximum, highest)
+    return reduce_scalars(wide, jnp.maximum, nan_max)
 
 
 @jax.jit
 def _largest(x):
-    return highest(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
+    return nan_max(jnp.abs(x)).astype(real_dtype(compute_dtype(x)))
 
 
 def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -260,7 +265,7 @@ def divided(xs: list, unit: jax.Array) -> list:
 def hold(x: jax.Array) -> jax.Array:
     """`x`, a scalar that many arrays need."""
     reduce = jnp.any if x.dtype == bool else jnp.sum
-    return held([x, jnp.zeros_like(x)], reduce)
+    return reduce_behind_barrier([x, jnp.zeros_like(x)], reduce)
 
 
 def decrease_error(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import power_of_two, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformationExtraArgs, transformation
 from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, CAP, UP_TO_1, Range
 from .._engine.base.registry import public
@@ -43,7 +43,7 @@ from .line import (
 )
 
 
-@twin
+@optax_compatible
 class ZoomLinesearchInfo(NamedTuple):
     """How a search went; all are scalars.
 
@@ -58,7 +58,7 @@ class ZoomLinesearchInfo(NamedTuple):
     curvature_error: jax.Array
 
 
-@twin
+@optax_compatible
 class ScaleByZoomLinesearchState(NamedTuple):
     """State of `scale_by_zoom_linesearch`.
 

@@ -15,11 +15,11 @@ from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
 from .._engine.base import ranges
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import fit, floats
 
 
-@explained
+@explain_misuse
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """Cross-entropy of each element between a sigmoid and a probability.
 
@@ -36,7 +36,7 @@ def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Ar
     return _cross_entropy(x, y).astype(jnp.result_type(logits))
 
 
-@explained
+@explain_misuse
 def sigmoid_focal_loss(
     logits: ArrayLike,
     labels: ArrayLike,

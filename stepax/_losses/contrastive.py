@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import highest, root
+from .._engine.arrays.numerics import nan_max, safe_sqrt
 from .._engine.base import ranges
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes
 from .softmax import log_sum_exp
 
 
-@explained
+@explain_misuse
 def ntxent(
     embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07
 ) -> jax.Array:
@@ -52,7 +52,7 @@ def ntxent(
             "expected [batch, size] and [batch]"
         )
     x = unit(x, (1,))
-    s = jnp.matmul(x, x.T, precision="highest") / jnp.asarray(temperature, x.dtype)
+    s = jnp.matmul(x, x.T, precision="nan_max") / jnp.asarray(temperature, x.dtype)
     is_like = y[:, None] == y[None, :]
     is_pair = is_like & ~jnp.eye(len(y), dtype=bool)
     others = _log_sum_exp_of(s, ~is_like)
@@ -61,7 +61,7 @@ def ntxent(
     return (jnp.sum(losses) / jnp.maximum(pairs, 1)).astype(dtype)
 
 
-@explained
+@explain_misuse
 def triplet_margin_loss(
     anchors: ArrayLike,
     positives: ArrayLike,
@@ -108,11 +108,11 @@ def _distance(x, axes, degree, eps):
     if degree <= 0:
         raise ValueError(f"`norm_degree` is {degree}, expected a number above 0")
     if degree == 2:
-        return root(jnp.sum(jnp.square(x), axes) + eps)
+        return safe_sqrt(jnp.sum(jnp.square(x), axes) + eps)
     if degree == 1:
         return jnp.sum(jnp.abs(x), axes) + eps
     if degree == np.inf:
-        return highest(jnp.abs(x), axes)
+        return nan_max(jnp.abs(x), axes)
     return _power_norm(jnp.abs(x), axes, degree, eps)
 
 

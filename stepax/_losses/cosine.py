@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import root
-from .._engine.functions.calls import explained
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, fit, floats, mask, normal_axes
 
 
-@explained
+@explain_misuse
 def cosine_similarity(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -43,7 +43,7 @@ def cosine_similarity(
     return jnp.sum(unit(p, axes, least) * unit(t, axes, least), axes).astype(dtype)
 
 
-@explained
+@explain_misuse
 def cosine_distance(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -79,6 +79,6 @@ def unit(
     # Products with 1 / size, which exists: XLA would join quotients to x² / size².
     inverse = 1 / jnp.where(size < tiny, 1, jnp.minimum(size, 1 / (4 * tiny)))
     x = x * inverse
-    norm = root(jnp.sum(jnp.square(x), axes, keepdims=True))
+    norm = safe_sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
     norm = jnp.maximum(norm, least * inverse)
     return x / jnp.where(norm == 0, jnp.inf, norm)

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import floats, whole_labels
 from .softmax import log_softmax
 
 
-@explained
+@explain_misuse
 def ctc_loss(
     logits: ArrayLike,
     logit_paddings: ArrayLike,
@@ -48,7 +48,7 @@ def ctc_loss(
     )[0]
 
 
-@explained
+@explain_misuse
 def ctc_loss_with_forward_probs(
     logits: ArrayLike,
     logit_paddings: ArrayLike,

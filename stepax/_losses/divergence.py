@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import logarithm
+from .._engine.arrays.numerics import safe_log
 from .._engine.functions import deprecations
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, fit, floats, mask, normal_axes
 from .softmax import times_log
 
 
-@explained
+@explain_misuse
 def kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -42,7 +42,7 @@ def kl_divergence(
     return jnp.sum(_relative(log_p, t), axes, where=counts).astype(dtype)
 
 
-@explained
+@explain_misuse
 def kl_divergence_with_log_targets(
     log_predictions: ArrayLike,
     log_targets: ArrayLike,
@@ -67,7 +67,7 @@ def kl_divergence_with_log_targets(
     return jnp.sum(terms, axes, where=counts).astype(dtype)
 
 
-@explained
+@explain_misuse
 def generalized_kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -91,7 +91,7 @@ def generalized_kl_divergence(
     return jnp.sum(terms, axes, where=counts).astype(dtype)
 
 
-@explained
+@explain_misuse
 def convex_kl_divergence(
     log_predictions: ArrayLike,
     targets: ArrayLike,
@@ -118,5 +118,5 @@ def _given(log_predictions, targets, axis, where, name="targets"):
 
 
 def _relative(log_p, t):
-    log_t = logarithm(jnp.where(t == 0, 1, t))
+    log_t = safe_log(jnp.where(t == 0, 1, t))
     return t * log_t - times_log(t, log_p)

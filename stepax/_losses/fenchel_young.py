@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import fit, floating, floats
 from .softmax import times_log
 
 
-@explained
+@explain_misuse
 def make_fenchel_young_loss(
     max_fun: Callable[..., ArrayLike],
 ) -> Callable[..., jax.Array]:

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import highest
-from .._engine.functions.calls import explained
+from .._engine.arrays.numerics import nan_max
+from .._engine.functions.calls import explain_misuse
 from .inputs import at_label, check_same_shape, fit, floats, score_at_label
 
 
-@explained
+@explain_misuse
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     """How far each output falls short of a margin of 1: max(0, 1 - y f).
 
@@ -29,7 +29,7 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     return jnp.maximum(1 - y * f, 0).astype(dtype)
 
 
-@explained
+@explain_misuse
 def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
     """How far each output is on the wrong side: max(0, -y f).
 
@@ -43,7 +43,7 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Arr
     return jnp.maximum(-y * f, 0).astype(dtype)
 
 
-@explained
+@explain_misuse
 def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the right class falls short of a margin of 1 to the others.
 
@@ -58,10 +58,10 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     s, y, _ = _scores(scores, labels)
     is_label = jax.nn.one_hot(y, s.shape[-1], dtype=bool)
     behind = s - at_label(s, y)[..., None]
-    return highest(jnp.where(is_label, 0, behind + 1), axis=-1)
+    return nan_max(jnp.where(is_label, 0, behind + 1), axis=-1)
 
 
-@explained
+@explain_misuse
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """How far the right class is behind the best: max_j s_j - s_label.
 
@@ -72,7 +72,7 @@ def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Arra
     ValueError where shapes do not fit or a known label is out of range.
     """
     s, y, _ = _scores(scores, labels)
-    return highest(s, axis=-1) - at_label(s, y)
+    return nan_max(s, axis=-1) - at_label(s, y)
 
 
 def _real(outputs, targets):

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import broadcast, fit, floats, mask
 from .softmax import left_out, log_softmax, times_log
 
 
-@explained
+@explain_misuse
 def ranking_softmax_loss(
     logits: ArrayLike,
     labels: ArrayLike,

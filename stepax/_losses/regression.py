@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.base import ranges
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import check_same_shape, fit, floats
 
 
-@explained
+@explain_misuse
 def squared_error(
     predictions: ArrayLike, targets: ArrayLike | None = None
 ) -> jax.Array:
@@ -30,7 +30,7 @@ def squared_error(
     return jnp.square(error).astype(dtype)
 
 
-@explained
+@explain_misuse
 def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
     """Half the squared difference of each element: (p - t)² / 2.
 
@@ -44,7 +44,7 @@ def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Arr
     return (0.5 * jnp.square(error)).astype(dtype)
 
 
-@explained
+@explain_misuse
 def huber_loss(
     predictions: ArrayLike, targets: ArrayLike | None = None, *, delta: ArrayLike = 1.0
 ) -> jax.Array:
@@ -68,7 +68,7 @@ def huber_loss(
     return (near * (error - 0.5 * near)).astype(dtype)
 
 
-@explained
+@explain_misuse
 def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
     """The logarithm of the hyperbolic cosine of the difference: log cosh(p - t).
 

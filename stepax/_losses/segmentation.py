@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import quotient
-from .._engine.functions.calls import explained
+from .._engine.arrays.numerics import safe_divide
+from .._engine.functions.calls import explain_misuse
 from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
@@ -31,7 +31,7 @@ from .softmax import log_softmax
 _RAREST = 1e-6
 
 
-@explained
+@explain_misuse
 def dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -79,7 +79,7 @@ def dice_loss(
     return loss.astype(dtype)
 
 
-@explained
+@explain_misuse
 def multiclass_generalized_dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -117,7 +117,7 @@ def multiclass_generalized_dice_loss(
     return jnp.mean(loss).astype(dtype)
 
 
-@explained
+@explain_misuse
 def binary_dice_loss(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -213,4 +213,4 @@ def _losses(p, t, axes, smooth, alpha, beta):
     false_negative = jnp.sum(t * (1 - p), axes)
     miss = alpha * false_positive + beta * false_negative
     total = jnp.sum(p * t, axes) + miss + smooth
-    return quotient(miss, jnp.where(total == 0, 1, total))
+    return safe_divide(miss, jnp.where(total == 0, 1, total))

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.base import ranges
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import Axis, broadcast, floats, mask, normal_axes
 
 
-@explained
+@explain_misuse
 def smooth_labels(
     labels: ArrayLike,
     alpha: ArrayLike,

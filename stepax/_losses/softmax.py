@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .inputs import (
     Axis,
     at_label,
@@ -27,7 +27,7 @@ from .inputs import (
 )
 
 
-@explained
+@explain_misuse
 def softmax_cross_entropy(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -54,7 +54,7 @@ def softmax_cross_entropy(
     return -jnp.sum(times_log(y, log_softmax(x, axes)), axes).astype(dtype)
 
 
-@explained
+@explain_misuse
 def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """Cross-entropy between a softmax and distributions, over the last axis.
 
@@ -66,7 +66,7 @@ def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Arra
     return softmax_cross_entropy(logits, labels)
 
 
-@explained
+@explain_misuse
 def softmax_cross_entropy_with_integer_labels(
     logits: ArrayLike,
     labels: ArrayLike,
@@ -105,7 +105,7 @@ def softmax_cross_entropy_with_integer_labels(
     return jnp.where(is_counted, loss, 0).astype(dtype)
 
 
-@explained
+@explain_misuse
 def poly_loss_cross_entropy(
     logits: ArrayLike,
     labels: ArrayLike,

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import highest
-from .._engine.functions.calls import explained
+from .._engine.arrays.numerics import nan_max
+from .._engine.functions.calls import explain_misuse
 from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
 
 
-@explained
+@explain_misuse
 def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """The sparsemax loss of two classes, for each element.
 
@@ -36,7 +36,7 @@ def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     return loss.astype(floating(dtype))
 
 
-@explained
+@explain_misuse
 def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
     """The sparsemax loss of many classes.
 
@@ -52,7 +52,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
     s, _ = floats({}, {"scores": scores})
     s, y = score_at_label(s, labels)
     # The loss is the same for all scores shifted, and these do not overflow.
-    s = s - jax.lax.stop_gradient(highest(s, -1, keepdims=True))
+    s = s - jax.lax.stop_gradient(nan_max(s, -1, keepdims=True))
     p = _sparsemax(s)
     best = jnp.sum(p * jnp.where(p > 0, s, 0) - jnp.square(p) / 2, axis=-1)
     return best + 0.5 - at_label(s, y)

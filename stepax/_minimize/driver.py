@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import is_array, require
-from .._engine.step.gradients import Flow
+from .._engine.base.protocol import is_array, require_transformation
+from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .closure import open_closure
 from .frame import Frame, open_arguments, open_start
@@ -98,7 +98,7 @@ def _method(method: Any, bounds: Any) -> Any:
         )
     if bounds is None:
         if not isinstance(method, str):
-            require(method, "`method`")
+            require_transformation(method, "`method`")
         return None if isinstance(method, str) else method
     if not isinstance(method, str):
         raise ValueError(
@@ -128,7 +128,7 @@ def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, li
 
     boxes.check_sides(lower, upper)
     boxes.check(lower, upper, params, project)
-    box = boxes.box_of(lower, upper, Flow(params, params), frame.live)
+    box = boxes.box_of(lower, upper, Gradients(params, params), frame.live)
     return box, boxes.clip(moving, box)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.numerics import strong
+from .._engine.arrays.numerics import strong_type
 from .._engine.base.protocol import is_array, is_none
 from .._engine.trees import errors
 
@@ -71,7 +71,7 @@ def open_start(x0: Any) -> tuple[Frame, list, list]:
             f"`x0` is {errors.describe(x0)} in which nothing can move, expected a tree "
             "with floating-point arrays"
         )
-    moving = [strong(jnp.asarray(leaves[i])) for i in frame.live]
+    moving = [strong_type(jnp.asarray(leaves[i])) for i in frame.live]
     return frame, moving, _staying(leaves, marks)
 
 

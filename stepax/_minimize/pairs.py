@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import joined, root
+from .._engine.arrays.numerics import reduce_scalars, safe_sqrt
 from .._engine.arrays.precision import compute_dtype
 from .._linesearch.line import dot, hold
 
@@ -129,7 +129,7 @@ def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, ...]:
     """s·y, y·y, s·s; whether the first is positive beyond rounding, and a number."""
     sy, yy, ss = (dot(a, b).astype(dtype) for a, b in ((s, y), (y, y), (s, s)))
     limits = jnp.finfo(dtype)
-    is_curved = (sy > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
+    is_curved = (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy)) | (ss == jnp.inf)
     fits = is_curved & (sy > limits.tiny)
     fits &= (yy < jnp.inf) & (yy > limits.tiny)
     return sy, jnp.where(fits, yy, 1), ss, fits
@@ -158,7 +158,7 @@ def _rows(memory: list, xs: list, dtype: Any) -> jax.Array:
         return jax.lax.dot_general(rows, x, (axes, ((), ())), precision=most)
 
     parts = [x.astype(dtype) for x in each(one, memory, xs)]
-    return joined(parts, jnp.add, jnp.sum)
+    return reduce_scalars(parts, jnp.add, jnp.sum)
 
 
 def _combine(numbers: jax.Array, memory: list) -> list:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import root
+from .._engine.arrays.numerics import safe_sqrt
 from .._linesearch.line import Point, choose, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
@@ -52,7 +52,7 @@ def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
     square = jnp.where(square > 0, square, 1)
     height = jnp.where(value == 0, jnp.inf, 2 * jnp.abs(value))
     visible = 64 * jnp.finfo(value.dtype).eps * size
-    scale = jnp.minimum(jnp.maximum(1, visible) * root(square), height) / square
+    scale = jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
     is_vector = len(grads) == 1 and grads[0].ndim == 1
     if is_vector and grads[0].size <= MOST:
         return no_matrix(grads[0].size, scale)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .frame import Frame
 
@@ -44,7 +44,7 @@ _WORDS = {
 
 def answering(minimize: Callable[P, R]) -> Callable[P, R]:
     """The function, which says of a keyword of SciPy's what to write in its place."""
-    explaining = explained(minimize)
+    explaining = explain_misuse(minimize)
 
     @ft.wraps(explaining)
     def answered(*args: P.args, **kwargs: P.kwargs) -> R:

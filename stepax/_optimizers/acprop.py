@@ -13,8 +13,8 @@ it by sqrt(eps_root), for a step that is 10^5 times too long.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import bias_correction, ema, rest_of_1, square
-from .._engine.arrays.numerics import root
+from .._engine.arrays.moments import bias_correction, ema, one_minus, square
+from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -23,8 +23,8 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
-from .._transforms.decay import add_decayed_weights, either
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .adabelief import ScaleByBeliefState
@@ -52,18 +52,18 @@ def scale_by_acprop(
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
     # What `nu` comes to without any gradient.
-    nothing = eps_root / rest_of_1(b2)
+    nothing = eps_root / one_minus(b2)
 
     def leaf(g, p, c2, mu, nu):
         is_new = (mu == 0) & (nu <= nothing)
-        u = g / (root(jnp.where(is_new, 1, nu / c2)) + eps)
+        u = g / (safe_sqrt(jnp.where(is_new, 1, nu / c2)) + eps)
         new = ema(mu, g, b1)
         nu = ema(nu, square(g - (new if center_late else mu)), b2) + eps_root
         return u, new, nu
 
     slots = {"mu": Slot(), "nu": REAL}
     # At the first step nothing is divided by it.
-    once = counted(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
+    once = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
     return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
 
 
@@ -94,6 +94,6 @@ def acprop(
     """
     return chain(
         scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

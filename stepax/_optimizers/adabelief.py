@@ -10,8 +10,8 @@ import jax
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrected, corrections, ema, square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -20,13 +20,13 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class ScaleByBeliefState(NamedTuple):
     """count: steps taken.
 
@@ -65,10 +65,10 @@ def scale_by_belief(
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g - mu), b2) + eps_root
         m = corrected(mu, g, b1, c1, c1_next)
-        return m / (root(nu / c2) + eps), mu, nu
+        return m / (safe_sqrt(nu / c2) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    once = counted(corrections(b1, b2, nesterov))
+    once = from_step(corrections(b1, b2, nesterov))
     return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
 
 

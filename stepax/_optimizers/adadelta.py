@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -25,7 +25,7 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@twin
+@optax_compatible
 class ScaleByAdaDeltaState(NamedTuple):
     """e_g, e_x: means of |g|² and of |u|², shaped as the parameters."""
 

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import inverse_root, safe_increment
+from .._engine.arrays.numerics import safe_increment, safe_rsqrt
 from .._engine.arrays.placement import shard_like
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -24,7 +24,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.base.registry import public
-from .._engine.step.array_split import AxisName, Parts
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.clip import clip_by_block_rms
@@ -35,7 +35,7 @@ from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class FactoredState(NamedTuple):
     """count: steps taken.
 
@@ -85,7 +85,7 @@ def scale_by_factored_rms(
     In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
     `with_state_dtypes`.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
 
     def axes(shape):
         """The two longest axes, the longest last; `None` if one is too short."""
@@ -103,7 +103,7 @@ def scale_by_factored_rms(
         pair = axes(parts.shape(g))
         if pair is None:
             v = _mix(v, squares, b)
-            return g * inverse_root(v), v_row, v_col, v
+            return g * safe_rsqrt(v), v_row, v_col, v
         second, longest = pair
         means = [parts.mean(jnp.mean(squares, i), g, i) for i in (longest, second)]
         v_row, v_col = (
@@ -111,9 +111,9 @@ def scale_by_factored_rms(
         )
         along = second - 1 if second > longest else second
         mean = parts.mean(jnp.mean(v_row, along, keepdims=True), g, second)
-        row = inverse_root(v_row / mean)
+        row = safe_rsqrt(v_row / mean)
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
-        return g * rows * inverse_root(columns), v_row, v_col, v
+        return g * rows * safe_rsqrt(columns), v_row, v_col, v
 
     def nothing(p):
         return jnp.zeros(1, jnp.result_type(p))

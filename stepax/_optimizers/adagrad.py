@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -33,7 +33,7 @@ from .._wrappers.chain import chain
 PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
 
 
-@twin
+@optax_compatible
 class ScaleByRssState(NamedTuple):
     """sum_of_squares: of |g| over all steps, shaped as the parameters."""
 
@@ -67,7 +67,7 @@ def scale_by_rss(
         if eps_in_sqrt:
             inverse = jax.lax.rsqrt(positive + eps)
         else:
-            inverse = 1 / (root(positive) + eps)
+            inverse = 1 / (safe_sqrt(positive) + eps)
         return jnp.where(is_zero, 0, inverse) * g, s
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)

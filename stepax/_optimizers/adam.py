@@ -13,8 +13,8 @@ import jax
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import corrected, corrections, ema, square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -24,14 +24,14 @@ from .._engine.base.protocol import (
 from .._engine.base.ranges import AT_LEAST_0
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
-from .._transforms.decay import add_decayed_weights, decayed, either
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .nadam import scale_by_nadam
 
 
-@twin
+@optax_compatible
 class ScaleByAdamState(NamedTuple):
     """count: steps taken.  mu, nu: means of g and of |g|², shaped as the parameters."""
 
@@ -68,10 +68,10 @@ def scale_by_adam(
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
-        return m / (root(nu / c2 + eps_root) + eps), mu, nu
+        return m / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
-    once = counted(corrections(b1, b2, nesterov))
+    once = from_step(corrections(b1, b2, nesterov))
     return build(Rule(leaf, ScaleByAdamState, slots, COUNT, once))
 
 
@@ -137,7 +137,7 @@ def adamw(
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -219,6 +219,6 @@ def nadamw(
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

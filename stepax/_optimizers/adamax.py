@@ -18,8 +18,8 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
-from .._transforms.decay import add_decayed_weights, decayed, either
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
@@ -47,7 +47,7 @@ def scale_by_adamax(
         return mu / c1 / nu, mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    correction = counted(lambda t: bias_correction(b1, t))
+    correction = from_step(lambda t: bias_correction(b1, t))
     return build(Rule(leaf, ScaleByAdamState, slots, COUNT, correction))
 
 
@@ -105,6 +105,6 @@ def adamaxw(
     """
     return chain(
         scale_by_adamax(b1, b2, eps),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

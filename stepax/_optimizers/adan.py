@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -27,12 +27,12 @@ from .._engine.base.protocol import (
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import REAL, Rule, Slot
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class ScaleByAdanState(NamedTuple):
     """m, v, n: means of g, of its change d, and of |g + c d|².
 
@@ -83,7 +83,7 @@ def scale_by_adan(
         m = ema(m, g, b1)
         v = ema(v, d, b2)
         n = ema(n, square(g + ahead * d), b3)
-        u = (m / c1 + ahead * (v / c2)) / (root(n / c3 + eps_root) + eps)
+        u = (m / c1 + ahead * (v / c2)) / (safe_sqrt(n / c3 + eps_root) + eps)
         return u, m, v, n, g
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
@@ -119,6 +119,6 @@ def adan(
     """
     return chain(
         scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

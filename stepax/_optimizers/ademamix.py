@@ -14,8 +14,8 @@ import jax
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -25,7 +25,7 @@ from .._engine.base.protocol import (
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
@@ -33,7 +33,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:2409.03137"
 
 
-@twin
+@optax_compatible
 class ScaleByAdemamixState(NamedTuple):
     """count: steps taken.  count_m2: the same, for the schedules of `m2`.
 
@@ -89,7 +89,7 @@ def scale_by_ademamix(
         m2 = ema(m2, g, b3)
         nu = ema(nu, square(g), b2)
         m = m1 / c1 + alpha * m2
-        return m / (root(nu / c2 + eps_root) + eps), m1, m2, nu
+        return m / (safe_sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
 
     counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}
     slots = {
@@ -131,6 +131,6 @@ def ademamix(
     """
     return chain(
         scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

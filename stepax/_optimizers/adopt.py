@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import root, safe_increment, widen
+from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -30,7 +30,7 @@ from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 
-_FOURTH_ROOT = lambda count: widen(count) ** 0.25  # the bound of the paper
+_FOURTH_ROOT = lambda count: upcast(count) ** 0.25  # the bound of the paper
 
 
 @public(paper="arXiv:2411.02853")
@@ -71,7 +71,7 @@ def scale_by_adopt(
 
     def leaf(g, p, c, mu, nu):
         is_first, b1, b2, bound = c
-        divisor = jnp.maximum(root(nu), eps)
+        divisor = jnp.maximum(safe_sqrt(nu), eps)
         x = g / jnp.where(is_first | (divisor == 0), 1, divisor)
         x = x if bound is None else _clip(x, bound)
         mu = ema(mu, x, b1)
@@ -86,7 +86,7 @@ def _clip(x, bound):
     """`x`, no longer than `bound`."""
     if not jnp.iscomplexobj(x):
         return jnp.clip(x, -bound, bound)
-    length = root(square(x))
+    length = safe_sqrt(square(x))
     return x * jnp.where(length > bound, bound / jnp.where(length == 0, 1, length), 1)
 
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -24,13 +24,13 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class ScaleByAmsgradState(NamedTuple):
     """count: steps taken.
 
@@ -78,10 +78,10 @@ def scale_by_amsgrad(
         nu = ema(nu, square(g), b2)
         m = mu / c1 if bias_correction_mu else mu
         nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
-        return m / (root(nu_max + eps_root) + eps), mu, nu, nu_max
+        return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
-    return build(Rule(leaf, ScaleByAmsgradState, slots, COUNT, counted(corrections)))
+    return build(Rule(leaf, ScaleByAmsgradState, slots, COUNT, from_step(corrections)))
 
 
 @public("optimizer", paper="arXiv:1904.09237")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.numerics import lowest
+from .._engine.arrays.numerics import nan_min
 
 
 BLOCK = 64
@@ -168,4 +168,4 @@ def room(x, d, lower, upper) -> jax.Array:
     moves = d != 0
     gap = jnp.where(d < 0, lower, upper) - x
     steps = jnp.where(moves, gap / jnp.where(moves, d, 1), jnp.inf)
-    return lowest(steps, initial=jnp.inf)
+    return nan_min(steps, initial=jnp.inf)

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._engine.arrays.precision import compute_dtype, mixing
+from .._engine.arrays.precision import compute_dtype, promote_freely
 from .._engine.base.protocol import is_array, is_none
-from .._engine.step.gradients import Flow, align
+from .._engine.step.gradients import Gradients, align
 from .._engine.step.rule import is_trainable
 from .._engine.trees import errors, selection
 from .._engine.trees.packed import Packed
@@ -31,7 +31,7 @@ class Box(NamedTuple):
     upper: list
 
 
-def box_of(lower: Any, upper: Any, flow: Flow, live: list[int]) -> Box:
+def box_of(lower: Any, upper: Any, flow: Gradients, live: list[int]) -> Box:
     """The bounds of those leaves of a flow that move."""
     treedef = jax.tree.structure(flow.whole_params, is_leaf=is_none)
     dtypes = [jnp.result_type(flow.params[i]) for i in live]
@@ -76,7 +76,7 @@ def _continued(primals, tangents):
     return _clip(*primals), tangents[0]
 
 
-def within(f: Callable, flow: Flow, live: list[int], box: Box) -> Callable:
+def within(f: Callable, flow: Gradients, live: list[int], box: Box) -> Callable:
     """`f` of parameters that are first moved within the bounds."""
 
     @ft.wraps(f)
@@ -97,7 +97,7 @@ def land(ps: list, starts: list, us: list, box: Box) -> list:
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _land(p, start, u, lower, upper):
     # Without the barriers a compiler may leave out a rounding, or fuse a product with
     # a sum, and what is tested here would not be what is applied.

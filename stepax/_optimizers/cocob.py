@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -22,7 +22,7 @@ from .._engine.base.ranges import AT_LEAST_0
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import REAL, START, Rule, Slot
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
@@ -30,7 +30,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:1705.07795"
 
 
-@twin
+@optax_compatible
 class COCOBState(NamedTuple):
     """init_particles: the first parameters.  cumulative_gradients: sum of -g.
 
@@ -110,7 +110,7 @@ def cocob(
     them wider by `with_state_dtypes`.
     """
     return chain(
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate, flip_sign=False),
         scale_by_cocob(alpha, eps),
     )

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -26,13 +26,13 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, number
+from .._engine.step.rule import COUNT, REAL, Rule, real_scalar
 from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import at
+from .._transforms.scale import value_at
 from .parameter_free import MEAN, decaying, dot, quotient, sums
 
 
-@twin
+@optax_compatible
 class DAdaptAdamWState(NamedTuple):
     """exp_avg, exp_avg_sq: means of the steps and of |g|², shaped as the parameters.
 
@@ -56,7 +56,7 @@ def corrected_rate(
     b1, b2 = betas
     t = safe_increment(count)
     correction = jnp.sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
-    return d * at(learning_rate, count) * correction
+    return d * value_at(learning_rate, count) * correction
 
 
 def scaled_decay(
@@ -66,7 +66,7 @@ def scaled_decay(
 
     def decay(state):
         rate = corrected_rate(learning_rate, betas, state.estim_lr, state.count)
-        return add_decayed_weights(-rate * at(weight_decay, state.count))
+        return add_decayed_weights(-rate * value_at(weight_decay, state.count))
 
     return decay
 
@@ -112,7 +112,7 @@ def dadapt_adamw(
     def total(g, p, shared, m, v, s):
         d, _, count = shared
         a = rate(d, count)
-        numerator = a * dot(g, s / (root(v) + eps))
+        numerator = a * dot(g, s / (safe_sqrt(v) + eps))
         return numerator, jnp.sum(jnp.abs(q * s + (1 - q) * a * g))
 
     def once(shared, total, extra):
@@ -121,19 +121,19 @@ def dadapt_adamw(
         a = rate(d, count)
         r = ema(r, numerator, q)
         d = jnp.maximum(d, quotient(r, (1 - q) * size))
-        return (a, a * at(weight_decay, count)), (d, r, safe_increment(count))
+        return (a, a * value_at(weight_decay, count)), (d, r, safe_increment(count))
 
     def leaf(g, p, c, m, v, s):
         a, decay = c
         m = b1 * m + (1 - b1) * a * g
         v = ema(v, square(g), b2)
         s = q * s + (1 - q) * a * g
-        return -m / (root(v) + eps) - decay * p, m, v, s
+        return -m / (safe_sqrt(v) + eps) - decay * p, m, v, s
 
     slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
     shared = {
-        "estim_lr": number(estim_lr0),
-        "numerator_weighted": number(),
+        "estim_lr": real_scalar(estim_lr0),
+        "numerator_weighted": real_scalar(),
         **COUNT,
     }
     rule = Rule(leaf, DAdaptAdamWState, slots, shared, once, total, needs_params=True)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -29,8 +29,8 @@ from .._engine.base.protocol import (
 from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import START, Rule, Slot, copied, number
-from .._transforms.decay import decayed, either
+from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
+from .._transforms.decay import decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
@@ -41,7 +41,7 @@ DOG = "arXiv:2302.12022"
 DOWG = "arXiv:2305.16284"
 
 
-@twin
+@optax_compatible
 class DoGState(NamedTuple):
     """is_init_step: whether no step was taken.  init_params: where it started.
 
@@ -57,7 +57,7 @@ class DoGState(NamedTuple):
     sum_sq_norm_grads: jax.Array
 
 
-@twin
+@optax_compatible
 class DoWGState(NamedTuple):
     """init_params: where it started.
 
@@ -70,7 +70,7 @@ class DoWGState(NamedTuple):
     estim_sq_dist: jax.Array
 
 
-@twin
+@optax_compatible
 class ScaleByDistanceOverGradientsState(NamedTuple):
     """Trees like the parameters.
 
@@ -108,7 +108,7 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
         is_first, r, squares = shared
         here, distance = sums(total, 2)
         squares = squares + here
-        r = jnp.maximum(r, root(distance))
+        r = jnp.maximum(r, safe_sqrt(distance))
         eta = _step_size(r, squares, eps)
         eta = jnp.where(is_first, first, eta) if kind == "learning_rate" else eta
         return eta, (jnp.zeros_like(is_first), r, squares)
@@ -119,8 +119,8 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
         {"init_params": START},
         {
             "is_init_step": lambda params: jnp.ones([], bool),
-            "max_dist": number(distances[kind]),
-            "sum_sq_norm_grads": number(),
+            "max_dist": real_scalar(distances[kind]),
+            "sum_sq_norm_grads": real_scalar(),
         },
         once,
         lambda g, p, shared, start: _statistics(g, p, start),
@@ -138,15 +138,15 @@ def _scale_by_dowg(
         squares, distance = sums(total, 2)
         r2 = jnp.maximum(r2, distance)
         v = v + r2 * squares
-        return quotient(r2, root(v) + eps), (v, r2)
+        return quotient(r2, safe_sqrt(v) + eps), (v, r2)
 
     rule = Rule(
         lambda g, p, eta, start: (eta * g, start),
         DoWGState,
         {"init_params": START},
         {
-            "weighted_sq_norm_grads": number(),
-            "estim_sq_dist": number(init_estim_sq_dist),
+            "weighted_sq_norm_grads": real_scalar(),
+            "estim_sq_dist": real_scalar(init_estim_sq_dist),
         },
         once,
         lambda g, p, shared, start: _statistics(g, p, start),
@@ -193,13 +193,13 @@ def dog(
     if not is_pair or init_step[0] not in kinds:
         raise ValueError(
             f"`init_step` is {init_step!r}, expected a pair of one of {kinds} and a "
-            "number"
+            "real_scalar"
         )
     return _descent(
         _scale_by_dog(tuple(init_step), eps),
         learning_rate,
         weight_decay,
-        either(mask, weight_decay_mask),
+        resolve_mask_alias(mask, weight_decay_mask),
     )
 
 
@@ -229,7 +229,7 @@ def dowg(
         _scale_by_dowg(first, eps),
         learning_rate,
         weight_decay,
-        either(mask, weight_decay_mask),
+        resolve_mask_alias(mask, weight_decay_mask),
     )
 
 
@@ -253,19 +253,19 @@ def scale_by_distance_over_gradients(
 
     def leaf(g, p, c, r, total, start):
         squares, distance = _statistics(g, p, start)
-        r, total = jnp.maximum(r, root(distance)), total + squares
+        r, total = jnp.maximum(r, safe_sqrt(distance)), total + squares
         eta = global_scale * _step_size(r, total, eps)[0]
         return eta * g, r, total, start
 
     def start_of(p):
-        p = copied(p)
+        p = copy_of(p)
         is_complex = jnp.iscomplexobj(p)  # which keeps its imaginary part
         return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
 
-    first = number(lambda p: reps_rel * (1 + norm(p)))
+    first = real_scalar(lambda p: reps_rel * (1 + norm(p)))
     slots = {
         "max_dist": Slot(make=first, alike=False),
-        "grad_sum_of_squares": Slot(make=number(shape=(1,)), alike=False),
+        "grad_sum_of_squares": Slot(make=real_scalar(shape=(1,)), alike=False),
         "init_params": Slot(make=start_of),
     }
     State = ScaleByDistanceOverGradientsState

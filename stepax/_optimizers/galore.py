@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import safe_increment, widen
-from .._engine.arrays.placement import gathered, lying_as
-from .._engine.arrays.precision import mixing
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.arrays.placement import replicated, with_sharding_of
+from .._engine.arrays.precision import promote_freely
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -30,17 +30,17 @@ from .._engine.base.protocol import (
     Params,
     ScalarOrSchedule,
     is_none,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.ranges import AT_LEAST_1
 from .._engine.base.registry import public
-from .._engine.step.gradients import Flow, align
+from .._engine.step.gradients import Gradients, align
 from .._engine.step.rule import Slot, is_trainable
 from .._engine.trees import errors
 from .._engine.trees.pack import by_leaf
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from . import matrices
@@ -51,7 +51,7 @@ PAPER = "arXiv:2403.03507"
 _RANGES = {"rank": AT_LEAST_1, "update_proj_gap": AT_LEAST_1}
 
 
-@twin
+@optax_compatible
 class GaLoreDimensionNumbers(NamedTuple):
     """The axes of an array that make up a matrix; together they are all of its axes.
 
@@ -67,7 +67,7 @@ DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
 Side = Literal["long", "short"]
 
 
-@twin
+@optax_compatible
 class GaLoreState(NamedTuple):
     """count: steps taken, a scalar.
 
@@ -114,7 +114,7 @@ def scale_by_galore(
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
     base = scale_by_adam() if base_optimizer is None else base_optimizer
-    require(base, "`base_optimizer`")
+    require_transformation(base, "`base_optimizer`")
     base = with_extra_args_support(base)
     views = ft.partial(_views, weight_dimension_numbers, rank, side)
 
@@ -127,7 +127,7 @@ def scale_by_galore(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_galore", GaLoreState, state)
-        flow, found = Flow(updates, params), views(updates)
+        flow, found = Gradients(updates, params), views(updates)
         old = align(flow, state.projector, "projector")
         projector = branch(
             state.count % update_proj_gap == 0,
@@ -214,31 +214,36 @@ def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
 def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
     """The first singular vectors of g, in the dtype of the projector."""
     # The derivative of singular vectors is infinite where two values are equal.
-    g = matrices.to_matrices(gathered(widen(jax.lax.stop_gradient(g))), view.axes)
+    g = matrices.to_matrices(replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     directions = u if view.is_left else jnp.conj(vh.T)
-    return lying_as(projector, directions[:, : view.rank]).astype(projector.dtype)
+    return with_sharding_of(projector, directions[:, : view.rank]).astype(
+        projector.dtype
+    )
 
 
 @ft.partial(jax.jit, static_argnums=0)
-@mixing
+@promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """Not rounded to half precision, in which the sums may not exist."""
-    wide = gathered(widen(projector))
-    m = matrices.to_matrices(gathered(widen(x)), view.axes)
+    wide = replicated(upcast(projector))
+    m = matrices.to_matrices(replicated(upcast(x)), view.axes)
     return jnp.conj(wide.T) @ m if view.is_left else m @ wide
 
 
 @ft.partial(jax.jit, static_argnums=1)
-@mixing
+@promote_freely
 def _expand(
     scale: ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
     """The update of the shape of g, from the one for its projection."""
-    low, wide = gathered(widen(low)), gathered(widen(projector))
+    low, wide = (
+        replicated(upcast(low)),
+        replicated(upcast(projector)),
+    )
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)
-    u = lying_as(g, matrices.from_matrices(u, view.axes, g.shape))
+    u = with_sharding_of(g, matrices.from_matrices(u, view.axes, g.shape))
     return (factor * u).astype(g.dtype)
 
 
@@ -279,6 +284,6 @@ def galore(
             weight_dimension_numbers,
             side=side,
         ),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

@@ -14,7 +14,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.array_split import AxisName
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -91,7 +91,7 @@ def lamb(
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_trust_ratio(axis_name=axis_name),
         scale_by_learning_rate(learning_rate),
     )

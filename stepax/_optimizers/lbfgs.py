@@ -27,8 +27,8 @@ import jax.numpy as jnp
 
 from .._engine.arrays import precision
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import quotient, root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_divide, safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -37,7 +37,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.ranges import AT_LEAST_1
 from .._engine.base.registry import public
-from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.gradients import Gradients, align, has_no_gradient
 from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
@@ -49,7 +49,7 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@twin
+@optax_compatible
 class ScaleByLBFGSState(NamedTuple):
     """State of `scale_by_lbfgs`; n is the length of the memory.
 
@@ -99,8 +99,8 @@ def scale_by_lbfgs(
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
         require_floats("scale_by_lbfgs", updates, params)
-        flow = Flow(updates, params)
-        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        flow = Gradients(updates, params)
+        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
         pick = lambda leaves: [leaves[i] for i in live]
         columns = {name: align(flow, getattr(state, name), name) for name in _COLUMNS}
         _check(flow, live, columns)
@@ -153,7 +153,7 @@ def lbfgs(
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
+def _check(flow: Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
             if not hasattr(column[i], "shape"):
@@ -166,7 +166,7 @@ def _check(flow: Flow, live: list[int], columns: dict[str, list]) -> None:
 
 
 @ft.partial(jax.jit, static_argnums=(3, 4))
-@precision.mixing
+@precision.promote_freely
 def _step(g, p, old, is_scaled, positive_only):
     """One step for lists of leaves; the fields of the state are lists, too."""
     kept = _cast(p, old.params), _cast(g, old.updates)
@@ -202,9 +202,11 @@ def _curvature(s, y):
     unit, yy = scaled_square(y, sy.dtype)
     limits = jnp.finfo(sy.dtype)
     size = jnp.abs(sy)
-    is_curved = (size / unit > limits.eps * root(ss) * root(yy)) | (ss == jnp.inf)
+    is_curved = (size / unit > limits.eps * safe_sqrt(ss) * safe_sqrt(yy)) | (
+        ss == jnp.inf
+    )
     exists = (jnp.minimum(size, yy) > limits.tiny) & (jnp.maximum(size, yy) < jnp.inf)
-    inverse = quotient(jnp.ones_like(sy), jnp.where(exists, sy, 1))
+    inverse = safe_divide(jnp.ones_like(sy), jnp.where(exists, sy, 1))
     weight = jnp.where(is_curved & exists, inverse, 0)
     return weight, sy / unit / jnp.where(exists, yy, 1), unit
 
@@ -269,7 +271,9 @@ def _older_scale(g, pairs, like):
     is_curved = hold(weight != 0)
     unit, square = scaled_square(choose(is_curved, _cast(y, g), g), like.dtype)
     curved = dot(s, y).astype(like.dtype) / unit / jnp.where(is_curved, square, 1)
-    return jnp.where(is_curved, curved, 1 / jnp.maximum(root(square), 1 / unit)), unit
+    return jnp.where(
+        is_curved, curved, 1 / jnp.maximum(safe_sqrt(square), 1 / unit)
+    ), unit
 
 
 def _read(memory, at):

@@ -23,18 +23,18 @@ import jax.numpy as jnp
 
 from .._engine.arrays import precision
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import length, root, safe_increment
-from .._engine.arrays.placement import gathered, lying_as
+from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt
+from .._engine.arrays.placement import replicated, with_sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.ranges import AT_LEAST_1
 from .._engine.base.registry import public
-from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.gradients import Gradients, align, has_no_gradient
 from .._engine.step.leafwise import check_gradients, keep_dtypes, require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
@@ -115,7 +115,7 @@ def lbfgsb(
     """
     bounds.check_sides(lower, upper)
     search = identity() if linesearch is None else linesearch
-    require(search, "`linesearch`")
+    require_transformation(search, "`linesearch`")
     search = with_extra_args_support(search)
 
     def stack(x):
@@ -135,8 +135,8 @@ def lbfgsb(
     def update(updates, state, params=None, **extra_args):
         errors.require_state("lbfgsb", LBFGSBState, state)
         require_floats("lbfgsb", updates, params)
-        flow = Flow(updates, params)
-        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        flow = Gradients(updates, params)
+        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
         pick = lambda leaves: [leaves[i] for i in live]
         p, g = list(map(jnp.asarray, pick(flow.params))), pick(flow.leaves)
         check_gradients(updates, params=state.params)
@@ -187,7 +187,7 @@ def _at_start(flow, live, p, start, g, extra):
 
 # Accelerators else round what they multiply, and s·y would lose its sign.
 @jax.jit
-@precision.mixing
+@precision.promote_freely
 @jax.default_matmul_precision("highest")
 def _step(g, p, box, old):
     """The way to the minimum of the model, for lists of leaves, and the new state."""
@@ -207,7 +207,7 @@ def _step(g, p, box, old):
     is_boxed = jnp.isfinite(lower).all() & jnp.isfinite(upper).all()
     stood = (old.count > 0) & jnp.all(x == _flat(old.params, dtype))
     is_short = (new.pairs == 0) & (stood | ~is_boxed)
-    d = jnp.where(is_short, d / jnp.maximum(length(d), 1), d)
+    d = jnp.where(is_short, d / jnp.maximum(norm2(d), 1), d)
     return _leaves(d, g), room(x, d, lower, upper), new
 
 
@@ -254,7 +254,7 @@ def _is_curved(ss, sy, yy):
     """Whether s·y is positive beyond rounding, and all of them are numbers."""
     limits = jnp.finfo(sy.dtype)
     exists = (jnp.minimum(ss, sy) > limits.tiny) & (jnp.maximum(ss, yy) < jnp.inf)
-    return exists & (sy > limits.eps * root(ss) * root(yy))
+    return exists & (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy))
 
 
 def _model(new, dtype):
@@ -268,13 +268,13 @@ def _model(new, dtype):
 
 def _flat(xs, dtype):
     """All numbers of some leaves, as one vector."""
-    parts = [gathered(x).astype(dtype).ravel() for x in xs]
+    parts = [replicated(x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
     """The same for each row of memories."""
-    xs = [gathered(x).astype(dtype) for x in xs]
+    xs = [replicated(x).astype(dtype) for x in xs]
     parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
@@ -284,7 +284,7 @@ def _leaves(x, like):
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]
-    return [lying_as(y, part).astype(y.dtype) for y, part in parts]
+    return [with_sharding_of(y, part).astype(y.dtype) for y, part in parts]
 
 
 def _cast(xs, like):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,12 +21,12 @@ from .._engine.base.protocol import (
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class ScaleByLionState(NamedTuple):
     """count: steps taken.  mu: mean of g, shaped as the parameters."""
 
@@ -92,6 +92,6 @@ def lion(
     """
     return chain(
         scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import safe_increment, widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -34,7 +34,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:2101.11075"
 
 
-@twin
+@optax_compatible
 class MadgradState(NamedTuple):
     """count: steps taken.
 
@@ -72,7 +72,7 @@ def scale_by_madgrad(
         (count,) = shared
         t = safe_increment(count)
         rate = learning_rate(count) if callable(learning_rate) else learning_rate
-        return (rate + eps) * jnp.sqrt(widen(t)), (t,)
+        return (rate + eps) * jnp.sqrt(upcast(t)), (t,)
 
     def leaf(g, p, weight, nu, s, x0):
         nu = nu + weight * square(g)

@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.step.gradients import Flow, align, is_still
+from .._engine.step.gradients import Gradients, align, has_no_gradient
 from .._engine.trees import errors, selection
 from .._engine.trees.pack import by_leaf
 
@@ -130,13 +130,13 @@ def on_matrices(
     inner = with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
-        flow, axes = Flow(updates, None), find(updates)
+        flow, axes = Gradients(updates, None), find(updates)
         shapes = [getattr(x, "shape", None) for x in flow.leaves]
 
         def moved(tree, name, move):
             xs = zip(align(flow, tree, name), flow.leaves, axes, shapes, strict=True)
             return flow.treedef.unflatten(
-                x if is_still(g) else move(x, *where) for x, g, *where in xs
+                x if has_no_gradient(g) else move(x, *where) for x, g, *where in xs
             )
 
         def move_state(state, move):

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -26,9 +26,9 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, number
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import at, product, scale
+from .._transforms.scale import product, scale, value_at
 from .._wrappers.chain import chain
 from .parameter_free import decaying, dot, quotient, sums
 
@@ -36,7 +36,7 @@ from .parameter_free import decaying, dot, quotient, sums
 PAPER = "arXiv:2305.07583"
 
 
-@twin
+@optax_compatible
 class MomoState(NamedTuple):
     """exp_avg: mean of g, shaped as the parameters.  The others are scalars.
 
@@ -51,7 +51,7 @@ class MomoState(NamedTuple):
     count: jax.Array
 
 
-@twin
+@optax_compatible
 class MomoAdamState(NamedTuple):
     """exp_avg, exp_avg_sq: means of g and |g|², shaped as the parameters.
 
@@ -69,9 +69,9 @@ class MomoAdamState(NamedTuple):
 
 def _shared(lower_bound):
     return {
-        "barf": number(),
-        "gamma": number(),
-        "lb": number(lower_bound),
+        "barf": real_scalar(),
+        "gamma": real_scalar(),
+        "lb": real_scalar(lower_bound),
         **COUNT,
     }
 
@@ -189,7 +189,7 @@ def momo_adam(
 
     def means(g, d, v, c2):
         d, v = ema(d, g, b1), ema(v, square(g), b2)
-        return d, v, root(v / c2) + eps
+        return d, v, safe_sqrt(v / c2) + eps
 
     def correction(count):
         return bias_correction(b2, safe_increment(count))
@@ -230,7 +230,7 @@ def _model(shared, total, extra, weight, rates, bounds):
     f, gamma, lb, count = shared
     dp, gp, size = sums(total, 3)
     b, h = weight
-    learning_rate, weight_decay = (at(x, count) for x in rates)
+    learning_rate, weight_decay = (value_at(x, count) for x in rates)
     f, gamma = ema(f, jnp.asarray(extra["value"]), b), ema(gamma, gp, b)
     pull = learning_rate * weight_decay
     lowest, adapts = bounds
@@ -260,7 +260,7 @@ def _pull(
     """The decay of a step, as in `_move`, from the state before it."""
 
     def decay(state):
-        pull = at(product(learning_rate, weight_decay), state.count)
+        pull = value_at(product(learning_rate, weight_decay), state.count)
         if is_proximal:
             return chain(add_decayed_weights(-pull), scale(1 / (1 + pull)))
         return add_decayed_weights(-pull / (1 + pull))

@@ -23,7 +23,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, corrected, ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -34,7 +34,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
-from .._engine.step.array_split import AxisName, Parts
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
@@ -71,7 +71,7 @@ _COEFFICIENTS = {
 }
 
 
-@twin
+@optax_compatible
 class MuonDimensionNumbers(NamedTuple):
     """The axes of an array that make up its matrices x W = y; others count them.
 
@@ -86,7 +86,7 @@ class MuonDimensionNumbers(NamedTuple):
 DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
 
 
-@twin
+@optax_compatible
 class MuonState(NamedTuple):
     """count: steps taken, a scalar.
 
@@ -168,7 +168,7 @@ def scale_by_muon(
         return _dual_norm(m, o) * o if adaptive else o
 
     wants = ft.partial(_is_matrix, is_stack)
-    batched = Batched(orthogonal, wants, sharding, Parts(axis_name))
+    batched = Batched(orthogonal, wants, sharding, ArraySplit(axis_name))
 
     shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
@@ -212,7 +212,7 @@ def _scale_by_shape(
     consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
 ) -> GradientTransformation:
     """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
 
     def leaf(g, p, c):
         if not _is_matrix(is_stack, g):

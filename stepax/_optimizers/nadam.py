@@ -14,16 +14,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
 from .._engine.base.ranges import AT_LEAST_0
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, number
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 
 
-@twin
+@optax_compatible
 class ScaleByNadamState(NamedTuple):
     """count: steps taken.  momentum_product: of the momenta of all steps.
 
@@ -77,8 +77,8 @@ def scale_by_nadam(
         ahead, here, c2 = c
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
-        return (ahead * mu + here * g) / (root(nu / c2 + eps_root) + eps), mu, nu
+        return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    shared = COUNT | {"momentum_product": number(1.0)}
+    shared = COUNT | {"momentum_product": real_scalar(1.0)}
     return build(Rule(leaf, ScaleByNadamState, slots, shared, once))

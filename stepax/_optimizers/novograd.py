@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -22,15 +22,15 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.ranges import ANY
 from .._engine.base.registry import public
-from .._engine.step.array_split import AxisName, Parts, floored_norm
+from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.scale import at, scale_by_learning_rate
+from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition, split
 
 
-@twin
+@optax_compatible
 class ScaleByNovogradState(NamedTuple):
     """count: steps taken.
 
@@ -71,7 +71,7 @@ def scale_by_novograd(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
         `scale_by_trust_ratio`.
     """
-    in_parts = Parts(axis_name)
+    in_parts = ArraySplit(axis_name)
     if weight_decay_mask is not None:
         scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root)
         parts = {
@@ -83,14 +83,14 @@ def scale_by_novograd(
 
     def once(shared, total, extra):
         (count,) = shared
-        decay = jnp.asarray(at(weight_decay, count))
+        decay = jnp.asarray(value_at(weight_decay, count))
         return (count == 0, decay), (safe_increment(count),)
 
     def leaf(g, p, c, mu, nu):
         is_first, decay = c
         norm_sq = floored_norm(g, 0.0, in_parts) ** 2
         nu = jnp.where(is_first, norm_sq, ema(nu, norm_sq, b2))
-        x = g / (root(nu + eps_root) + eps) + decay * p
+        x = g / (safe_sqrt(nu + eps_root) + eps) + decay * p
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 

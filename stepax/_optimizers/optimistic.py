@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -29,7 +29,7 @@ from .._wrappers.chain import chain
 from .adam import scale_by_adam
 
 
-@twin
+@optax_compatible
 class ScaleByOptimisticGradientState(NamedTuple):
     """is_initial_step: whether no step was taken, a boolean scalar.
 

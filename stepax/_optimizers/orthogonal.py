@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import root
+from .._engine.arrays.numerics import safe_sqrt
 
 
 def orthogonalize(
@@ -59,7 +59,7 @@ def _adjoint(x):
 
 
 def _frobenius(x):
-    return root(jnp.sum(square(x), (-2, -1), keepdims=True))
+    return safe_sqrt(jnp.sum(square(x), (-2, -1), keepdims=True))
 
 
 def _spectral(x):
@@ -68,13 +68,13 @@ def _spectral(x):
 
 def _schatten(x):
     """The norm of the vector of singular values that adds up fourth powers."""
-    return root(_frobenius(x @ _adjoint(x)))
+    return safe_sqrt(_frobenius(x @ _adjoint(x)))
 
 
 def _aol(x):
     """A number for each row, by which its products with all rows are small enough."""
-    products = root(square(x @ _adjoint(x)))
-    return root(jnp.sum(products, -1, keepdims=True))
+    products = safe_sqrt(square(x @ _adjoint(x)))
+    return safe_sqrt(jnp.sum(products, -1, keepdims=True))
 
 
 NORMS = {

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import mixing
+from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -82,7 +82,7 @@ def decaying(
     decay: from the state before a step to what is done to the updates in the mask.
     """
 
-    @mixing
+    @promote_freely
     def update(updates, state, params=None, **extra_args):
         updates, new = tx.update(updates, state, params, **extra_args)
         pull = masked(decay(state), mask)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import upcast
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -29,7 +29,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.ranges import AT_LEAST_0, CAP
 from .._engine.base.registry import public
-from .._engine.step.gradients import Flow, is_float0, is_still
+from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.trees import errors
 from .._transforms.clip import per_example_global_norm_clip
 from .._transforms.decay import decayed
@@ -44,7 +44,7 @@ PAPER = "arXiv:1607.00133"
 _RANGES = {"l2_norm_clip": CAP, "noise_multiplier": AT_LEAST_0}
 
 
-@twin
+@optax_compatible
 class DifferentiallyPrivateAggregateState(NamedTuple):
     """rng_key: for the noise of the next step, a scalar key."""
 
@@ -94,8 +94,8 @@ def differentially_private_aggregate(
             DifferentiallyPrivateAggregateState,
             state,
         )
-        flow = Flow(updates, None)
-        live = [i for i, g in enumerate(flow.leaves) if not is_still(g)]
+        flow = Gradients(updates, None)
+        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
         _check_examples(flow, live)
         gs = [flow.leaves[i] for i in live]
         means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
@@ -131,7 +131,7 @@ def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
     rng_key, *keys = jax.random.split(rng_key, len(gs) + 1)
     if not gs:
         return [], rng_key
-    sums, _ = per_example_global_norm_clip([*map(widen, gs)], l2_norm_clip)
+    sums, _ = per_example_global_norm_clip([*map(upcast, gs)], l2_norm_clip)
     # Without noise the bound may be infinite, and 0 inf is NaN.
     deviation = jnp.where(noise_multiplier == 0, 0, l2_norm_clip * noise_multiplier)
     means = []

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -24,13 +24,13 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, START, Rule, number
-from .._transforms.scale import at
+from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
+from .._transforms.scale import value_at
 from .dadapt import corrected_rate, scaled_decay
 from .parameter_free import MEAN, decaying, dot, quotient, sums
 
 
-@twin
+@optax_compatible
 class ProdigyState(NamedTuple):
     """exp_avg, exp_avg_sq: means of d g and of d² |g|², shaped as the parameters.
 
@@ -113,7 +113,7 @@ def prodigy(
         a, weight = scales(d, count)
         r = b3 * r + numerator
         larger = jnp.maximum(d, quotient(estim_lr_coef * r, size))
-        c = d, larger * eps, a, weight, a * at(weight_decay, count)
+        c = d, larger * eps, a, weight, a * value_at(weight_decay, count)
         return c, (larger, r, safe_increment(count))
 
     def leaf(g, p, c, m, v, s, p0):
@@ -121,7 +121,7 @@ def prodigy(
         m = ema(m, d * g, b1)
         v = ema(v, square(d * g), b2)
         s = b3 * s + weight * g
-        return -a * m / (root(v) + d_eps) - decay * p, m, v, s, p0
+        return -a * m / (safe_sqrt(v) + d_eps) - decay * p, m, v, s, p0
 
     slots = {
         "exp_avg": MEAN,
@@ -130,8 +130,8 @@ def prodigy(
         "params0": START,
     }
     shared = {
-        "estim_lr": number(estim_lr0),
-        "numerator_weighted": number(),
+        "estim_lr": real_scalar(estim_lr0),
+        "numerator_weighted": real_scalar(),
         **COUNT,
     }
     rule = Rule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)

@@ -14,11 +14,11 @@ from .._engine.arrays.moments import (
     corrections,
     ema,
     logarithm_near_1,
+    one_minus,
     power,
-    rest_of_1,
     square,
 )
-from .._engine.arrays.numerics import root
+from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -27,7 +27,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, counted
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -59,7 +59,7 @@ def scale_by_radam(
 
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
-    rho_inf = 2 / rest_of_1(b2) - 1
+    rho_inf = 2 / one_minus(b2) - 1
 
     def rectification(t):
         c1, c2, c1_next = corrections(b1, b2, nesterov)(t)
@@ -74,11 +74,11 @@ def scale_by_radam(
         # Before, the root may be of a number below 0, and would make derivatives NaN.
         ratio = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
         r = jnp.sqrt(jnp.where(is_steady, ratio, 1))
-        rectified = r * m / (root(nu / c2 + eps_root) + eps)
+        rectified = r * m / (safe_sqrt(nu / c2 + eps_root) + eps)
         return jnp.where(is_steady, rectified, m), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(rectification)))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, from_step(rectification)))
 
 
 @public("optimizer", paper="arXiv:1908.03265")

@@ -16,8 +16,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import root
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -26,7 +26,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, counted
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -34,14 +34,14 @@ from .._wrappers.partition import identity
 from .sgd import trace
 
 
-@twin
+@optax_compatible
 class ScaleByRmsState(NamedTuple):
     """nu: mean of |g|², shaped as the parameters."""
 
     nu: Any
 
 
-@twin
+@optax_compatible
 class ScaleByRmsWithCountState(NamedTuple):
     """count: steps taken.  nu: mean of |g|², shaped as the parameters."""
 
@@ -49,7 +49,7 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: Any
 
 
-@twin
+@optax_compatible
 class ScaleByRStdDevState(NamedTuple):
     """mu, nu: means of g and of |g|², shaped as the parameters."""
 
@@ -57,7 +57,7 @@ class ScaleByRStdDevState(NamedTuple):
     nu: Any
 
 
-@twin
+@optax_compatible
 class ScaleByRStdDevWithCountState(NamedTuple):
     """count: steps taken.  mu, nu: means of g and |g|², shaped as the parameters."""
 
@@ -182,7 +182,7 @@ def _mean_square(initial: ArrayLike) -> Slot:
 
 def _counting(leaf, State, slots, decay):
     """The rule that corrects its means for their start."""
-    correction = counted(lambda t: moments.bias_correction(decay, t))
+    correction = from_step(lambda t: moments.bias_correction(decay, t))
     return build(Rule(leaf, State, slots, COUNT, correction))
 
 
@@ -193,4 +193,4 @@ def _corrected(mean, c):
 def _divide(g, square, eps, eps_in_sqrt):
     if eps_in_sqrt:
         return g * jax.lax.rsqrt(square + eps)
-    return g * (1 / (root(square) + eps))
+    return g * (1 / (safe_sqrt(square) + eps))

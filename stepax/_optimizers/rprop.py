@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -25,14 +25,14 @@ from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
-from .._transforms.scale import at, scale, scale_by_learning_rate
+from .._transforms.scale import scale, scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 
 
 PAPER = "doi:10.1109/ICNN.1993.298623"
 
 
-@twin
+@optax_compatible
 class ScaleByRpropState(NamedTuple):
     """step_sizes: above 0.  prev_updates: the last signed steps, 0 after a turn.
 
@@ -102,7 +102,7 @@ def rprop(
     weight_decay_mask: which parameters decay; see `masked`.
     immediate: whether to take a step at once, not when the next gradient agrees.
     """
-    first: Any = at(learning_rate, 0)
+    first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)
     if callable(learning_rate):
         relative = lambda count: learning_rate(count) / first

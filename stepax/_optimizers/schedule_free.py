@@ -24,8 +24,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import widened
-from .._engine.base.optax_types import twin
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -33,15 +33,15 @@ from .._engine.base.protocol import (
     OptState,
     Params,
     ScalarOrSchedule,
-    require,
+    require_transformation,
 )
 from .._engine.base.ranges import Range
 from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, build
-from .._engine.step.rule import Rule, Slot, copied, number
+from .._engine.step.rule import Rule, Slot, copy_of, real_scalar
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import add_decayed_weights, decayed
@@ -51,7 +51,7 @@ from .rmsprop import scale_by_rms
 from .sgd import sgd
 
 
-@twin
+@optax_compatible
 class ScheduleFreeState(NamedTuple):
     """State of `schedule_free`; all but the last two are scalars.
 
@@ -125,12 +125,12 @@ def average_iterates(
         return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
 
     shared = {
-        "b1": number(b1),
-        "weight_sum": number(),
+        "b1": real_scalar(b1),
+        "weight_sum": real_scalar(),
         "step_count": lambda params: jnp.ones([], jnp.int32),
-        "max_lr": number(),
+        "max_lr": real_scalar(),
     }
-    slots = {"z": Slot(copied, state_dtype)}
+    slots = {"z": Slot(copy_of, state_dtype)}
     return build(Rule(leaf, _Average, slots, shared, once, needs_params=True))
 
 
@@ -157,12 +157,12 @@ def schedule_free(
     weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
     state_dtype: stored dtype of z; the parameter's if `None`.
     """
-    require(base_optimizer, "`base_optimizer` of `schedule_free`")
+    require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
     averaging = average_iterates(learning_rate, b1, weight_lr_power, state_dtype)
     return build(_ScheduleFree(base_optimizer, averaging))
 
 
-@explained
+@explain_misuse
 def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = z + (y - z) / b1.
 
@@ -174,14 +174,16 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """
     states = [x for _, x in get_all_with_path(state, "ScheduleFreeState")]
     if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
-        raise errors.alien("schedule_free_eval_params", ScheduleFreeState, state)
+        raise errors.foreign_state(
+            "schedule_free_eval_params", ScheduleFreeState, state
+        )
     for found in states or [state]:
         at = lambda z, y, b1=found.b1: _x(y, z, b1=b1)
         params = map_stored(at, found.z, "z", params)
     return params
 
 
-@widened
+@computed_wide
 def _x(y, z, *, b1):
     return z + (y - z) / b1  # exactly y where z is
 

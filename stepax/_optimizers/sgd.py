@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -32,7 +32,7 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@twin
+@optax_compatible
 class TraceState(NamedTuple):
     """trace: decayed sum of the gradients, shaped as the parameters."""
 

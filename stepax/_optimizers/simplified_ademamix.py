@@ -17,8 +17,8 @@ from .._engine.arrays.moments import (
     is_near_1,
     is_number,
 )
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -28,7 +28,7 @@ from .._engine.base.protocol import (
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
-from .._transforms.decay import add_decayed_weights, either
+from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
@@ -36,7 +36,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:2502.02431"
 
 
-@twin
+@optax_compatible
 class ScaleBySimplifiedAdEMAMixState(NamedTuple):
     """t: steps taken.
 
@@ -84,7 +84,7 @@ def scale_by_simplified_ademamix(
         squares = bounded_square(g)
         n = squares + b2 * (n - squares) if is_usual else ema(n, squares, b2)
         mixture = m + (alpha if alpha_now is None else alpha_now) * g
-        return mixture / (root(n / c2 + eps_root) + eps), m, n
+        return mixture / (safe_sqrt(n / c2 + eps_root) + eps), m, n
 
     slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
     return build(Rule(leaf, ScaleBySimplifiedAdEMAMixState, slots, count, once))
@@ -119,6 +119,6 @@ def simplified_ademamix(
     """
     return chain(
         scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
-        add_decayed_weights(weight_decay, either(mask, weight_decay_mask)),
+        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),
     )

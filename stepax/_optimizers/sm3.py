@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import highest
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import nan_max
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -32,7 +32,7 @@ from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-@twin
+@optax_compatible
 class ScaleBySM3State(NamedTuple):
     """mu: for each parameter a list of accumulators, a vector for each of its axes.
 
@@ -103,7 +103,7 @@ def _maxima(s: jax.Array) -> list[jax.Array]:
     if s.ndim < 2:
         return [s]
     rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
-    return [highest(s, axes, initial=0) for axes in rest]
+    return [nan_max(s, axes, initial=0) for axes in rest]
 
 
 def _minimum(maxima: list[jax.Array]) -> jax.Array:

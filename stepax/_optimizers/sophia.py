@@ -22,15 +22,15 @@ from .. import tree
 from .._engine.arrays import moments
 from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import ema
-from .._engine.arrays.numerics import strong
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import strong_type
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     is_none,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -39,7 +39,7 @@ from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, counted, is_trainable
+from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable
 from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
@@ -49,14 +49,14 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:2305.14342"
 
 
-@twin
+@optax_compatible
 class HutchinsonState(NamedTuple):
     """key: a random key, for the next estimate."""
 
     key: jax.Array
 
 
-@twin
+@optax_compatible
 class SophiaState(NamedTuple):
     """count: steps taken.
 
@@ -161,7 +161,7 @@ def sophia(
 
     Raises a `TypeError` for complex parameters.
     """
-    require(hessian_diagonal_fn, "`hessian_diagonal_fn` of `sophia`")
+    require_transformation(hessian_diagonal_fn, "`hessian_diagonal_fn` of `sophia`")
     every = max(print_win_rate_every_n_steps, 1)
     report = _reporter(every, clip_threshold) if verbose else lambda count, u: None
     precondition = _preconditioned(
@@ -198,7 +198,7 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
             u = jnp.clip(u, -clip_threshold, clip_threshold)
         return u, mu
 
-    once = counted(lambda t: moments.bias_correction(b1, t))
+    once = from_step(lambda t: moments.bias_correction(b1, t))
     slots = {"mu": Slot(dtype=mu_dtype)}
     return build(Rule(leaf, _Mean, slots, COUNT, once, needs_params=True))
 
@@ -276,7 +276,7 @@ def _key(seed):
 def _sampled(obj_fn, updates, params, draw):
     """z ∘ H z for the parameters that have a gradient; the others are held fixed."""
     fixed = lambda g, p: None
-    take = lambda g, p: strong(jnp.asarray(p))
+    take = lambda g, p: strong_type(jnp.asarray(p))
     moved = map_gradients(take, updates, idle=fixed, params=params)
     fill = lambda x, p: p if x is None else x
     loss = lambda x: obj_fn(jax.tree.map(fill, x, params, is_leaf=is_none))

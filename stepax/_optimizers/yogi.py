@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import root
+from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,7 +21,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, counted
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -71,14 +71,14 @@ def scale_by_yogi(
         mu = ema(mu, g, b1)
         step = (1 - b2) * jnp.sign(nu - square(g)) * square(g)
         nu = jnp.where(jnp.isinf(nu), nu, nu - step)
-        return mu / c1 / (root(nu / c2 + eps_root) + eps), mu, nu
+        return mu / c1 / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
     slots = {
         "mu": Slot(make=start),
         "nu": Slot(make=start, is_wide=True, decode=jnp.real),
     }
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, counted(corrections)))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, from_step(corrections)))
 
 
 @public("optimizer", paper=PAPER)

@@ -21,11 +21,11 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import abs_sq, length, root, widen
+from .._engine.arrays.numerics import abs_sq, norm2, safe_sqrt, upcast
 from .._engine.base.protocol import EmptyState, GradientTransformation
 from .._engine.base.registry import public
-from .._engine.functions.calls import explained
-from .._engine.step.array_split import AxisName, Parts
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 
@@ -60,10 +60,10 @@ def clip_by_block_rms(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
 
     def leaf(g, p, c):
-        rms = root(parts.mean(jnp.mean(square(g)), g))
+        rms = safe_sqrt(parts.mean(jnp.mean(square(g)), g))
         # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
@@ -86,7 +86,7 @@ def clip_by_global_norm(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    whole = Parts(axis_name).norm_of_all
+    whole = ArraySplit(axis_name).norm_of_all
 
     def once(shared, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
@@ -97,7 +97,7 @@ def clip_by_global_norm(
     return build(Rule(lambda g, p, c: (c * g,), once=once, whole=whole))
 
 
-@explained
+@explain_misuse
 def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
     """The norm of each unit, in the shape of `x`.
 
@@ -107,13 +107,13 @@ def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> ja
 
     Returns float32 or wider.  Raises a `ValueError` if `axis` is needed.
     """
-    return _unitwise_norm(x, axis, Parts(None))
+    return _unitwise_norm(x, axis, ArraySplit(None))
 
 
 def _unitwise_norm(x, axis, parts):
-    x = widen(x)
+    x = upcast(x)
     unit = _unit(parts.shape(x), axis)
-    norm = parts.norm(length(x, unit, keepdims=True), x, unit)
+    norm = parts.norm(norm2(x, unit, keepdims=True), x, unit)
     return jnp.broadcast_to(norm, x.shape)
 
 
@@ -131,7 +131,7 @@ def _unit(shape, axis):
     return 0 if len(shape) < 4 else tuple(range(len(shape) - 1))
 
 
-@explained
+@explain_misuse
 def unitwise_clip(
     g_norm: ArrayLike, max_norm: ArrayLike, grad: ArrayLike, div_eps: ArrayLike = 1e-6
 ) -> jax.Array:
@@ -153,7 +153,7 @@ def unitwise_clip(
             raise ValueError(
                 f"`{name}` has shape {jnp.shape(x)}, expected that of `grad`, {shape}"
             )
-    wide = widen(grad)
+    wide = upcast(grad)
     with jax.numpy_dtype_promotion("standard"):
         factor = max_norm / jnp.maximum(g_norm, div_eps)
         # On norms alone: they may be on every device where the gradient is in parts.
@@ -180,7 +180,7 @@ def adaptive_grad_clip(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
 
     def leaf(g, p, c):
         most = clipping * jnp.maximum(_unitwise_norm(p, axis, parts), eps)
@@ -189,7 +189,7 @@ def adaptive_grad_clip(
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
 
-@explained
+@explain_misuse
 def per_example_global_norm_clip(
     grads: Any, l2_norm_clip: ArrayLike
 ) -> tuple[Any, jax.Array]:
@@ -205,11 +205,11 @@ def per_example_global_norm_clip(
     """
     _check_batch(grads, "per_example_global_norm_clip")
     squares = jax.tree.reduce(jnp.add, jax.tree.map(_squares, grads))
-    factor, clipped = _shrink(root(squares), l2_norm_clip)
+    factor, clipped = _shrink(safe_sqrt(squares), l2_norm_clip)
     return jax.tree.map(lambda g: _weighted_sum(g, factor), grads), clipped
 
 
-@explained
+@explain_misuse
 def per_example_layer_norm_clip(
     grads: Any, global_l2_norm_clip: ArrayLike, uniform: bool = True
 ) -> tuple[Any, Any]:
@@ -234,7 +234,7 @@ def per_example_layer_norm_clip(
     def layer(g):
         part = 1 / treedef.num_leaves if uniform else g.size / size
         bound = global_l2_norm_clip * math.sqrt(part)
-        factor, clipped = _shrink(root(_squares(g)), bound)
+        factor, clipped = _shrink(safe_sqrt(_squares(g)), bound)
         return _weighted_sum(g, factor), clipped
 
     pairs = jax.tree.map(layer, grads)
@@ -252,7 +252,7 @@ def _check_batch(grads, name):
 
 def _squares(g):
     """Σ |g_i|² of each example i."""
-    return jnp.sum(abs_sq(widen(g)), axis=tuple(range(1, g.ndim)))
+    return jnp.sum(abs_sq(upcast(g)), axis=tuple(range(1, g.ndim)))
 
 
 def _shrink(norms, bound):
@@ -266,7 +266,7 @@ def _shrink(norms, bound):
 
 def _weighted_sum(g, factor):
     """Σ_i factor_i g_i, in the dtype of g if that is inexact."""
-    wide = widen(g)
+    wide = upcast(g)
     factor = jnp.expand_dims(factor, tuple(range(1, g.ndim))).astype(wide.dtype)
     return _narrowed(jnp.sum(wide * factor, axis=0), g)
 

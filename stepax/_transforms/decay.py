@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
     GradientTransformationExtraArgs,
@@ -29,7 +29,7 @@ from .scale import product
 AddDecayedWeightsState = EmptyState
 
 
-@twin
+@optax_compatible
 class WeightDecaySchedule(NamedTuple):
     """count: steps taken, a scalar."""
 
@@ -82,7 +82,7 @@ def decayed(
     return (add_decayed_weights(amount, mask),)
 
 
-def either(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
+def resolve_mask_alias(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
     """The mask of the decay, under Optax's name for it or under the common one."""
     if mask is not None and weight_decay_mask is not None:
         raise ValueError(

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema as mix
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
 from .._engine.base.ranges import MOMENTUM
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, counted
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
 
 
-@twin
+@optax_compatible
 class EmaState(NamedTuple):
     """count: steps taken.  ema: mean of the updates, shaped as the parameters."""
 
@@ -41,12 +41,12 @@ def ema(
         mean = mix(mean, g, decay)
         return (mean / c if debias else mean), mean
 
-    once = counted(lambda t: bias_correction(decay, t) if debias else None)
+    once = from_step(lambda t: bias_correction(decay, t) if debias else None)
     slots = {"ema": Slot(dtype=accumulator_dtype)}
     return build(Rule(leaf, EmaState, slots, COUNT, once))
 
 
-@twin
+@optax_compatible
 class ApplyEvery(NamedTuple):
     """count: steps since the last update.  grad_acc: sum, shaped as the parameters."""
 

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import any_nan
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
 from .._engine.base.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 
 
-@twin
+@optax_compatible
 class ZeroNansState(NamedTuple):
     """found_nan: whether the last gradient had a NaN, a boolean for each parameter."""
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.arrays.numerics import safe_increment, widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation, transformation
 from .._engine.base.registry import public
 from .._engine.functions import deprecations
@@ -26,7 +26,7 @@ from .._engine.trees import errors
 from .._engine.trees.pack import by_leaf
 
 
-@twin
+@optax_compatible
 class AddNoiseState(NamedTuple):
     """count: steps taken.  rng_key: for the noise of the next step, a scalar key."""
 
@@ -71,7 +71,7 @@ def add_noise(
 def _step(updates, state, eta, gamma):
     count = safe_increment(state.count)
     with jax.numpy_dtype_promotion("standard"):  # injected, they are single or double
-        deviation = jnp.sqrt(eta / widen(count) ** gamma)
+        deviation = jnp.sqrt(eta / upcast(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
     add = ft.partial(_add, deviation)
     noisy = map_gradients(add, updates, noise=tree.random_like(now, updates))
@@ -79,7 +79,7 @@ def _step(updates, state, eta, gamma):
 
 
 def _add(deviation, g, noise):
-    wide = widen(g)
+    wide = upcast(g)
     deviation, noise = deviation.astype(wide.dtype), noise.astype(wide.dtype)
     return (wide + deviation * noise).astype(g.dtype)
 

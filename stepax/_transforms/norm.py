@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 from .._engine.base.protocol import EmptyState, GradientTransformation
 from .._engine.base.registry import public
 from .._engine.step.array_split import (
+    ArraySplit,
     AxisName,
-    Parts,
     floored_norm,
     floored_root_mean_square,
 )
@@ -42,7 +42,7 @@ def scale_by_trust_ratio(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
 
     def leaf(g, p, c):
         p_norm, g_norm = (floored_norm(x, min_norm, parts) for x in (p, g))
@@ -63,7 +63,7 @@ def scale_by_param_block_norm(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
     leaf = lambda g, p, c: (g * floored_norm(p, min_scale, parts),)
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
@@ -80,7 +80,7 @@ def scale_by_param_block_rms(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    parts = Parts(axis_name)
+    parts = ArraySplit(axis_name)
     leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale, parts),)
     return build(Rule(leaf, needs_params=True, by_leaf=True))
 
@@ -101,7 +101,7 @@ def normalize_by_update_norm(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    whole = Parts(axis_name).norm_of_all
+    whole = ArraySplit(axis_name).norm_of_all
 
     def once(shared, norm, extra):
         return (norm + eps) / scale_factor, ()

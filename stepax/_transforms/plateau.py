@@ -18,15 +18,15 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformationExtraArgs
 from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.base.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import Rule, number
+from .._engine.step.rule import Rule, real_scalar
 
 
-@twin
+@optax_compatible
 class ReduceLROnPlateauState(NamedTuple):
     """State of `reduce_on_plateau`, all of it scalars.
 
@@ -48,12 +48,12 @@ class ReduceLROnPlateauState(NamedTuple):
 
 _zero = lambda params: jnp.zeros([], jnp.int32)
 _SHARED = {
-    "scale": number(1.0),
-    "best_value": number(jnp.inf),
+    "scale": real_scalar(1.0),
+    "best_value": real_scalar(jnp.inf),
     "plateau_count": _zero,
     "cooldown_count": _zero,
     "count": _zero,
-    "avg_value": number(),
+    "avg_value": real_scalar(),
 }
 _RANGES = {
     "factor": Range(0, 1, excludes_least=True, excludes_most=True),

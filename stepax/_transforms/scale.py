@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import mixing
-from .._engine.base.optax_types import twin
+from .._engine.arrays.precision import promote_freely
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
     GradientTransformation,
@@ -29,17 +29,17 @@ from .._wrappers.partition import identity
 ScaleState = EmptyState
 
 
-def at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
+def value_at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
     """A number, or the value of a schedule after `count` steps."""
     return x(count) if callable(x) else x
 
 
 @scheduled
-@mixing
+@promote_freely
 def product(*factors: ScalarOrSchedule) -> Any:
     """The product of numbers; a schedule, if one of them is one."""
     if any(map(callable, factors)):
-        return lambda count: math.prod(at(x, count) for x in factors)
+        return lambda count: math.prod(value_at(x, count) for x in factors)
     numbers: Any = factors
     return math.prod(numbers)
 
@@ -53,7 +53,7 @@ def scale(step_size: ArrayLike) -> GradientTransformationExtraArgs:
     return build(Rule(lambda g, p, c: (step_size * g,)))
 
 
-@twin
+@optax_compatible
 class ScaleByScheduleState(NamedTuple):
     """count: steps taken, a scalar."""
 

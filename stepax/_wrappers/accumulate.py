@@ -19,18 +19,18 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Params,
     Updates,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.recipe import Recipe, recipe
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
@@ -53,7 +53,7 @@ class ShouldSkipUpdateFunction(Protocol):
         ...
 
 
-@explained
+@explain_misuse
 def skip_not_finite(
     updates: Updates, gradient_step: jax.Array, params: Params | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -70,7 +70,7 @@ def skip_not_finite(
     return skip, {"should_skip": skip, "num_not_finite": number}
 
 
-@explained
+@explain_misuse
 def skip_large_updates(
     updates: Updates,
     gradient_step: jax.Array,
@@ -91,7 +91,7 @@ def skip_large_updates(
     return skip, {"should_skip": skip, "norm_squared": norm_squared}
 
 
-@twin
+@optax_compatible
 class MultiStepsState(NamedTuple):
     """State of `MultiSteps`.
 
@@ -192,7 +192,7 @@ class MultiSteps:
     Raises a `ValueError` for a k below 1, a `TypeError` for one that is no integer.
     """
 
-    @explained
+    @explain_misuse
     def __init__(
         self,
         opt: GradientTransformation,
@@ -201,7 +201,7 @@ class MultiSteps:
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: DTypeLike = jnp.float32,
     ):
-        require(opt, "`opt` of `MultiSteps`")
+        require_transformation(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
         self._opt = with_extra_args_support(opt)
         self._every_k = every_k_schedule

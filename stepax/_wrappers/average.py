@@ -25,15 +25,15 @@ from .._engine.base.protocol import (
     OptState,
     Params,
     ScalarOrSchedule,
-    require,
+    require_transformation,
 )
 from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1
 from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, build
-from .._engine.step.rule import COUNT, Rule, Slot, copied
+from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 
@@ -109,13 +109,13 @@ def _averaging(
         new = p + u
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
-    make = _wide_copy if dtype is None else copied
+    make = _wide_copy if dtype is None else copy_of
     slots = {"average": Slot(make, dtype, is_slow=True)}
     return build(Rule(leaf, _Average, slots, COUNT, once, needs_params=True))
 
 
 def _wide_copy(p):
-    x = copied(p)
+    x = copy_of(p)
     return x.astype(compute_dtype(x)) if is_inexact(x) else x
 
 
@@ -152,12 +152,12 @@ def average_params(
     dtype: of the average; if `None` that of the parameter, but at least float32.
         In bfloat16 `average` stands still.
     """
-    require(inner, "`inner` of `average_params`")
+    require_transformation(inner, "`inner` of `average_params`")
     own: Any = _averaging(decay, debias, start, every, dtype)
     return build(_Averaging(inner, own))
 
 
-@explained
+@explain_misuse
 def averaged_params(state: OptState, params: Params) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
@@ -169,7 +169,7 @@ def averaged_params(state: OptState, params: Params) -> Params:
     """
     states = [x for _, x in get_all_with_path(state, "AverageParamsState")]
     if not states:
-        raise errors.alien("averaged_params", AverageParamsState, state)
+        raise errors.foreign_state("averaged_params", AverageParamsState, state)
     for found in reversed(states):  # of two around each other the outer one counts
         as_param = lambda a, p: a.astype(p.dtype)
         params = map_stored(as_param, found.average, "average", params)

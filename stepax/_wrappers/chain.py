@@ -7,7 +7,7 @@ from typing import Any
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require,
+    require_transformation,
 )
 from .._engine.base.registry import public
 from .._engine.step.plan import Composite, build
@@ -69,7 +69,7 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
     Raises a `TypeError` for an argument that is no transformation.
     """
     for i, tx in enumerate(args):
-        require(tx, f"argument {i} of `chain`")
+        require_transformation(tx, f"argument {i} of `chain`")
     return build(Chain(args))
 
 
@@ -94,7 +94,7 @@ def named_chain(
                 f"argument {i} of `named_chain` must be a pair of a name and a "
                 f"transformation, but is `{pair!r}`"
             )
-        require(pair[1], f"`{pair[0]}` in `named_chain`")
+        require_transformation(pair[1], f"`{pair[0]}` in `named_chain`")
     names = [name for name, _ in args]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:

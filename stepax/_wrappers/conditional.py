@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import safe_increment, strong, widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, strong_type, upcast
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -28,7 +28,7 @@ class ConditionFn(Protocol):
     def __call__(self, step: jax.Array, /, **extra_args: Any) -> ArrayLike: ...
 
 
-@twin
+@optax_compatible
 class ConditionallyTransformState(NamedTuple):
     """inner_state: of the transformation.  step: calls of `update` so far, a scalar."""
 
@@ -36,7 +36,7 @@ class ConditionallyTransformState(NamedTuple):
     step: jax.Array
 
 
-@twin
+@optax_compatible
 class ConditionallyMaskState(NamedTuple):
     """step: calls of `update` so far, a scalar.  inner_state: of the transformation."""
 
@@ -98,7 +98,7 @@ def _conditional(
     otherwise: Callable,
 ) -> GradientTransformationExtraArgs:
     """`inner` where the condition holds, else `otherwise` of the updates."""
-    require(inner, "`inner`")
+    require_transformation(inner, "`inner`")
     inner = with_extra_args_support(inner)
     should_transform, is_informed = condition
 
@@ -124,7 +124,7 @@ def _conditional(
 
 def _floating(g):
     """A strongly typed gradient; one of integers is widened, as by a rule."""
-    return strong(g) if jnp.issubdtype(g.dtype, jnp.inexact) else widen(g)
+    return strong_type(g) if jnp.issubdtype(g.dtype, jnp.inexact) else upcast(g)
 
 
 def _boolean(x):

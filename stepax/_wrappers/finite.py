@@ -6,23 +6,23 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.ranges import CAP, whole
 from .._engine.base.registry import public
 from .._engine.step.leafwise import all_finite
-from .._engine.step.plan import step_or_stay
+from .._engine.step.plan import step_if
 from .._engine.trees import errors
 
 
-@twin
+@optax_compatible
 class ApplyIfFiniteState(NamedTuple):
     """State of `apply_if_finite`; all but the last are scalars.
 
@@ -52,7 +52,7 @@ def apply_if_finite(
     inner: the transformation; what is left out leaves no trace in its state.
     max_consecutive_errors: at least 0; infinity to accept none ever.
     """
-    require(inner, "`inner` of `apply_if_finite`")
+    require_transformation(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)
     inner = with_extra_args_support(inner)
 
@@ -69,7 +69,7 @@ def apply_if_finite(
         total = jnp.where(finite, state.total_notfinite, total)
         is_accepted = finite | (count > most)
         old = state.inner_state
-        u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
+        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
     return transformation(init, update, inner=(inner,))

@@ -9,18 +9,18 @@ Difference from Optax: leaves of several dtypes are not promoted to one.
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.placement import gathered, lying_as
+from .._engine.arrays.placement import replicated, with_sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.registry import public
-from .._engine.step.gradients import Flow, is_float0, is_still
+from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.trees.pack import by_leaf
 from .._engine.trees.packed import split
 
@@ -35,7 +35,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
 
     inner: the transformation; it sees no boundaries between arrays.
     """
-    require(inner, "`inner` of `flatten`")
+    require_transformation(inner, "`inner` of `flatten`")
     inner = with_extra_args_support(inner)
 
     def init(params):
@@ -44,7 +44,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
         return inner.init(_join(leaves, groups) if groups else params)
 
     def update(updates, state, params=None, **extra_args):
-        flow = Flow(updates, params)
+        flow = Gradients(updates, params)
         ps = flow.leaves if params is None else flow.params
         groups = _groups(ps)
         if not groups:
@@ -53,7 +53,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
         joined = None if params is None else _join(ps, groups)
         out, state = inner.update(_join(gs, groups), state, joined, **extra_args)
         for i, u in _split(out, groups, gs):
-            if not is_still(flow.leaves[i]):
+            if not has_no_gradient(flow.leaves[i]):
                 flow.leaves[i] = u
         return flow.treedef.unflatten(flow.leaves), state
 
@@ -61,7 +61,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
 
 
 def _filled(g, p):
-    return jnp.zeros_like(p) if is_still(g) and is_array(p) else g
+    return jnp.zeros_like(p) if has_no_gradient(g) and is_array(p) else g
 
 
 def _groups(leaves):
@@ -96,10 +96,10 @@ def _split(vectors, groups, likes):
 @jax.jit
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.concatenate([jnp.ravel(gathered(x)) for x in leaves])
+        return jnp.concatenate([jnp.ravel(replicated(x)) for x in leaves])
 
 
 def _cut(vector, likes):
     parts = split(vector, [x.shape for x in likes])
     pairs = zip(likes, parts, strict=True)
-    return [lying_as(x, part).astype(x.dtype) for x, part in pairs]
+    return [with_sharding_of(x, part).astype(x.dtype) for x, part in pairs]

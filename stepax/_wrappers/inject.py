@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import scalar_dtype
 from .._engine.base.arguments import Call
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -28,14 +28,14 @@ from .._engine.base.protocol import (
 from .._engine.base.recipe import recipe
 from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
 from .._engine.functions import deprecations
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.functions.originals import original
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.trees import errors
 
 
-@twin
+@optax_compatible
 class InjectHyperparamsState(NamedTuple):
     """The state before schedules could have their own; old programs name it."""
 
@@ -44,7 +44,7 @@ class InjectHyperparamsState(NamedTuple):
     inner_state: Any
 
 
-@twin
+@optax_compatible
 class InjectStatefulHyperparamsState(NamedTuple):
     """State of `inject_hyperparams`.
 
@@ -180,7 +180,7 @@ def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[st
     return names
 
 
-@explained
+@explain_misuse
 def inject_hyperparams(
     inner_factory: Callable[..., GradientTransformation],
     static_args: str | Iterable[str] = (),
@@ -220,7 +220,7 @@ def inject_hyperparams(
     return make
 
 
-@explained
+@explain_misuse
 def inject_stateful_hyperparams(
     inner_factory: Callable[..., GradientTransformation],
     static_args: str | Iterable[str] = (),

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import safe_increment, strong
-from .._engine.arrays.precision import widened
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, strong_type
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -32,7 +32,7 @@ from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updat
 from .._engine.trees import errors
 
 
-@twin
+@optax_compatible
 class LookaheadState(NamedTuple):
     """State of `lookahead`.
 
@@ -44,7 +44,7 @@ class LookaheadState(NamedTuple):
     steps_since_sync: jax.Array
 
 
-@twin
+@optax_compatible
 class LookaheadParams(NamedTuple):
     """The two sets of parameters of `lookahead`.
 
@@ -85,7 +85,7 @@ def lookahead(
     Raises a `ValueError` for a period below 1; `update` raises a `TypeError` for
     parameters that are no `LookaheadParams`.
     """
-    require(fast_optimizer, "`fast_optimizer` of `lookahead`")
+    require_transformation(fast_optimizer, "`fast_optimizer` of `lookahead`")
     fast = with_extra_args_support(fast_optimizer)
 
     def init(params):
@@ -100,7 +100,10 @@ def lookahead(
                 "`LookaheadParams`; make them by `LookaheadParams.init_synced(params)`"
             )
         u, inner = fast.update(updates, state.fast_state, params.fast, **extra_args)
-        u, inner = map_gradients(strong, u), keep_dtypes(inner, state.fast_state)
+        u, inner = (
+            map_gradients(strong_type, u),
+            keep_dtypes(inner, state.fast_state),
+        )
         n = safe_increment(state.steps_since_sync)
 
         def go_on():
@@ -124,11 +127,11 @@ def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any
     return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
 
 
-@widened
+@computed_wide
 def _toward(u, fast, slow, *, part):
     return part * (fast + u - slow)
 
 
-@widened
+@computed_wide
 def _onto(u, fast, slow):
     return slow + u - fast

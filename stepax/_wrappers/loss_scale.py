@@ -11,18 +11,18 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import compute_dtype, mixing
+from .._engine.arrays.precision import compute_dtype, promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
 from .._engine.base.registry import public
-from .._engine.step.leafwise import all_finite, map_gradients, step_or_stay
+from .._engine.step.leafwise import all_finite, branch_step, map_gradients
 from .._engine.trees import errors
 
 
@@ -77,7 +77,7 @@ def dynamic_loss_scale(
     factor: by which it grows and shrinks, above 1.
     min_scale, max_scale: bounds, above 0.
     """
-    require(inner, "`inner` of `dynamic_loss_scale`")
+    require_transformation(inner, "`inner` of `dynamic_loss_scale`")
     inner = with_extra_args_support(inner)
 
     def init(params):
@@ -94,12 +94,12 @@ def dynamic_loss_scale(
             return inner.update(g, old, params, **extra_args)
 
         finite = all_finite(updates)
-        u, new = step_or_stay(finite, accept, updates, old)
+        u, new = branch_step(finite, accept, updates, old)
         scale, good = _next(finite, scale, good)
         skipped = jnp.where(finite, skipped, safe_increment(skipped))
         return u, DynamicLossScaleState(scale, good, skipped, new)
 
-    @mixing
+    @promote_freely
     def _next(finite, scale, good):
         good = jnp.where(finite, safe_increment(good), 0)
         is_due = good >= growth_interval
@@ -111,6 +111,6 @@ def dynamic_loss_scale(
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _divided(g, scale):
     return g.astype(compute_dtype(g)) * (1 / scale)

@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from .._engine.arrays.precision import floating
+from .._engine.arrays.precision import require_floating
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskedNode,
     OptState,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.registry import public
 from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.rule import Slot, copied
+from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
 from .narrow import Widened, is_narrower, widen_narrow
 
@@ -57,9 +57,12 @@ def master_weights(
 
     Raises a `TypeError` for a dtype that is not of real floating-point numbers.
     """
-    require(inner, "`inner` of `master_weights`")
-    inner, wide = with_extra_args_support(inner), floating("master_weights", dtype)
-    slot = Slot(copied, wide)
+    require_transformation(inner, "`inner` of `master_weights`")
+    inner, wide = (
+        with_extra_args_support(inner),
+        require_floating("master_weights", dtype),
+    )
+    slot = Slot(copy_of, wide)
 
     def init(params):
         own = lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode()

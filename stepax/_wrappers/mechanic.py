@@ -17,14 +17,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import root, safe_increment
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     as_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -32,13 +32,13 @@ from .._engine.base.recipe import recipe
 from .._engine.base.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, START, Rule, Slot, number
+from .._engine.step.rule import COUNT, START, Rule, Slot, real_scalar
 from .._engine.trees import errors
 from .._optimizers.parameter_free import dot, sums
-from .._transforms.scale import at
+from .._transforms.scale import value_at
 
 
-@twin
+@optax_compatible
 class MechanicState(NamedTuple):
     """base_optimizer_state: of the base optimizer.  count: steps taken, a scalar.
 
@@ -88,14 +88,14 @@ def _tune_scale(
     def once(shared, total, extra):
         count, r, m, v, s = shared
         delta_g, delta_p, g_square, p_square = sums(total, 4)
-        decay = at(weight_decay, count) * jnp.sum(s) * root(g_square)
-        h = delta_g + decay / (root(p_square) + eps) * delta_p
+        decay = value_at(weight_decay, count) * jnp.sum(s) * safe_sqrt(g_square)
+        h = delta_g + decay / (safe_sqrt(p_square) + eps) * delta_p
         betas = jnp.asarray(1 - 10.0 ** -np.arange(1.0, num_betas + 1), s.dtype)
         bounded = jnp.clip(h, -m, m)
         m = jnp.maximum(betas * m, jnp.abs(h) + eps)
         v = jnp.square(betas) * v + jnp.square(h)
         r = betas * r + bounded * s
-        new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (root(v) + eps)
+        new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (safe_sqrt(v) + eps)
         return (count, s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
 
     def leaf(u, p, c, x0, g):
@@ -103,13 +103,13 @@ def _tune_scale(
         x0 = start(p, x0, count)
         return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
 
-    zeros = number(shape=(num_betas,))
+    zeros = real_scalar(shape=(num_betas,))
     shared = {
         **COUNT,
         "r": zeros,
         "m": zeros,
         "v": zeros,
-        "s": number(s_init, (num_betas,)),
+        "s": real_scalar(s_init, (num_betas,)),
     }
     slots = {"x0": START, "gradients": Slot()}
     return build(Rule(leaf, _Tuned, slots, shared, once, total, needs_params=True))
@@ -141,7 +141,7 @@ def mechanize(
 
     Raises a `ValueError` for fewer.
     """
-    require(base_optimizer, "`base_optimizer` of `mechanize`")
+    require_transformation(base_optimizer, "`base_optimizer` of `mechanize`")
     base = with_extra_args_support(base_optimizer)
     tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
 

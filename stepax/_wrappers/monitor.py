@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.numerics import has_numbers
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import is_numeric
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
     GradientTransformation,
@@ -24,7 +24,7 @@ from .._engine.base.protocol import (
     Params,
     Updates,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -36,7 +36,7 @@ from .._transforms.mean import ema
 from .._transforms.stateless import stateless
 
 
-@twin
+@optax_compatible
 class SnapshotState(NamedTuple):
     """measurement: from the one name to what was measured last."""
 
@@ -72,7 +72,7 @@ def _trainable(params):
 
 def _own(x):
     """A copy: a state must not share arrays with the parameters, to be donated."""
-    if not is_array(x) or not has_numbers(x):
+    if not is_array(x) or not is_numeric(x):
         return x
     x = jnp.array(x)
     return x.astype(x.dtype)
@@ -82,7 +82,7 @@ def _settled(new, old):
     """Measurements in the dtypes of those before, so that the state stays the same."""
 
     def one(x, was):
-        if not is_array(x) or not is_array(was) or not has_numbers(was):
+        if not is_array(x) or not is_array(was) or not is_numeric(was):
             return x
         return jax.lax.convert_element_type(x, jnp.result_type(was))
 
@@ -94,7 +94,7 @@ def _settled(new, old):
     return {name: settle(name, x) for name, x in new.items()}
 
 
-@twin
+@optax_compatible
 class MonitorState(NamedTuple):
     """measurements: from names to what was measured last, zeros before the first step.
     measure_states: of the transformations that measure, in the order of the names."""
@@ -137,7 +137,7 @@ def monitor(
 def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
     if not hasattr(x, "update") and callable(x):
         return with_extra_args_support(stateless(lambda updates, params: x(updates)))
-    require(x, f"`{name}` in `measures`")
+    require_transformation(x, f"`{name}` in `measures`")
     return with_extra_args_support(x)
 
 
@@ -189,7 +189,7 @@ def observe(
 
     Raises a `TypeError` for a metric that is no function.
     """
-    require(inner, "`inner` of `observe`")
+    require_transformation(inner, "`inner` of `observe`")
     for name, f in metrics.items():
         if not callable(f):
             raise TypeError(

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.precision import mixing
+from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import is_array
-from .._engine.step.gradients import Flow, align, is_still
-from .._engine.step.rule import Slot, copied, is_trainable
+from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.rule import Slot, copy_of, is_trainable
 
 
 def is_narrower(p: Any, dtype: Any) -> bool:
@@ -24,7 +24,7 @@ def is_narrower(p: Any, dtype: Any) -> bool:
 
 def widen_narrow(params: Any, dtype: Any) -> Any:
     """The parameters, in `dtype` where they are narrower."""
-    slot = Slot(copied, dtype)
+    slot = Slot(copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
 
 
@@ -37,10 +37,10 @@ class Widened:
 
     def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
         """masters: holds what stands for narrow parameters, if not these themselves."""
-        flow = self.flow = Flow(updates, params)
+        flow = self.flow = Gradients(updates, params)
         pairs = enumerate(zip(flow.leaves, flow.params, strict=True))
         self.at = [
-            i for i, (g, p) in pairs if not is_still(g) and is_narrower(p, dtype)
+            i for i, (g, p) in pairs if not has_no_gradient(g) and is_narrower(p, dtype)
         ]
         self.narrow = [flow.params[i] for i in self.at]
         self.stored = flow.params
@@ -78,9 +78,12 @@ class Widened:
         """
         u, masters = align(self.flow, u, "updates"), list(self.stored)
         pairs = zip(u, self.flow.leaves, strict=True)
-        out = [x if is_still(x) or is_still(g) else _like(x, g) for x, g in pairs]
+        out = [
+            x if has_no_gradient(x) or has_no_gradient(g) else _like(x, g)
+            for x, g in pairs
+        ]
         for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
-            if is_still(u[i]):
+            if has_no_gradient(u[i]):
                 continue
             m, g = self.stored[i], self.flow.leaves[i]
             out[i], masters[i] = _move(to_narrow, g, p, m, u[i], *xs)
@@ -100,7 +103,7 @@ def _like(x, g):
 # The difference is taken from the parameter as it is, so that what the rounding of one
 # update left over is made up for by the next.
 @ft.partial(jax.jit, static_argnums=0)
-@mixing
+@promote_freely
 def _move(to_narrow, g, p, m, u, *more):
     wide = m.astype(u.dtype) + u
     new = to_narrow(wide, p.dtype, *more)

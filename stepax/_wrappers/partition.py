@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
     GradientTransformation,
@@ -15,26 +15,26 @@ from .._engine.base.protocol import (
     MaskOrFn,
     is_array,
     is_none,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.registry import public
-from .._engine.step.gradients import Labels, Part, Scope
+from .._engine.step.gradients import Labels, LeafMask, Scope
 from .._engine.step.plan import Composite, build
 from .._engine.step.rule import Rule
 from .._engine.trees import errors, selection
 from .._engine.trees.packed import outline
 
 
-@twin
+@optax_compatible
 class MaskedState(NamedTuple):
     """inner_state: of the transformation, with `MaskedNode` for leaves left out."""
 
     inner_state: Any
 
 
-@twin
+@optax_compatible
 class PartitionState(NamedTuple):
     """inner_states: from each label to a `MaskedState`."""
 
@@ -44,7 +44,7 @@ class PartitionState(NamedTuple):
 MultiTransformState = PartitionState
 
 
-def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Part:
+def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> LeafMask:
     """The leaves of a label, and those without a label that are no arrays.
 
     The latter stay what they are for everybody, as `None` does in Optax, where it is no
@@ -55,7 +55,7 @@ def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Par
         return label == name or (label is None and not is_array(leaf))
 
     leaves = jax.tree.leaves(outline(tree), is_leaf=is_none) if labels else []
-    return Part(labels.map(is_in, leaves), outer)
+    return LeafMask(labels.map(is_in, leaves), outer)
 
 
 class Masked(Composite):
@@ -108,7 +108,7 @@ class Partition(Composite):
             return False
 
     def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
-        listed = errors.some(f"{found[i]!r} at {paths[i]}" for i in unknown)
+        listed = errors.list_some(f"{found[i]!r} at {paths[i]}" for i in unknown)
         return ValueError(
             f"labels have no transformation: {listed}; known are {list(self.names)}"
         )
@@ -187,7 +187,7 @@ def masked(
     Raises a `ValueError` for a mask that does not fit, a `TypeError` for a value in it
     that is no boolean; both name the path.
     """
-    require(inner, "`inner` of `masked`")
+    require_transformation(inner, "`inner` of `masked`")
     return build(Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask))
 
 
@@ -211,7 +211,7 @@ def partition(
     and for a pattern that matches nothing; they name the path.
     """
     for label, tx in transforms.items():
-        require(tx, f"the transformation for label {label!r}")
+        require_transformation(tx, f"the transformation for label {label!r}")
     if mask_compatible_extra_args:
         transforms = {label: _cutting(tx) for label, tx in transforms.items()}
     return build(Partition(dict(transforms), param_labels))

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import widened
-from .._engine.base.optax_types import twin
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -53,7 +53,7 @@ def normalize() -> GradientTransformation:
     return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
 
 
-@twin
+@optax_compatible
 class SAMState(NamedTuple):
     """State of `sam`.
 
@@ -97,8 +97,8 @@ def sam(
     `update` raises a `ValueError` where `params`, or `grad_fn` in opaque mode, is
     missing.
     """
-    require(optimizer, "`optimizer` of `sam`")
-    require(adv_optimizer, "`adv_optimizer` of `sam`")
+    require_transformation(optimizer, "`optimizer` of `sam`")
+    require_transformation(adv_optimizer, "`adv_optimizer` of `sam`")
     outer = with_extra_args_support(optimizer)
     adv = with_extra_args_support(adv_optimizer)
 
@@ -192,7 +192,7 @@ def _own(p):
     return START.new(p) if is_trainable(p) else None
 
 
-@widened
+@computed_wide
 def _back(u, origin, p):
     """From `p` to where `u` leads from `origin`."""
     return u - (p - origin)

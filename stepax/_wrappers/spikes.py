@@ -12,20 +12,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import mixing
+from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     as_array,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
 from .._engine.base.registry import public
-from .._engine.step.plan import step_or_stay
+from .._engine.step.plan import step_if
 from .._engine.trees import errors
 from .._engine.trees.errors import describe
 from ..tree import norm
@@ -96,7 +96,7 @@ def skip_spikes(
     Raises a `ValueError` for another `watch`; `update` a `TypeError` without a loss
     that is to be watched or with two, a `ValueError` for what is no scalar.
     """
-    require(inner, "`inner` of `skip_spikes`")
+    require_transformation(inner, "`inner` of `skip_spikes`")
     most = whole(max_consecutive)
     inner = with_extra_args_support(inner)
     if watch not in _ROWS:
@@ -115,7 +115,7 @@ def skip_spikes(
         is_accepted = usual | (n > most)
 
         old = state.inner_state
-        u, new = step_or_stay(is_accepted, inner, updates, old, params, extra_args)
+        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
         enters = is_accepted & jnp.isfinite(x).all()
         recent = state.recent.at[:, state.accepted % window].set(x)
         return u, SkipSpikesState(
@@ -195,7 +195,7 @@ def _scalar(name: str, x: Any) -> jax.Array:
 
 
 @jax.jit
-@mixing
+@promote_freely
 def _is_usual(x, state, factor):
     """Whether no x is far above those before."""
     recent, n = state.recent, jnp.minimum(state.accepted, state.recent.shape[1])

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.base.optax_types import twin
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -21,7 +21,7 @@ from .._engine.base.registry import public
 from .._engine.trees import errors
 
 
-@twin
+@optax_compatible
 class SplitRealAndImaginaryArrays(NamedTuple):
     """real, imaginary: parts of a complex array, shaped as it."""
 
@@ -29,7 +29,7 @@ class SplitRealAndImaginaryArrays(NamedTuple):
     imaginary: Any
 
 
-@twin
+@optax_compatible
 class SplitRealAndImaginaryState(NamedTuple):
     """inner_state: of the transformation, with a pair of arrays for a complex one."""
 
@@ -48,7 +48,7 @@ def split_real_and_imaginary(
 
     inner: the transformation; it sees real arrays only.
     """
-    require(inner, "`inner` of `split_real_and_imaginary`")
+    require_transformation(inner, "`inner` of `split_real_and_imaginary`")
     inner = with_extra_args_support(inner)
 
     def init(params):

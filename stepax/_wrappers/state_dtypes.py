@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from .._engine.arrays.numerics import has_numbers
-from .._engine.arrays.precision import floating
+from .._engine.arrays.numerics import is_numeric
+from .._engine.arrays.precision import require_floating
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -40,9 +40,9 @@ def with_state_dtypes(
     Raises a `TypeError` for another dtype; `init` raises a `ValueError` for a name that
     the state does not have, and lists those it has.
     """
-    require(inner, "`inner` of `with_state_dtypes`")
+    require_transformation(inner, "`inner` of `with_state_dtypes`")
     tx = with_extra_args_support(inner)
-    asked = {k: floating("with_state_dtypes", x) for k, x in dtypes.items()}
+    asked = {k: require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
 
     def init(params):
         parts, treedef = parts_like_params(tx)
@@ -68,7 +68,7 @@ def with_state_dtypes(
 
 def _stored(part: Any, dtype: Any) -> Any:
     def one(x):
-        if not has_numbers(x) or not jnp.issubdtype(x.dtype, jnp.floating):
+        if not is_numeric(x) or not jnp.issubdtype(x.dtype, jnp.floating):
             return x
         return x.astype(dtype)
 

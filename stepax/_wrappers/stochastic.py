@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
-from .._engine.arrays.precision import mixing
+from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -52,7 +52,7 @@ def stochastic_rounding(
         with `with_state_dtypes`.
     key: a random key, or an integer to make one of.
     """
-    require(inner, "`inner` of `stochastic_rounding`")
+    require_transformation(inner, "`inner` of `stochastic_rounding`")
     inner, kind = with_extra_args_support(inner), jax.random.key_impl(typed_key(key))
 
     def init(params):
@@ -76,7 +76,7 @@ def stochastic_rounding(
     return transformation(init, update, inner=(inner,), passes_on=passes_on)
 
 
-@mixing
+@promote_freely
 def _rounded(x: jax.Array, dtype: Any, noise: jax.Array) -> Any:
     """x rounded up where the noise, uniform in [0, 1), is below what exceeds a."""
     near = x.astype(dtype)

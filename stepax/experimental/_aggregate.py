@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine.arrays.branch import branch
-from .._engine.arrays.numerics import has_numbers, safe_increment, widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import is_numeric, safe_increment, upcast
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -25,12 +25,12 @@ from .._engine.base.protocol import (
     Params,
     Updates,
     init_empty_state,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.base.recipe import recipe
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
@@ -61,7 +61,7 @@ class Aggregator(GradientTransformationExtraArgs):
     """
 
 
-@explained
+@explain_misuse
 def process(
     preprocessor: GradientTransformation,
     aggregator: Aggregator | GradientTransformation,
@@ -87,7 +87,7 @@ def process(
         "postprocessor": postprocessor,
     }
     for name, tx in members.items():
-        require(tx, f"`{name}` of `process`")
+        require_transformation(tx, f"`{name}` of `process`")
     before, after = map(with_extra_args_support, (preprocessor, postprocessor))
 
     def init(params):
@@ -126,7 +126,7 @@ def _takes_keywords(aggregator):
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-@explained
+@explain_misuse
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
     """An aggregator that takes the mean over examples.
 
@@ -140,7 +140,7 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
     return Aggregator(init_empty_state, update)
 
 
-@twin
+@optax_compatible
 class AccumulateAvgUpdatesState(NamedTuple):
     """State of `accumulate_avg_updates`.
 
@@ -182,7 +182,7 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
     return build(Rule(leaf, AccumulateAvgUpdatesState, slots, shared, once))
 
 
-@explained
+@explain_misuse
 def average_incrementally_updates(
     per_elt_axis: Axis, accumulation_steps: int
 ) -> Aggregator | GradientTransformation:
@@ -210,7 +210,7 @@ def average_incrementally_updates(
     return Aggregator(init, update)
 
 
-@explained
+@explain_misuse
 def get_batch_size_from_per_elt_updates(
     per_elt_updates: Updates, per_elt_axis: int | Sequence[int]
 ) -> int:
@@ -225,7 +225,7 @@ def get_batch_size_from_per_elt_updates(
     sizes: dict[str, int] = {}
 
     def measure(path, g):
-        if not has_numbers(g):
+        if not is_numeric(g):
             return
         name, shape = jax.tree_util.keystr(path) or "the root", jnp.shape(g)
         if any(not -len(shape) <= k < len(shape) for k in axes):
@@ -239,7 +239,7 @@ def get_batch_size_from_per_elt_updates(
     if not sizes:
         raise ValueError("`per_elt_updates` has no array, so that there is no size")
     if len(set(sizes.values())) > 1:
-        listed = errors.some(f"{n} at {name}" for name, n in sizes.items())
+        listed = errors.list_some(f"{n} at {name}" for name, n in sizes.items())
         raise ValueError(f"the numbers of examples differ: {listed}")
     return next(iter(sizes.values()))
 
@@ -251,15 +251,15 @@ def axes_of(axis):
 
 
 def each(f, gradients):
-    return jax.tree.map(lambda g: f(g) if has_numbers(g) else g, gradients)
+    return jax.tree.map(lambda g: f(g) if is_numeric(g) else g, gradients)
 
 
 def _narrow_mean(axis):
-    return lambda g: jnp.mean(widen(g), axis=axes_of(axis)).astype(dtype_of(g))
+    return lambda g: jnp.mean(upcast(g), axis=axes_of(axis)).astype(dtype_of(g))
 
 
 def dtype_of(g):
-    return jnp.result_type(g) if has_numbers(g) else g.dtype
+    return jnp.result_type(g) if is_numeric(g) else g.dtype
 
 
 def check_steps(steps):

@@ -18,8 +18,13 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine.arrays.moments import bias_correction
-from .._engine.arrays.numerics import abs_sq, has_numbers, safe_increment, widen
-from .._engine.base.optax_types import twin
+from .._engine.arrays.numerics import (
+    abs_sq,
+    is_numeric,
+    safe_increment,
+    upcast,
+)
+from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -28,7 +33,7 @@ from .._engine.base.protocol import (
     transformation,
 )
 from .._engine.base.recipe import recipe
-from .._engine.functions.calls import explained
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import Slot, is_trainable
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
@@ -49,7 +54,7 @@ from ._aggregate import (
 Axis = int | Sequence[int] | None
 
 
-@twin
+@optax_compatible
 class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     """State of `get_per_element_mean_and_sum_sq_diff_grads`.
 
@@ -65,7 +70,7 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     sum_sq_diff_grads: Any
 
 
-@explained
+@explain_misuse
 def get_per_element_mean_and_sum_sq_diff_grads(
     per_elt_axis: int | Sequence[int] = 0, accumulation_steps: int = 1
 ) -> Aggregator:
@@ -122,7 +127,7 @@ def _joined(mean, sq, size, n, is_last, state):
     return *shown, PerElementMeanAndSumSqDiffGradsState(micro_step, is_last, *kept)
 
 
-@twin
+@optax_compatible
 class PerElementMeanAndVarianceEMAState(NamedTuple):
     """State of `track_per_element_mean_and_variance_with_ema`.
 
@@ -182,7 +187,7 @@ def track_per_element_mean_and_variance_with_ema(
     return transformation(init, update)
 
 
-@explained
+@explain_misuse
 def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     """The running means of gradient and variance, without the zeros they started from.
 
@@ -206,7 +211,7 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
 
-@explained
+@explain_misuse
 def add_mean_variance_to_opt(
     opt: GradientTransformation,
     ema_decay: ArrayLike = 0.9,
@@ -236,16 +241,16 @@ def _moments(gradients, axis):
     axes = axes_of(axis)
 
     def squares(g):
-        mean = jnp.mean(widen(g), axis=axes, keepdims=True)
-        return jnp.sum(abs_sq(widen(g) - mean), axis=axes)
+        mean = jnp.mean(upcast(g), axis=axes, keepdims=True)
+        return jnp.sum(abs_sq(upcast(g) - mean), axis=axes)
 
-    mean = each(lambda g: jnp.mean(widen(g), axis=axes), gradients)
+    mean = each(lambda g: jnp.mean(upcast(g), axis=axes), gradients)
     return mean, each(squares, gradients)
 
 
 def _mixed(mix, old, new):
     def leaf(x, was):
-        return mix(was, x) if is_trainable(was) and has_numbers(x) else was
+        return mix(was, x) if is_trainable(was) and is_numeric(x) else was
 
     return jax.tree.map(leaf, new, old)
 

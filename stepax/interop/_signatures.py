@@ -91,5 +91,5 @@ def _twin(f: FunctionType, hidden: frozenset[str]) -> FunctionType:
     }
     twin.__kwdefaults__ = {p.name: p.default for p in kept if p.kind is p.KEYWORD_ONLY}
     twin.__signature__ = signature.replace(parameters=kept)
-    originals.TWINS[twin] = f
+    originals.ORIGINALS[twin] = f
     return twin

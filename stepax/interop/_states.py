@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from .. import contrib, experimental  # noqa: F401  (they bring their states)
-from .._engine.base.optax_types import TWINS
+from .._engine.base.optax_types import COMPATIBLE
 from ._switch import Alias
 
 
@@ -23,7 +23,7 @@ def to_stepax(state: Any) -> Any:
     Raises a `ValueError` for a class that Stepax does not have, or has with other
     fields.
     """
-    return _convert(state, _is_theirs, TWINS.get, "Stepax")
+    return _convert(state, _is_theirs, COMPATIBLE.get, "Stepax")
 
 
 def to_optax(state: Any) -> Any:
@@ -63,7 +63,7 @@ def _is_theirs(x: Any) -> bool:
 
 
 def _is_ours(x: Any) -> bool:
-    return TWINS.get(type(x).__name__) is type(x)
+    return COMPATIBLE.get(type(x).__name__) is type(x)
 
 
 def _require_optax() -> None:

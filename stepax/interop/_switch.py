@@ -18,7 +18,7 @@ from typing import Any
 import stepax
 
 from .. import _names
-from .._engine.base.optax_types import TWINS
+from .._engine.base.optax_types import COMPATIBLE
 from . import _layout
 from ._signatures import like_optax, prepare
 
@@ -105,7 +105,7 @@ class Finder(MetaPathFinder, Loader):
         if self._ours(name):
             return self._ours(name)
         near = self._ours(name.rpartition(".")[0])
-        return [*near, *self.public, SimpleNamespace(**TWINS), _layout]
+        return [*near, *self.public, SimpleNamespace(**COMPATIBLE), _layout]
 
     def _ours(self, name: str) -> list[Any]:
         own = "stepax" + name.removeprefix("optax")

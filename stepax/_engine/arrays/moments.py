@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .numerics import widen
+from .numerics import upcast
 
 
 # Just below 0.001 and 0.0001: decays of 0.999 and 0.9999 are defaults of Optax, the
@@ -34,7 +34,7 @@ def is_near_1(decay: Any, distance: float) -> bool:
     return is_number(decay) and 0 < 1 - float(decay) < distance
 
 
-def rest_of_1(decay: Any) -> Any:
+def one_minus(decay: Any) -> Any:
     """1 - decay, for a quotient: not 0."""
     least = 1e-12
     return max(1 - decay, least) if is_number(decay) else jnp.maximum(1 - decay, least)
@@ -81,7 +81,7 @@ def bias_correction(decay: ArrayLike, t: ArrayLike) -> jax.Array:
     if is_near is False:
         return 1 - power(decay, t)
     dtype = _array(decay).dtype
-    near = -jnp.expm1(log * jnp.asarray(t, widen(jnp.zeros([], dtype)).dtype))
+    near = -jnp.expm1(log * jnp.asarray(t, upcast(jnp.zeros([], dtype)).dtype))
     near = jnp.where(log == 0, 1, near).astype(dtype)
     return near if is_near is True else jnp.where(is_near, near, 1 - power(decay, t))
 
@@ -94,7 +94,7 @@ def logarithm_near_1(decay: Any) -> tuple[Any, Any]:
     if is_number(decay):
         is_near = float(decay) == 1 or is_near_1(decay, NEAR)
         return math.log(decay) if is_near else 0.0, is_near
-    rest = widen(1 - _array(decay))
+    rest = upcast(1 - _array(decay))
     is_near = (rest >= 0) & (rest < NEAR)
     return jnp.log1p(jnp.where(is_near, -rest, -0.5)), is_near
 

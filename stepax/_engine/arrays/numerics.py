@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 
 
-def has_numbers(x: Any) -> bool:
+def is_numeric(x: Any) -> bool:
     """Whether `x` may be computed with; float0 arrays and random keys may not."""
     dtype = getattr(x, "dtype", None)
     return dtype is None or not (
@@ -19,7 +19,7 @@ def has_numbers(x: Any) -> bool:
     )
 
 
-def widen(x: ArrayLike, whole: type = float) -> jax.Array:
+def upcast(x: ArrayLike, whole: type = float) -> jax.Array:
     """`x` in float32 or wider; integers become the default dtype of kind `whole`."""
     x = jnp.asarray(x)
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -27,35 +27,35 @@ def widen(x: ArrayLike, whole: type = float) -> jax.Array:
     return x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
 
 
-def strong(x: jax.Array) -> jax.Array:
+def strong_type(x: jax.Array) -> jax.Array:
     """`x` without a weak type, which would make a second trace of the next step."""
     return x.astype(x.dtype)
 
 
 @jax.custom_jvp
-def root(x: jax.Array) -> jax.Array:
+def safe_sqrt(x: jax.Array) -> jax.Array:
     """sqrt(x) for x >= 0, with derivative 0 at 0."""
     return jnp.sqrt(x)
 
 
-@root.defjvp
+@safe_sqrt.defjvp
 def _root_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
-    y = root(x)
+    y = safe_sqrt(x)
     is_zero = y == 0
     return y, jnp.where(is_zero, 0, 0.5 / jnp.where(is_zero, 1, y) * dx)
 
 
 @jax.custom_jvp
-def inverse_root(x: jax.Array) -> jax.Array:
+def safe_rsqrt(x: jax.Array) -> jax.Array:
     """1 / sqrt(x) for x > 0, with derivative 0 where that would overflow."""
     return x**-0.5
 
 
-@inverse_root.defjvp
+@safe_rsqrt.defjvp
 def _inverse_root_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
-    y = inverse_root(x)
+    y = safe_rsqrt(x)
     is_steep = x < float(jnp.finfo(x.dtype).tiny) ** (2 / 3)
     return y, jnp.where(is_steep, 0, -0.5 * y / jnp.where(is_steep, 1, x) * dx)
 
@@ -75,31 +75,31 @@ def _inverse_and_slope(primals, tangents):
 
 
 @jax.custom_jvp
-def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
+def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
     """x / y, of which no derivative divides by y², which may underflow to 0."""
     return x / y
 
 
-@quotient.defjvp
+@safe_divide.defjvp
 def _quotient_and_slope(primals, tangents):
     (x, y), (dx, dy) = primals, tangents
-    ratio = quotient(x, y)
+    ratio = safe_divide(x, y)
     return ratio, _inverse(y) * (dx - ratio * dy)
 
 
 @jax.custom_jvp
-def logarithm(x: jax.Array) -> jax.Array:
+def safe_log(x: jax.Array) -> jax.Array:
     """log x, of which no derivative divides by x², which may underflow to 0."""
     return jnp.log(x)
 
 
-@logarithm.defjvp
+@safe_log.defjvp
 def _logarithm_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
-    return logarithm(x), _inverse(x) * dx
+    return safe_log(x), _inverse(x) * dx
 
 
-def length(
+def norm2(
     x: jax.Array,
     axis: tuple[int, ...] | int | None = None,
     keepdims: bool = False,
@@ -116,7 +116,7 @@ def length(
     squares = over(abs_sq(x), **sizes)
     unit = 2.0 ** (jnp.finfo(x.dtype).maxexp * 5 // 8)
     far = over(abs_sq(x / unit), **sizes)
-    return jnp.where(squares < jnp.inf, root(squares), unit * root(far))
+    return jnp.where(squares < jnp.inf, safe_sqrt(squares), unit * safe_sqrt(far))
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
@@ -131,12 +131,16 @@ def power_of_two(x: jax.Array) -> jax.Array:
     return jax.lax.reduce_precision(x, limits.nexp, 0)
 
 
-def joined(parts: list, pair: Callable, whole: Callable) -> jax.Array:
+def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
     """`pair` of numbers in their order, or, of many, `held` by `whole`."""
-    return ft.reduce(pair, parts) if len(parts) < 32 else held(parts, whole)
+    return (
+        ft.reduce(pair, parts)
+        if len(parts) < 32
+        else reduce_behind_barrier(parts, whole)
+    )
 
 
-def held(parts: list, whole: Callable) -> jax.Array:
+def reduce_behind_barrier(parts: list, whole: Callable) -> jax.Array:
     """`whole`, a reduction, of numbers as a vector, for a result that many arrays need.
 
     XLA copies a chain of scalar operations into each loop over an array that needs the
@@ -153,13 +157,13 @@ def every_finite(x: jax.Array) -> jax.Array:
     return jnp.sum(x - x) == 0
 
 
-def highest(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
+def nan_max(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
     """The maximum, NaN where there is one: XLA's on CPUs loses it beside an infinity,
     in arrays that are shared out among threads."""
     return _or_nan(x, axis, jnp.max(x, axis, **options), options)
 
 
-def lowest(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
+def nan_min(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
     """The minimum, alike."""
     return _or_nan(x, axis, jnp.min(x, axis, **options), options)
 
@@ -192,7 +196,7 @@ def abs_sq(x: ArrayLike) -> jax.Array:
     return jnp.square(x)
 
 
-@explained
+@explain_misuse
 def safe_increment(count: ArrayLike) -> jax.Array:
     """Count one up, and stay at the largest value that the dtype holds.
 
@@ -220,7 +224,7 @@ def _increment(count):
     return jnp.where(count < top, count + jnp.ones([], count.dtype), top)
 
 
-@explained
+@explain_misuse
 def safe_int32_increment(count: ArrayLike) -> jax.Array:
     """Count one up as `safe_increment` does, which is its name for all dtypes.
 
@@ -243,10 +247,10 @@ def _floored(
         # Measured again where it counts: at 0 the derivative of a norm is NaN, which
         # the outer `where` alone would multiply by 0 and keep.
         kept = jnp.where(here, jnp.ones_like(x), x)
-        return strong(jnp.where(is_small, least, measure(kept)))
+        return strong_type(jnp.where(is_small, least, measure(kept)))
 
 
-@explained
+@explain_misuse
 def safe_norm(
     x: ArrayLike,
     min_norm: ArrayLike,
@@ -272,11 +276,11 @@ def safe_norm(
         return _or_nan(jnp.abs(x), axis, jnp.linalg.norm(x, ord, **sizes), sizes)
 
     if ord is None:
-        norm = ft.partial(length, axis=axis, keepdims=keepdims)
-    return _floored(norm, widen(x), min_norm, None if keepdims else axis)
+        norm = ft.partial(norm2, axis=axis, keepdims=keepdims)
+    return _floored(norm, upcast(x), min_norm, None if keepdims else axis)
 
 
-@explained
+@explain_misuse
 def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
     """A root mean square that is at least `min_rms`, with a derivative everywhere.
 
@@ -287,7 +291,7 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
 
     Computed and returned in float32 or wider.
     """
-    return _floored(ft.partial(length, over=_mean), widen(x), min_rms)
+    return _floored(ft.partial(norm2, over=_mean), upcast(x), min_rms)
 
 
 def _mean(x, axis=None, keepdims=False):

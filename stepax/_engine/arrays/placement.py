@@ -12,13 +12,13 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 
-def on_mesh(tree: Any) -> NamedSharding | None:
+def mesh_sharding(tree: Any) -> NamedSharding | None:
     """The sharding of the first leaf on a mesh; the leaves are arrays, or shapes."""
     lies = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
     return next((s for s in lies if isinstance(s, NamedSharding)), None)
 
 
-def placed(x: Any, where: Sharding) -> jax.Array:
+def put_on(x: Any, where: Sharding) -> jax.Array:
     """`device_put`, also of an array of this process alone on devices of several.
 
     JAX 0.10 to 0.12 make an array of it that cannot be read, and refuse random keys.
@@ -27,7 +27,7 @@ def placed(x: Any, where: Sharding) -> jax.Array:
     if where.is_fully_addressable or not is_here:
         return jax.device_put(x, where)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data = placed(jax.random.key_data(x), where)
+        data = put_on(jax.random.key_data(x), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     host = np.asarray(x)
     return jax.make_array_from_callback(x.shape, where, lambda part: host[part])
@@ -47,12 +47,12 @@ def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
-def lying_as(p: jax.Array, x: jax.Array) -> jax.Array:
+def with_sharding_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """The same, at no cost where `p` is on no mesh."""
     return x if jax.typeof(p).sharding.mesh.empty else shard_like(p, x)
 
 
-def gathered(x: jax.Array) -> jax.Array:
+def replicated(x: jax.Array) -> jax.Array:
     """`x`, all of it on every device, where an operation along explicit axes would be
     refused; with automatic axes XLA gathers what it has to."""
     lies = jax.typeof(x).sharding

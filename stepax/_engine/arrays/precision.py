@@ -59,7 +59,7 @@ def widen(x: Any, wide: Any) -> Any:
     return jax.tree.map(one, x)
 
 
-def mixing(f: Callable[P, R]) -> Callable[P, R]:
+def promote_freely(f: Callable[P, R]) -> Callable[P, R]:
     """Let dtypes meet inside `f`, also where users forbid that."""
 
     @ft.wraps(f)
@@ -72,14 +72,14 @@ def mixing(f: Callable[P, R]) -> Callable[P, R]:
     return mixed
 
 
-def widened(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def computed_wide(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """`f` of arrays, computed in float32 or wider, and rounded as the first of them.
 
     Keywords are numbers; they have no say in the precision.
     """
 
     @jax.jit
-    @mixing
+    @promote_freely
     def rounded(x, *others, **numbers):
         x, *others = map(jnp.asarray, (x, *others))  # also where `jit` is off
         wide = compute_dtype(x, *others)
@@ -89,7 +89,7 @@ def widened(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return rounded
 
 
-def floating(name: str, dtype: Any) -> Any:
+def require_floating(name: str, dtype: Any) -> Any:
     """`dtype`, as JAX has it; raises unless it is of real floating-point numbers."""
     found = jax.dtypes.canonicalize_dtype(dtype)
     if not jnp.issubdtype(found, jnp.floating):

@@ -74,7 +74,7 @@ def _takes(parameter: inspect.Parameter, hint: list) -> Takes | None:
     return found if number or schedule else None
 
 
-class Scalars:
+class ArgumentChecks:
     """The hyperparameters among the arguments of a factory.
 
     name: of the factory.
@@ -114,14 +114,14 @@ class Scalars:
 
 
 def _argument(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
-    if x is None and takes.none or isinstance(x, Watched):
+    if x is None and takes.none or isinstance(x, CheckedSchedule):
         return x
     if takes.parts:
         return _tuple(subject, x, takes, allowed)
     if _is_function(x):
         if takes.schedule:
             function: Any = x
-            return Watched(function, subject)
+            return CheckedSchedule(function, subject)
         raise TypeError(
             f"{subject} must be {takes}, but is a function; use `inject_hyperparams` "
             "for a schedule of it"
@@ -210,7 +210,7 @@ def _hint(x: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Watched:
+class CheckedSchedule:
     """A schedule whose values are looked at.
 
     subject: whose it is, as errors say.
@@ -236,6 +236,6 @@ def returned_by(subject: str) -> str:
     return f"{owner}: the value of the schedule {argument}"
 
 
-def unwatched(x: Any) -> Any:
+def unchecked(x: Any) -> Any:
     """A schedule as it was given."""
-    return x.schedule if isinstance(x, Watched) else x
+    return x.schedule if isinstance(x, CheckedSchedule) else x

@@ -19,7 +19,7 @@ from ..functions import annotations, calls
 from ..functions.annotations import Hint, members
 from ..trees import selection
 from . import registry
-from .argument_checks import require_array, returned_by, scalar, unwatched
+from .argument_checks import require_array, returned_by, scalar, unchecked
 from .protocol import (
     GradientTransformationExtraArgs,
     is_array,
@@ -118,7 +118,7 @@ class Call:
         self.parameters = signature.parameters
         if own:
             checked = own.checked(self.bound.arguments, may_inject=True)
-            self.bound.arguments |= {k: unwatched(x) for k, x in checked.items()}
+            self.bound.arguments |= {k: unchecked(x) for k, x in checked.items()}
         kinds = {p.kind: name for name, p in self.parameters.items()}
         self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 
-def copied(x: Any) -> Any:
+def copy_containers(x: Any) -> Any:
     """`x` with copies of all containers and NumPy arrays in it that can be changed.
 
     Functions, modules, transformations and JAX's arrays are what they are.
@@ -18,12 +18,12 @@ def copied(x: Any) -> Any:
     if callable(x) or hasattr(x, "update") and hasattr(x, "init"):
         return x
     if type(x) is dict:  # JAX would sort it
-        return {k: copied(v) for k, v in x.items()}
+        return {k: copy_containers(v) for k, v in x.items()}
     # One level of any container that JAX knows.
     children, treedef = jax.tree.flatten(x, is_leaf=lambda y: y is not x)
     if len(children) == 1 and children[0] is x:
         return x
-    return treedef.unflatten(map(copied, children))
+    return treedef.unflatten(map(copy_containers, children))
 
 
 def frozen(x: Any) -> Any:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 
 # Our classes that have a twin, by name.
-TWINS: dict[str, type] = {}
+COMPATIBLE: dict[str, type] = {}
 
 
 def _namesake(name: str) -> type | None:
@@ -50,7 +50,7 @@ def _reduce(self, protocol):
     return type(self), tuple(self)  # pickle would else ask `__class__`
 
 
-def twin(cls: type[T]) -> type[T]:
+def optax_compatible(cls: type[T]) -> type[T]:
     """Make a named tuple and Optax's class of the same name pass for each other."""
     body = {
         "__slots__": (),
@@ -61,5 +61,5 @@ def twin(cls: type[T]) -> type[T]:
         "__reduce_ex__": _reduce,
     }
     made: Any = _Meta(cls.__name__, (cls,), body)
-    TWINS[cls.__name__] = made
+    COMPATIBLE[cls.__name__] = made
     return made

@@ -11,10 +11,10 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jax.typing import ArrayLike
 
-from ..arrays.placement import on_mesh, placed
-from ..functions.calls import explained
+from ..arrays.placement import mesh_sharding, put_on
+from ..functions.calls import explain_misuse
 from ..functions.signatures import NAMES
-from .optax_types import _Meta, twin
+from .optax_types import _Meta, optax_compatible
 
 
 # Any tree is welcome.
@@ -62,7 +62,7 @@ class TransformUpdateExtraArgsFn(Protocol):
     ) -> tuple[Updates, OptState]: ...
 
 
-@twin
+@optax_compatible
 class GradientTransformation(NamedTuple):
     """A pair of pure functions.
 
@@ -126,7 +126,7 @@ def takes_extra_args(tx: Any) -> bool:
     return inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def require(tx: Any, where: str) -> None:
+def require_transformation(tx: Any, where: str) -> None:
     """Raise unless `tx` has `init` and `update`; `chain(adam)` lacks a call."""
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
@@ -140,7 +140,7 @@ def require(tx: Any, where: str) -> None:
     )
 
 
-@explained
+@explain_misuse
 def with_extra_args_support(
     tx: GradientTransformation,
 ) -> GradientTransformationExtraArgs:
@@ -151,7 +151,7 @@ def with_extra_args_support(
 
     tx: the transformation.
     """
-    require(tx, "the argument of `with_extra_args_support`")
+    require_transformation(tx, "the argument of `with_extra_args_support`")
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     if takes_extra_args(tx):
@@ -163,17 +163,17 @@ def with_extra_args_support(
     return transformation(tx.init, update)
 
 
-@twin
+@optax_compatible
 class EmptyState(NamedTuple):
     """State of a transformation that remembers nothing."""
 
 
-@twin
+@optax_compatible
 class MaskedNode(NamedTuple):
     """Stands where a parameter is left out; has no leaves, so tree maps skip it."""
 
 
-@explained
+@explain_misuse
 def init_empty_state(params: Params) -> EmptyState:
     """The state of a transformation that remembers nothing.
 
@@ -217,7 +217,7 @@ def as_array(x: Any) -> Any:
     return jnp.asarray(x) if hasattr(x, "__array__") else x[...]  # a reference
 
 
-def arrays_apart(tree: Any) -> tuple[list, Callable]:
+def partition_arrays(tree: Any) -> tuple[list, Callable]:
     """The arrays of a tree, and a function that makes it with others in their place."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
     at = [i for i, x in enumerate(leaves) if is_array(x)]
@@ -300,10 +300,10 @@ def _init_on_mesh(init: Callable, params: Params) -> OptState:
     state, ps = init(params), jax.tree.leaves(params)
     if any(isinstance(p, Tracer) for p in ps):
         return state
-    lies = on_mesh(ps)
+    lies = mesh_sharding(ps)
     if lies is None or not isinstance(lies.mesh, Mesh) or lies.mesh.size == 1:
         return state
     everywhere = NamedSharding(lies.mesh, PartitionSpec())
     is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
-    put = lambda x: placed(x, everywhere) if is_alone(x) else x
+    put = lambda x: put_on(x, everywhere) if is_alone(x) else x
     return jax.tree.map(put, state)

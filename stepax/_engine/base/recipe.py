@@ -13,9 +13,9 @@ import numpy as np
 from ..functions import calls, deprecations
 from ..step.plan import part_of, parts
 from ..step.rule import Rule
-from .argument_checks import Scalars, unwatched
+from .argument_checks import ArgumentChecks, unchecked
 from .closures import Made, functions
-from .frozen import copied, frozen
+from .frozen import copy_containers, frozen
 from .protocol import Transformation, marked, transformation
 from .ranges import Range
 
@@ -166,7 +166,7 @@ def recipe(
 
     own_ranges: the ranges of its arguments that are not those of `ranges.RANGES`.
     """
-    scalars = Scalars(factory, own_ranges)
+    scalars = ArgumentChecks(factory, own_ranges)
     name, signature = scalars.name, scalars.signature
 
     @ft.wraps(factory)
@@ -174,8 +174,8 @@ def recipe(
         bound = calls.bind(name, signature, args, kwargs)
         checked = scalars.checked(bound.arguments)
         for k, x in checked.items():
-            checked[k] = copied(_plain(x))
-            bound.arguments[k] = unwatched(checked[k])
+            checked[k] = copy_containers(_plain(x))
+            bound.arguments[k] = unchecked(checked[k])
         if deprecations.is_replaced(name):
             deprecations.warn(name)
         given = inspect.BoundArguments(signature, OrderedDict(checked))

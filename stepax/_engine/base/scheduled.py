@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, cast
 from jax.typing import ArrayLike
 
 from ..functions import calls, signatures
-from .frozen import copied
+from .frozen import copy_containers
 from .protocol import Schedule
 from .recipe import Recipe
 
@@ -34,7 +34,7 @@ class MadeSchedule:
     @property
     def arguments(self) -> dict[str, Any]:
         """What it was made with, defaults included."""
-        return copied(dict(self.recipe.bound.arguments))
+        return copy_containers(dict(self.recipe.bound.arguments))
 
     @property
     def __name__(self) -> str:
@@ -78,4 +78,4 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
 
 
 def _kept(x: Any) -> Any:
-    return copied(list(x) if isinstance(x, Iterator) else x)
+    return copy_containers(list(x) if isinstance(x, Iterator) else x)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import safe_increment
-from .optax_types import twin
+from .optax_types import optax_compatible
 from .protocol import Schedule
 
 
@@ -28,7 +28,7 @@ class StatefulSchedule(Protocol):
         ...
 
 
-@twin
+@optax_compatible
 class WrappedScheduleState(NamedTuple):
     """count: steps taken, a scalar."""
 

@@ -58,7 +58,7 @@ def bind(
     return bound
 
 
-def explained(f: Callable[P, R]) -> Callable[P, R]:
+def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     """`f`, which says as much of a call that it cannot take as `bind` does."""
 
     signature = signatures.signature(f)

@@ -4,12 +4,12 @@ from typing import Any
 
 
 # From functions of `stepax.interop` to those of which they hide parameters.
-TWINS: dict[Any, Any] = {}
+ORIGINALS: dict[Any, Any] = {}
 
 
 def original(f: Any) -> Any:
     """The function that `f` stands for; `f` itself if it stands for none."""
     try:
-        return TWINS.get(f, f)
+        return ORIGINALS.get(f, f)
     except TypeError:
         return f  # not hashable, and therefore no function of ours

@@ -12,14 +12,14 @@ import jax
 from jax.tree_util import tree_flatten_with_path
 
 from ..base.protocol import Transformation
-from ..step.gradients import Flow, Scope
+from ..step.gradients import Gradients, Scope
 from ..step.plan import Composite, part_of
 from ..step.rule import Rule
 from ..trees.search import open_node
 
 
 @dataclass
-class Organ:
+class Component:
     """A transformation in its place in another.
 
     path: the keys that lead to its state, in that of the whole.
@@ -32,7 +32,7 @@ class Organ:
     path: tuple
     state: Any
     scope: Scope
-    parts: "list[Organ]" = field(default_factory=list)
+    parts: "list[Component]" = field(default_factory=list)
 
     @property
     def recipe(self) -> Any:
@@ -43,25 +43,25 @@ class Organ:
         """Whether it does something itself, instead of ordering what others do."""
         return not isinstance(part_of(self.tx), Composite)
 
-    def walk(self) -> "Iterator[Organ]":
+    def walk(self) -> "Iterator[Component]":
         """It and all its parts, each before its own parts."""
         yield self
         for part in self.parts:
             yield from part.walk()
 
 
-def open_up(
+def open_components(
     tx: Any,
     state: Any,
-    flow: Flow | None = None,
+    flow: Gradients | None = None,
     scope: Scope = None,
     path: tuple = (),
-) -> Organ:
+) -> Component:
     """A transformation with its parts.
 
     flow: parameters in place of gradients, by which masks are resolved, if known.
     """
-    organ, node = Organ(tx, path, state, scope), part_of(tx)
+    organ, node = Component(tx, path, state, scope), part_of(tx)
     if isinstance(node, Composite):
         states = None if state is None else node.unpack(state)
         organ.parts = list(_members(node, states, flow, scope, path))
@@ -70,14 +70,14 @@ def open_up(
     return organ
 
 
-def _members(node, states, flow, scope, path) -> Iterator[Organ]:
+def _members(node, states, flow, scope, path) -> Iterator[Component]:
     scopes = [None] * len(node.members) if flow is None else node.scopes(flow, scope)
     if states is None:
         rows = [(None, ())] * len(node.members)
     else:
         rows = zip(states, _places(node, states), strict=True)
     for tx, (state, below), reached in zip(node.members, rows, scopes, strict=True):
-        yield open_up(tx, state, flow, reached, path + below)
+        yield open_components(tx, state, flow, reached, path + below)
 
 
 class _Mark:
@@ -110,7 +110,7 @@ def wrapped_by(tx: Any) -> list:
     return [] if inner is None else [inner]
 
 
-def _wrapped(organ: Organ, flow: Flow | None) -> Iterator[Organ]:
+def _wrapped(organ: Component, flow: Gradients | None) -> Iterator[Component]:
     taken = []
     for tx in wrapped_by(organ.tx):
         found = None
@@ -118,13 +118,13 @@ def _wrapped(organ: Organ, flow: Flow | None) -> Iterator[Organ]:
             like = _structure(tx, flow, organ.scope)
             found = next(_candidates(tx, organ.state, like, taken), None)
         if found is None:
-            yield open_up(tx, None, flow, organ.scope, organ.path)
+            yield open_components(tx, None, flow, organ.scope, organ.path)
             continue
         taken.append(found[1])
-        yield open_up(tx, found[1], flow, organ.scope, organ.path + found[0])
+        yield open_components(tx, found[1], flow, organ.scope, organ.path + found[0])
 
 
-def _structure(tx: Any, flow: Flow | None, scope: Scope) -> Any:
+def _structure(tx: Any, flow: Gradients | None, scope: Scope) -> Any:
     """That of the first state, if the parameters are known and what it is made for."""
     if flow is None:
         return None

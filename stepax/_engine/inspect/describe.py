@@ -15,22 +15,22 @@ from ..base.protocol import (
     GradientTransformation,
     OptState,
     Params,
-    arrays_apart,
     is_array,
     is_none,
-    require,
+    partition_arrays,
+    require_transformation,
 )
 from ..base.scheduled import MadeSchedule
-from ..functions.calls import explained
-from ..step.gradients import Flow
+from ..functions.calls import explain_misuse
+from ..step.gradients import Gradients
 from ..trees import selection
 from ..trees.pack import unpack
 from ..trees.paths import join
 from . import narrow_means
-from .components import Organ, open_up
-from .hyperparams import Value, values
+from .components import Component, open_components
+from .hyperparams import Value, all_values
 from .keywords import reads
-from .tables import Printed, Sheet, show_bytes
+from .tables import Printable, Table, show_bytes
 
 
 # How many paths are listed of the leaves that a part touches, and of all in a text.
@@ -68,7 +68,7 @@ class PartDescription:
 
 
 @dataclass(frozen=True)
-class Description(Printed):
+class Description(Printable):
     """What `describe` returns; printed as text, and in colours by `rich`.
 
     whole: the transformation and its parts.
@@ -90,7 +90,7 @@ class Description(Printed):
         """The same as dictionaries, lists, strings and numbers, as JSON has them."""
         return _plain(dataclasses.asdict(self))
 
-    def tables(self) -> list[Sheet]:
+    def tables(self) -> list[Table]:
         """What is printed."""
         parts = [_row(depth, part) for depth, part in self.whole.lines()]
         sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
@@ -111,7 +111,7 @@ class Description(Printed):
         return [table for table in tables if table[1]]
 
 
-@explained
+@explain_misuse
 def describe(
     tx: GradientTransformation, params: Params, *, state: OptState | None = None
 ) -> Description:
@@ -128,15 +128,15 @@ def describe(
     Raises a `TypeError` for `tx` that is no transformation, and what its `init` raises.
     Returns an object to print, whose `to_dict` gives the same as data.
     """
-    require(tx, "`tx` of `describe`")
+    require_transformation(tx, "`tx` of `describe`")
     params, state = unpack((params, state))
-    arrays, rebuild = arrays_apart(params)
+    arrays, rebuild = partition_arrays(params)
     found: list = []
 
     def look(arrays):
         tree = rebuild(arrays)
-        flow = Flow(_gradients(tree), tree)
-        organ = open_up(tx, tx.init(tree), flow)
+        flow = Gradients(_gradients(tree), tree)
+        organ = open_components(tx, tx.init(tree), flow)
         found.extend(_described(organ, flow))
 
     jax.eval_shape(look, arrays)
@@ -148,8 +148,8 @@ def _gradients(params: Any) -> Any:
     return jax.tree.map(lambda p: p if is_array(p) else None, params)
 
 
-def _described(organ: Organ, flow: Flow) -> list:
-    paths = [selection.names(path) for path, _ in _with_path(flow)]
+def _described(organ: Component, flow: Gradients) -> list:
+    paths = [selection.path_names(path) for path, _ in _with_path(flow)]
     names = ["/".join(path) for path in paths]
     pairs = zip(names, flow.leaves, strict=True)
     sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
@@ -162,17 +162,17 @@ def _described(organ: Organ, flow: Flow) -> list:
         else:
             shared += _size(x)
     warnings = narrow_means.warnings(organ)
-    return [_part(organ, flow, names), sizes, shared, values(organ), warnings]
+    return [_part(organ, flow, names), sizes, shared, all_values(organ), warnings]
 
 
-def _with_path(flow: Flow) -> list:
+def _with_path(flow: Gradients) -> list:
     tree = flow.treedef.unflatten(flow.leaves)
     return tree_flatten_with_path(tree, is_leaf=is_none)[0]
 
 
 def _arrays(state: Any) -> list[tuple[tuple[str, ...], Any]]:
     below, _ = tree_flatten_with_path(state)
-    return [(selection.names(path), x) for path, x in below if hasattr(x, "dtype")]
+    return [(selection.path_names(path), x) for path, x in below if hasattr(x, "dtype")]
 
 
 def _is_within(part: tuple, path: tuple) -> bool:
@@ -185,7 +185,7 @@ def _size(x: Any) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _part(organ: Organ, flow: Flow, names: list[str]) -> PartDescription:
+def _part(organ: Component, flow: Gradients, names: list[str]) -> PartDescription:
     scope = organ.scope
     on = [g is not None for g in flow.leaves]
     if scope is not None:
@@ -206,7 +206,7 @@ def _part(organ: Organ, flow: Flow, names: list[str]) -> PartDescription:
     )
 
 
-def _name(organ: Organ) -> str:
+def _name(organ: Component) -> str:
     recipe = organ.recipe
     if recipe is None:  # the function in which `update` was written
         made_in = getattr(organ.tx.update, "__qualname__", type(organ.tx).__name__)
@@ -230,7 +230,7 @@ def _values(tx: Any, state: Any, traced: dict[str, Value]) -> dict[str, Value]:
     """The present values of hyperparameters; `None` where they cannot be known."""
     try:
         # Without parameters there is nothing but numbers in a first state.
-        found = values(open_up(tx, tx.init(()) if state is None else state))
+        found = all_values(open_components(tx, tx.init(()) if state is None else state))
     except Exception:
         if state is not None:
             raise

@@ -11,11 +11,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..base.arguments import Call
-from ..base.protocol import GradientTransformation, OptState, Schedule, require
-from ..functions.calls import explained
+from ..base.protocol import (
+    GradientTransformation,
+    OptState,
+    Schedule,
+    require_transformation,
+)
+from ..functions.calls import explain_misuse
 from ..trees.paths import join
 from ..trees.search import open_node
-from .components import Organ, open_up
+from .components import Component, open_components
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Value:
     kind: str
 
 
-@explained
+@explain_misuse
 def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation, as of the last step.
 
@@ -45,16 +50,16 @@ def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     Returns a dict from paths, the path of a part in the state and the name of its
     argument, as in "1/0/b1", to values.
     """
-    require(tx, "`tx` of `hyperparams`")
-    return {path: x.value for path, x in values(open_up(tx, state)).items()}
+    require_transformation(tx, "`tx` of `hyperparams`")
+    return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
 
 
-def values(organ: Organ) -> dict[str, Value]:
+def all_values(organ: Component) -> dict[str, Value]:
     """The hyperparameters of all parts, by their paths."""
     return {join(path): x for path, x in _all(organ, frozenset())}
 
 
-def _all(organ: Organ, known: frozenset) -> Iterator[tuple[tuple, Value]]:
+def _all(organ: Component, known: frozenset) -> Iterator[tuple[tuple, Value]]:
     """known: names that are injected around it, and not as it was made with."""
     injected = list(_injected(organ.state, organ.path, whole=not organ.parts))
     yield from injected
@@ -80,7 +85,7 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
             yield from _injected(x, (*path, key), whole)
 
 
-def _own(organ: Organ) -> Iterator[tuple[str, Value]]:
+def _own(organ: Component) -> Iterator[tuple[str, Value]]:
     """What the arguments of its factory say."""
     if organ.recipe is None:
         return

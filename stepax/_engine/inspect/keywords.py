@@ -13,7 +13,7 @@ from ..base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Transformation,
-    require,
+    require_transformation,
     transformation,
     with_extra_args_support,
 )
@@ -88,7 +88,7 @@ def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     `update` raises a `TypeError` that names the keyword, the nearest one that is read,
     and all that are.
     """
-    require(inner, "`inner` of `strict`")
+    require_transformation(inner, "`inner` of `strict`")
     known = reads(inner)
     tx = with_extra_args_support(inner)
 

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from ..step.plan import part_of
 from ..step.rule import Rule
 from ..trees.paths import join
-from .components import Organ
+from .components import Component
 
 
-def warnings(organ: Organ) -> tuple[str, ...]:
+def warnings(organ: Component) -> tuple[str, ...]:
     """A sentence for each slot of a transformation that is stored so."""
     return tuple(
         text for part in organ.walk() for text in _of_rule(part_of(part.tx), part)
     )
 
 
-def _of_rule(rule: Any, part: Organ) -> list[str]:
+def _of_rule(rule: Any, part: Component) -> list[str]:
     found = []
     for name in _names(rule) if part.is_leaf else ():
         dtypes = {str(x.dtype) for x in _narrow(getattr(part.state, name, None))}

@@ -3,13 +3,13 @@
 from typing import Any, TypeAlias
 
 
-Sheet: TypeAlias = tuple[list[str], list[list[str]]]  # a header, and rows
+Table: TypeAlias = tuple[list[str], list[list[str]]]  # a header, and rows
 
 
-class Printed:
+class Printable:
     """What is printed as tables: as text, and in colours by `rich`."""
 
-    def tables(self) -> list[Sheet]:
+    def tables(self) -> list[Table]:
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from ..arrays.branch import varying
-from ..arrays.numerics import abs_sq, root, strong
+from ..arrays.numerics import abs_sq, safe_sqrt, strong_type
 from ..functions.signatures import NAMES
 from ..trees import reduce
 
@@ -23,7 +23,7 @@ AxisName: TypeAlias = str | tuple[str, ...] | PartitionSpec | None
 NAMES["AxisName"] = AxisName
 
 
-class Parts:
+class ArraySplit:
     """How arrays are split inside of `jax.shard_map`.
 
     axis_name: of the mesh axis, or axes, over which the first axis of arrays is split;
@@ -93,7 +93,7 @@ class Parts:
         moves = [(i + 1, names) for i, names in moves if names]
         if not moves:
             return self._shared_out(many, xs)
-        stack = filled_up(xs, math.prod(_size(names) for _, names in moves))
+        stack = padded_stack(xs, math.prod(_size(names) for _, names in moves))
         for i, names in moves:
             stack = jax.lax.all_to_all(stack, names, 0, i, tiled=True)
         stack = many(stack)
@@ -104,7 +104,7 @@ class Parts:
     def _shared_out(self, many, xs):
         """The same of arrays that all devices have."""
         names = tuple(n for entry in self.entries for n in entry)
-        stack = filled_up(xs, _size(names))
+        stack = padded_stack(xs, _size(names))
         n = stack.shape[0] // _size(names)
         start = jax.lax.axis_index(names) * n
         new = many(jax.lax.dynamic_slice_in_dim(stack, start, n))
@@ -119,7 +119,7 @@ class Parts:
         return norms[0] if len(norms) == 1 else reduce.norm(norms)
 
 
-def filled_up(xs: list, number: int) -> jax.Array:
+def padded_stack(xs: list, number: int) -> jax.Array:
     """A stack of arrays, and of zeros up to a multiple of a number."""
     spare = -len(xs) % number
     return jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])
@@ -156,21 +156,23 @@ def _norm_over(part: jax.Array, names: tuple[str, ...]) -> jax.Array:
         return part
     largest = jax.lax.pmax(jax.lax.stop_gradient(part), names)
     unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
-    return unit * root(jax.lax.psum((part / unit) ** 2, names))
+    return unit * safe_sqrt(jax.lax.psum((part / unit) ** 2, names))
 
 
-def floored_norm(x: jax.Array, least: ArrayLike, parts: Parts) -> jax.Array:
+def floored_norm(x: jax.Array, least: ArrayLike, parts: ArraySplit) -> jax.Array:
     """`safe_norm` at the cost of one sum: infinite where squares overflow."""
-    return _at_least(least, root(parts.sum(jnp.sum(abs_sq(x)), x)))
+    return _at_least(least, safe_sqrt(parts.sum(jnp.sum(abs_sq(x)), x)))
 
 
-def floored_root_mean_square(x: jax.Array, least: ArrayLike, parts: Parts) -> jax.Array:
+def floored_root_mean_square(
+    x: jax.Array, least: ArrayLike, parts: ArraySplit
+) -> jax.Array:
     """`safe_root_mean_squares` at the cost of one sum, as `floored_norm`."""
     mean = jnp.sum(abs_sq(x)) / max(x.size, 1)
-    return _at_least(least, root(parts.mean(mean, x)))
+    return _at_least(least, safe_sqrt(parts.mean(mean, x)))
 
 
 def _at_least(least, measured):
     """A measure or its lower bound, with a finite derivative where it is 0."""
     with jax.numpy_dtype_promotion("standard"):
-        return strong(jnp.where(measured <= least, least, measured))
+        return strong_type(jnp.where(measured <= least, least, measured))

@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..arrays.placement import gathered, lying_as
-from .array_split import Parts, filled_up
+from ..arrays.placement import replicated, with_sharding_of
+from .array_split import ArraySplit, padded_stack
 
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
@@ -43,10 +43,12 @@ class Batched:
     apply: Callable
     wants: Callable
     sharding: Sharding = "auto"
-    parts: Parts = Parts(None)
+    parts: ArraySplit = ArraySplit(None)
 
 
-def spread(one: Callable, arrays: list, sharding: Sharding, parts: Parts) -> list:
+def map_batched(
+    one: Callable, arrays: list, sharding: Sharding, parts: ArraySplit
+) -> list:
     """`one` of each array."""
     new = list(arrays)
     for found in _alike(arrays):
@@ -83,19 +85,19 @@ def _axes_of(x: jax.Array) -> tuple[str, ...]:
     return ()
 
 
-def _alone(one: Callable, x: jax.Array, parts: Parts) -> jax.Array:
-    return parts.mine(lying_as(x, one(gathered(parts.whole(x)))), x)
+def _alone(one: Callable, x: jax.Array, parts: ArraySplit) -> jax.Array:
+    return parts.mine(with_sharding_of(x, one(replicated(parts.whole(x)))), x)
 
 
 def _on_stack(one: Callable, xs: list, names: tuple[str, ...]) -> list:
     mesh = jax.typeof(xs[0]).sharding.mesh
-    stack = filled_up(xs, math.prod(mesh.shape[name] for name in names))
+    stack = padded_stack(xs, math.prod(mesh.shape[name] for name in names))
     if not names:
         return list(jax.vmap(one)(stack))
     is_explicit = AxisType.Explicit in mesh.axis_types
     through = _explicit if is_explicit else _auto
     new = through(jax.vmap(one), stack, NamedSharding(mesh, PartitionSpec(names)))
-    return [lying_as(x, new[i]) for i, x in enumerate(xs)]
+    return [with_sharding_of(x, new[i]) for i, x in enumerate(xs)]
 
 
 def _explicit(many: Callable, stack: jax.Array, apart: NamedSharding) -> jax.Array:

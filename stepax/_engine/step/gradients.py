@@ -50,14 +50,14 @@ class Labels(list):
         return self.treedef.unflatten(group[0] for group in self.groups)
 
 
-class Part(list):
+class LeafMask(list):
     """Which leaves something applies to: a boolean for each, in flattening order.
 
     keep: the same, for the leaves of what `outer` keeps, with their structure.
     outer: what contains this part; `None` if that is everything.
     """
 
-    def __init__(self, keep: Labels, outer: "Part | None" = None):
+    def __init__(self, keep: Labels, outer: "LeafMask | None" = None):
         found = iter(keep)
         super().__init__(
             keep if outer is None else [on and next(found) for on in outer]
@@ -90,10 +90,10 @@ def _cut(tree: Any, keep: list[bool]) -> Any:
     return treedef.unflatten(x if on else MaskedNode() for x, on in pairs)
 
 
-Scope = Part | None  # `None` is everything
+Scope = LeafMask | None  # `None` is everything
 
 
-def align(flow: "Flow", other: Any, name: str) -> list:
+def align(flow: "Gradients", other: Any, name: str) -> list:
     """The parts of `other` that stand where the gradients have leaves."""
     try:
         return flow.treedef.flatten_up_to(other)
@@ -105,7 +105,7 @@ def align(flow: "Flow", other: Any, name: str) -> list:
         return [x for x, n in zip(*cover[:2], strict=True) for _ in range(n)]
 
 
-def fold(flow: "Flow", parts: list, like: Any, scope: Scope) -> Any:
+def fold(flow: "Gradients", parts: list, like: Any, scope: Scope) -> Any:
     """The tree of which `align` gave the parts, with others in their place."""
     # Nothing but a mask puts one node in place of several leaves.
     cover = None if scope is None else _covered(flow, like)
@@ -117,7 +117,7 @@ def fold(flow: "Flow", parts: list, like: Any, scope: Scope) -> Any:
     return treedef.unflatten(parts[start] if n else x for x, n, start in rows)
 
 
-def _covered(flow: "Flow", other: Any) -> tuple[list, list[int], Any] | None:
+def _covered(flow: "Gradients", other: Any) -> tuple[list, list[int], Any] | None:
     """A tree in which a `MaskedNode` may stand for all below a node of the gradients:
     what stands where, for how many leaves, and its structure; `None` if it has another
     structure for another reason."""
@@ -147,12 +147,12 @@ def is_float0(x: Any) -> bool:
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
-def is_still(g: Any) -> bool:
+def has_no_gradient(g: Any) -> bool:
     """Whether a leaf has no gradient, so that there is nothing to do for it."""
     return g is None or is_float0(g)
 
 
-class Flow:
+class Gradients:
     """Gradients on their way to becoming updates, leaf by leaf.
 
     leaves: the current value of each leaf; `None` where there is no gradient.
@@ -193,7 +193,7 @@ class Flow:
             )
         params = self.align(self.whole_params, "params")
         for i, (g, p) in enumerate(zip(self.leaves, params, strict=True)):
-            if is_still(g):
+            if has_no_gradient(g):
                 continue
             if not is_array(p):
                 raise ValueError(

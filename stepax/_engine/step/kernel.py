@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from ..arrays import precision
-from ..arrays.numerics import joined
+from ..arrays.numerics import reduce_scalars
 from ..base.protocol import is_array
 from ..trees import errors
-from .batched import spread
-from .gradients import Flow, Scope, is_still
-from .packed_gradients import PackedFlow
+from .batched import map_batched
+from .gradients import Gradients, Scope, has_no_gradient
+from .packed_gradients import PackedGradients
 from .programs import Shared
 from .rule import Rule
-from .step_where import keep_unless
+from .step_where import step_where
 
 
 class Pass:
@@ -54,12 +54,12 @@ class Pass:
         ]
 
     def __call__(
-        self, flow: Flow, states: list, scopes: Sequence[Scope], extra: dict
+        self, flow: Gradients, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
         # The precision of all that meets in a rule is the same, but real factors meet
         # complex gradients, which strict promotion would not allow.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
-            if not isinstance(flow, PackedFlow):
+            if not isinstance(flow, PackedGradients):
                 return self._run(flow, states, scopes, extra)
             runs, reached = flow.runs(scopes, [rule.by_leaf for rule in self.rules])
             runs.accepted = flow.accepted
@@ -99,9 +99,9 @@ class Pass:
         at_work = [n for n, rule in enumerate(self.rules) if rule.leaf is not None]
         if all(scopes[n] is None for n in at_work):
             whole = tuple(at_work)
-            return [() if is_still(g) else whole for g in flow.leaves]
+            return [() if has_no_gradient(g) else whole for g in flow.leaves]
         each = enumerate(flow.leaves)
-        return [() if is_still(g) else _on(at_work, scopes, i) for i, g in each]
+        return [() if has_no_gradient(g) else _on(at_work, scopes, i) for i, g in each]
 
     def _rows(self, flow, columns, active):
         """For each leaf, the slots of each rule that is active on it."""
@@ -146,7 +146,7 @@ class Pass:
         if flow.whole_params is not None:
             known += [jnp.asarray(p) for p in flow.params[i : i + 1] if is_array(p)]
         if names and not any(map(precision.is_inexact, known)):
-            raise errors.no_float(names[0], flow.path(i), flow.leaves[i].dtype)
+            raise errors.not_floating(names[0], flow.path(i), flow.leaves[i].dtype)
 
     def _params(self, flow, active):
         readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
@@ -249,7 +249,7 @@ def _sum(total: Callable, touched: list, shared: tuple, arrays: dict) -> Any:
 
 @jax.jit
 def _add_up(parts):
-    return jax.tree.map(lambda *x: joined(list(x), jnp.add, jnp.sum), *parts)
+    return jax.tree.map(lambda *x: reduce_scalars(list(x), jnp.add, jnp.sum), *parts)
 
 
 def _source(rule: Rule) -> Any:
@@ -288,7 +288,7 @@ _shared_kernels = ft.lru_cache(maxsize=64)(_kernels)
 def _one(sources, on, accepted, g, p, c, row, arrays):
     """The active rules on one leaf, of a step that may be refused."""
     step = ft.partial(_step, sources, on, g, p, c, row, arrays)
-    return step() if accepted is None else keep_unless(accepted, step, row)
+    return step() if accepted is None else step_where(accepted, step, row)
 
 
 def _step(sources, on, g, p, c, row, arrays):
@@ -320,7 +320,7 @@ def _batch(source, us, c, arrays):
         return source.pour(arrays).batched.apply(u, c).astype(u.dtype)
 
     how = source.pour(arrays).batched
-    return spread(lambda u: one(u, c, arrays), us, how.sharding, how.parts)
+    return map_batched(lambda u: one(u, c, arrays), us, how.sharding, how.parts)
 
 
 def _total(source, g, p, shared, slots, arrays):

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..arrays.branch import branch
-from ..arrays.numerics import every_finite, has_numbers, joined, widen
+from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
 from ..arrays.precision import is_inexact
 from ..base.protocol import MaskedNode, as_array, is_array
 from ..trees import errors
-from .gradients import Flow, align, is_float0, is_still
+from .gradients import Gradients, align, has_no_gradient, is_float0
 
 
 def _as_it_is(g, *row):
@@ -30,12 +30,12 @@ def map_gradients(
 
     Raises a `ValueError` where structures or shapes differ; it names the path.
     """
-    flow = Flow(updates, None)
+    flow = Gradients(updates, None)
     columns = {name: align(flow, tree, name) for name, tree in others.items()}
     rows = zip(flow.leaves, *columns.values(), strict=True)
     out = []
     for i, (g, *xs) in enumerate(rows):
-        if is_still(g):
+        if has_no_gradient(g):
             out.append(idle(g, *xs))
             continue
         for name, x in zip(columns, xs, strict=True):
@@ -44,7 +44,7 @@ def map_gradients(
     return flow.treedef.unflatten(out)
 
 
-def _check(flow: Flow, i: int, name: str, x: Any) -> None:
+def _check(flow: Gradients, i: int, name: str, x: Any) -> None:
     if not is_array(x):
         raise ValueError(
             f"there is a gradient at {flow.path(i)}, but no array in `{name}`: was "
@@ -55,12 +55,12 @@ def _check(flow: Flow, i: int, name: str, x: Any) -> None:
 
 def require_floats(name: str, updates: Any, params: Any = None) -> None:
     """Raise a `TypeError` for integers as the gradient of what is no float either."""
-    flow = Flow(updates, params)
+    flow = Gradients(updates, params)
     for i, g in enumerate(flow.leaves):
-        if is_still(g) or is_inexact(g) or jax.typeof(g).weak_type:
+        if has_no_gradient(g) or is_inexact(g) or jax.typeof(g).weak_type:
             continue
         if params is None or not is_inexact(jnp.asarray(flow.params[i])):
-            raise errors.no_float(name, flow.path(i), g.dtype)
+            raise errors.not_floating(name, flow.path(i), g.dtype)
 
 
 def check_gradients(updates: Any, /, **others: Any) -> None:
@@ -77,7 +77,7 @@ def keep_dtypes(new: Any, old: Any) -> Any:
     """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
 
     def one(x, was):
-        if not has_numbers(x) or not is_array(x) or not hasattr(was, "dtype"):
+        if not is_numeric(x) or not is_array(x) or not hasattr(was, "dtype"):
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 
@@ -91,7 +91,7 @@ def keep_dtypes(new: Any, old: Any) -> Any:
     return treedef.unflatten(map(one, leaves, wanted))
 
 
-def step_or_stay(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:
+def branch_step(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:
     """`step()`, which returns updates and a state, or zeros and the state as it was."""
 
     def go():
@@ -136,12 +136,12 @@ def all_finite(updates: Any) -> jax.Array:
 
 @jax.jit
 def _finite(x):
-    return every_finite(widen(x))
+    return every_finite(upcast(x))
 
 
 @jax.jit
 def _all(flags):
-    return joined(flags, jnp.logical_and, jnp.all) if flags else jnp.array(True)
+    return reduce_scalars(flags, jnp.logical_and, jnp.all) if flags else jnp.array(True)
 
 
 # A loss that is NaN makes all gradients NaN, and models have more numbers than an int32

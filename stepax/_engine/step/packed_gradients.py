@@ -16,16 +16,16 @@ from jax.tree_util import keystr
 from ..base.protocol import MaskedNode, is_none
 from ..trees import errors
 from ..trees.packed import Packed, join
-from .gradients import Flow, Scope, align, fold
+from .gradients import Gradients, Scope, align, fold
 
 
-def open_flow(updates: Any, params: Any) -> Flow:
+def open_gradients(updates: Any, params: Any) -> Gradients:
     """The flow of a tree, packed or not."""
-    kind = PackedFlow if isinstance(updates, Packed) else Flow
+    kind = PackedGradients if isinstance(updates, Packed) else Gradients
     return kind(updates, params)
 
 
-class PackedFlow(Flow):
+class PackedGradients(Gradients):
     """The flow of a packed tree.
 
     packed: the current updates.
@@ -78,7 +78,7 @@ class PackedFlow(Flow):
         """
         groups = self.packed.layout.groups
         if not any(by_leaf) and all(scope is None for scope in scopes):
-            return Runs(self, groups, [False] * len(groups)), scopes
+            return GradientRuns(self, groups, [False] * len(groups)), scopes
         arrays = [i for i, x in enumerate(self.leaves) if x is not None]
         sees = [tuple(scope is None or scope[i] for scope in scopes) for i in arrays]
         is_single = [any(map(all, zip(x, by_leaf, strict=True))) for x in sees]
@@ -88,14 +88,14 @@ class PackedFlow(Flow):
             None if scope is None else [sees[run[0]][k] for run in runs]
             for k, scope in enumerate(scopes)
         ]
-        return Runs(self, runs, [is_single[run[0]] for run in runs]), seen
+        return GradientRuns(self, runs, [is_single[run[0]] for run in runs]), seen
 
-    def close(self, runs: "Runs") -> None:
+    def close(self, runs: "GradientRuns") -> None:
         """Take over what a pass made of the runs."""
         self.open(runs.fold(runs.leaves, self.packed, None))
 
 
-class Runs(Flow):
+class GradientRuns(Gradients):
     """Runs of packed arrays, each of which is a leaf.
 
     whole: the flow of the packed tree.
@@ -103,7 +103,7 @@ class Runs(Flow):
     is_single: whether a run is one array, which has its own shape.
     """
 
-    def __init__(self, whole: PackedFlow, runs: list, is_single: list[bool]):
+    def __init__(self, whole: PackedGradients, runs: list, is_single: list[bool]):
         self.whole = whole
         self.runs = runs
         self.is_single = is_single
@@ -114,7 +114,9 @@ class Runs(Flow):
 
     def path(self, i: int) -> str:
         paths = jax.tree.leaves_with_path(self.layout.places)
-        return errors.some([keystr(paths[n][0]) or "the root" for n in self.runs[i]], 1)
+        return errors.list_some(
+            [keystr(paths[n][0]) or "the root" for n in self.runs[i]], 1
+        )
 
     def align(self, other: Any, name: str) -> list:
         found = self._places(other, name)

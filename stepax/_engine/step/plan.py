@@ -15,9 +15,9 @@ from jax.core import Tracer
 
 from ..base.protocol import Transformation, takes_extra_args, transformation
 from . import leafwise
-from .gradients import Flow, Scope
+from .gradients import Gradients, Scope
 from .kernel import Pass
-from .packed_gradients import open_flow
+from .packed_gradients import open_gradients
 from .rule import Rule
 
 
@@ -37,7 +37,7 @@ class Composite:
         """The state, from those of the members."""
         raise NotImplementedError
 
-    def scopes(self, flow: Flow, scope: Scope) -> Sequence[Scope]:
+    def scopes(self, flow: Gradients, scope: Scope) -> Sequence[Scope]:
         """The leaves that each member sees, of those in `scope`."""
         return [scope] * len(self.members)
 
@@ -52,7 +52,7 @@ class Opaque:
         self.takes_extra = takes_extra_args(tx)
 
     def __call__(
-        self, flow: Flow, states: list, scopes: Sequence[Scope], extra: dict
+        self, flow: Gradients, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
         (state,), (scope,) = states, scopes
         extra = extra if self.takes_extra else {}
@@ -114,7 +114,7 @@ def _states(part: Any, state: Any) -> Iterator[Any]:
         yield from _states(part_of(member), s)
 
 
-def _scopes(part: Any, flow: Flow, scope: Scope) -> Iterator[Scope]:
+def _scopes(part: Any, flow: Gradients, scope: Scope) -> Iterator[Scope]:
     """The leaves that each part sees.
 
     Masks are resolved when their turn comes, on what the updates are then.
@@ -140,7 +140,7 @@ def build(node: Rule | Composite) -> Transformation:
     steps = _steps(node)
 
     def update(updates, state, params=None, **extra_args):
-        return _run(node, steps, open_flow(updates, params), state, extra_args)
+        return _run(node, steps, open_gradients(updates, params), state, extra_args)
 
     return transformation(node.init, update, node)
 
@@ -154,7 +154,7 @@ def _run(node, steps, flow, state, extra):
     return flow.updates, _close(node, iter(new))
 
 
-def step_or_stay(
+def step_if(
     accepted: Any, tx: Any, updates: Any, state: Any, params: Any, extra: dict
 ) -> tuple[Any, Any]:
     """What `tx.update` returns, or zeros and the state as it was.
@@ -166,8 +166,8 @@ def step_or_stay(
     is_simple = all(isinstance(x, Rule) and not x.by_leaf for x in parts(node))
     if not isinstance(accepted, Tracer) or not is_simple:
         step = lambda: tx.update(updates, state, params, **extra)
-        return leafwise.step_or_stay(accepted, step, updates, state)
-    flow = open_flow(updates, params)
+        return leafwise.branch_step(accepted, step, updates, state)
+    flow = open_gradients(updates, params)
     flow.accepted = accepted
     u, new = _run(node, _steps(node), flow, state, extra)
     choose = lambda g, u: jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
@@ -194,7 +194,7 @@ class Guards:
         """The updates without what the guards remove, and the states of these."""
         if self.part is None:
             return updates, []
-        flow, found = Flow(updates, params), []
+        flow, found = Gradients(updates, params), []
 
         def run(rule, state, scope):
             found.extend(Pass([rule])(flow, [state], [scope], {}))

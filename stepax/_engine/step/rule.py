@@ -66,7 +66,7 @@ def zeros_like(p: Any, dtype: Any = None) -> Any:
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
 
-def copied(p: Any) -> jax.Array:
+def copy_of(p: Any) -> jax.Array:
     """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
@@ -76,7 +76,7 @@ REAL = Slot(is_wide=True, decode=jnp.real)
 
 
 # The parameter as it was at first.
-START = Slot(make=copied)
+START = Slot(make=copy_of)
 
 
 def is_trainable(p: Any) -> bool:
@@ -90,7 +90,7 @@ def _only_count(shared, total, extra):
     return None, tuple(map(safe_increment, shared))
 
 
-def counted(f: Callable) -> Callable:
+def from_step(f: Callable) -> Callable:
     """`once` for rules that need only the number of this step, which starts at 1."""
 
     def once(shared, total, extra):
@@ -100,7 +100,7 @@ def counted(f: Callable) -> Callable:
     return once
 
 
-def number(first: Any = 0.0, shape: tuple = ()) -> Callable:
+def real_scalar(first: Any = 0.0, shape: tuple = ()) -> Callable:
     """Makes a shared number, or several, in float32, or float64 as parameters are.
 
     first: its first value, or a function from the parameters to it.

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 
-def keep_unless(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
+def step_where(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
     """`step()`, which returns an update and slots, with the slots of `old` if refused.
 
     The update is that of `step` where it is accepted, and anything where it is not.

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..arrays.numerics import has_numbers, strong
+from ..arrays.numerics import is_numeric, strong_type
 from ..base.protocol import Params, Updates, as_array, is_array, is_none
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 from . import errors
 
 
@@ -65,7 +65,7 @@ def _add(p, u):
         return (p + u).astype(p.dtype)
 
 
-@explained
+@explain_misuse
 def apply_updates(params: Params, updates: Updates) -> Params:
     """Add the updates to the parameters.
 
@@ -80,7 +80,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     """
 
     def leaf(p, u, check):
-        if p is None or u is None or not has_numbers(u):
+        if p is None or u is None or not is_numeric(u):
             return p
         check()
         return _add(as_array(p), as_array(u))
@@ -91,10 +91,10 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 @jax.jit
 def _mix(new, old, part, rest):
     with jax.numpy_dtype_promotion("standard"):
-        return strong(jnp.asarray(part * new + rest * old))
+        return strong_type(jnp.asarray(part * new + rest * old))
 
 
-@explained
+@explain_misuse
 def incremental_update(
     new_tensors: Params, old_tensors: Params, step_size: ArrayLike
 ) -> Params:
@@ -115,7 +115,7 @@ def incremental_update(
     def leaf(new, old, check):
         if new is None:
             return None
-        if not (is_array(new) and has_numbers(new)):
+        if not (is_array(new) and is_numeric(new)):
             return old
         check()
         return _mix(as_array(new), as_array(old), step_size, rest)
@@ -129,11 +129,11 @@ def _choose(steps, period, new, old):
     is_due = steps % period == 0
     chosen = jax.lax.cond(is_due, lambda: new, lambda: old)
     return jax.tree.map(
-        lambda x: strong(jnp.asarray(x)) if has_numbers(x) else x, chosen
+        lambda x: strong_type(jnp.asarray(x)) if is_numeric(x) else x, chosen
     )
 
 
-@explained
+@explain_misuse
 def periodic_update(
     new_tensors: Params, old_tensors: Params, steps: ArrayLike, update_period: ArrayLike
 ) -> Params:

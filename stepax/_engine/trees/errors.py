@@ -19,7 +19,7 @@ def _with_path(tree: Any) -> list:
     return tree_flatten_with_path(tree, is_leaf=is_none)[0]
 
 
-def some(names: Iterable[object], most: int = 5) -> str:
+def list_some(names: Iterable[object], most: int = 5) -> str:
     """The first few names, and how many more there are."""
     listed = [str(x) for x in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
@@ -33,9 +33,9 @@ def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
     only = [p for p in have if p not in set(want)]
     missing = [p for p in want if p not in set(have)]
     if only:
-        lines.append(f"only in `{name}`: {some(only)}")
+        lines.append(f"only in `{name}`: {list_some(only)}")
     if missing:
-        lines.append(f"only in {reference}: {some(missing)}")
+        lines.append(f"only in {reference}: {list_some(missing)}")
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
     if _holds_packed(found) != _holds_packed(wanted):
@@ -55,7 +55,7 @@ def _kind(tree: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
-def alien(name: str, kind: Any, state: Any) -> ValueError:
+def foreign_state(name: str, kind: Any, state: Any) -> ValueError:
     """`state` is none of the named tuple `kind`, which `name` needs."""
     return ValueError(
         f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}; "
@@ -67,10 +67,10 @@ def require_state(name: str, kind: Any, state: Any) -> None:
     """Raise unless a state is of the named tuple `kind`, or Optax's of that name."""
     kinds = [x.__name__ for x in type(state).__mro__]
     if kind.__name__ not in kinds or not all(hasattr(state, k) for k in kind._fields):
-        raise alien(name, kind, state)
+        raise foreign_state(name, kind, state)
 
 
-def no_float(name: str, path: str, dtype: Any) -> TypeError:
+def not_floating(name: str, path: str, dtype: Any) -> TypeError:
     """A gradient of integers, or of booleans, which no step can follow."""
     return TypeError(
         f"`{name}` trains floating-point numbers, but the gradient at {path} is of "

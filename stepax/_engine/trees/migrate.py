@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base.optax_types import TWINS
+from ..base.optax_types import COMPATIBLE
 from ..base.protocol import OptState
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 from . import selection
 from .search import NamedTupleKey, open_node
 
@@ -42,7 +42,7 @@ class Named(NamedTuple):
     where: tuple = ()
 
 
-@explained
+@explain_misuse
 def migrate(old_state: OptState, new_state: OptState) -> Migration:
     """Carry over what has the same name and shape, whatever is wrapped around it.
 
@@ -90,18 +90,18 @@ def _walk(node: Any, path: tuple) -> Iterator[tuple[tuple, Any]]:
 def _named(path: tuple, value: Any) -> Named:
     # Parameters may be named tuples, too, inside of a state.
     states = [i for i, key in enumerate(path) if _is_of_state(key)]
-    names = selection.names(path) if path else ()
+    names = selection.path_names(path) if path else ()
     if not states:
         return Named(value, names, "", names)
     last = states[-1]
-    own = selection.names(path[last:])
+    own = selection.path_names(path[last:])
     return Named(value, names, path[last].tuple_name, own, path[:last])
 
 
 def _is_of_state(key: Any) -> bool:
     if not isinstance(key, NamedTupleKey):
         return False
-    return key.tuple_name in TWINS or key.tuple_name.endswith("State")
+    return key.tuple_name in COMPATIBLE or key.tuple_name.endswith("State")
 
 
 def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | None:

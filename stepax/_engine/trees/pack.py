@@ -6,14 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arrays.numerics import has_numbers
+from ..arrays.numerics import is_numeric
 from ..base.protocol import as_array, is_array, is_none
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 from . import errors, selection
-from .packed import Packed, lay_out
+from .packed import Packed, make_layout
 
 
-@explained
+@explain_misuse
 def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
     """Put all arrays of a tree into one vector for each dtype.
 
@@ -50,18 +50,18 @@ def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
     groups = {name: [] for name in names}
     for i in sorted(range(len(leaves)), key=ranks.__getitem__):
         groups[names[i]].append(i)
-    return lay_out(treedef, [x.shape for x in leaves], groups).pack(leaves)
+    return make_layout(treedef, [x.shape for x in leaves], groups).pack(leaves)
 
 
 def _check(x, tree, i):
-    if not is_array(x) or not has_numbers(x):
+    if not is_array(x) or not is_numeric(x):
         raise TypeError(
             f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, expected an "
             "array of numbers; keep other leaves apart, and pack the rest"
         )
 
 
-@explained
+@explain_misuse
 def unpack(tree: Any) -> Any:
     """The tree of a packed one; any packed trees within another, such as a state.
 

@@ -87,7 +87,9 @@ class Layout:
         return Packed(vectors, self)
 
 
-def lay_out(treedef: Any, shapes: Sequence, groups: Mapping[str, Sequence]) -> Layout:
+def make_layout(
+    treedef: Any, shapes: Sequence, groups: Mapping[str, Sequence]
+) -> Layout:
     """The layout that has the leaves of each group, by their numbers, in one vector."""
     segments = {}
     for n, group in enumerate(groups.values()):
@@ -155,7 +157,7 @@ class Packed:
                 groups[name] = [number[i] for i in group]
                 vectors.append(join([self.piece(*x) for x in self._spans(group)]))
         shapes = [self.layout.segments[i].shape for i in kept]
-        return Packed(vectors, lay_out(treedef, shapes, groups))
+        return Packed(vectors, make_layout(treedef, shapes, groups))
 
     def piece(self, first: int, last: int) -> Any:
         """What lies from one leaf to another, in their vector."""

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ..arrays.placement import placed
+from ..arrays.placement import put_on
 from ..base.protocol import MaskedNode, is_array
 from . import selection
-from .errors import some
+from .errors import list_some
 
 
 def is_path(key: Any) -> bool:
@@ -27,7 +27,7 @@ def is_path(key: Any) -> bool:
 
 def join(path: tuple) -> str:
     """The names of a path, as they are written."""
-    return "/".join(selection.names(path))
+    return "/".join(selection.path_names(path))
 
 
 def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
@@ -45,7 +45,7 @@ def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
 def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
     if isinstance(node, MaskedNode):
         return
-    if path and selection.is_match(names, selection.names(path)):
+    if path and selection.is_match(names, selection.path_names(path)):
         yield path, node
         return
     for step, x in open(node)[0]:
@@ -55,17 +55,17 @@ def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
 def why_missing(tree: Any, key: str) -> str:
     """What to say where a path leads nowhere."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    known = [selection.names(path) for path, _ in leaves]
+    known = [selection.path_names(path) for path, _ in leaves]
     tails = {"/".join(x[i:]): x for x in known for i in range(len(x))}
     near = difflib.get_close_matches(key, tails, cutoff=0)
-    listed = some(f"`{x}`" for x in near)
+    listed = list_some(f"`{x}`" for x in near)
     hint = f"the nearest paths are {listed}" if near else "the tree has no names"
     return f"the path `{key}` leads to no value; {hint}"
 
 
 def several(key: str, found: list, what_to_do: str) -> KeyError:
     """The error for a path that leads to several values."""
-    listed = some(f"`{join(path)}`" for path, _ in found)
+    listed = list_some(f"`{join(path)}`" for path, _ in found)
     return KeyError(
         f"the path `{key}` leads to {len(found)} values, {listed}; {what_to_do}"
     )
@@ -114,7 +114,7 @@ def _put(x: Any, was: Any) -> Any:
         return x
     if not isinstance(x, jax.Array) or not isinstance(was, jax.Array):
         return x
-    return x if x.committed or not was.committed else placed(x, was.sharding)
+    return x if x.committed or not was.committed else put_on(x, was.sharding)
 
 
 def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:

@@ -13,21 +13,21 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import (
     abs_sq,
-    has_numbers,
-    highest,
-    joined,
-    lowest,
-    root,
-    strong,
-    widen,
+    is_numeric,
+    nan_max,
+    nan_min,
+    reduce_scalars,
+    safe_sqrt,
+    strong_type,
+    upcast,
 )
 from ..base.protocol import as_array, is_array, is_none
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 from . import errors
 from .apply import map_pairs
 
 
-@explained
+@explain_misuse
 def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
     """The sum of all elements of all leaves; 0 for an empty tree.
 
@@ -40,7 +40,7 @@ def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
     return _reduce(_total, join, leaves) if leaves else 0
 
 
-@explained
+@explain_misuse
 def max(tree: Any) -> ArrayLike:
     """The largest element of all leaves; -inf for an empty tree.
 
@@ -50,7 +50,7 @@ def max(tree: Any) -> ArrayLike:
     return _reduce(_highest, _maximum, leaves) if leaves else -jnp.inf
 
 
-@explained
+@explain_misuse
 def min(tree: Any) -> ArrayLike:
     """The smallest element of all leaves; inf for an empty tree.
 
@@ -60,7 +60,7 @@ def min(tree: Any) -> ArrayLike:
     return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
 
 
-@explained
+@explain_misuse
 def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
     """The inner product Σ conj(x) y over all elements of all leaves.
 
@@ -75,7 +75,7 @@ def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
         if x is None and y is None:
             return
         check()
-        if has_numbers(x) and has_numbers(y):
+        if is_numeric(x) and is_numeric(y):
             pairs.append((x, y))
 
     map_pairs(collect, ("tree_x", "tree_y"), tree_x, tree_y)
@@ -84,7 +84,7 @@ def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
     return _reduce(_dot, _in_order, *zip(*pairs, strict=True))
 
 
-@explained
+@explain_misuse
 def norm(
     tree: Any, ord: int | str | float | None = None, squared: bool = False
 ) -> jax.Array:
@@ -124,14 +124,14 @@ def _arrays(tree):
                 f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, "
                 "expected an array"
             )
-    return [as_array(x) for x in leaves if x is not None and has_numbers(x)]
+    return [as_array(x) for x in leaves if x is not None and is_numeric(x)]
 
 
 @ft.partial(jax.jit, static_argnames=("leaf", "join"))
 def _reduce(leaf, join, *columns):
     """`join` of the numbers that `leaf` makes of corresponding leaves."""
     with jax.numpy_dtype_promotion("standard"):
-        return strong(join(list(map(leaf, *columns))))
+        return strong_type(join(list(map(leaf, *columns))))
 
 
 @jax.jit
@@ -143,37 +143,37 @@ def _total(x):
 
 @jax.jit
 def _highest(x):
-    return highest(x)
+    return nan_max(x)
 
 
 @jax.jit
 def _lowest(x):
-    return lowest(x)
+    return nan_min(x)
 
 
 @jax.jit
 def _dot(x, y):
     """Σ conj(x) y, without raveling, for which a sharded array would be gathered."""
-    return jnp.sum(jnp.conj(widen(x, whole=int)) * widen(y, whole=int))
+    return jnp.sum(jnp.conj(upcast(x, whole=int)) * upcast(y, whole=int))
 
 
 @jax.jit
 def _squares(x):
-    return jnp.sum(abs_sq(widen(x)))
+    return jnp.sum(abs_sq(upcast(x)))
 
 
 @jax.jit
 def _sizes(x):
-    return jnp.sum(jnp.abs(widen(x)))
+    return jnp.sum(jnp.abs(upcast(x)))
 
 
 @jax.jit
 def _largest(x):
-    return highest(jnp.abs(widen(x)), initial=0)
+    return nan_max(jnp.abs(upcast(x)), initial=0)
 
 
 def _in_order(parts):
-    return joined(parts, jnp.add, jnp.sum)
+    return reduce_scalars(parts, jnp.add, jnp.sum)
 
 
 def _in_pairs(parts):
@@ -181,11 +181,11 @@ def _in_pairs(parts):
 
 
 def _maximum(parts):
-    return joined(parts, jnp.maximum, highest)
+    return reduce_scalars(parts, jnp.maximum, nan_max)
 
 
 def _minimum(parts):
-    return joined(parts, jnp.minimum, lowest)
+    return reduce_scalars(parts, jnp.minimum, nan_min)
 
 
 # Numbers whose squares float32 holds.
@@ -198,11 +198,11 @@ def _two_norm(leaves):
     with jax.numpy_dtype_promotion("standard"):
         sum_of_squares = _in_order(list(map(_squares, leaves)))
         if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
-            return root(sum_of_squares)
+            return safe_sqrt(sum_of_squares)
         # The square of a float32 number may lie outside float32.  Only then a second
         # look is taken at the leaves, in units that are far from 1.
         is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
-        near = ft.partial(root, sum_of_squares)
+        near = ft.partial(safe_sqrt, sum_of_squares)
         far = ft.partial(_rescaled, sum_of_squares, leaves)
         # Not `cond`: of two sides a GPU computes both, and reads all leaves again.
         # Of three it computes one; a second look would find the NaN again.
@@ -215,6 +215,6 @@ def _rescaled(sum_of_squares, leaves):
     inverse = jnp.where(sum_of_squares > 1, 2.0**-100, 2.0**100)
     kinds = {}
     for x in leaves:
-        kinds.setdefault(jax.typeof(x), []).append(abs_sq(widen(x) * inverse))
+        kinds.setdefault(jax.typeof(x), []).append(abs_sq(upcast(x) * inverse))
     sums = [jnp.sum(ft.reduce(jnp.add, squares)) for squares in kinds.values()]
-    return root(_in_order(sums)) / inverse
+    return safe_sqrt(_in_order(sums)) / inverse

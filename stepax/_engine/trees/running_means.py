@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..arrays import moments as means
-from ..arrays.numerics import abs_sq, has_numbers, strong
+from ..arrays.numerics import abs_sq, is_numeric, strong_type
 from ..base.protocol import is_none
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 
 
-@explained
+@explain_misuse
 def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> Any:
     """The running mean of a power of the gradients.
 
@@ -29,7 +29,7 @@ def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> A
     return _update_moment(lambda g: g**order, updates, moments, decay)
 
 
-@explained
+@explain_misuse
 def update_moment_per_elem_norm(
     updates: Any, moments: Any, decay: ArrayLike, order: int
 ) -> Any:
@@ -57,14 +57,14 @@ def _update_moment(power, updates, moments, decay):
 
 def _map(f, updates, moments):
     def leaf(g, m):
-        if g is None or not has_numbers(g):
+        if g is None or not is_numeric(g):
             return g if g is None else m
         return f(g, m)
 
     return jax.tree.map(leaf, updates, moments, is_leaf=is_none)
 
 
-@explained
+@explain_misuse
 def update_infinity_moment(
     updates: Any, moments: Any, decay: ArrayLike, eps: ArrayLike
 ) -> Any:
@@ -81,7 +81,7 @@ def update_infinity_moment(
     return _map(largest, updates, moments)
 
 
-@explained
+@explain_misuse
 def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     """Make up for the zeros that running means started from.
 
@@ -94,8 +94,8 @@ def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     leaves, treedef = jax.tree.flatten(moment)
     with jax.numpy_dtype_promotion("standard"):
         weight = means.bias_correction(decay, count)
-    corrected = iter(_divide_all(list(filter(has_numbers, leaves)), weight))
-    return treedef.unflatten(next(corrected) if has_numbers(m) else m for m in leaves)
+    corrected = iter(_divide_all(list(filter(is_numeric, leaves)), weight))
+    return treedef.unflatten(next(corrected) if is_numeric(m) else m for m in leaves)
 
 
 @jax.jit
@@ -106,4 +106,4 @@ def _divide_all(ms, weight):
 
 def _divide(m, weight):
     is_inexact = jnp.issubdtype(m.dtype, jnp.inexact)
-    return strong(m / weight.astype(m.dtype if is_inexact else weight.dtype))
+    return strong_type(m / weight.astype(m.dtype if is_inexact else weight.dtype))

@@ -23,9 +23,9 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
 from ..base.protocol import MaskedNode
-from ..functions.calls import explained
+from ..functions.calls import explain_misuse
 from . import paths
-from .errors import describe, some
+from .errors import describe, list_some
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
 Filter: TypeAlias = Callable[[Path, Any], bool]
 
 
-@explained
+@explain_misuse
 def get_all_with_path(
     tree: Any, key: Any, filtering: Filter | None = None
 ) -> list[tuple[Path, Any]]:
@@ -71,7 +71,7 @@ def get_all_with_path(
     return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
 
 
-@explained
+@explain_misuse
 def get(
     tree: Any, key: Any, default: Any = None, filtering: Filter | None = None
 ) -> Any:
@@ -102,7 +102,7 @@ def get(
     return found[0][1] if found else default
 
 
-@explained
+@explain_misuse
 def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     """A copy of a tree in which all values of some names are replaced.
 
@@ -220,7 +220,7 @@ def _label(step):
 
 def _show(found):
     """Paths as one would write them in Python, and whose field each is."""
-    return some(f"`{_spell(path)}`" for path, _ in found)
+    return list_some(f"`{_spell(path)}`" for path, _ in found)
 
 
 def _spell(path):
@@ -236,7 +236,7 @@ def _why_missing(tree, key):
     if paths.is_path(key):
         return paths.why_missing(tree, key)
     near = difflib.get_close_matches(key, dict.fromkeys(_names(tree)), cutoff=0)
-    known = f"the nearest names are {some(f'`{x}`' for x in near)}"
+    known = f"the nearest names are {list_some(f'`{x}`' for x in near)}"
     return f"no value is named `{key}`; {known if near else 'the tree has no names'}"
 
 
@@ -285,7 +285,7 @@ def _field(path):
     return str(_label(named[-1])) if named else ""
 
 
-@explained
+@explain_misuse
 def map_params(
     initable: Any,
     f: Callable,

@@ -170,7 +170,7 @@ _LEFT_OUT = None
 
 
 def _names(path: Iterable, end: Any) -> tuple:
-    found = names(path)
+    found = path_names(path)
     return (*found, _LEFT_OUT) if _has_no_leaf(end) else found
 
 
@@ -178,7 +178,7 @@ def _has_no_leaf(tree: Any) -> bool:
     return not jax.tree.leaves(tree, is_leaf=is_none)
 
 
-def names(path: Iterable) -> tuple[str, ...]:
+def path_names(path: Iterable) -> tuple[str, ...]:
     """The names of a path; a key with a "/" in it counts as several."""
     return tuple("/".join(map(_name, path)).split("/"))
 
@@ -210,7 +210,7 @@ def _by_path(spec: Any, tree: Any, what: str) -> Labels:
     missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
     if missed:
         raise ValueError(
-            f"nothing in `{what}` matches {errors.some(missed)}; the patterns are "
+            f"nothing in `{what}` matches {errors.list_some(missed)}; the patterns are "
             f'{[k for k, _ in _branches(spec)]}, and a last "**" matches all that is '
             "left"
         )
@@ -285,5 +285,5 @@ def _nothing(pattern: str, taken: bool, what: str, paths: list[str]) -> ValueErr
     hint = f"; did you mean {' or '.join(f'`{x}`' for x in near)}?" if near else ""
     return ValueError(
         f"the pattern `{pattern}` in `{what}` matches no leaf of "
-        f"{errors.some(paths)}{hint}"
+        f"{errors.list_some(paths)}{hint}"
     )
