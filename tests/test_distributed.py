@@ -61,7 +61,7 @@ def _works_by_number(tx):
     """Whether it is known that no array is looked at as a whole."""
     node = getattr(tx, "node", None)
     return node is not None and all(
-        isinstance(part, Rule) and not part.by_leaf for part in parts(node)
+        isinstance(part, Rule) and part.elementwise for part in parts(node)
     )
 
 

@@ -63,8 +63,10 @@ def scale_by_acprop(
 
     slots = {"mu": Slot(), "nu": REAL}
     # At the first step nothing is divided by it.
-    once = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
-    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
+    prepare = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
+    return build(
+        Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
+    )
 
 
 @public("optimizer", paper="arXiv:2110.05454")

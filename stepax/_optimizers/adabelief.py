@@ -60,16 +60,18 @@ def scale_by_belief(
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, mu, nu):
-        c1, c2, c1_next = c
+    def leaf(g, p, ctx, mu, nu):
+        c1, c2, c1_next = ctx
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g - mu), b2) + eps_root
         m = corrected(mu, g, b1, c1, c1_next)
         return m / (safe_sqrt(nu / c2) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    once = from_step(corrections(b1, b2, nesterov))
-    return build(Rule(leaf, ScaleByBeliefState, slots, COUNT, once))
+    prepare = from_step(corrections(b1, b2, nesterov))
+    return build(
+        Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
+    )
 
 
 @public("optimizer", paper="arXiv:2010.07468")

@@ -49,12 +49,14 @@ def scale_by_adadelta(
     In bfloat16 `e_g` and `e_x` stand still: keep them wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, e_g, e_x):
+    def leaf(g, p, ctx, e_g, e_x):
         e_g = ema(e_g, square(g), rho)
         u = jnp.sqrt(e_x + eps) / jnp.sqrt(e_g + eps) * g
         return u, e_g, ema(e_x, square(u), rho)
 
-    return build(Rule(leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}))
+    return build(
+        Rule(leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}, elementwise=True)
+    )
 
 
 @public("optimizer", paper="arXiv:1212.5701")

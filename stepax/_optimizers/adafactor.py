@@ -93,8 +93,8 @@ def scale_by_factored_rms(
         is_long = len(order) == 2 and shape[order[0]] >= min_dim_size_to_factor
         return tuple(order) if factored and is_long else None
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         t = jnp.maximum(count - step_offset, 0)
         return jnp.asarray(decay_rate_fn(t, decay_rate)), (safe_increment(count),)
 
@@ -138,7 +138,7 @@ def scale_by_factored_rms(
         "v_col": mean(0),
         "v": Slot(whole, alike=False, is_wide=True, decode=jnp.real),
     }
-    return build(Rule(leaf, FactoredState, slots, COUNT, once))
+    return build(Rule(leaf, FactoredState, slots, COUNT, prepare))
 
 
 def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:

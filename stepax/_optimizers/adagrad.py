@@ -60,7 +60,7 @@ def scale_by_rss(
     In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, s):
+    def leaf(g, p, ctx, s):
         s = s + square(g)
         is_zero = s == 0
         positive = jnp.where(is_zero, 1, s)
@@ -72,7 +72,7 @@ def scale_by_rss(
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
     slots = {"sum_of_squares": Slot(make=start, is_wide=True, decode=jnp.real)}
-    return build(Rule(leaf, ScaleByRssState, slots))
+    return build(Rule(leaf, ScaleByRssState, slots, elementwise=True))
 
 
 @public("optimizer", paper=PAPER)

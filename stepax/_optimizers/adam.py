@@ -63,16 +63,16 @@ def scale_by_adam(
     nesterov: whether to look one step ahead with the mean.
     """
 
-    def leaf(g, p, c, mu, nu):
-        c1, c2, c1_next = c
+    def leaf(g, p, ctx, mu, nu):
+        c1, c2, c1_next = ctx
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
         return m / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
-    once = from_step(corrections(b1, b2, nesterov))
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, once))
+    prepare = from_step(corrections(b1, b2, nesterov))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True))
 
 
 @public("optimizer", paper="arXiv:1412.6980")

@@ -48,7 +48,9 @@ def scale_by_adamax(
 
     slots = {"mu": Slot(), "nu": REAL}
     correction = from_step(lambda t: bias_correction(b1, t))
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, correction))
+    return build(
+        Rule(leaf, ScaleByAdamState, slots, COUNT, correction, elementwise=True)
+    )
 
 
 @public("optimizer", paper="arXiv:1412.6980")

@@ -73,12 +73,12 @@ def scale_by_adan(
     """
     ahead = 1 - b2 if change_factor is None else change_factor
 
-    def once(shared, total, extra):
-        t = safe_increment(*shared)
+    def prepare(scalars, stat, extra):
+        t = safe_increment(*scalars)
         return (t, *(bias_correction(b, t) for b in (b1, b2, b3))), (t,)
 
-    def leaf(g, p, c, m, v, n, last):
-        t, c1, c2, c3 = c
+    def leaf(g, p, ctx, m, v, n, last):
+        t, c1, c2, c3 = ctx
         d = jnp.where(t == 1, jnp.zeros_like(g), g - last)
         m = ema(m, g, b1)
         v = ema(v, d, b2)
@@ -88,7 +88,7 @@ def scale_by_adan(
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
     count = {"t": lambda params: jnp.zeros([], jnp.int32)}
-    return build(Rule(leaf, ScaleByAdanState, slots, count, once))
+    return build(Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True))
 
 
 @public("optimizer", paper="arXiv:2208.06677")

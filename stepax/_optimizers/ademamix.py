@@ -74,16 +74,16 @@ def scale_by_ademamix(
 
     slow: Any = b3, alpha
 
-    def once(shared, total, extra):
-        count, count_m2 = shared
+    def prepare(scalars, stat, extra):
+        count, count_m2 = scalars
         t = safe_increment(count)
         # Numbers stay outside: 1 - b3 is exact for those of Python.
         now = [f(count_m2) if callable(f) else None for f in slow]
         c = bias_correction(b1, t), bias_correction(b2, t), now
         return c, (t, safe_increment(count_m2))
 
-    def leaf(g, p, c, m1, m2, nu):
-        c1, c2, now = c
+    def leaf(g, p, ctx, m1, m2, nu):
+        c1, c2, now = ctx
         b3, alpha = (x if y is None else y for x, y in zip(slow, now, strict=True))
         m1 = ema(m1, g, b1)
         m2 = ema(m2, g, b3)
@@ -97,7 +97,9 @@ def scale_by_ademamix(
         "m2": Slot(dtype=mu_dtype, is_slow=True),
         "nu": REAL,
     }
-    return build(Rule(leaf, ScaleByAdemamixState, slots, counts, once))
+    return build(
+        Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
+    )
 
 
 @public("optimizer", paper=PAPER)

@@ -61,16 +61,16 @@ def scale_by_adopt(
     clip_value_fn: from the number of steps taken to the bound, at least 0.
     """
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         is_first = count == 0
         # The mean starts at the second step, the mean square with all of the first.
         decays = jnp.where(is_first, 1, b1), jnp.where(is_first, 0, b2)
         bound = jnp.asarray(clip_value_fn(count)) if use_clipping else None
         return (is_first, *decays, bound), (safe_increment(count),)
 
-    def leaf(g, p, c, mu, nu):
-        is_first, b1, b2, bound = c
+    def leaf(g, p, ctx, mu, nu):
+        is_first, b1, b2, bound = ctx
         divisor = jnp.maximum(safe_sqrt(nu), eps)
         x = g / jnp.where(is_first | (divisor == 0), 1, divisor)
         x = x if bound is None else _clip(x, bound)
@@ -79,7 +79,7 @@ def scale_by_adopt(
         return ema(mu, x, b1) if nesterov else mu, mu, nu
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, once))
+    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True))
 
 
 def _clip(x, bound):

@@ -72,8 +72,8 @@ def scale_by_amsgrad(
         c1 = bias_correction(b1, t) if bias_correction_mu else None
         return c1, bias_correction(b2, t) if bias_correction_nu else None
 
-    def leaf(g, p, c, mu, nu, nu_max):
-        c1, c2 = c
+    def leaf(g, p, ctx, mu, nu, nu_max):
+        c1, c2 = ctx
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = mu / c1 if bias_correction_mu else mu
@@ -81,7 +81,16 @@ def scale_by_amsgrad(
         return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
-    return build(Rule(leaf, ScaleByAmsgradState, slots, COUNT, from_step(corrections)))
+    return build(
+        Rule(
+            leaf,
+            ScaleByAmsgradState,
+            slots,
+            COUNT,
+            from_step(corrections),
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper="arXiv:1904.09237")

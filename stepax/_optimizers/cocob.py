@@ -64,7 +64,7 @@ def scale_by_cocob(
     them wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, w1, theta, L, G, R):
+    def leaf(g, p, ctx, w1, theta, L, G, R):
         size = jnp.abs(g)
         L = jnp.maximum(L, size)
         G = G + size
@@ -82,7 +82,7 @@ def scale_by_cocob(
         "subgradients": REAL,
         "reward": REAL,
     }
-    return build(Rule(leaf, COCOBState, slots, needs_params=True))
+    return build(Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True))
 
 
 @public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0})

@@ -109,32 +109,41 @@ def dadapt_adamw(
     def rate(d, count):
         return corrected_rate(learning_rate, betas, d, count)
 
-    def total(g, p, shared, m, v, s):
-        d, _, count = shared
+    def leaf_stat(g, p, scalars, m, v, s):
+        d, _, count = scalars
         a = rate(d, count)
         numerator = a * dot(g, s / (safe_sqrt(v) + eps))
         return numerator, jnp.sum(jnp.abs(q * s + (1 - q) * a * g))
 
-    def once(shared, total, extra):
-        d, r, count = shared
-        numerator, size = sums(total, 2)
+    def prepare(scalars, stat, extra):
+        d, r, count = scalars
+        numerator, size = sums(stat, 2)
         a = rate(d, count)
         r = ema(r, numerator, q)
         d = jnp.maximum(d, quotient(r, (1 - q) * size))
         return (a, a * value_at(weight_decay, count)), (d, r, safe_increment(count))
 
-    def leaf(g, p, c, m, v, s):
-        a, decay = c
+    def leaf(g, p, ctx, m, v, s):
+        a, decay = ctx
         m = b1 * m + (1 - b1) * a * g
         v = ema(v, square(g), b2)
         s = q * s + (1 - q) * a * g
         return -m / (safe_sqrt(v) + eps) - decay * p, m, v, s
 
     slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
-    shared = {
+    scalars = {
         "estim_lr": real_scalar(estim_lr0),
         "numerator_weighted": real_scalar(),
         **COUNT,
     }
-    rule = Rule(leaf, DAdaptAdamWState, slots, shared, once, total, needs_params=True)
+    rule = Rule(
+        leaf,
+        DAdaptAdamWState,
+        slots,
+        scalars,
+        prepare,
+        leaf_stat,
+        needs_params=True,
+        elementwise=True,
+    )
     return build(rule)

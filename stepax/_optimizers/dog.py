@@ -104,9 +104,9 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
         "heuristic": lambda params: first * (1 + norm(params)),
     }
 
-    def once(shared, total, extra):
-        is_first, r, squares = shared
-        here, distance = sums(total, 2)
+    def prepare(scalars, stat, extra):
+        is_first, r, squares = scalars
+        here, distance = sums(stat, 2)
         squares = squares + here
         r = jnp.maximum(r, safe_sqrt(distance))
         eta = _step_size(r, squares, eps)
@@ -122,9 +122,10 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
             "max_dist": real_scalar(distances[kind]),
             "sum_sq_norm_grads": real_scalar(),
         },
-        once,
-        lambda g, p, shared, start: _statistics(g, p, start),
+        prepare,
+        lambda g, p, scalars, start: _statistics(g, p, start),
         needs_params=True,
+        elementwise=True,
     )
     return build(rule)
 
@@ -133,9 +134,9 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
 def _scale_by_dowg(
     init_estim_sq_dist: ArrayLike, eps: ArrayLike
 ) -> GradientTransformation:
-    def once(shared, total, extra):
-        v, r2 = shared
-        squares, distance = sums(total, 2)
+    def prepare(scalars, stat, extra):
+        v, r2 = scalars
+        squares, distance = sums(stat, 2)
         r2 = jnp.maximum(r2, distance)
         v = v + r2 * squares
         return quotient(r2, safe_sqrt(v) + eps), (v, r2)
@@ -148,9 +149,10 @@ def _scale_by_dowg(
             "weighted_sq_norm_grads": real_scalar(),
             "estim_sq_dist": real_scalar(init_estim_sq_dist),
         },
-        once,
-        lambda g, p, shared, start: _statistics(g, p, start),
+        prepare,
+        lambda g, p, scalars, start: _statistics(g, p, start),
         needs_params=True,
+        elementwise=True,
     )
     return build(rule)
 
@@ -251,7 +253,7 @@ def scale_by_distance_over_gradients(
     global_scale: the factor, -1 to descend.
     """
 
-    def leaf(g, p, c, r, total, start):
+    def leaf(g, p, ctx, r, total, start):
         squares, distance = _statistics(g, p, start)
         r, total = jnp.maximum(r, safe_sqrt(distance)), total + squares
         eta = global_scale * _step_size(r, total, eps)[0]

@@ -62,12 +62,20 @@ def scale_by_lion(
         "refined": lambda x: jnp.clip(x, -1.0, 1.0),
     }
 
-    def leaf(g, p, c, mu):
+    def leaf(g, p, ctx, mu):
         if mode not in signs:  # said when it is used, as in Optax
             raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
-    return build(Rule(leaf, ScaleByLionState, {"mu": Slot(dtype=mu_dtype)}, COUNT))
+    return build(
+        Rule(
+            leaf,
+            ScaleByLionState,
+            {"mu": Slot(dtype=mu_dtype)},
+            COUNT,
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper="arXiv:2302.06675")

@@ -68,8 +68,8 @@ def scale_by_madgrad(
     In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         t = safe_increment(count)
         rate = learning_rate(count) if callable(learning_rate) else learning_rate
         return (rate + eps) * jnp.sqrt(upcast(t)), (t,)
@@ -82,7 +82,17 @@ def scale_by_madgrad(
         return (1 - momentum) * (z - p), nu, s, x0
 
     slots = {"grad_sum_sq": REAL, "s": Slot(), "x0": START}
-    return build(Rule(leaf, MadgradState, slots, COUNT, once, needs_params=True))
+    return build(
+        Rule(
+            leaf,
+            MadgradState,
+            slots,
+            COUNT,
+            prepare,
+            needs_params=True,
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper=PAPER)

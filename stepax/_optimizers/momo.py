@@ -117,17 +117,17 @@ def momo(
     def decay_at(count):
         return jnp.where(count == 0, 0.0, beta)
 
-    def total(g, p, shared, d):
-        d = ema(d, g, decay_at(shared[-1]))
+    def leaf_stat(g, p, scalars, d):
+        d = ema(d, g, decay_at(scalars[-1]))
         return dot(d, p), dot(g, p), jnp.sum(square(d))
 
-    def once(shared, total, extra):
-        b, rates = decay_at(shared[-1]), (learning_rate, weight_decay)
-        tau, pull, new = _model(shared, total, extra, (b, 1.0), rates, bounds)
+    def prepare(scalars, stat, extra):
+        b, rates = decay_at(scalars[-1]), (learning_rate, weight_decay)
+        tau, pull, new = _model(scalars, stat, extra, (b, 1.0), rates, bounds)
         return (b, tau, pull), new
 
-    def leaf(g, p, c, d):
-        b, tau, pull = c
+    def leaf(g, p, ctx, d):
+        b, tau, pull = ctx
         d = ema(d, g, b)
         return _move(p, tau * d, pull, proximal_decay), d
 
@@ -138,10 +138,11 @@ def momo(
             MomoState,
             {"exp_avg": Slot()},
             _shared(lower_bound),
-            once,
-            total,
+            prepare,
+            leaf_stat,
             needs_params=True,
             reads=("value",),
+            elementwise=True,
         )
     )
 
@@ -194,19 +195,19 @@ def momo_adam(
     def correction(count):
         return bias_correction(b2, safe_increment(count))
 
-    def total(g, p, shared, d, v):
-        d, v, D = means(g, d, v, correction(shared[-1]))
+    def leaf_stat(g, p, scalars, d, v):
+        d, v, D = means(g, d, v, correction(scalars[-1]))
         return dot(d, p), dot(g, p), jnp.sum(bounded_square(d) / D)
 
-    def once(shared, total, extra):
-        count = shared[-1]
+    def prepare(scalars, stat, extra):
+        count = scalars[-1]
         weight = b1, bias_correction(b1, safe_increment(count))
         rates = learning_rate, weight_decay
-        tau, pull, new = _model(shared, total, extra, weight, rates, bounds)
+        tau, pull, new = _model(scalars, stat, extra, weight, rates, bounds)
         return (correction(count), tau, pull), new
 
-    def leaf(g, p, c, d, v):
-        c2, tau, pull = c
+    def leaf(g, p, ctx, d, v):
+        c2, tau, pull = ctx
         d, v, D = means(g, d, v, c2)
         return _move(p, tau * d / D, pull, proximal_decay), d, v
 
@@ -217,10 +218,11 @@ def momo_adam(
             MomoAdamState,
             {"exp_avg": Slot(), "exp_avg_sq": REAL},
             _shared(lower_bound),
-            once,
-            total,
+            prepare,
+            leaf_stat,
             needs_params=True,
             reads=("value",),
+            elementwise=True,
         )
     )
 

@@ -150,16 +150,16 @@ def scale_by_muon(
     norm = NORMS[preconditioning]
     is_stack = weight_dimension_numbers is not None
 
-    def once(shared, total, extra):
-        count, abc = shared
+    def prepare(scalars, stat, extra):
+        count, abc = scalars
         t = safe_increment(count)
         c1 = bias_correction(beta, t)
         c1_next = bias_correction(beta, safe_increment(t)) if nesterov else None
         steps = jnp.broadcast_to(abc, (ns_steps, 3)) if abc.ndim == 1 else abc
         return (c1, c1_next, steps), (t, abc)
 
-    def leaf(g, p, c, mu):
-        c1, c1_next, _ = c
+    def leaf(g, p, ctx, mu):
+        c1, c1_next, _ = ctx
         mu = ema(mu, g, beta)
         return corrected(mu, g, beta, c1, c1_next), mu
 
@@ -170,9 +170,9 @@ def scale_by_muon(
     wants = ft.partial(_is_matrix, is_stack)
     batched = Batched(orthogonal, wants, sharding, ArraySplit(axis_name))
 
-    shared = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
+    scalars = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
-    rule = Rule(leaf, MuonState, slots, shared, once, batched=batched, by_leaf=True)
+    rule = Rule(leaf, MuonState, slots, scalars, prepare, batched=batched)
     tx = build(rule)
     if not is_stack:
         return tx
@@ -214,7 +214,7 @@ def _scale_by_shape(
     """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
     parts = ArraySplit(axis_name)
 
-    def leaf(g, p, c):
+    def leaf(g, p, ctx):
         if not _is_matrix(is_stack, g):
             return (g,)
         rows, columns = parts.shape(g)[-2:]
@@ -222,7 +222,7 @@ def _scale_by_shape(
             return (max(rows, columns) ** 0.5 * consistent_rms * g,)
         return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
 
-    return build(Rule(leaf, by_leaf=True))
+    return build(Rule(leaf))
 
 
 @public("optimizer", paper=PAPER)

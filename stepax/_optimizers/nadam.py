@@ -65,20 +65,22 @@ def scale_by_nadam(
         exponent = momentum_decay * math.log(0.96) * t.astype(dtype)
         return b1 * (1 - 0.5 * jnp.exp(exponent))
 
-    def once(shared, total, extra):
-        count, product = shared
+    def prepare(scalars, stat, extra):
+        count, product = scalars
         t = safe_increment(count)
         now, later = (momentum(x, product.dtype) for x in (t, t + 1))
         product = product * now
         ahead, here = later / (1 - product * later), (1 - now) / (1 - product)
         return (ahead, here, bias_correction(b2, t)), (t, product)
 
-    def leaf(g, p, c, mu, nu):
-        ahead, here, c2 = c
+    def leaf(g, p, ctx, mu, nu):
+        ahead, here, c2 = ctx
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    shared = COUNT | {"momentum_product": real_scalar(1.0)}
-    return build(Rule(leaf, ScaleByNadamState, slots, shared, once))
+    scalars = COUNT | {"momentum_product": real_scalar(1.0)}
+    return build(
+        Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)
+    )

@@ -81,13 +81,13 @@ def scale_by_novograd(
         labels = split(weight_decay_mask, "decay", "keep", "weight_decay_mask")
         return partition(parts, labels)
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         decay = jnp.asarray(value_at(weight_decay, count))
         return (count == 0, decay), (safe_increment(count),)
 
-    def leaf(g, p, c, mu, nu):
-        is_first, decay = c
+    def leaf(g, p, ctx, mu, nu):
+        is_first, decay = ctx
         norm_sq = floored_norm(g, 0.0, in_parts) ** 2
         nu = jnp.where(is_first, norm_sq, ema(nu, norm_sq, b2))
         x = g / (safe_sqrt(nu + eps_root) + eps) + decay * p
@@ -102,7 +102,14 @@ def scale_by_novograd(
     )
     slots = {"mu": Slot(dtype=mu_dtype), "nu": scalar}
     return build(
-        Rule(leaf, ScaleByNovogradState, slots, COUNT, once, needs_params=True)
+        Rule(
+            leaf,
+            ScaleByNovogradState,
+            slots,
+            COUNT,
+            prepare,
+            needs_params=True,
+        )
     )
 
 

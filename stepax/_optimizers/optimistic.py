@@ -52,8 +52,8 @@ def scale_by_optimistic_gradient(
     beta: factor of its change.
     """
 
-    def once(shared, total, extra):
-        (is_first,) = shared
+    def prepare(scalars, stat, extra):
+        (is_first,) = scalars
         return is_first, (jnp.zeros_like(is_first),)
 
     def leaf(g, p, is_first, last):
@@ -62,7 +62,16 @@ def scale_by_optimistic_gradient(
 
     slots = {"previous_gradient": Slot()}
     first = {"is_initial_step": lambda params: jnp.ones([], bool)}
-    return build(Rule(leaf, ScaleByOptimisticGradientState, slots, first, once))
+    return build(
+        Rule(
+            leaf,
+            ScaleByOptimisticGradientState,
+            slots,
+            first,
+            prepare,
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})

@@ -48,17 +48,25 @@ def scale_by_polyak(
     if variant not in ("sps", "sps+"):
         raise ValueError(f"`variant` is {variant!r}, expected 'sps' or 'sps+'")
 
-    def once(shared, total, extra):
-        norm = jnp.asarray(total)
+    def prepare(scalars, stat, extra):
+        norm = jnp.asarray(stat)
         gap = jnp.asarray(extra["value"]).astype(norm.dtype) - f_min
         gap = jnp.maximum(gap, 0) if variant == "sps+" else gap
         is_zero = norm + eps == 0
         step_size = gap / jnp.where(is_zero, 1, norm + eps)
         return jnp.where(is_zero, 0, jnp.minimum(step_size, max_learning_rate)), ()
 
-    total = lambda g, p, shared: jnp.sum(square(g))
+    leaf_stat = lambda g, p, scalars: jnp.sum(square(g))
     leaf = lambda g, p, step_size: (step_size * g,)
-    return build(Rule(leaf, once=once, total=total, reads=("value",)))
+    return build(
+        Rule(
+            leaf,
+            prepare=prepare,
+            leaf_stat=leaf_stat,
+            reads=("value",),
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper="arXiv:2002.10542")

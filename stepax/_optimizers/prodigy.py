@@ -101,23 +101,23 @@ def prodigy(
         a = corrected_rate(learning_rate, betas, d, count)
         return a, d / estim_lr0 * (d if safeguard_warmup else a)
 
-    def total(g, p, shared, m, v, s, p0):
-        d, _, count = shared
+    def leaf_stat(g, p, scalars, m, v, s, p0):
+        d, _, count = scalars
         a, weight = scales(d, count)
         numerator = d / estim_lr0 * a * dot(g, p0 - p)
         return numerator, jnp.sum(jnp.abs(b3 * s + weight * g))
 
-    def once(shared, total, extra):
-        d, r, count = shared
-        numerator, size = sums(total, 2)
+    def prepare(scalars, stat, extra):
+        d, r, count = scalars
+        numerator, size = sums(stat, 2)
         a, weight = scales(d, count)
         r = b3 * r + numerator
         larger = jnp.maximum(d, quotient(estim_lr_coef * r, size))
         c = d, larger * eps, a, weight, a * value_at(weight_decay, count)
         return c, (larger, r, safe_increment(count))
 
-    def leaf(g, p, c, m, v, s, p0):
-        d, d_eps, a, weight, decay = c
+    def leaf(g, p, ctx, m, v, s, p0):
+        d, d_eps, a, weight, decay = ctx
         m = ema(m, d * g, b1)
         v = ema(v, square(d * g), b2)
         s = b3 * s + weight * g
@@ -129,10 +129,19 @@ def prodigy(
         "grad_sum": MEAN,
         "params0": START,
     }
-    shared = {
+    scalars = {
         "estim_lr": real_scalar(estim_lr0),
         "numerator_weighted": real_scalar(),
         **COUNT,
     }
-    rule = Rule(leaf, ProdigyState, slots, shared, once, total, needs_params=True)
+    rule = Rule(
+        leaf,
+        ProdigyState,
+        slots,
+        scalars,
+        prepare,
+        leaf_stat,
+        needs_params=True,
+        elementwise=True,
+    )
     return build(rule)

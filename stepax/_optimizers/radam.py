@@ -65,8 +65,8 @@ def scale_by_radam(
         c1, c2, c1_next = corrections(b1, b2, nesterov)(t)
         return c1, c2, c1_next, _rho(b2, t, rho_inf - 2 * t * power(b2, t) / c2)
 
-    def leaf(g, p, c, mu, nu):
-        c1, c2, c1_next, rho = c
+    def leaf(g, p, ctx, mu, nu):
+        c1, c2, c1_next, rho = ctx
         mu = ema(mu, g, b1)
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
@@ -78,7 +78,16 @@ def scale_by_radam(
         return jnp.where(is_steady, rectified, m), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, from_step(rectification)))
+    return build(
+        Rule(
+            leaf,
+            ScaleByAdamState,
+            slots,
+            COUNT,
+            from_step(rectification),
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper="arXiv:1908.03265")

@@ -90,14 +90,14 @@ def scale_by_rms(
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, nu):
+    def leaf(g, p, ctx, nu):
         nu = ema(nu, square(g), decay)
-        return _divide(g, _corrected(nu, c), eps, eps_in_sqrt), nu
+        return _divide(g, _corrected(nu, ctx), eps, eps_in_sqrt), nu
 
     slots = {"nu": _mean_square(initial_scale)}
     if bias_correction:
         return _counting(leaf, ScaleByRmsWithCountState, slots, decay)
-    return build(Rule(leaf, ScaleByRmsState, slots))
+    return build(Rule(leaf, ScaleByRmsState, slots, elementwise=True))
 
 
 @public(paper="arXiv:1308.0850")
@@ -122,16 +122,16 @@ def scale_by_stddev(
     In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, mu, nu):
+    def leaf(g, p, ctx, mu, nu):
         mu = ema(mu, g, decay)
         nu = ema(nu, square(g), decay)
-        variance = jnp.maximum(_corrected(nu, c) - square(_corrected(mu, c)), 0)
+        variance = jnp.maximum(_corrected(nu, ctx) - square(_corrected(mu, ctx)), 0)
         return _divide(g, variance, eps, eps_in_sqrt), mu, nu
 
     slots = {"mu": Slot(), "nu": _mean_square(initial_scale)}
     if bias_correction:
         return _counting(leaf, ScaleByRStdDevWithCountState, slots, decay)
-    return build(Rule(leaf, ScaleByRStdDevState, slots))
+    return build(Rule(leaf, ScaleByRStdDevState, slots, elementwise=True))
 
 
 @public("optimizer", paper="arXiv:1308.0850")
@@ -183,7 +183,7 @@ def _mean_square(initial: ArrayLike) -> Slot:
 def _counting(leaf, State, slots, decay):
     """The rule that corrects its means for their start."""
     correction = from_step(lambda t: moments.bias_correction(decay, t))
-    return build(Rule(leaf, State, slots, COUNT, correction))
+    return build(Rule(leaf, State, slots, COUNT, correction, elementwise=True))
 
 
 def _corrected(mean, c):

@@ -65,7 +65,7 @@ def scale_by_rprop(
     immediate: whether to take a step at once, not when the next gradient agrees.
     """
 
-    def leaf(g, p, c, s, last):
+    def leaf(g, p, ctx, s, last):
         agreement = jnp.sign(g) * jnp.sign(last)
         turns, agrees = agreement < 0, agreement > 0
         s = jnp.where(agrees, s * eta_plus, jnp.where(turns, s * eta_minus, s))
@@ -75,7 +75,7 @@ def scale_by_rprop(
 
     start = Slot(make=lambda p: jnp.full_like(p, learning_rate))
     slots = {"step_sizes": start, "prev_updates": Slot()}
-    return build(Rule(leaf, ScaleByRpropState, slots))
+    return build(Rule(leaf, ScaleByRpropState, slots, elementwise=True))
 
 
 @public("optimizer", paper=PAPER, holomorphic=False)

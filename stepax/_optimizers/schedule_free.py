@@ -112,8 +112,8 @@ def average_iterates(
 ) -> GradientTransformation:
     """From updates of z to those of y."""
 
-    def once(shared, total, extra):
-        b1_, weight_sum, t, max_lr = shared
+    def prepare(scalars, stat, extra):
+        b1_, weight_sum, t, max_lr = scalars
         rate = learning_rate(t) if callable(learning_rate) else learning_rate
         max_lr = jnp.maximum(max_lr, jnp.asarray(rate).astype(max_lr.dtype))
         weight = max_lr**weight_lr_power
@@ -124,14 +124,18 @@ def average_iterates(
     def leaf(u, y, c, z):
         return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
 
-    shared = {
+    scalars = {
         "b1": real_scalar(b1),
         "weight_sum": real_scalar(),
         "step_count": lambda params: jnp.ones([], jnp.int32),
         "max_lr": real_scalar(),
     }
     slots = {"z": Slot(copy_of, state_dtype)}
-    return build(Rule(leaf, _Average, slots, shared, once, needs_params=True))
+    return build(
+        Rule(
+            leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
+        )
+    )
 
 
 @public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES)

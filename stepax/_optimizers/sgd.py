@@ -53,11 +53,15 @@ def trace(
     accumulator_dtype: stored dtype of `trace`; the parameter's if `None`.
     """
 
-    def leaf(g, p, c, trace):
+    def leaf(g, p, ctx, trace):
         trace = g + decay * trace
         return (g + decay * trace if nesterov else trace), trace
 
-    return build(Rule(leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}))
+    return build(
+        Rule(
+            leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}, elementwise=True
+        )
+    )
 
 
 @public("optimizer")

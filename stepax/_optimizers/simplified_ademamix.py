@@ -73,13 +73,13 @@ def scale_by_simplified_ademamix(
     # Optax's order of operations, which loses what is left of 1 by a b2 near to it.
     is_usual = is_number(b2) and not is_near_1(b2, NEAR)
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         t = safe_increment(count)
         return (bias_correction(b2, t), alpha(count) if callable(alpha) else None), (t,)
 
-    def leaf(g, p, c, m, n):
-        c2, alpha_now = c
+    def leaf(g, p, ctx, m, n):
+        c2, alpha_now = ctx
         m = b1 * m + g
         squares = bounded_square(g)
         n = squares + b2 * (n - squares) if is_usual else ema(n, squares, b2)
@@ -87,7 +87,16 @@ def scale_by_simplified_ademamix(
         return mixture / (safe_sqrt(n / c2 + eps_root) + eps), m, n
 
     slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
-    return build(Rule(leaf, ScaleBySimplifiedAdEMAMixState, slots, count, once))
+    return build(
+        Rule(
+            leaf,
+            ScaleBySimplifiedAdEMAMixState,
+            slots,
+            count,
+            prepare,
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper=PAPER)

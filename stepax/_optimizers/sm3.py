@@ -59,7 +59,7 @@ def scale_by_sm3(
     In bfloat16 `mu` stands still: keep it wider by `with_state_dtypes`.
     """
 
-    def leaf(g, p, c, bound, u):
+    def leaf(g, p, ctx, bound, u):
         weight = jnp.where(b2 == 1, 1.0, 1.0 - b2)
         s = weight * square(g) + b2 * bound
         is_zero = s == 0
@@ -68,7 +68,7 @@ def scale_by_sm3(
         return u, s, u
 
     slots = {"mu": Slot(is_wide=True, encode=_maxima, decode=_minimum), "nu": Slot()}
-    return build(Rule(leaf, ScaleBySM3State, slots, by_leaf=True))
+    return build(Rule(leaf, ScaleBySM3State, slots))
 
 
 @public("optimizer", paper="arXiv:1901.11150")

@@ -198,16 +198,18 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
             u = jnp.clip(u, -clip_threshold, clip_threshold)
         return u, mu
 
-    once = from_step(lambda t: moments.bias_correction(b1, t))
+    prepare = from_step(lambda t: moments.bias_correction(b1, t))
     slots = {"mu": Slot(dtype=mu_dtype)}
-    return build(Rule(leaf, _Mean, slots, COUNT, once, needs_params=True))
+    return build(
+        Rule(leaf, _Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    )
 
 
 @recipe
 def _averaged(b2):
     """The mean of the estimates, which it is given as the updates."""
     leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
-    return build(Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}))
+    return build(Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True))
 
 
 def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):

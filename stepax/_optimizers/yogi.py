@@ -66,8 +66,8 @@ def scale_by_yogi(
             return 1, 1
         return moments.bias_correction(b1, t), moments.bias_correction(b2, t)
 
-    def leaf(g, p, c, mu, nu):
-        c1, c2 = c
+    def leaf(g, p, ctx, mu, nu):
+        c1, c2 = ctx
         mu = ema(mu, g, b1)
         step = (1 - b2) * jnp.sign(nu - square(g)) * square(g)
         nu = jnp.where(jnp.isinf(nu), nu, nu - step)
@@ -78,7 +78,16 @@ def scale_by_yogi(
         "mu": Slot(make=start),
         "nu": Slot(make=start, is_wide=True, decode=jnp.real),
     }
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, from_step(corrections)))
+    return build(
+        Rule(
+            leaf,
+            ScaleByAdamState,
+            slots,
+            COUNT,
+            from_step(corrections),
+            elementwise=True,
+        )
+    )
 
 
 @public("optimizer", paper=PAPER)

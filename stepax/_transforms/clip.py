@@ -42,7 +42,10 @@ def clip(max_delta: ArrayLike) -> GradientTransformation:
     max_delta: the bound, at least 0.
     """
     return build(
-        Rule(lambda g, p, c: (jnp.clip(g, jnp.negative(max_delta), max_delta),))
+        Rule(
+            lambda g, p, ctx: (jnp.clip(g, jnp.negative(max_delta), max_delta),),
+            elementwise=True,
+        )
     )
 
 
@@ -62,12 +65,12 @@ def clip_by_block_rms(
     """
     parts = ArraySplit(axis_name)
 
-    def leaf(g, p, c):
+    def leaf(g, p, ctx):
         rms = safe_sqrt(parts.mean(jnp.mean(square(g)), g))
         # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
-    return build(Rule(leaf, by_leaf=True))
+    return build(Rule(leaf))
 
 
 @public(paper="arXiv:1211.5063")
@@ -86,15 +89,22 @@ def clip_by_global_norm(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    whole = ArraySplit(axis_name).norm_of_all
+    global_stat = ArraySplit(axis_name).norm_of_all
 
-    def once(shared, norm, extra):
+    def prepare(scalars, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
         return jnp.where(norm < max_norm, 1, factor), ()
 
     # A product, since a division would not be repeated in what reads the result: XLA
     # would write a clipped copy of the gradient.
-    return build(Rule(lambda g, p, c: (c * g,), once=once, whole=whole))
+    return build(
+        Rule(
+            lambda g, p, ctx: (ctx * g,),
+            prepare=prepare,
+            global_stat=global_stat,
+            elementwise=True,
+        )
+    )
 
 
 @explain_misuse
@@ -182,11 +192,11 @@ def adaptive_grad_clip(
     """
     parts = ArraySplit(axis_name)
 
-    def leaf(g, p, c):
+    def leaf(g, p, ctx):
         most = clipping * jnp.maximum(_unitwise_norm(p, axis, parts), eps)
         return (unitwise_clip(_unitwise_norm(g, axis, parts), most, g),)
 
-    return build(Rule(leaf, needs_params=True, by_leaf=True))
+    return build(Rule(leaf, needs_params=True))
 
 
 @explain_misuse

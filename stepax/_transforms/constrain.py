@@ -19,5 +19,5 @@ def keep_params_nonnegative() -> GradientTransformation:
 
     It comes last in a chain.  Negative parameters are moved to 0.
     """
-    leaf = lambda g, p, c: (jnp.where(p + g < 0, -p, g),)
-    return build(Rule(leaf, needs_params=True))
+    leaf = lambda g, p, ctx: (jnp.where(p + g < 0, -p, g),)
+    return build(Rule(leaf, needs_params=True, elementwise=True))

@@ -49,19 +49,24 @@ def add_decayed_weights(
         return masked(add_decayed_weights(weight_decay), mask)
     if callable(weight_decay):
 
-        def once(shared, total, extra):
-            (count,) = shared
+        def prepare(scalars, stat, extra):
+            (count,) = scalars
             return jnp.asarray(weight_decay(count)), (safe_increment(count),)
 
         rule = Rule(
-            lambda g, p, c: (g + c * p,),
+            lambda g, p, ctx: (g + ctx * p,),
             WeightDecaySchedule,
-            shared=COUNT,
-            once=once,
+            scalars=COUNT,
+            prepare=prepare,
             needs_params=True,
+            elementwise=True,
         )
     else:
-        rule = Rule(lambda g, p, c: (g + weight_decay * p,), needs_params=True)
+        rule = Rule(
+            lambda g, p, ctx: (g + weight_decay * p,),
+            needs_params=True,
+            elementwise=True,
+        )
     return build(rule)
 
 

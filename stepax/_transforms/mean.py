@@ -37,13 +37,13 @@ def ema(
     accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
     """
 
-    def leaf(g, p, c, mean):
+    def leaf(g, p, ctx, mean):
         mean = mix(mean, g, decay)
-        return (mean / c if debias else mean), mean
+        return (mean / ctx if debias else mean), mean
 
-    once = from_step(lambda t: bias_correction(decay, t) if debias else None)
+    prepare = from_step(lambda t: bias_correction(decay, t) if debias else None)
     slots = {"ema": Slot(dtype=accumulator_dtype)}
-    return build(Rule(leaf, EmaState, slots, COUNT, once))
+    return build(Rule(leaf, EmaState, slots, COUNT, prepare, elementwise=True))
 
 
 @optax_compatible
@@ -66,14 +66,16 @@ def apply_every(k: ArrayLike = 1) -> GradientTransformation:
     Raises a `ValueError` for a smaller one.
     """
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         period = jnp.asarray(k).astype(count.dtype)
         return (count == 0, count == period - 1), ((count + 1) % period,)
 
-    def leaf(g, p, c, grad_acc):
-        is_first, is_last = c
+    def leaf(g, p, ctx, grad_acc):
+        is_first, is_last = ctx
         grad_acc = jnp.where(is_first, 0, grad_acc) + g
         return jnp.where(is_last, grad_acc, 0), grad_acc
 
-    return build(Rule(leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, once))
+    return build(
+        Rule(leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, prepare, elementwise=True)
+    )

@@ -28,8 +28,8 @@ def zero_nans() -> GradientTransformation:
     Infinite numbers stay.
     """
 
-    def leaf(g, p, c, found_nan):
+    def leaf(g, p, ctx, found_nan):
         return jnp.where(jnp.isnan(g), 0, g), any_nan(g)
 
     flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
-    return build(Rule(leaf, ZeroNansState, {"found_nan": flag}, guard=True))
+    return build(Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True))

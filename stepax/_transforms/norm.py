@@ -44,13 +44,13 @@ def scale_by_trust_ratio(
     """
     parts = ArraySplit(axis_name)
 
-    def leaf(g, p, c):
+    def leaf(g, p, ctx):
         p_norm, g_norm = (floored_norm(x, min_norm, parts) for x in (p, g))
         is_zero = (p_norm == 0) | (g_norm == 0)
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
 
-    return build(Rule(leaf, needs_params=True, by_leaf=True))
+    return build(Rule(leaf, needs_params=True))
 
 
 @public()
@@ -64,8 +64,8 @@ def scale_by_param_block_norm(
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
     parts = ArraySplit(axis_name)
-    leaf = lambda g, p, c: (g * floored_norm(p, min_scale, parts),)
-    return build(Rule(leaf, needs_params=True, by_leaf=True))
+    leaf = lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),)
+    return build(Rule(leaf, needs_params=True))
 
 
 @public()
@@ -81,8 +81,8 @@ def scale_by_param_block_rms(
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
     parts = ArraySplit(axis_name)
-    leaf = lambda g, p, c: (g * floored_root_mean_square(p, min_scale, parts),)
-    return build(Rule(leaf, needs_params=True, by_leaf=True))
+    leaf = lambda g, p, ctx: (g * floored_root_mean_square(p, min_scale, parts),)
+    return build(Rule(leaf, needs_params=True))
 
 
 @public()
@@ -101,12 +101,19 @@ def normalize_by_update_norm(
     axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
         their `PartitionSpec`; without it, a part of an array is taken for the whole.
     """
-    whole = ArraySplit(axis_name).norm_of_all
+    global_stat = ArraySplit(axis_name).norm_of_all
 
-    def once(shared, norm, extra):
+    def prepare(scalars, norm, extra):
         return (norm + eps) / scale_factor, ()
 
-    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=whole))
+    return build(
+        Rule(
+            lambda g, p, ctx: (g / ctx,),
+            prepare=prepare,
+            global_stat=global_stat,
+            elementwise=True,
+        )
+    )
 
 
 @public(paper="arXiv:2004.01461")
@@ -116,9 +123,9 @@ def centralize() -> GradientTransformation:
     Arrays of fewer than two axes stay as they are.
     """
 
-    def leaf(g, p, c):
+    def leaf(g, p, ctx):
         if g.ndim < 2:
             return (g,)
         return (g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True),)
 
-    return build(Rule(leaf, by_leaf=True))
+    return build(Rule(leaf))

@@ -100,8 +100,8 @@ def reduce_on_plateau(
             "`reduce_on_plateau`: `rtol` and `atol` are both 0, expected one above 0"
         )
 
-    def once(shared, total, extra):
-        old = ReduceLROnPlateauState(*shared)
+    def prepare(scalars, stat, extra):
+        old = ReduceLROnPlateauState(*scalars)
         value = _scalar(extra["value"]).astype(old.avg_value.dtype)
         n = safe_increment(old.count)
         mean = (old.count * old.avg_value + value) / n
@@ -131,7 +131,11 @@ def reduce_on_plateau(
 
     leaf = lambda g, p, scale: (scale * g,)
     State, reads = ReduceLROnPlateauState, ("value",)
-    return build(Rule(leaf, State, shared=_SHARED, once=once, reads=reads))
+    return build(
+        Rule(
+            leaf, State, scalars=_SHARED, prepare=prepare, reads=reads, elementwise=True
+        )
+    )
 
 
 def _scalar(value):

@@ -50,7 +50,7 @@ def scale(step_size: ArrayLike) -> GradientTransformationExtraArgs:
 
     step_size: the factor.
     """
-    return build(Rule(lambda g, p, c: (step_size * g,)))
+    return build(Rule(lambda g, p, ctx: (step_size * g,), elementwise=True))
 
 
 @optax_compatible
@@ -67,14 +67,18 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs
     step_size_fn: from the number of steps taken before this one to the factor.
     """
 
-    def once(shared, total, extra):
-        (count,) = shared
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
         return jnp.asarray(step_size_fn(count)), (safe_increment(count),)
 
-    def leaf(g, p, c):
-        return (c * g,)
+    def leaf(g, p, ctx):
+        return (ctx * g,)
 
-    return build(Rule(leaf, ScaleByScheduleState, shared=COUNT, once=once))
+    return build(
+        Rule(
+            leaf, ScaleByScheduleState, scalars=COUNT, prepare=prepare, elementwise=True
+        )
+    )
 
 
 @public(ranges={"learning_rate": ANY})
@@ -98,4 +102,4 @@ def scale_by_learning_rate(
 @public()
 def scale_by_sign() -> GradientTransformation:
     """Keep the sign: u = sign(g)."""
-    return build(Rule(lambda g, p, c: (jnp.sign(g),)))
+    return build(Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True))

@@ -98,8 +98,8 @@ def _averaging(
         alike = (d == 1) | (t == 1)
         return jnp.where(alike, 1 / t, (1 - d) / bias_correction(d, t))
 
-    def once(shared, total, extra):
-        count = safe_increment(*shared)
+    def prepare(scalars, stat, extra):
+        count = safe_increment(*scalars)
         since = count - start
         t = jnp.maximum(since // every, 1).astype(float)
         w = jnp.where(since % every == 0, weight(t), 0)
@@ -111,7 +111,9 @@ def _averaging(
 
     make = _wide_copy if dtype is None else copy_of
     slots = {"average": Slot(make, dtype, is_slow=True)}
-    return build(Rule(leaf, _Average, slots, COUNT, once, needs_params=True))
+    return build(
+        Rule(leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    )
 
 
 def _wide_copy(p):

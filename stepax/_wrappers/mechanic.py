@@ -81,13 +81,13 @@ def _tune_scale(
         """Δ: the sum of the updates so far, with the sign of gradients."""
         return (x0 - p) / (jnp.sum(s) + eps)
 
-    def total(u, p, shared, x0, g):
-        delta = way(p, start(p, x0, shared[0]), shared[-1])
+    def leaf_stat(u, p, shared, x0, g):
+        delta = way(p, start(p, x0, scalars[0]), scalars[-1])
         return dot(delta, g), dot(delta, p), jnp.sum(square(g)), jnp.sum(square(p))
 
-    def once(shared, total, extra):
-        count, r, m, v, s = shared
-        delta_g, delta_p, g_square, p_square = sums(total, 4)
+    def prepare(scalars, stat, extra):
+        count, r, m, v, s = scalars
+        delta_g, delta_p, g_square, p_square = sums(stat, 4)
         decay = value_at(weight_decay, count) * jnp.sum(s) * safe_sqrt(g_square)
         h = delta_g + decay / (safe_sqrt(p_square) + eps) * delta_p
         betas = jnp.asarray(1 - 10.0 ** -np.arange(1.0, num_betas + 1), s.dtype)
@@ -98,13 +98,13 @@ def _tune_scale(
         new = (s_init * m / num_betas + jnp.maximum(r, 0)) / (safe_sqrt(v) + eps)
         return (count, s, jnp.sum(new)), (safe_increment(count), r, m, v, new)
 
-    def leaf(u, p, c, x0, g):
-        count, s, scale = c
+    def leaf(u, p, ctx, x0, g):
+        count, s, scale = ctx
         x0 = start(p, x0, count)
         return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
 
     zeros = real_scalar(shape=(num_betas,))
-    shared = {
+    scalars = {
         **COUNT,
         "r": zeros,
         "m": zeros,
@@ -112,7 +112,18 @@ def _tune_scale(
         "s": real_scalar(s_init, (num_betas,)),
     }
     slots = {"x0": START, "gradients": Slot()}
-    return build(Rule(leaf, _Tuned, slots, shared, once, total, needs_params=True))
+    return build(
+        Rule(
+            leaf,
+            _Tuned,
+            slots,
+            scalars,
+            prepare,
+            leaf_stat,
+            needs_params=True,
+            elementwise=True,
+        )
+    )
 
 
 @public("wrapper", paper="arXiv:2306.00144")

@@ -223,13 +223,15 @@ multi_transform = partition
 @public()
 def identity() -> GradientTransformationExtraArgs:
     """Leave the updates as they are: u = g."""
-    return build(Rule(None))
+    return build(Rule(None, elementwise=True))
 
 
 @public()
 def set_to_zero() -> GradientTransformation:
     """Replace the updates by zeros, whatever they are: u = 0."""
-    return build(Rule(lambda g, p, c: (jnp.zeros_like(g),), EmptyState))
+    return build(
+        Rule(lambda g, p, ctx: (jnp.zeros_like(g),), EmptyState, elementwise=True)
+    )
 
 
 @public()

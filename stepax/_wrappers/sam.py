@@ -47,10 +47,17 @@ def normalize() -> GradientTransformation:
     ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
     """
 
-    def once(shared, norm, extra):
+    def prepare(scalars, norm, extra):
         return jnp.where(norm == 0, 1, norm), ()
 
-    return build(Rule(lambda g, p, c: (g / c,), once=once, whole=reduce.norm))
+    return build(
+        Rule(
+            lambda g, p, ctx: (g / ctx,),
+            prepare=prepare,
+            global_stat=reduce.norm,
+            elementwise=True,
+        )
+    )
 
 
 @optax_compatible

@@ -168,18 +168,20 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
     if accumulation_steps == 1:
         return identity()
 
-    def once(shared, total, extra):
-        n, is_last = next_step(shared[0], accumulation_steps)
+    def prepare(scalars, stat, extra):
+        n, is_last = next_step(scalars[0], accumulation_steps)
         return (n, is_last), (jnp.where(is_last, 0, n), is_last)
 
-    def leaf(g, p, c, avg):
-        n, is_last = c
+    def leaf(g, p, ctx, avg):
+        n, is_last = ctx
         avg = avg + (g - avg) / n
         return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
 
-    shared = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
+    scalars = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
     slots = {"avg_grad": Slot(wide_zeros)}
-    return build(Rule(leaf, AccumulateAvgUpdatesState, slots, shared, once))
+    return build(
+        Rule(leaf, AccumulateAvgUpdatesState, slots, scalars, prepare, elementwise=True)
+    )
 
 
 @explain_misuse

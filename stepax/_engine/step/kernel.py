@@ -61,7 +61,9 @@ class Pass:
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
             if not isinstance(flow, PackedGradients):
                 return self._run(flow, states, scopes, extra)
-            runs, reached = flow.runs(scopes, [rule.by_leaf for rule in self.rules])
+            runs, reached = flow.runs(
+                scopes, [not rule.elementwise for rule in self.rules]
+            )
             runs.accepted = flow.accepted
             new = self._run(runs, states, reached, extra)
             flow.close(runs)
@@ -159,7 +161,7 @@ class Pass:
         """What all leaves share, computed once a step."""
         cs, shared = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
-            old = tuple(getattr(state, k) for k in rule.shared)
+            old = tuple(getattr(state, k) for k in rule.scalars)
             for name in rule.reads:
                 if name not in extra:
                     raise TypeError(
@@ -167,25 +169,25 @@ class Pass:
                         f"call `update(updates, state, params, {name}=...)`"
                     )
             total = None
-            if rule.whole is not None:
+            if rule.global_stat is not None:
                 on_it = [
                     g for g, on in zip(flow.leaves, active, strict=True) if n in on
                 ]
-                total = rule.whole(on_it)
-            elif rule.total is not None:
+                total = rule.global_stat(on_it)
+            elif rule.leaf_stat is not None:
                 touched = [
                     (flow.leaves[i], ps[i], rows[i][on.index(n)])
                     for i, on in enumerate(active)
                     if n in on
                 ]
                 total = _sum(self.kernels.totals[n], touched, old, self.arrays[n])
-            c, new = rule.once(old, total, extra)
+            c, new = rule.prepare(old, total, extra)
             cs.append(c)
             new = [_keep(x, was) for x, was in zip(new, old, strict=True)]
             if flow.accepted is not None:
                 chosen = ft.partial(jnp.where, flow.accepted)
                 new = jax.tree.map(chosen, new, list(old))
-            shared.append(dict(zip(rule.shared, new, strict=True)))
+            shared.append(dict(zip(rule.scalars, new, strict=True)))
         return cs, shared
 
     def _leaf(self, i, on, flow, p, cs, rows, columns):
@@ -328,4 +330,4 @@ def _total(source, g, p, shared, slots, arrays):
     rule = source.pour(precision.widen(arrays, wide))
     was = [s.decode(x) for s, x in zip(rule.slots.values(), slots, strict=True)]
     g, p, shared, was = precision.widen((g, p, shared, was), wide)
-    return rule.total(g, p, shared, *was)
+    return rule.leaf_stat(g, p, shared, *was)

@@ -96,7 +96,7 @@ def _steps(node: Any) -> list:
             close()
             steps.append(Opaque(part))
             continue
-        if (part.total or part.whole) and any(rule.leaf for rule in rules):
+        if (part.leaf_stat or part.global_stat) and any(rule.leaf for rule in rules):
             close()  # it reads all leaves of what came before it
         rules.append(part)
         if part.batched:
@@ -163,7 +163,7 @@ def step_if(
     nothing; a branch would have to write out the updates.
     """
     node = part_of(tx)
-    is_simple = all(isinstance(x, Rule) and not x.by_leaf for x in parts(node))
+    is_simple = all(isinstance(x, Rule) and x.elementwise for x in parts(node))
     if not isinstance(accepted, Tracer) or not is_simple:
         step = lambda: tx.update(updates, state, params, **extra)
         return leafwise.branch_step(accepted, step, updates, state)
@@ -225,7 +225,7 @@ def _is_guarded(tx: Any) -> bool:
     passes_on = getattr(part, "passes_on", None)
     if passes_on is not None:
         return _is_guarded(passes_on[1]())
-    return isinstance(part, Rule) and part.guard
+    return isinstance(part, Rule) and part.sanitizes
 
 
 def _visit_guards(tx, state, visit, flow=None, scope=None) -> Any:
@@ -235,7 +235,7 @@ def _visit_guards(tx, state, visit, flow=None, scope=None) -> Any:
     """
     part = part_of(tx)
     if isinstance(part, Rule):
-        return visit(part, state, scope) if part.guard else state
+        return visit(part, state, scope) if part.sanitizes else state
     if not _is_guarded(part):
         return state
     if not isinstance(part, Composite):

@@ -86,18 +86,18 @@ def is_trainable(p: Any) -> bool:
     return not jnp.issubdtype(getattr(p, "dtype", jnp.float32), jax.dtypes.extended)
 
 
-def _only_count(shared, total, extra):
-    return None, tuple(map(safe_increment, shared))
+def _only_count(scalars, stat, extra):
+    return None, tuple(map(safe_increment, scalars))
 
 
 def from_step(f: Callable) -> Callable:
     """`once` for rules that need only the number of this step, which starts at 1."""
 
-    def once(shared, total, extra):
-        t = safe_increment(*shared)
+    def prepare(scalars, stat, extra):
+        t = safe_increment(*scalars)
         return f(t), (t,)
 
-    return once
+    return prepare
 
 
 def real_scalar(first: Any = 0.0, shape: tuple = ()) -> Callable:
@@ -143,20 +143,21 @@ class Rule:
     leaf: Callable | None
     State: type = EmptyState
     slots: dict[str, Slot] = field(default_factory=dict)
-    shared: dict[str, Callable] = field(default_factory=dict)
-    once: Callable = _only_count
-    total: Callable | None = None
-    whole: Callable | None = None
+    scalars: dict[str, Callable] = field(default_factory=dict)
+    prepare: Callable = _only_count
+    leaf_stat: Callable | None = None
+    global_stat: Callable | None = None
     batched: Any = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
-    by_leaf: bool = False
-    guard: bool = False
+    elementwise: bool = False
+    sanitizes: bool = False
     recipe: Any = None
     trains: str = ""
 
     def __post_init__(self):
-        self.by_leaf |= not all(slot.alike for slot in self.slots.values())
+        if self.elementwise and not all(slot.alike for slot in self.slots.values()):
+            raise ValueError(self.slots)
 
     @property
     def name(self) -> str:
@@ -165,14 +166,14 @@ class Rule:
     @property
     def keeps_gradients(self) -> bool:
         """Whether its slots are made of gradients, which flags of a guard are not."""
-        return bool(self.slots) and not self.guard
+        return bool(self.slots) and not self.sanitizes
 
     def pour(self, arrays: dict) -> "Rule":
         """The rule itself; a `Mould` makes one for given arrays."""
         return self
 
     def init(self, params: Any) -> Any:
-        if self.by_leaf and isinstance(params, Packed):
+        if not self.elementwise and isinstance(params, Packed):
             params = params.unpack()
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
 
@@ -181,12 +182,12 @@ class Rule:
                 slot.new(p) if is_trainable(p) else None for p in ps
             )
 
-        shared = {k: make(params) for k, make in self.shared.items()}
+        shared = {k: make(params) for k, make in self.scalars.items()}
         return self.State(**shared, **{k: column(s) for k, s in self.slots.items()})
 
     def check(self, state: Any) -> None:
         """Raise unless `state` is one of this rule's, or of Optax's of that name."""
-        wanted = (*self.shared, *self.slots)
+        wanted = (*self.scalars, *self.slots)
         fields = getattr(state, "_fields", None)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
