@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 import stepax.contrib
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 STEPS = 200

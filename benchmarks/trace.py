@@ -22,7 +22,7 @@ import stepax
 import stepax.contrib  # enters its optimizers into the registry
 from stepax._bench import cases, shapes
 from stepax._bench.shapes import is_shape
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 def narrow(layers: int) -> dict:

@@ -22,11 +22,11 @@ from jax.typing import ArrayLike
 
 from ._engine.arrays.precision import promote_freely
 from ._engine.base.protocol import Schedule as Schedule
-from ._engine.base.scheduled import scheduled
 from ._engine.base.stateful import (
     StatefulSchedule as StatefulSchedule,
     WrappedSchedule as WrappedSchedule,
 )
+from ._engine.factories.scheduled import scheduled
 from ._names import attributes
 from ._schedule_phases import corners, nonzero, phase, positive, scales_at
 from ._wrappers.inject import (

@@ -19,7 +19,7 @@ from flax.core import FrozenDict
 import stepax
 import stepax.contrib
 from stepax._engine.base.protocol import transformation
-from stepax._engine.base.registry import ROWS, Row
+from stepax._engine.factories.registry import ROWS, Row
 
 
 def ndim(p: Any) -> int:

@@ -56,7 +56,7 @@ def two_of_each(items):
 @pytest.fixture(autouse=True)
 def strict():
     """Mixed dtypes and mixed ranks are errors, in our code as in the tests."""
-    if os.environ.get("STEPAX_ROWS_OF", "stepax") != "stepax":
+    if os.environ.get("STEPAX_REPORTS_ON", "stepax") != "stepax":
         yield  # another library need not be as strict
         return
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):

@@ -12,8 +12,8 @@ from keywords import keywords
 
 import stepax
 from stepax._engine.arrays import moments
-from stepax._engine.base import ranges
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories import ranges
+from stepax._engine.factories.registry import ROWS
 
 
 NEAR_1 = 0.999999

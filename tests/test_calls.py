@@ -15,7 +15,7 @@ import pytest
 
 import stepax as typed
 import stepax.contrib
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 stepax: Any = typed  # to a type checker these calls are wrong, as they are meant to be

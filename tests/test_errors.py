@@ -111,10 +111,10 @@ def test_a_keyword_that_a_rule_reads():
     from stepax._engine.step.plan import build
     from stepax._engine.step.rule import Rule
 
-    def once(shared, total, extra):
-        return extra["value"], shared
+    def prepare(scalars, stat, extra):
+        return extra["value"], scalars
 
-    tx = build(Rule(lambda g, p, c: (c * g,), once=once, reads=("value",)))
+    tx = build(Rule(lambda g, p, ctx: (ctx * g,), prepare=prepare, reads=("value",)))
     with raises(TypeError, "`value`", "update\\(updates, state, params, value=...\\)"):
         tx.update(PARAMS, tx.init(PARAMS))
     u, _ = tx.update(PARAMS, tx.init(PARAMS), value=jnp.float32(2.0))

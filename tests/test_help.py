@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
 from stepax._names import _MODULES
 

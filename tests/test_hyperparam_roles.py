@@ -26,7 +26,7 @@ from injection import (
 )
 
 import stepax
-from stepax._engine.base.arguments import Call
+from stepax._engine.factories.arguments import Call
 
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import stepax as real_stepax
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 from stepax.interop.optax import installed, to_optax, to_stepax
 
 

@@ -30,7 +30,7 @@ from mask_forms import (
 from runs import compare, equal
 
 import stepax
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 FREEZE = {"a": False, "b": True}

@@ -12,7 +12,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 ROOT = Path(stepax.__file__).parent

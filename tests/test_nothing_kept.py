@@ -20,8 +20,8 @@ import stepax as typed
 import stepax.microbatching
 import stepax.perturbations
 import stepax.second_order
-from stepax._engine.base.arguments import _is_of_number
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.arguments import _is_of_number
+from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions import annotations
 
 

@@ -12,8 +12,8 @@ from cases import ARGUMENTS, make
 from keywords import keywords
 
 import stepax
-from stepax._engine.base.ranges import ANY, RANGES, Range
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.ranges import ANY, RANGES, Range
+from stepax._engine.factories.registry import ROWS
 
 
 X = jnp.ones(2)

@@ -21,7 +21,7 @@ from wrappers import WRAPPERS
 import stepax
 import stepax.contrib
 from stepax._engine.base.frozen import copy_containers
-from stepax._engine.base.recipe import recipe
+from stepax._engine.factories.recipe import recipe
 
 
 P = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}

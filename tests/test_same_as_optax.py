@@ -15,7 +15,7 @@ import optax
 import pytest
 
 import stepax._optimizers
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 for module in pkgutil.iter_modules(stepax._optimizers.__path__):

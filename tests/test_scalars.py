@@ -11,8 +11,8 @@ from cases import ARGUMENTS, make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.base.ranges import ANY, RANGES
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.ranges import ANY, RANGES
+from stepax._engine.factories.registry import ROWS
 
 
 def taken(kind: str) -> list:

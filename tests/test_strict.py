@@ -14,7 +14,7 @@ from runs import compare, equal, jitted, many, parameters
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 from stepax._engine.inspect.keywords import reads, strict as strictly
 from stepax._engine.step.plan import build
 from stepax._engine.step.rule import Rule
@@ -29,10 +29,10 @@ P = {"w": np.ones(2, np.float32)}
 def rule(*keywords):
     """A rule that multiplies by the keywords it reads."""
 
-    def once(shared, total, extra):
+    def prepare(scalars, stat, extra):
         return np.prod([extra[k] for k in keywords]), ()
 
-    return build(Rule(lambda g, p, c: (g * c,), once=once, reads=keywords))
+    return build(Rule(lambda g, p, ctx: (g * ctx,), prepare=prepare, reads=keywords))
 
 
 def closure(*keywords, takes_more=True):

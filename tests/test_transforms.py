@@ -12,7 +12,7 @@ import pytest
 from compare import assert_equal, assert_same_structure, leaves, random, run
 
 from stepax._engine.base.protocol import EmptyState, MaskedNode
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 from stepax._engine.step.rule import Rule
 from stepax._transforms import (
     constrain,
@@ -292,10 +292,10 @@ def test_imaginary_nan_is_replaced():
     assert state.found_nan
 
 
-def test_zero_nans_is_a_guard():
+def test_zero_nans_sanitizes():
     tx: Any = nans.zero_nans()
     node = tx.node
-    assert isinstance(node, Rule) and node.guard
+    assert isinstance(node, Rule) and node.sanitizes
 
 
 def test_parameters_stay_nonnegative():

@@ -17,7 +17,7 @@ from runs import close, equal
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 RATE, DECAY = 0.05, 0.1

@@ -12,7 +12,7 @@ from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
-from stepax._engine.base.registry import ROWS
+from stepax._engine.factories.registry import ROWS
 
 
 def parameters():

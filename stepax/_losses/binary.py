@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike
 
-from .._engine.base import ranges
+from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import fit, floats
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import nan_max, safe_sqrt
-from .._engine.base import ranges
+from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .cosine import unit
 from .inputs import Axis, fit, floats, normal_axes

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.base import ranges
+from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import check_same_shape, fit, floats
 

@@ -21,8 +21,8 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.ranges import AT_LEAST_0
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias

@@ -18,8 +18,8 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.ranges import AT_LEAST_0
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import REAL, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias

@@ -24,12 +24,12 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, real_scalar
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import value_at
-from .parameter_free import MEAN, decaying, dot, quotient, sums
+from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
 
 
 @optax_compatible

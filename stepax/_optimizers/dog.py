@@ -26,15 +26,15 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
 from .._transforms.decay import decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
+from .._wrappers.parameter_free import norm, quotient, sums
 from .._wrappers.partition import identity
-from .parameter_free import norm, quotient, sums
 
 
 DOG = "arXiv:2302.12022"

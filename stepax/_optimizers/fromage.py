@@ -13,7 +13,7 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.norm import scale_by_trust_ratio

@@ -34,8 +34,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import AT_LEAST_1
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_1
+from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, align
 from .._engine.step.rule import Slot, is_trainable
 from .._engine.trees import errors

@@ -12,7 +12,7 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.norm import scale_by_trust_ratio

@@ -35,8 +35,8 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     transformation,
 )
-from .._engine.base.ranges import AT_LEAST_1
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_1
+from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, align, has_no_gradient
 from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like

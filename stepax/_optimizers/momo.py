@@ -24,13 +24,13 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import product, scale, value_at
 from .._wrappers.chain import chain
-from .parameter_free import decaying, dot, quotient, sums
+from .._wrappers.parameter_free import decaying, dot, quotient, sums
 
 
 PAPER = "arXiv:2305.07583"

@@ -32,8 +32,8 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     is_none,
 )
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build

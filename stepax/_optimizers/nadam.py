@@ -17,8 +17,8 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
-from .._engine.base.ranges import AT_LEAST_0
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 

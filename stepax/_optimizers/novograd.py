@@ -20,8 +20,8 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.ranges import ANY
-from .._engine.base.registry import public
+from .._engine.factories.ranges import ANY
+from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot

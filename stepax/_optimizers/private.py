@@ -27,8 +27,8 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     transformation,
 )
-from .._engine.base.ranges import AT_LEAST_0, CAP
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0, CAP
+from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.trees import errors
 from .._transforms.clip import per_example_global_norm_clip

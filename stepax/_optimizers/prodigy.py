@@ -22,12 +22,12 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
 from .._transforms.scale import value_at
+from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
 from .dadapt import corrected_rate, scaled_decay
-from .parameter_free import MEAN, decaying, dot, quotient, sums
 
 
 @optax_compatible

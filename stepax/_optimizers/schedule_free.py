@@ -35,9 +35,9 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     require_transformation,
 )
-from .._engine.base.ranges import Range
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.ranges import Range
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, build

@@ -34,9 +34,9 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import AT_LEAST_0
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable

@@ -23,7 +23,7 @@ from .. import tree
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import abs_sq, norm2, safe_sqrt, upcast
 from .._engine.base.protocol import EmptyState, GradientTransformation
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.plan import build

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from .._engine.base.protocol import EmptyState, GradientTransformation
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 

@@ -9,8 +9,8 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import bias_correction, ema as mix
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
-from .._engine.base.ranges import MOMENTUM
-from .._engine.base.registry import public
+from .._engine.factories.ranges import MOMENTUM
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from .._engine.arrays.numerics import any_nan
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 

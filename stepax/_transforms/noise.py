@@ -18,7 +18,7 @@ from .. import tree
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformation, transformation
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.functions import deprecations
 from .._engine.functions.calls import level_of_user
 from .._engine.step.leafwise import map_gradients, require_floats

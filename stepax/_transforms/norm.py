@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.base.protocol import EmptyState, GradientTransformation
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.array_split import (
     ArraySplit,
     AxisName,

@@ -20,8 +20,8 @@ from jax.typing import ArrayLike
 from .._engine.arrays.numerics import safe_increment
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import GradientTransformationExtraArgs
-from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, real_scalar
 

@@ -18,9 +18,9 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     Schedule,
 )
-from .._engine.base.ranges import ANY
-from .._engine.base.registry import public
-from .._engine.base.scheduled import scheduled
+from .._engine.factories.ranges import ANY
+from .._engine.factories.registry import public
+from .._engine.factories.scheduled import scheduled
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import identity

@@ -10,7 +10,7 @@ from .._engine.base.protocol import (
     init_empty_state,
     transformation,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import map_gradients
 
 

@@ -29,7 +29,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.recipe import Recipe, recipe
+from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import (
     count_not_finite,

@@ -9,7 +9,7 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     require_transformation,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.plan import Composite, build
 from .._engine.trees import errors
 

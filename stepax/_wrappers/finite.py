@@ -15,8 +15,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import CAP, whole
-from .._engine.base.registry import public
+from .._engine.factories.ranges import CAP, whole
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import all_finite
 from .._engine.step.plan import step_if
 from .._engine.trees import errors

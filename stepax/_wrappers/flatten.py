@@ -19,7 +19,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.trees.pack import by_leaf
 from .._engine.trees.packed import split

@@ -17,7 +17,6 @@ from jax.typing import DTypeLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import scalar_dtype
-from .._engine.base.arguments import Call
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -25,8 +24,9 @@ from .._engine.base.protocol import (
     is_array,
     transformation,
 )
-from .._engine.base.recipe import recipe
 from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
+from .._engine.factories.arguments import Call
+from .._engine.factories.recipe import recipe
 from .._engine.functions import deprecations
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.originals import original

@@ -26,8 +26,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import AT_LEAST_1
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_1
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.trees import errors
 

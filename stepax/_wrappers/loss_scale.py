@@ -20,8 +20,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import all_finite, branch_step, map_gradients
 from .._engine.trees import errors
 

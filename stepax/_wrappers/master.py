@@ -19,7 +19,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors

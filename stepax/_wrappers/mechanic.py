@@ -28,14 +28,14 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, START, Rule, Slot, real_scalar
 from .._engine.trees import errors
-from .._optimizers.parameter_free import dot, sums
 from .._transforms.scale import value_at
+from .parameter_free import dot, sums
 
 
 @optax_compatible
@@ -81,7 +81,7 @@ def _tune_scale(
         """Δ: the sum of the updates so far, with the sign of gradients."""
         return (x0 - p) / (jnp.sum(s) + eps)
 
-    def leaf_stat(u, p, shared, x0, g):
+    def leaf_stat(u, p, scalars, x0, g):
         delta = way(p, start(p, x0, scalars[0]), scalars[-1])
         return dot(delta, g), dot(delta, p), jnp.sum(square(g)), jnp.sum(square(p))
 

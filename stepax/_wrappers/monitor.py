@@ -28,8 +28,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.recipe import recipe
-from .._engine.base.registry import public
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors
 from .._transforms.mean import ema

@@ -19,7 +19,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.gradients import Labels, LeafMask, Scope
 from .._engine.step.plan import Composite, build
 from .._engine.step.rule import Rule

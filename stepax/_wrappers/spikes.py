@@ -23,8 +23,8 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
-from .._engine.base.registry import public
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
+from .._engine.factories.registry import public
 from .._engine.step.plan import step_if
 from .._engine.trees import errors
 from .._engine.trees.errors import describe

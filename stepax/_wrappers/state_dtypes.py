@@ -16,7 +16,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.base.registry import public
+from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.trees.search import parts_like_params

@@ -32,7 +32,7 @@ from .._engine.base.protocol import (
     init_empty_state,
     transformation,
 )
-from .._engine.base.recipe import recipe
+from .._engine.factories.recipe import recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import Slot, is_trainable
 from .._wrappers.chain import chain

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import stepax.contrib  # noqa: F401  (its factories are in the registry then)
 from fuzz.trees import trees_of
-from stepax._engine.base.registry import ROWS, Row
+from stepax._engine.factories.registry import ROWS, Row
 
 
 FLAG = ["True", "False"]

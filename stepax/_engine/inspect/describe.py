@@ -20,7 +20,7 @@ from ..base.protocol import (
     partition_arrays,
     require_transformation,
 )
-from ..base.scheduled import MadeSchedule
+from ..factories.scheduled import MadeSchedule
 from ..functions.calls import explain_misuse
 from ..step.gradients import Gradients
 from ..trees import selection

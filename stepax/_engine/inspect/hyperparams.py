@@ -10,13 +10,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..base.arguments import Call
 from ..base.protocol import (
     GradientTransformation,
     OptState,
     Schedule,
     require_transformation,
 )
+from ..factories.arguments import Call
 from ..functions.calls import explain_misuse
 from ..trees.paths import join
 from ..trees.search import open_node

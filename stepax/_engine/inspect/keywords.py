@@ -17,7 +17,7 @@ from ..base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from ..base.recipe import recipe
+from ..factories.recipe import recipe
 from ..step.plan import parts
 from ..step.rule import Rule
 

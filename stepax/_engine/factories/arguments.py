@@ -15,18 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.protocol import (
+    GradientTransformationExtraArgs,
+    is_array,
+    with_extra_args_support,
+)
+from ..base.stateful import StatefulSchedule
 from ..functions import annotations, calls
 from ..functions.annotations import Hint, members
 from ..trees import selection
 from . import registry
 from .argument_checks import require_array, returned_by, scalar, unchecked
-from .protocol import (
-    GradientTransformationExtraArgs,
-    is_array,
-    with_extra_args_support,
-)
 from .ranges import RANGES
-from .stateful import StatefulSchedule
 
 
 _REALS = (float, np.number, np.floating)

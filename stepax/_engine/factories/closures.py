@@ -16,8 +16,8 @@ from typing import Any
 
 import jax
 
-from .frozen import frozen
-from .protocol import GradientTransformation, ScalarOrSchedule, Schedule
+from ..base.frozen import frozen
+from ..base.protocol import GradientTransformation, ScalarOrSchedule, Schedule
 
 
 @dataclass(frozen=True)

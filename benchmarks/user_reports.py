@@ -1,8 +1,8 @@
 """What users of Optax report and ask for, row by row, on Stepax and on Optax.
 
-Run it with `python benchmarks/rows.py`; `--markdown FILE` also writes the table.
+Run it with `python benchmarks/user_reports.py`; `--markdown FILE` also writes the table.
 
-The tests in `tests/rows` run twice, once on each library.  Each says whether Optax
+The tests in `tests/user_reports` run twice, once on each library.  Each says whether Optax
 0.2.8 passes it, in all its cases, or fails it, in one or more.  A test that Optax
 passes although it says otherwise shows nothing, so that is an error here, as is one
 that Stepax fails.
@@ -22,7 +22,7 @@ from rich.table import Table
 
 
 ROOT = Path(__file__).parents[1]
-ROWS = ROOT / "tests" / "rows"
+ROWS = ROOT / "tests" / "user_reports"
 
 
 def run(library, jobs, more):
@@ -31,7 +31,7 @@ def run(library, jobs, more):
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", ROWS, "-q", "-n", jobs]
         command += ["--junitxml", report, "-W", "ignore", *more]
-        own = {"STEPAX_ROWS_OF": library}
+        own = {"STEPAX_REPORTS_ON": library}
         print(f"running the tests on {library}", flush=True)
         subprocess.run(
             list(map(str, command)),

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.protocol import Transformation
 from ..functions import annotations
 from ..functions.signatures import signature
-from .protocol import Transformation
 from .ranges import ANY, RANGES, Range
 
 

@@ -1,6 +1,6 @@
 """The library that the tests of this folder run on: Stepax, or one to compare it with.
 
-`STEPAX_ROWS_OF=optax` runs them on Optax, which `benchmarks/rows.py` does to show that
+`STEPAX_REPORTS_ON=optax` runs them on Optax, which `benchmarks/user_reports.py` does to show that
 each of them finds what users report.  Tests take the library from here as `optax`, and
 look names up when they run, because Optax lacks some.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import cases
 
 
-NAME = os.environ.get("STEPAX_ROWS_OF", "stepax")
+NAME = os.environ.get("STEPAX_REPORTS_ON", "stepax")
 optax: Any = importlib.import_module(NAME)
 importlib.import_module(f"{NAME}.contrib")
 

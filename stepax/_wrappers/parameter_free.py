@@ -21,7 +21,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.step.rule import Slot, is_trainable
 from .._engine.trees import reduce
-from .._wrappers.partition import masked
+from .partition import masked
 
 
 def sums(total: Any, size: int) -> Any:

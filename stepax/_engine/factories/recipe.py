@@ -10,13 +10,13 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from ..base.frozen import copy_containers, frozen
+from ..base.protocol import Transformation, marked, transformation
 from ..functions import calls, deprecations
 from ..step.plan import part_of, parts
 from ..step.rule import Rule
 from .argument_checks import ArgumentChecks, unchecked
 from .closures import Made, functions
-from .frozen import copy_containers, frozen
-from .protocol import Transformation, marked, transformation
 from .ranges import Range
 
 

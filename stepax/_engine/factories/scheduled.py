@@ -6,9 +6,9 @@ from typing import Any, ParamSpec, cast
 
 from jax.typing import ArrayLike
 
+from ..base.frozen import copy_containers
+from ..base.protocol import Schedule
 from ..functions import calls, signatures
-from .frozen import copy_containers
-from .protocol import Schedule
 from .recipe import Recipe
 
 
