@@ -1,9 +1,10 @@
 """What users of Optax report and ask for, row by row, on Stepax and on Optax.
 
-Run it with `python benchmarks/user_reports.py`; `--markdown FILE` also writes the table.
+Run it with `python benchmarks/user_reports.py`; `--markdown FILE` also writes the
+table.
 
-The tests in `tests/user_reports` run twice, once on each library.  Each says whether Optax
-0.2.8 passes it, in all its cases, or fails it, in one or more.  A test that Optax
+The tests in `tests/user_reports` run twice, once on each library.  Each says whether
+Optax 0.2.8 passes it, in all its cases, or fails it, in one or more.  A test that Optax
 passes although it says otherwise shows nothing, so that is an error here, as is one
 that Stepax fails.
 """
