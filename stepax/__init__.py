@@ -394,8 +394,8 @@ _NAMES_LATER = {
     "MinimizeResult": "_minimize.result",
     "MinimizeStatus": "_minimize.result",
     "Tolerances": "_minimize.stop",
-    "describe": "_engine.describe",
-    "hyperparams": "_engine.values",
+    "describe": "_engine.inspect.describe",
+    "hyperparams": "_engine.inspect.hyperparams",
     "minimize": "_minimize.driver",
 }
 _MOVED = (
