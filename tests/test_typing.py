@@ -1,5 +1,10 @@
-"""Trees of any class type-check as parameters; a type checker reads this file, too."""
+"""What a type checker says of users' programs; it reads this file, too."""
 
+import json
+import os
+import runpy
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -7,7 +12,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from pages import ROOT, blocks
 
 import stepax
 
@@ -74,3 +81,62 @@ def test_what_is_returned_has_a_type():
     numbers: dict[str, Any] = stepax.hyperparams(tx, state)
     moved: stepax.tree.Migration = stepax.tree.migrate(state, state)
     assert norm > 0 and numbers and moved.fresh == ()
+
+
+SCRIPT = (ROOT / "tests/user_script.py").read_text()
+PAGES = ["README.md", *(f"docs/{x}.md" for x in ("guide", "hyperparameters"))]
+PROGRAMS = {"user_script": SCRIPT} | {x: "\n".join(blocks(x)) for x in PAGES}
+WRONG = {
+    "a name that there is not": "import stepax\nstepax.adamww(1e-3)",
+    "a name in a submodule": "import stepax\nstepax.contrib.adamw(1e-3)",
+    "an argument that there is not": "import stepax\nstepax.adamw(1e-3, beta1=0.9)",
+    "a rate that is a string": "import stepax\nstepax.sgd('0.1')",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, list[str]]:
+    """What pyright says of each program; one process reads them all."""
+    folder = tmp_path_factory.mktemp("programs")
+    config = {"extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    names = {f"program_{i}.py": x for i, x in enumerate(PROGRAMS | WRONG)}
+    for file, name in names.items():
+        (folder / file).write_text((PROGRAMS | WRONG)[name])
+    command = ["-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True
+    )
+    result = json.loads(done.stdout)
+    assert result["summary"]["filesAnalyzed"] == len(names)
+    messages = {name: [] for name in names.values()}
+    for x in result["generalDiagnostics"]:
+        line = x["range"]["start"]["line"] + 1
+        messages[names[os.path.basename(x["file"])]] += [f"{line}: {x['message']}"]
+    return messages
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_type_checker_finds_nothing_in_a_right_program(name, found):
+    assert len(PROGRAMS[name].splitlines()) > 20
+    assert found[name] == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_type_checker_finds_what_is_wrong(name, found):
+    assert len(found[name]) == 1
+
+
+def test_the_script_of_a_user_gives_what_it_gave_with_optax(tmp_path, capsys):
+    theirs = tmp_path / "theirs.py"
+    theirs.write_text(SCRIPT.replace("import stepax as", "import optax as"))
+    theirs.write_text(theirs.read_text().replace("from stepax", "from optax"))
+    run = lambda path: runpy.run_path(str(path))["trained"]
+    # As users have it.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        ours, theirs = run(ROOT / "tests/user_script.py"), run(theirs)
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        # XLA fuses the two programs differently: some ulps in each of five steps.
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
