@@ -348,7 +348,7 @@ def allclose(
 
 @explain_misuse
 def global_norm(updates: Any) -> jax.Array:
-    """The Euclidean norm of a tree; the former name of `norm`.
+    """The Euclidean norm of a tree; deprecated name of `norm`.
 
     updates: a tree of arrays or numbers.
     """

@@ -1,4 +1,4 @@
-"""Means that stand still in bfloat16: `describe` warns, and what it advises helps."""
+"""Means that stop changing in bfloat16: `describe` warns, and what it advises helps."""
 
 import inspect
 import re
@@ -92,9 +92,9 @@ def test_what_is_advised_mends_it(name):
 
 
 def said(row):
-    """The slots that a docstring says stand still."""
+    """The slots that a docstring says stop changing."""
     text = " ".join((inspect.getdoc(row.factory) or "").split())
-    found = re.search(r"In bfloat16 ((?:`\w+`(?:, | and )?)+) stands? still", text)
+    found = re.search(r"In bfloat16 ((?:`\w+`(?:, | and )?)+) stops? changing", text)
     return set(re.findall(r"`(\w+)`", found[1])) if found else set()
 
 

@@ -1,13 +1,13 @@
-"""ACProp: divide the gradient by the surprise of the gradients before it.
+"""ACProp: divide the gradient by the RMS surprise of the preceding gradients.
 
 Zhuang et al., 2021, Momentum Centering and Asynchronous Update for Adaptive Gradient
 Methods (arXiv:2110.05454), Algorithm 1.
 
-Differences from the paper, as in Optax: the surprise is that over the mean before g is
-part of it, unless `center_late`; `nu` is corrected for its zero start, and the first
-step is the gradient itself.  Difference from Optax: so is the first step of a
-coordinate whose gradients were all 0 until then, as that of a rare word.  Optax divides
-it by sqrt(eps_root), for a step that is 10^5 times too long.
+Differences from the paper, as in Optax: the surprise |g - mu|² uses the EMA before it
+includes g, unless `center_late`; `nu` is bias-corrected; the first update is the
+gradient itself.  Difference from Optax: the same holds for the first nonzero gradient
+of a coordinate, such as the embedding of a rare word.  Optax divides it by
+sqrt(eps_root), which makes the step 10^5 times too long.
 """
 
 import jax.numpy as jnp
@@ -39,19 +39,19 @@ def scale_by_acprop(
     *,
     center_late: bool = False,
 ) -> GradientTransformation:
-    """Divide by the root of the mean squared surprise, as it was one step before.
+    """Divide by the RMS surprise as of the previous step.
 
-        u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) as long as mu = 0
+        u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) while mu = 0
         nu = b2 nu + (1 - b2) |g - mu|² + eps_root
         mu = b1 mu + (1 - b1) g
 
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
-    center_late: whether nu gets |g - mu|² of the new mean, as in the paper.
+    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
+    center_late: whether `nu` uses |g - mu|² with the new mu, as in the paper.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    # What `nu` comes to without any gradient.
+    # The value of `nu` when all gradients are zero.
     nothing = eps_root / one_minus(b2)
 
     def leaf(g, p, c2, mu, nu):
@@ -62,7 +62,7 @@ def scale_by_acprop(
         return u, new, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    # At the first step nothing is divided by it.
+    # The first step does not divide by it.
     prepare = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
     return build(
         Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
@@ -86,13 +86,13 @@ def acprop(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    center_late: whether `nu` gets |g - mu|² of the new mean, as in the paper.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    center_late: whether `nu` uses |g - mu|² with the new mu, as in the paper.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),

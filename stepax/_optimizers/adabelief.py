@@ -1,4 +1,4 @@
-"""AdaBelief: long steps where the gradient is as expected, short ones where it is not.
+"""AdaBelief: long steps where the gradient is as predicted, short steps elsewhere.
 
 Zhuang et al., 2020, AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
 Gradients (arXiv:2010.07468), Algorithm 2.
@@ -30,7 +30,7 @@ from .._wrappers.chain import chain
 class ScaleByBeliefState(NamedTuple):
     """count: steps taken.
 
-    mu: mean of g.  nu: mean of |g - mu|².  Both shaped as the parameters.
+    mu: EMA of g.  nu: EMA of |g - mu|².  Both shaped like the parameters.
     """
 
     count: jax.Array
@@ -47,17 +47,17 @@ def scale_by_belief(
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
-    """Divide the mean gradient by the root of its mean squared surprise.
+    """Divide the EMA of g by the root of the EMA of the squared surprise |g - mu|².
 
         mu = b1 mu + (1 - b1) g
         nu = b2 nu + (1 - b2) |g - mu|² + eps_root
         u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t)) + eps)
 
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
-    nesterov: whether to look one step ahead with the mean.
+    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -90,13 +90,13 @@ def adabelief(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of g and |g - mu|², in [0, 1].
-    eps, eps_root: added to the root, and to `nu` at each step; at least 0.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of g and |g - mu|², in [0, 1].
+    eps, eps_root: added to the square root, and to `nu` at each step; at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov),

@@ -1,4 +1,4 @@
-"""Adadelta: the ratio of the sizes of past updates and gradients.
+"""Adadelta: scale gradients by the ratio of past updates to past gradients.
 
 Zeiler, 2012, ADADELTA: An Adaptive Learning Rate Method (arXiv:1212.5701), Algorithm 1.
 """
@@ -27,7 +27,7 @@ from .._wrappers.partition import identity
 
 @optax_compatible
 class ScaleByAdaDeltaState(NamedTuple):
-    """e_g, e_x: means of |g|² and of |u|², shaped as the parameters."""
+    """e_g, e_x: EMAs of |g|² and of |u|², shaped like the parameters."""
 
     e_g: Any
     e_x: Any
@@ -37,16 +37,16 @@ class ScaleByAdaDeltaState(NamedTuple):
 def scale_by_adadelta(
     rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6
 ) -> GradientTransformation:
-    """Give the gradient the size that updates had.
+    """Rescale the gradient to the RMS of past updates.
 
         e_g = rho e_g + (1 - rho) |g|²
         u = sqrt(e_x + eps) / sqrt(e_g + eps) g
         e_x = rho e_x + (1 - rho) |u|²
 
-    rho: decay of both means, in [0, 1].
-    eps: added inside the roots, above 0; the first update has its size.
+    rho: decay rate of both EMAs, in [0, 1].
+    eps: added inside both square roots, above 0; it sets the size of the first update.
 
-    In bfloat16 `e_g` and `e_x` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, e_g, e_x):
@@ -69,16 +69,16 @@ def adadelta(
 ) -> GradientTransformationExtraArgs:
     """Adadelta: p = p - learning_rate u, with u of `scale_by_adadelta`.
 
-    The weights decay by way of the gradient, which is g + weight_decay p.
+    Weight decay is added to the gradient: g + weight_decay p.
 
-    learning_rate: a number, or a schedule of the step; 1 is that of the paper.  With
-        `None` the updates are u itself, as in Optax, and have to be subtracted.
-    rho: decay of the means of |g|² and |u|², in [0, 1].
-    eps: added inside both roots, above 0; the first update has its size.
-    weight_decay: a number at least 0, or a schedule of the step.
+    learning_rate: a scalar or a schedule; 1 in the paper.  With `None` the updates are
+        u itself, as in Optax, and have to be subtracted.
+    rho: decay rate of the EMAs of |g|² and |u|², in [0, 1].
+    eps: added inside both square roots, above 0; it sets the size of the first update.
+    weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `e_g` and `e_x` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
     """
     is_bare = learning_rate is None
     return chain(

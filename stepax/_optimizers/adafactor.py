@@ -1,9 +1,9 @@
-"""Adafactor: Adam's denominator in the memory of two vectors for each matrix.
+"""Adafactor: Adam's denominator, stored as two vectors per matrix.
 
 Shazeer and Stern, 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost
 (arXiv:1804.04235), Algorithms 4 and 5.
 
-Differences from Optax: steps before `step_offset` count as the first one.
+Difference from Optax: steps before `step_offset` count as the first one.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ from .._wrappers.chain import chain
 class FactoredState(NamedTuple):
     """count: steps taken.
 
-    v_row, v_col: means of |g|² over the longest axis, and over the second longest.
-    v: mean of |g|² itself, shaped as the parameter, where it is not factored.
-    Those that a parameter does not need have the shape (1,).
+    v_row, v_col: EMAs of |g|² averaged over the longest and the second longest axis.
+    v: EMA of |g|², shaped like the parameter, where it is not factored.
+    Those that a parameter does not need have shape (1,).
     """
 
     count: jax.Array
@@ -51,7 +51,7 @@ class FactoredState(NamedTuple):
 
 
 def _decay_rate_pow(i: ArrayLike, exponent: ArrayLike = 0.8) -> jax.Array:
-    """1 - (i + 1)^-exponent, for i steps taken."""
+    """1 - (i + 1)^-exponent after i steps."""
     t = jnp.asarray(i, jnp.float32) + 1
     return 1 - t ** -jnp.asarray(exponent, t.dtype)
 
@@ -67,28 +67,29 @@ def scale_by_factored_rms(
     *,
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Divide by the root of a mean square that is a product of row and column means.
+    """Divide by the root of a factored EMA of |g|²: row means times column means.
 
         b = decay_rate_fn(t, decay_rate),   1 - (t + 1)^-decay_rate by default
         v_row = b v_row + (1 - b) mean_row(|g|² + epsilon),   v_col alike
         u = g / sqrt(v_row v_col / mean(v_row))
 
-    factored: whether to factor; else, and for smaller arrays, v is kept as it is.
+    factored: whether to factor; otherwise, and for small arrays, v is stored in full.
     decay_rate: exponent of the decay, in (0, 1).
-    step_offset: steps to subtract from t, which starts at 0.
-    min_dim_size_to_factor: an array is factored if two of its axes are as long.
+    step_offset: number of steps to subtract from t, which starts at 0.
+    min_dim_size_to_factor: an array is factored if two of its axes are at least this
+        long.
     epsilon: added to |g|², above 0.
-    decay_rate_fn: from t and `decay_rate` to the decay of the means.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    decay_rate_fn: maps t and `decay_rate` to the decay rate b.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `clip_by_block_rms`.
 
-    In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
+    In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
     `with_state_dtypes`.
     """
     parts = ArraySplit(axis_name)
 
     def axes(shape):
-        """The two longest axes, the longest last; `None` if one is too short."""
+        """The two longest axes, the longest last; `None` if either is too short."""
         order = sorted(range(len(shape)), key=shape.__getitem__)[-2:]
         is_long = len(order) == 2 and shape[order[0]] >= min_dim_size_to_factor
         return tuple(order) if factored and is_long else None
@@ -119,7 +120,7 @@ def scale_by_factored_rms(
         return jnp.zeros(1, jnp.result_type(p))
 
     def mean(number):
-        """Zeros for the mean over one of the two longest axes, sharded as the rest."""
+        """Zeros for the mean over one of the two longest axes, sharded alike."""
 
         def make(p):
             pair = axes(parts.shape(p))
@@ -142,7 +143,7 @@ def scale_by_factored_rms(
 
 
 def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:
-    """`ema`, but added in the other order, as in Optax."""
+    """`ema` with the summands in Optax's order."""
     return decay * mean + (1 - decay) * x
 
 
@@ -164,31 +165,31 @@ def adafactor(
     weight_decay: ScalarOrSchedule | None = None,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the mean of
+    """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the EMA of
 
         learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)
 
     with u of `scale_by_factored_rms`, and rms(p) at least 1e-3.
 
-    learning_rate: a number, or a schedule of the step; 1 if `None`.
-    factored, min_dim_size_to_factor: whether to factor the mean square, and of which
-        arrays: those of which two axes are as long.
-    decay_rate, decay_offset: exponent of the decay, in (0, 1), and steps to subtract
-        from t in it.
+    learning_rate: a scalar or a schedule; 1 if `None`.
+    factored, min_dim_size_to_factor: whether to factor the EMA of |g|², and how long
+        two axes of an array must be for it.
+    decay_rate, decay_offset: exponent of the decay, in (0, 1), and the number of steps
+        to subtract from t in it.
     eps: added to |g|², above 0.
-    multiply_by_parameter_scale: whether there is a factor rms(p).
-    clipping_threshold: largest rms of u, at least 1; none if `None`.
-    momentum: decay of the mean, in [0, 1]; there is none if `None`.
-    dtype_momentum: stored dtype of the mean.
-    weight_decay, weight_decay_rate: factors of p, at least 0, or schedules of the step;
-        the second is not multiplied by the learning rate; no decay if `None`.
+    multiply_by_parameter_scale: whether to multiply by rms(p).
+    clipping_threshold: largest rms of u, at least 1; no clipping if `None`.
+    momentum: decay rate of the EMA m, in [0, 1]; no momentum if `None`.
+    dtype_momentum: storage dtype of m.
+    weight_decay, weight_decay_rate: factors of p, at least 0, or schedules; the second
+        is not multiplied by the learning rate; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
-    In bfloat16 `v`, `v_col` and `v_row` stand still: keep them wider by
+    In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
     `with_state_dtypes`.
 
-    Raises a `ValueError` for both kinds of decay.
+    Raises a `ValueError` if both `weight_decay` and `weight_decay_rate` are given.
     """
     if weight_decay is not None and weight_decay_rate is not None:
         raise ValueError(

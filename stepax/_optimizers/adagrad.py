@@ -3,7 +3,7 @@
 Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning and
 Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal.
 
-Differences from the paper, as in Optax: eps is added inside the root;
+Differences from the paper, as in Optax: eps is added inside the square root;
 `eps_in_sqrt=False` adds it to the root.
 """
 
@@ -35,7 +35,7 @@ PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
 
 @optax_compatible
 class ScaleByRssState(NamedTuple):
-    """sum_of_squares: of |g| over all steps, shaped as the parameters."""
+    """sum_of_squares: sum of |g|² over all steps, shaped like the parameters."""
 
     sum_of_squares: Any
 
@@ -53,11 +53,11 @@ def scale_by_rss(
         u = g / sqrt(s + eps),   0 where s = 0;  g / (sqrt(s) + eps)
             without `eps_in_sqrt`
 
-    initial_accumulator_value: first value of s, at least 0.
-    eps: added to s or to its root, at least 0.
-    eps_in_sqrt: to which of both.
+    initial_accumulator_value: initial value of s, at least 0.
+    eps: added to s or to its square root, at least 0.
+    eps_in_sqrt: whether `eps` is added to s rather than to its square root.
 
-    In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, s):
@@ -85,17 +85,17 @@ def adagrad(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdaGrad, with weight decay if asked for.
+    """AdaGrad, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    initial_accumulator_value: first value of the sum of squares, at least 0.
-    eps: added to the sum or to its root, at least 0.
-    eps_in_sqrt: whether `eps` is added to the sum, before the root is taken.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    initial_accumulator_value: initial value of the sum of squares, at least 0.
+    eps: added to the sum or to its square root, at least 0.
+    eps_in_sqrt: whether `eps` is added to the sum rather than to its square root.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `sum_of_squares` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),

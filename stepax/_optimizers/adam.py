@@ -4,7 +4,7 @@ Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980
 Algorithm 1; Loshchilov and Hutter, 2019 (arXiv:1711.05101); Dozat, 2016, Incorporating
 Nesterov Momentum into Adam.
 
-Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
+Difference from Dozat: `nu` is bias-corrected as in Adam, without his factor of b2.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from .nadam import scale_by_nadam
 
 @optax_compatible
 class ScaleByAdamState(NamedTuple):
-    """count: steps taken.  mu, nu: means of g and of |g|², shaped as the parameters."""
+    """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
     count: jax.Array
     mu: Any
@@ -50,17 +50,17 @@ def scale_by_adam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
-    """Divide the mean gradient by the root of the mean squared gradient.
+    """Divide the EMA of g by the root of the EMA of |g|².
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
         u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps: added to the root, at least 0.
-    eps_root: added inside the root; above 0 to differentiate through the update.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
-        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
-    nesterov: whether to look one step ahead with the mean.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps: added to the square root, at least 0.
+    eps_root: added inside the square root; above 0 to differentiate through the update.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    nesterov: whether to use Nesterov momentum.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -88,18 +88,18 @@ def adam(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam, with weight decay if asked for.
+    """Adam, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
@@ -126,14 +126,14 @@ def adamw(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
@@ -160,18 +160,18 @@ def nadam(
     weight_decay_mask: MaskOrFn = None,
     momentum_decay: ArrayLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam with Nesterov momentum: `adam` with another default.
+    """Adam with Nesterov momentum: `adam` with `nesterov=True` by default.
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    momentum_decay: for a momentum that grows, as PyTorch's does with 4e-3; see
-        `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
-    nesterov: whether to look one step ahead with the mean.
+    momentum_decay: makes the momentum increase with the step, as PyTorch does with
+        4e-3; see `scale_by_nadam`, which has neither `mu_dtype` nor `nesterov`.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     if momentum_decay is not None:
         return chain(
@@ -206,16 +206,16 @@ def nadamw(
     nesterov: bool = True,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam with Nesterov momentum and weight decay: `adamw` with another default.
+    """AdamW with Nesterov momentum: `adamw` with `nesterov=True` by default.
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

@@ -1,9 +1,9 @@
-"""Adam in the infinity norm, also with decoupled weight decay.
+"""Adam with the infinity norm, and with decoupled weight decay.
 
 Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980),
 Algorithm 2; Loshchilov and Hutter, 2019 (arXiv:1711.05101) for the decay.
 
-Differences from the paper: eps is added to |g|, so that nu is never zero.
+Difference from the paper: eps is added to |g|, so that nu is never zero.
 """
 
 import jax.numpy as jnp
@@ -29,16 +29,16 @@ from .adam import ScaleByAdamState
 def scale_by_adamax(
     b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-8
 ) -> GradientTransformation:
-    """Divide the mean gradient by the largest recent one.
+    """Divide the EMA of g by the largest recent |g|.
 
         mu = b1 mu + (1 - b1) g,   nu = max(|g| + eps, b2 nu)
         u = mu / (1 - b1^t) / nu
 
-    b1: decay of the mean of g, in [0, 1].
-    b2: how slowly a large gradient is forgotten, in [0, 1].
+    b1: decay rate of the EMA of g, in [0, 1].
+    b2: decay rate of the running maximum, in [0, 1].
     eps: added to |g|, above 0.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, c1, mu, nu):
@@ -63,17 +63,17 @@ def adamax(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdaMax, with weight decay if asked for.
+    """AdaMax, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1: decay of the mean of g, in [0, 1].
-    b2: how slowly a large gradient is forgotten, in [0, 1].
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1: decay rate of the EMA of g, in [0, 1].
+    b2: decay rate of the running maximum, in [0, 1].
     eps: added to |g|, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adamax(b1, b2, eps),
@@ -97,13 +97,13 @@ def adamaxw(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1: decay of the mean of g, in [0, 1].
-    b2: how slowly a large gradient is forgotten, in [0, 1].
+    learning_rate, weight_decay: scalars or schedules.
+    b1: decay rate of the EMA of g, in [0, 1].
+    b2: decay rate of the running maximum, in [0, 1].
     eps: added to |g|, above 0.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adamax(b1, b2, eps),

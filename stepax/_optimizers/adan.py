@@ -1,12 +1,12 @@
-"""Adan: Nesterov momentum from the difference of neighbouring gradients.
+"""Adan: Nesterov momentum from the difference of successive gradients.
 
 Xie, Zhou, Li, Lin and Yan, 2022, Adan: Adaptive Nesterov Momentum Algorithm for Faster
 Optimizing Deep Models (arXiv:2208.06677), Algorithm 1.
 
-Differences from the paper, as in Optax: b1, b2, b3 are 1 less those of the paper; the
-means are corrected for their zero start; the difference enters `n` and the update with
-the factor 1 - b2 rather than b2, which `change_factor=b2` gives; weight decay is added
-to the update.
+Differences from the paper, as in Optax: b1, b2 and b3 stand for 1 minus those of the
+paper; the EMAs are bias-corrected; the difference enters `n` and the update with the
+factor 1 - b2 rather than b2, which `change_factor=b2` gives; weight decay is added to
+the update.
 """
 
 from typing import Any, NamedTuple
@@ -34,9 +34,9 @@ from .._wrappers.chain import chain
 
 @optax_compatible
 class ScaleByAdanState(NamedTuple):
-    """m, v, n: means of g, of its change d, and of |g + c d|².
+    """m, v, n: EMAs of g, of its change d, and of |g + c d|².
 
-    g: the last gradient.  t: steps taken.  All but t are shaped as the parameters.
+    g: the last gradient.  t: steps taken.  All but t are shaped like the parameters.
     """
 
     m: Any
@@ -56,7 +56,7 @@ def scale_by_adan(
     *,
     change_factor: ArrayLike | None = None,
 ) -> GradientTransformation:
-    """Divide the mean gradient, one step ahead, by a root mean square.
+    """Divide the extrapolated EMA of g by the root of an EMA of squares.
 
         d = g - g_last,   0 at the first step
         m = b1 m + (1 - b1) g,   v = b2 v + (1 - b2) d
@@ -65,11 +65,11 @@ def scale_by_adan(
 
     with m' = m / (1 - b1^t), and so on, and c the `change_factor`.
 
-    b1, b2, b3: decay of the means, in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
+    b1, b2, b3: decay rates of the EMAs, in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
 
-    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
     ahead = 1 - b2 if change_factor is None else change_factor
 
@@ -109,13 +109,13 @@ def adan(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2, b3: decay of the means of g, of its change and of squares, in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    change_factor: how far to look ahead; 1 - b2 if `None`, b2 in the paper.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2, b3: decay rates of the EMAs of g, of its change and of squares, in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
 
-    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),

@@ -1,11 +1,11 @@
-"""AdEMAMix: Adam with a second mean that remembers much older gradients.
+"""AdEMAMix: Adam with a second, much slower EMA of the gradients.
 
 Pagliardini, Ablin and Grangier, 2024, The AdEMAMix Optimizer: Better, Faster, Older
 (arXiv:2409.03137), Algorithm 1.
 
-Differences from the paper: `alpha` and `b3` are constants by default; the paper warms
-both up, for which they may be schedules.  Difference from Optax: `mu_dtype` is that of
-`m1` and `m2` alone, since `nu` with its slow decay would stand still in bfloat16.
+Differences from the paper: `alpha` and `b3` are constants by default; pass schedules to
+warm both up as the paper does.  Difference from Optax: `mu_dtype` applies to `m1` and
+`m2` only, since `nu` with its slow decay would stop changing in bfloat16.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ PAPER = "arXiv:2409.03137"
 class ScaleByAdemamixState(NamedTuple):
     """count: steps taken.  count_m2: the same, for the schedules of `m2`.
 
-    m1, m2: fast and slow mean of g.  nu: mean of |g|².  All shaped as the parameters.
+    m1, m2: fast and slow EMA of g.  nu: EMA of |g|².  All shaped like the parameters.
     """
 
     count: jax.Array
@@ -57,19 +57,19 @@ def scale_by_ademamix(
     eps_root: ArrayLike = 0.0,
     mu_dtype: DTypeLike | None = None,
 ) -> GradientTransformation:
-    """Divide a mixture of two mean gradients by the root of the mean squared one.
+    """Divide a mixture of two EMAs of g by the root of the EMA of |g|².
 
         m1 = b1 m1 + (1 - b1) g,   m2 = b3 m2 + (1 - b3) g
         nu = b2 nu + (1 - b2) |g|²
         u = (m1 / (1 - b1^t) + alpha m2) / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    b3: decay of the slow mean, in [0, 1], near 1; or a schedule of the step.
-    alpha: weight of the slow mean, at least 0; or a schedule of the step.
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `m1` and `m2`; the parameter's if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    b3: decay rate of the slow EMA, in [0, 1], near 1; or a schedule.
+    alpha: weight of the slow EMA, at least 0; or a schedule.
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `m1` and `m2`; the parameter's if `None`.
 
-    In bfloat16 `m2` and `nu` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
     """
 
     slow: Any = b3, alpha
@@ -77,7 +77,7 @@ def scale_by_ademamix(
     def prepare(scalars, stat, extra):
         count, count_m2 = scalars
         t = safe_increment(count)
-        # Numbers stay outside: 1 - b3 is exact for those of Python.
+        # Python scalars are not traced, so that 1 - b3 is exact for them.
         now = [f(count_m2) if callable(f) else None for f in slow]
         c = bias_correction(b1, t), bias_correction(b2, t), now
         return c, (t, safe_increment(count_m2))
@@ -121,15 +121,15 @@ def ademamix(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    b3: decay of the slow mean, in [0, 1], near 1; or a schedule of the step.
-    alpha: weight of the slow mean, at least 0; or a schedule of the step.
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of both means of g; the parameter's if `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    b3: decay rate of the slow EMA, in [0, 1], near 1; or a schedule.
+    alpha: weight of the slow EMA, at least 0; or a schedule.
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of both EMAs of g; the parameter's if `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
 
-    In bfloat16 `m2` and `nu` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
     """
     return chain(
         scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),

@@ -1,10 +1,10 @@
-"""ADOPT: divide by the root of a mean square that has not seen this gradient.
+"""ADOPT: divide by the root of an EMA of |g|² that does not include this gradient.
 
 Taniguchi et al., 2024, ADOPT: Modified Adam Can Converge with Any beta2 with the
 Optimal Rate (arXiv:2411.02853), Algorithm 2, with the authors' clipping.
 
-Differences from the paper: the first step, which the paper takes before it counts, is
-an update of 0.
+Difference from the paper: the initialization of `nu`, which the paper does not count as
+a step, is the first step, with an update of 0.
 """
 
 from collections.abc import Callable
@@ -44,27 +44,27 @@ def scale_by_adopt(
     use_clipping: bool = True,
     clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
 ) -> GradientTransformation:
-    """Average gradients, each divided by the root of the mean square before it.
+    """Average gradients, each divided by the root of the preceding EMA of |g|².
 
         x = clip(g / max(sqrt(nu), eps), clip_value_fn(t - 1))
         mu = b1 mu + (1 - b1) x,   nu = b2 nu + (1 - b2) |g|²
         u = mu
 
-    At the first step nu = |g|² and u = 0.  Complex numbers are clipped in length.
+    At the first step nu = |g|² and u = 0.  Complex elements are clipped in modulus.
 
-    b1, b2: decay of the means of x and |g|², in [0, 1].
-    eps: lower bound of the root, at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
-        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
-    nesterov: whether to look one step ahead with the mean.
-    use_clipping: whether to clip; recommended where training starts.
-    clip_value_fn: from the number of steps taken to the bound, at least 0.
+    b1, b2: decay rates of the EMAs of x and |g|², in [0, 1].
+    eps: lower bound of the square root, at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    nesterov: whether to use Nesterov momentum.
+    use_clipping: whether to clip; recommended at the start of training.
+    clip_value_fn: maps the number of steps taken to the bound, at least 0.
     """
 
     def prepare(scalars, stat, extra):
         (count,) = scalars
         is_first = count == 0
-        # The mean starts at the second step, the mean square with all of the first.
+        # `mu` starts at the second step; `nu` starts as |g|² of the first.
         decays = jnp.where(is_first, 1, b1), jnp.where(is_first, 0, b2)
         bound = jnp.asarray(clip_value_fn(count)) if use_clipping else None
         return (is_first, *decays, bound), (safe_increment(count),)
@@ -83,7 +83,7 @@ def scale_by_adopt(
 
 
 def _clip(x, bound):
-    """`x`, no longer than `bound`."""
+    """`x` with a modulus of at most `bound`."""
     if not jnp.iscomplexobj(x):
         return jnp.clip(x, -bound, bound)
     length = safe_sqrt(square(x))
@@ -104,20 +104,20 @@ def adopt(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """ADOPT, with weight decay if asked for, also at the first step.
+    """ADOPT, with optional weight decay, which acts at the first step, too.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of the scaled g and of |g|², in [0, 1].
-    eps: lower bound of the root, at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of the scaled g and of |g|², in [0, 1].
+    eps: lower bound of the square root, at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
-    use_clipping: whether to clip; recommended where training starts.
-    clip_value_fn: from the number of steps taken to the bound, at least 0.
+    nesterov: whether to use Nesterov momentum.
+    use_clipping: whether to clip; recommended at the start of training.
+    clip_value_fn: maps the number of steps taken to the bound, at least 0.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(

@@ -1,10 +1,10 @@
-"""AMSGrad: Adam whose denominator never shrinks.
+"""AMSGrad: Adam with a denominator that never decreases.
 
 Reddi, Kale and Kumar, 2018, On the Convergence of Adam and Beyond (arXiv:1904.09237),
 Algorithm 2.
 
-Differences from the paper: the means are corrected for their zero start, as in Adam,
-and the maximum is taken of the corrected mean.  Both corrections can be turned off.
+Differences from the paper: the EMAs are bias-corrected, as in Adam, and the maximum is
+taken of the corrected `nu`.  Both corrections can be turned off.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +34,8 @@ from .._wrappers.chain import chain
 class ScaleByAmsgradState(NamedTuple):
     """count: steps taken.
 
-    mu, nu: means of g and of |g|², shaped as the parameters.
-    nu_max: the largest corrected `nu` so far, shaped as the parameters.
+    mu, nu: EMAs of g and of |g|², shaped like the parameters.
+    nu_max: largest bias-corrected `nu` so far, shaped like the parameters.
     """
 
     count: jax.Array
@@ -54,18 +54,18 @@ def scale_by_amsgrad(
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformation:
-    """Divide the mean gradient by the largest root mean square it ever had.
+    """Divide the EMA of g by the root of the largest EMA of |g|² so far.
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
         nu_max = max(nu_max, nu / (1 - b2^t))
         u = mu / (1 - b1^t) / (sqrt(nu_max + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
 
-    In bfloat16 `nu` and `nu_max` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
     """
 
     def corrections(t):
@@ -107,18 +107,18 @@ def amsgrad(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AMSGrad, with weight decay if asked for.
+    """AMSGrad, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     bias_correction_mu, bias_correction_nu: whether to divide by 1 - b1^t, 1 - b2^t.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `nu` and `nu_max` stand still: keep them wider by `with_state_dtypes`.
+    In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
     """
     return chain(
         scale_by_amsgrad(

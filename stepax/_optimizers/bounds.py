@@ -1,9 +1,9 @@
-"""Bounds of parameters: which leaf has which, and how to stay within them.
+"""Bounds on parameters: resolving them to leaves, and staying within them.
 
-Bounds are given as `select.resolve` takes labels: a number for all, a tree like the
-parameters or a prefix of it, or a mapping from patterns of paths; `None` is no bound.
-A bound is rounded to the dtype of its parameter, and that is what holds to the last
-bit.
+Bounds are given in the forms that `select.resolve` accepts for labels: a scalar for all
+parameters, a tree like the parameters or a prefix of it, or a mapping from path
+patterns; `None` means no bound.  A bound is rounded to the dtype of its parameter, and
+the rounded bound holds exactly.
 """
 
 import functools as ft
@@ -25,14 +25,14 @@ from .._linesearch.line import put
 
 
 class Box(NamedTuple):
-    """The bounds of some leaves, as lists of arrays that broadcast to these."""
+    """Lower and upper bounds of some leaves: lists of arrays that broadcast to them."""
 
     lower: list
     upper: list
 
 
 def box_of(lower: Any, upper: Any, flow: Gradients, live: list[int]) -> Box:
-    """The bounds of those leaves of a flow that move."""
+    """The bounds of the leaves that have a gradient."""
     treedef = jax.tree.structure(flow.whole_params, is_leaf=is_none)
     dtypes = [jnp.result_type(flow.params[i]) for i in live]
 
@@ -58,10 +58,10 @@ def _joined(labels: list, params: Packed, nothing: float) -> tuple:
 
 
 def clip(xs: list, box: Box) -> list:
-    """The nearest numbers within the bounds, with the derivative of `xs` itself.
+    """Clip to the bounds, with the derivative of the identity.
 
-    What is clipped has been rounded across a bound, or was never inside.  There the
-    function counts as continued: the derivative of a maximum at a tie is a half.
+    Values are clipped because rounding moved them across a bound, or because they
+    started outside.  The derivative of `jnp.clip` would be 0 there, or 1/2 at a tie.
     """
     return [_clip(*row) for row in zip(xs, *box, strict=True)]
 
@@ -77,7 +77,7 @@ def _continued(primals, tangents):
 
 
 def within(f: Callable, flow: Gradients, live: list[int], box: Box) -> Callable:
-    """`f` of parameters that are first moved within the bounds."""
+    """`f`, evaluated at parameters clipped to the bounds."""
 
     @ft.wraps(f)
     def bounded(params, *args, **kwargs):
@@ -89,9 +89,9 @@ def within(f: Callable, flow: Gradients, live: list[int], box: Box) -> Callable:
 
 
 def land(ps: list, starts: list, us: list, box: Box) -> list:
-    """Updates from `ps` to where `us` lead from `starts`, but within the bounds.
+    """Updates that take `ps` to `starts + us`, clipped to the bounds.
 
-    It is after `apply_updates` that they are within, to the last bit.
+    After `apply_updates` the parameters are within the bounds exactly.
     """
     return [_land(*row) for row in zip(ps, starts, us, *box, strict=True)]
 
@@ -99,8 +99,8 @@ def land(ps: list, starts: list, us: list, box: Box) -> list:
 @jax.jit
 @promote_freely
 def _land(p, start, u, lower, upper):
-    # Without the barriers a compiler may leave out a rounding, or fuse a product with
-    # a sum, and what is tested here would not be what is applied.
+    # Without the barriers the compiler may skip a rounding or fuse a multiply-add, and
+    # the value tested here would differ from the one that is applied.
     fixed = lambda x: jax.lax.optimization_barrier(x.astype(u.dtype))
     moved_by = lambda u: (p + u).astype(p.dtype)
     p, start, u = jax.lax.stop_gradient((p, start, fixed(u)))
@@ -108,17 +108,17 @@ def _land(p, start, u, lower, upper):
     target = _clip((start + u).astype(p.dtype), lower, upper)
     way = target.astype(wide) - p.astype(wide)
     v = fixed(jnp.minimum(jnp.maximum(way, -most), most))
-    # The difference is rounded by half a unit at most, so that one more goes beyond it.
+    # The difference is off by at most half an ulp, so that one more ulp is enough.
     v = jnp.where(moved_by(v) < lower, jnp.nextafter(v, jnp.full_like(v, jnp.inf)), v)
     v = jnp.where(moved_by(v) > upper, jnp.nextafter(v, jnp.full_like(v, -jnp.inf)), v)
-    # Numbers too small for the dtype of the update; it is inside already.
+    # Differences that underflow in the dtype of the update: p is inside already.
     is_out = (moved_by(fixed(v)) < lower) | (moved_by(fixed(v)) > upper)
     v = jnp.where(is_out, jnp.zeros_like(v), v)
     return fixed(jnp.where((moved_by(u) == target) & (lower < upper), u, v))
 
 
 def check_sides(lower: Any, upper: Any) -> None:
-    """Raise for bounds that are NaN or cross, as far as they show it by themselves."""
+    """Raise for bounds that are NaN or cross, as far as known without parameters."""
     flat = {"lower": lower, "upper": upper}
     flat = {k: jax.tree.flatten(b, is_leaf=is_none) for k, b in flat.items()}
     path = lambda i: errors.paths(lower)[i]
@@ -129,9 +129,9 @@ def check_sides(lower: Any, upper: Any) -> None:
 
 
 def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
-    """Raise for bounds that do not fit the parameters, and for a start outside.
+    """Raise for bounds that do not fit the parameters, and for parameters outside.
 
-    Values are looked at where they are known, that is outside of `jit`.
+    Values are checked where they are concrete, that is, outside `jit`.
     """
     params = params.unpack() if isinstance(params, Packed) else params
     leaves = jax.tree.leaves(params, is_leaf=is_none)
@@ -141,7 +141,7 @@ def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
             continue
         dtype = jnp.result_type(p)
         if not jnp.issubdtype(dtype, jnp.inexact):
-            continue  # as what has no gradient
+            continue  # like leaves without a gradient
         path = ft.partial(lambda i: errors.paths(params)[i], i)
         _check_kinds(p, l, u, path)
         low, high = _known(l, -np.inf, dtype), _known(u, np.inf, dtype)
@@ -155,7 +155,7 @@ def _sides(lower, upper):
 
 
 def _known(x, nothing, dtype=None):
-    """The numbers of a bound in a dtype; `None` if they are not known."""
+    """The values of a bound in a dtype; `None` if they are traced."""
     is_known = x is None or (is_array(x) and not isinstance(x, jax.ShapeDtypeStruct))
     if not is_known or isinstance(x, Tracer):
         return None

@@ -1,9 +1,9 @@
-"""COCOB: each coordinate bets on the sign of its gradient, and needs no learning rate.
+"""COCOB: each coordinate bets on the sign of its gradient; no learning rate is needed.
 
 Orabona and Tommasi, 2017, Training Deep Networks without Learning Rates Through Coin
 Betting (arXiv:1705.07795), Algorithm 2.
 
-Difference from Optax: a complex number is one bet, on the direction of its gradient.
+Difference from Optax: a complex element is one bet, on the direction of its gradient.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +34,8 @@ PAPER = "arXiv:1705.07795"
 class COCOBState(NamedTuple):
     """init_particles: the first parameters.  cumulative_gradients: sum of -g.
 
-    scale: largest |g|.  subgradients: sum of |g|.  reward: what the bets have won.
-    All shaped as the parameters.
+    scale: largest |g|.  subgradients: sum of |g|.  reward: total winnings.
+    All shaped like the parameters.
     """
 
     init_particles: Any
@@ -49,7 +49,7 @@ class COCOBState(NamedTuple):
 def scale_by_cocob(
     alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8
 ) -> GradientTransformation:
-    """Bet part of what was won on the sum of all gradients.
+    """Bet a fraction of the winnings on the direction of the summed gradients.
 
         L = max(L, |g|),   G = G + |g|,   theta = theta - g
         R = max(R - (p - w1) g, 0)
@@ -57,11 +57,11 @@ def scale_by_cocob(
 
     w1 are the first parameters.
 
-    alpha: the first bet moves by 1 / alpha, above 0.
-    eps: first value of L, at least 0.
+    alpha: the first bet moves a parameter by 1 / alpha; above 0.
+    eps: initial value of L; at least 0.
 
-    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stand still: keep
-    them wider by `with_state_dtypes`.
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stop changing:
+    widen them with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, w1, theta, L, G, R):
@@ -97,17 +97,17 @@ def cocob(
 ) -> GradientTransformationExtraArgs:
     """COCOB: p = p + u, with u of `scale_by_cocob`.
 
-    u is that for the gradient learning_rate (g + weight_decay p).
+    u is computed for the gradient learning_rate (g + weight_decay p).
 
-    learning_rate: scales gradients, to which the bets do not react unless it changes; a
-        number, or a schedule of the step.
-    alpha: the first bet moves by 1 / alpha, above 0.
-    eps: first value of the bound of |g|, at least 0.
-    weight_decay: a number at least 0, or a schedule of the step.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    learning_rate: scales the gradients, which has no effect on the bets unless it
+        changes over time; a scalar or a schedule.
+    alpha: the first bet moves a parameter by 1 / alpha; above 0.
+    eps: initial value of L, the bound on |g|; at least 0.
+    weight_decay: a scalar, at least 0, or a schedule.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
 
-    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stand still: keep
-    them wider by `with_state_dtypes`.
+    In bfloat16 `cumulative_gradients`, `reward` and `subgradients` stop changing:
+    widen them with `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),

@@ -1,11 +1,11 @@
-"""D-Adaptation: AdamW that finds its learning rate from below.
+"""D-Adaptation: AdamW that estimates its learning rate from below.
 
 Defazio and Mishchenko, 2023, Learning-Rate-Free Learning by D-Adaptation
 (arXiv:2301.07733), Algorithm 5, with Adam's bias corrections in the step size.
 
-Differences from Optax: where the weighted sum of gradients is zero, the estimate stays
-(Optax returns NaN); the numbers that are kept for all parameters are in float32 or
-wider, and so are the means of float16 parameters, in which they would vanish.
+Differences from Optax: the estimate is unchanged where the weighted sum of gradients is
+zero (Optax returns NaN); scalars in the state are stored in float32 or wider, and so
+are the EMAs of float16 parameters, which would underflow in float16.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
 
 @optax_compatible
 class DAdaptAdamWState(NamedTuple):
-    """exp_avg, exp_avg_sq: means of the steps and of |g|², shaped as the parameters.
+    """exp_avg, exp_avg_sq: EMAs of the steps and of |g|², shaped like the parameters.
 
-    grad_sum: decaying sum of the steps, shaped as the parameters.
-    estim_lr: the estimate d.  numerator_weighted: of the estimate.
-    count: steps taken.  These are scalars.
+    grad_sum: decaying sum of the steps, shaped like the parameters.
+    estim_lr: the estimate d.  numerator_weighted: r, its numerator.  count: steps
+        taken.  All three are scalars.
     """
 
     exp_avg: Any
@@ -62,7 +62,7 @@ def corrected_rate(
 def scaled_decay(
     learning_rate: ScalarOrSchedule, betas: tuple, weight_decay: ScalarOrSchedule
 ) -> Callable[[Any], GradientTransformation]:
-    """The decay of a step, from the state before it."""
+    """The weight decay of a step, computed from the state before it."""
 
     def decay(state):
         rate = corrected_rate(learning_rate, betas, state.estim_lr, state.count)
@@ -81,7 +81,7 @@ def dadapt_adamw(
     *,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdamW whose learning rate is multiplied by an estimate d of the distance.
+    """AdamW with the learning rate multiplied by an estimate d of the distance to go.
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t),   q = sqrt(b2)
         r = q r + (1 - q) a Σ g s / (sqrt(v) + eps)
@@ -89,14 +89,14 @@ def dadapt_adamw(
         d = max(d, r / ((1 - q) Σ |s|))
         p = p - m / (sqrt(v) + eps) - weight_decay a p
 
-    learning_rate: a number near 1, or a schedule of the step that ends below it.
+    learning_rate: a scalar near 1, or a schedule that decays from 1.
     betas: b1 and b2, in [0, 1].
-    eps: added to the root, above 0.
-    estim_lr0: first value of d, above 0 and below the distance.
-    weight_decay: a number at least 0, or a schedule of the step.
+    eps: added to the square root, above 0.
+    estim_lr0: initial value of d, above 0 and below the true distance.
+    weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stand still: keep them wider by
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
     """
     if weight_decay_mask is not None:

@@ -1,4 +1,4 @@
-"""DoG and DoWG: steps as long as the way already gone allows.
+"""DoG and DoWG: step sizes from the distance travelled so far.
 
 Ivgi, Hinder and Carmon, 2023, DoG is SGD's Best Friend: A Parameter-Free Dynamic Step
 Size Schedule (arXiv:2302.12022), equation 1, and its layer-wise form L-DoG; Khaled,
@@ -7,8 +7,8 @@ Descent Method (arXiv:2305.16284), Algorithm 1.
 
 The authors of DoG recommend averaging the parameters.
 
-Differences from Optax: what is kept for all parameters is in float32 or wider; a
-gradient of zeros gives no step, also without eps.
+Differences from Optax: scalars in the state are stored in float32 or wider; a zero
+gradient gives a zero update, even with eps = 0.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -43,10 +43,10 @@ DOWG = "arXiv:2305.16284"
 
 @optax_compatible
 class DoGState(NamedTuple):
-    """is_init_step: whether no step was taken.  init_params: where it started.
+    """is_init_step: whether no step has been taken.  init_params: initial parameters.
 
-    max_dist: the largest distance from there so far.
-    sum_sq_norm_grads: of all steps.
+    max_dist: r, the largest distance from there so far.
+    sum_sq_norm_grads: G, the sum of ‖g‖² over all steps.
 
     All but `init_params` are scalars.
     """
@@ -59,7 +59,7 @@ class DoGState(NamedTuple):
 
 @optax_compatible
 class DoWGState(NamedTuple):
-    """init_params: where it started.
+    """init_params: initial parameters.
 
     weighted_sq_norm_grads: Σ r² ‖g‖² over all steps, a scalar.
     estim_sq_dist: r², the largest squared distance from the start, a scalar.
@@ -74,9 +74,9 @@ class DoWGState(NamedTuple):
 class ScaleByDistanceOverGradientsState(NamedTuple):
     """Trees like the parameters.
 
-    max_dist: the largest distance of each array from its start, a scalar.
-    grad_sum_of_squares: ‖g‖² over all steps, of shape (1,).
-    init_params: where it started.
+    max_dist: the largest distance of each array from its initial value, a scalar.
+    grad_sum_of_squares: the sum of ‖g‖² over all steps, of shape (1,).
+    init_params: initial parameters.
     """
 
     max_dist: Any
@@ -85,13 +85,13 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
 
 
 def _step_size(r: Any, total: Any, eps: ArrayLike) -> jax.Array:
-    """r / sqrt(total + eps), and 0 where that is no number."""
+    """r / sqrt(total + eps), or 0 where total + eps is 0."""
     is_zero = total + eps == 0
     return jnp.where(is_zero, 0, r * jax.lax.rsqrt(jnp.where(is_zero, 1, total + eps)))
 
 
 def _statistics(g, p, start):
-    """The squared norm of the gradient, and the squared distance from the start."""
+    """The squared norm of the gradient and the squared distance from the start."""
     return jnp.sum(square(g)), jnp.sum(square(p - start))
 
 
@@ -175,18 +175,18 @@ def dog(
     *,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Distance over gradients, with the norms of all parameters together.
+    """Distance over gradients, with norms over all parameters together.
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
         p = p - learning_rate r / sqrt(G + eps) g
 
-    learning_rate: a number, or a schedule of the step.
-    init_step: a name and a number above 0, small enough not to diverge: ("distance", r)
-        for the first r, ("heuristic", a) for a (1 + ‖p_start‖), or
+    learning_rate: a scalar or a schedule.
+    init_step: a pair of a name and a scalar above 0, small enough not to diverge:
+        ("distance", r) for the first r, ("heuristic", a) for r = a (1 + ‖p_start‖), or
         ("learning_rate", eta) for the first step eta g.
-    eps: added inside the root, at least 0.
-    weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    eps: added inside the square root, at least 0.
+    weight_decay: added to g as weight_decay p; a scalar, a schedule, or `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
 
     Raises a `ValueError` for another name in `init_step`.
     """
@@ -195,7 +195,7 @@ def dog(
     if not is_pair or init_step[0] not in kinds:
         raise ValueError(
             f"`init_step` is {init_step!r}, expected a pair of one of {kinds} and a "
-            "real_scalar"
+            "number"
         )
     return _descent(
         _scale_by_dog(tuple(init_step), eps),
@@ -215,16 +215,16 @@ def dowg(
     *,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Distance over weighted gradients, with the norms of all parameters together.
+    """Distance over weighted gradients, with norms over all parameters together.
 
         r = max(r, ‖p - p_start‖),   v = v + r² ‖g‖²
         p = p - learning_rate r² / (sqrt(v) + eps) g
 
-    learning_rate: a number, or a schedule of the step.
+    learning_rate: a scalar or a schedule.
     init_estim_sq_dist: the first r², above 0; eps if `None`.
-    eps: added to the root, at least 0.
-    weight_decay: added to g as weight_decay p; a number, a schedule, or `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    eps: added to the square root, at least 0.
+    weight_decay: added to g as weight_decay p; a scalar, a schedule, or `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     """
     first = eps if init_estim_sq_dist is None else init_estim_sq_dist
     return _descent(
@@ -242,15 +242,16 @@ def scale_by_distance_over_gradients(
     param_dtype: DTypeLike = jnp.float32,
     global_scale: ArrayLike = 1.0,
 ) -> GradientTransformation:
-    """Distance over gradients for each array by itself, L-DoG.
+    """Distance over gradients for each array separately (L-DoG).
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
         u = global_scale r / sqrt(G + eps) g,   at first r = reps_rel (1 + ‖p_start‖)
 
-    reps_rel: above 0; 1e-4 is recommended for models with batch normalization.
-    eps: added inside the root, at least 0.
-    param_dtype: stored dtype of p_start, unless that is complex.
-    global_scale: the factor, -1 to descend.
+    reps_rel: relative size of the first step, above 0; 1e-4 is recommended for models
+        with batch normalization.
+    eps: added inside the square root, at least 0.
+    param_dtype: storage dtype of p_start, unless it is complex.
+    global_scale: factor of the updates; -1 to descend.
     """
 
     def leaf(g, p, ctx, r, total, start):
@@ -261,7 +262,7 @@ def scale_by_distance_over_gradients(
 
     def start_of(p):
         p = copy_of(p)
-        is_complex = jnp.iscomplexobj(p)  # which keeps its imaginary part
+        is_complex = jnp.iscomplexobj(p)  # casting would drop the imaginary part
         return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
 
     first = real_scalar(lambda p: reps_rel * (1 + norm(p)))

@@ -1,4 +1,4 @@
-"""Fromage: turn each array by an angle, without letting it grow.
+"""Fromage: rotate each array by a fixed angle, without letting its norm grow.
 
 Bernstein, Vahdat, Yue and Liu, 2020, On the Distance between two Neural Networks and
 the Stability of Learning (arXiv:2002.03432), Algorithm 1.
@@ -30,18 +30,18 @@ def fromage(
     weight_decay_mask: MaskOrFn = None,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """Fromage: a relative step, then a shrinking that undoes its growth.
+    """Fromage: a step relative to ‖p‖, then a rescaling that undoes the growth.
 
         u = ‖p‖ / ‖g‖ g
         p = (p - learning_rate (u + weight_decay p)) / sqrt(1 + learning_rate²)
 
-    The shrinking is there without weight decay, too, and is for all parameters.
+    All parameters are rescaled, with or without weight decay.
 
-    learning_rate: tangent of the angle, a number or a schedule of the step.
-    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    learning_rate: tangent of the angle; a scalar or a schedule.
+    weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
     shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
@@ -56,5 +56,5 @@ def fromage(
 
 
 def _apply(f: Callable, rate: ScalarOrSchedule) -> ScalarOrSchedule:
-    """A function of a learning rate, or of each value of a schedule."""
+    """Apply `f` to a learning rate, or to each value of a schedule."""
     return (lambda count: f(rate(count))) if callable(rate) else f(rate)

@@ -1,13 +1,13 @@
-"""GaLore: an optimizer that keeps its state for a projection of each matrix.
+"""GaLore: run an optimizer on low-rank projections of matrix gradients.
 
 Zhao et al., 2024, GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection
 (arXiv:2403.03507), Algorithm 2.
 
-Differences from the paper: the longer side of a matrix is projected, rather than the
-shorter; this makes the state smaller, and the projector larger.
-Differences from Optax: singular vectors of float64 gradients are taken in float64; the
-base optimizer sees the parameters, projected like the gradients; `None` and empty
-arrays are taken; the projector counts as constant in derivatives.
+Difference from the paper: the longer side of a matrix is projected rather than the
+shorter, which makes the state smaller and the projector larger.
+Differences from Optax: singular vectors of float64 gradients are computed in float64;
+the base optimizer sees the parameters, projected like the gradients; `None` and empty
+arrays are accepted; derivatives treat the projector as a constant.
 """
 
 import functools as ft
@@ -53,7 +53,7 @@ _RANGES = {"rank": AT_LEAST_1, "update_proj_gap": AT_LEAST_1}
 
 @optax_compatible
 class GaLoreDimensionNumbers(NamedTuple):
-    """The axes of an array that make up a matrix; together they are all of its axes.
+    """Which axes of an array are the rows and columns of a matrix; every axis is one.
 
     reduction_axis: axis, or axes, of the rows.
     output_axis: axis, or axes, of the columns.
@@ -71,9 +71,9 @@ Side = Literal["long", "short"]
 class GaLoreState(NamedTuple):
     """count: steps taken, a scalar.
 
-    base_optimizer_state: its state, for the projections.
-    projector: orthonormal columns, (projected side, rank), for each matrix; of the
-        shape (0, 0) for arrays that are not projected.
+    base_optimizer_state: state of the base optimizer, for the projections.
+    projector: orthonormal columns, (projected side, rank), for each matrix; shape
+        (0, 0) for arrays that are not projected.
     """
 
     count: jax.Array
@@ -91,25 +91,26 @@ def scale_by_galore(
     *,
     side: Side = "long",
 ) -> GradientTransformationExtraArgs:
-    """Run an optimizer on projections of the gradients to a few directions.
+    """Run an optimizer on gradients projected onto a few directions.
 
-        P = the first singular vectors of g   at each `update_proj_gap`-th step
+        P = the leading singular vectors of g,   every `update_proj_gap` steps
         u = scale P base(Pᵀ g),   or scale base(g P) Pᵀ for wide matrices
 
-    Arrays that are no matrices come to the optimizer as they are, without `scale`.
+    Arrays that are not matrices are passed on as they are, without `scale`.
 
-    rank: directions; at least 1, and at most the shorter side.
-    update_proj_gap: steps between new projectors, at least 1.
-    scale: a factor.
-    base_optimizer: by default `scale_by_adam`; it gets all keywords of `update`.
-    weight_dimension_numbers: `GaLoreDimensionNumbers` for all arrays, or a tree of them
-        with `None` for what is no matrix, or a function from the gradients to one; path
-        patterns as in `partition`.  By default arrays of two axes are matrices.
-    side: of the matrix that is projected, "long", or "short" as in the paper.
+    rank: number of directions, at least 1 and at most the shorter side.
+    update_proj_gap: steps between updates of the projector, at least 1.
+    scale: factor of the updates of matrices.
+    base_optimizer: `scale_by_adam` by default; receives all keywords of `update`.
+    weight_dimension_numbers: `GaLoreDimensionNumbers` for all arrays, a tree of them
+        with `None` for arrays that are not matrices, a function from the gradients to
+        such a tree, or path patterns as in `partition`.  By default, arrays with two
+        axes are matrices.
+    side: which side of a matrix is projected, "long", or "short" as in the paper.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
-    Raises a `ValueError` for another side, and for axes that do not fit.
+    Raises a `ValueError` for other sides, and for axes that do not fit an array.
     """
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
@@ -156,7 +157,8 @@ def scale_by_galore(
 class _View(NamedTuple):
     """How an array is projected.
 
-    shape: of the matrix.  is_left: whether the projector stands left of it.
+    shape: shape of the matrix.  is_left: whether the projector multiplies from the
+        left.
     """
 
     axes: matrices.Axes
@@ -191,7 +193,7 @@ def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
 
 
 def _each(f: Callable, views: list, xs: list, *others: list) -> list:
-    """`f` of a view, and what stands at its place in the lists, where there is one."""
+    """`f(view, x, *others)` for each array with a view; other arrays as they are."""
     rows = zip(views, xs, *others, strict=True)
     return [x if view is None else f(view, x, *row) for view, x, *row in rows]
 
@@ -212,8 +214,8 @@ def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
 
 @ft.partial(jax.jit, static_argnums=0)
 def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
-    """The first singular vectors of g, in the dtype of the projector."""
-    # The derivative of singular vectors is infinite where two values are equal.
+    """The leading singular vectors of g, in the dtype of the projector."""
+    # The derivative of singular vectors is infinite where singular values coincide.
     g = matrices.to_matrices(replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     directions = u if view.is_left else jnp.conj(vh.T)
@@ -225,7 +227,7 @@ def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
 @ft.partial(jax.jit, static_argnums=0)
 @promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
-    """Not rounded to half precision, in which the sums may not exist."""
+    """The projection of x; not rounded to half precision, where sums may overflow."""
     wide = replicated(upcast(projector))
     m = matrices.to_matrices(replicated(upcast(x)), view.axes)
     return jnp.conj(wide.T) @ m if view.is_left else m @ wide
@@ -236,7 +238,7 @@ def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
 def _expand(
     scale: ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
-    """The update of the shape of g, from the one for its projection."""
+    """The update for g, from the update for its projection."""
     low, wide = (
         replicated(upcast(low)),
         replicated(upcast(projector)),
@@ -263,17 +265,17 @@ def galore(
 ) -> GradientTransformationExtraArgs:
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    rank: directions kept; at least 1, and at most the shorter side.
-    update_proj_gap: steps between new projectors, at least 1.
-    scale: a factor of the updates of matrices.
-    base_optimizer: runs on the projections; by default `scale_by_adam`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    weight_dimension_numbers: which arrays are matrices, and their axes; by default
-        arrays of two axes; see `scale_by_galore`.
-    side: of the matrix that is projected, "long", or "short" as in the paper.
+    learning_rate, weight_decay: scalars or schedules.
+    rank: number of directions, at least 1 and at most the shorter side.
+    update_proj_gap: steps between updates of the projector, at least 1.
+    scale: factor of the updates of matrices.
+    base_optimizer: runs on the projections; `scale_by_adam` by default.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    weight_dimension_numbers: which arrays are matrices, and along which axes; arrays
+        with two axes by default; see `scale_by_galore`.
+    side: which side of a matrix is projected, "long", or "short" as in the paper.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_galore(

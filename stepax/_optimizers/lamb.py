@@ -1,4 +1,4 @@
-"""LARS and LAMB: steps in proportion to the length of each array.
+"""LARS and LAMB: steps proportional to the norm of each array.
 
 You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 (arXiv:1708.03888), Algorithm 1; You et al., 2020, Large Batch Optimization for Deep
@@ -36,19 +36,19 @@ def lars(
     *,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """LARS: momentum of steps in proportion to each array.
+    """LARS: momentum over steps scaled by a trust ratio for each array.
 
         d = g + weight_decay p
         p = p + trace(-learning_rate trust_coefficient ‖p‖ / (‖d‖ + eps) d)
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    weight_decay_mask, trust_ratio_mask: which parameters decay, and which have their
-        steps made proportional; see `masked`.
-    trust_coefficient: length of a step at a rate of 1 to that of its array; at least 0.
+    learning_rate, weight_decay: scalars or schedules.
+    weight_decay_mask, trust_ratio_mask: which parameters decay, and which steps are
+        scaled by the trust ratio; see `masked`.
+    trust_coefficient: factor of the trust ratio ‖p‖ / ‖d‖, at least 0.
     eps: added to ‖d‖, at least 0.
-    momentum: what remains of the sum of steps after one, in [0, 1].
-    nesterov: whether to look one step ahead with the sum.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    momentum: decay rate of the trace, in [0, 1].
+    nesterov: whether to use Nesterov momentum.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
     return chain(
@@ -75,19 +75,19 @@ def lamb(
     weight_decay_mask: MaskOrFn = None,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """LAMB: Adam's steps, made proportional to each array.
+    """LAMB: Adam's steps, scaled by a trust ratio for each array.
 
         d = u + weight_decay p,   u of `scale_by_adam`
         p = p - learning_rate ‖p‖ / ‖d‖ d
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),

@@ -1,22 +1,21 @@
-"""L-BFGS: steps of Newton's kind, with the curvature seen in the last few steps.
+"""L-BFGS: quasi-Newton steps from the curvature seen in the last few steps.
 
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 7.4 and 7.5;
 Liu and Nocedal, 1989, On the limited memory BFGS method for large scale optimization.
 
-The initial scale of the first step, which the book leaves open, is min(1, 1 / |g|), as
-in Optax: the step is no longer than 1.
+The scale of the first step, which the book leaves open, is min(1, 1 / |g|), as in
+Optax, so that the first step has a norm of at most 1.
 
 Differences from Optax:
 
 1. Inner products are computed in float32 or wider.
-2. A pair of differences without curvature has no weight and is stored as zeros: one
-   for which |s·y|, relative to |s| |y|, is not above the rounding error.  Optax divides
-   by products that are close to 0.  The initial scale is that of the newest pair with
-   a weight.
-3. Negative curvature is kept, as in Optax; the book leaves such pairs out, because with
-   them the updates may not descend.  `positive_only` does so.
-4. Short leaves that lie on no mesh are gathered into one array of each dtype; the
-   state has the pairs of each leaf by itself, as Optax's.
+2. A pair without curvature, that is, with |s·y| / (|s| |y|) within rounding error, is
+   ignored: it is stored as zeros with weight 0.  Optax divides by products that are
+   close to 0.  The initial scale is that of the newest pair with a nonzero weight.
+3. Pairs with negative curvature are kept, as in Optax.  The book skips them, since the
+   updates may then not descend; so does `positive_only`.
+4. Small unsharded leaves are concatenated into one array per dtype for the computation;
+   the state holds the pairs of each leaf separately, as in Optax.
 """
 
 import functools as ft
@@ -54,10 +53,10 @@ class ScaleByLBFGSState(NamedTuple):
     """State of `scale_by_lbfgs`; n is the length of the memory.
 
     count: steps taken, a scalar.
-    params, updates: of the last step, shaped as the parameters.
-    diff_params_memory, diff_updates_memory: differences s and y of these from step to
-        step, of shapes (n, ...); that from step t - 1 to t is at (t - 1) mod n.
-    weights_memory: 1 / s·y, of shape (n,); 0 where a pair counts for nothing.
+    params, updates: those of the last step, shaped like the parameters.
+    diff_params_memory, diff_updates_memory: their differences s and y between steps, of
+        shapes (n, ...); the pair from step t - 1 to t is at index (t - 1) mod n.
+    weights_memory: 1 / s·y, of shape (n,); 0 for pairs that are ignored.
     """
 
     count: jax.Array
@@ -75,16 +74,16 @@ def scale_by_lbfgs(
     *,
     positive_only: bool = False,
 ) -> GradientTransformation:
-    """Multiply by an approximation of the inverse Hessian.
+    """Multiply by an L-BFGS approximation of the inverse Hessian.
 
         H = V' H V + s s' / s·y  for the last pairs (s, y),   V = I - y s' / s·y
         u = H g,   at first H = s·y / y·y of the newest pair
 
-    memory_size: how many pairs are remembered, at least 1.
-    scale_init_precond: whether the initial H has that scale, else 1.
-    positive_only: whether to leave out pairs with s·y < 0, as the book does.
+    memory_size: number of pairs to keep, at least 1.
+    scale_init_precond: whether the initial H is s·y / y·y; otherwise it is 1.
+    positive_only: whether to skip pairs with s·y < 0, as the book does.
 
-    Raises a `ValueError` for a memory of no pair, and where `params` is missing.
+    Raises a `ValueError` if `memory_size` is below 1, or if `params` is missing.
     """
 
     def stack(x):
@@ -113,7 +112,7 @@ def scale_by_lbfgs(
     return transformation(init, update)
 
 
-# Of Optax's class, by which signatures are compared.
+# An instance of Optax's class, because tests compare signatures with Optax's.
 _SEARCH = GradientTransformationExtraArgs(
     *scale_by_zoom_linesearch(20, initial_guess_strategy="one")
 )
@@ -130,17 +129,18 @@ def lbfgs(
 ) -> GradientTransformationExtraArgs:
     """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`.
 
-    `update` takes the keywords that the line search reads; the default one reads
-    `value`, `grad` and `value_fn`, see `scale_by_zoom_linesearch`.  Its value and
-    gradient can be had from `value_and_grad_from_state`.
+    `update` takes the keywords of the line search; the default one needs `value`,
+    `grad` and `value_fn`, see `scale_by_zoom_linesearch`.  `value_and_grad_from_state`
+    reuses the value and gradient that it computed.
 
-    learning_rate: a number, or a schedule of the step, by which the updates are
-        multiplied before the search; 1 if `None`.
-    memory_size: how many pairs of steps and changes of g are kept, at least 1.
-    scale_init_precond: whether the initial inverse Hessian has their scale, else 1.
-    linesearch: a transformation that multiplies descending updates by a step; `None`
-        for a step of 1.
-    positive_only: whether to leave out pairs of negative curvature.
+    learning_rate: factor of the updates before the search, a scalar or a schedule; 1 if
+        `None`.
+    memory_size: number of pairs (change of p, change of g) to keep, at least 1.
+    scale_init_precond: whether to scale the initial inverse Hessian by the newest pair;
+        otherwise it is the identity.
+    linesearch: a transformation that multiplies descent updates by a step size; `None`
+        for a step size of 1.
+    positive_only: whether to skip pairs with negative curvature.
     """
     direction = scale_by_lbfgs(
         memory_size, scale_init_precond, positive_only=positive_only
@@ -183,8 +183,8 @@ def _step(g, p, old, is_scaled, positive_only):
     q = [x.astype(precision.compute_dtype(x)) for x in narrow]
     gamma = unit = jnp.ones([], weight.dtype)
     if is_scaled:
-        # XLA copies a memory that is read where it is written, all of it at each step;
-        # neither a branch nor the loops of the recursion are such a place.
+        # Read the memory inside the branch and the loops: where it is read next to its
+        # in-place write, XLA copies all of it at each step.
         older = lambda: _older_scale(q, pairs, weight)
         gamma, unit = map(hold, branch(is_kept, lambda: tuple(scale), older))
     u = _cast(_direction(q, pairs, gamma, unit), narrow)
@@ -194,9 +194,9 @@ def _step(g, p, old, is_scaled, positive_only):
 
 
 def _curvature(s, y):
-    """1 / s·y, and s·y / y·y as a number that is divided by a power of two.
+    """1 / s·y, and s·y / y·y as a scaled value and its power-of-two divisor.
 
-    The former is 0 where rounding hides the sign of s·y, or there is no such number.
+    The former is 0 where rounding hides the sign of s·y, or 1 / s·y is not finite.
     """
     sy, ss = dot(s, y), dot(s, s)
     unit, yy = scaled_square(y, sy.dtype)
@@ -212,9 +212,9 @@ def _curvature(s, y):
 
 
 class _Pairs(NamedTuple):
-    """The pairs s and y, gathered, and 1 / s·y, as in the state; the newest has age 0.
+    """The pairs s and y, concatenated, and 1 / s·y, stored as in the state.
 
-    count: steps before this one.
+    count: steps before this one.  The newest pair has age 0.
     """
 
     count: jax.Array
@@ -223,7 +223,7 @@ class _Pairs(NamedTuple):
     weights: jax.Array
 
     def remember(self, s, y, weight, is_kept):
-        """With the newest pair in the place of the oldest one."""
+        """Overwrite the oldest pair with the newest."""
         at = (self.count - 1) % self.weights.size
 
         def write(memory, x):
@@ -233,20 +233,20 @@ class _Pairs(NamedTuple):
         return _Pairs(self.count, s, y, write(self.weights, weight))
 
     def of(self, age):
-        """Where the pair of an age is, and what is there."""
+        """The index of the pair of a given age, and the pair with its weight."""
         at = (self.count - 1 - age) % self.weights.size
         row = lambda x: _read(x, at)
         return at, list(map(row, self.s)), list(map(row, self.y)), row(self.weights)
 
     def newest(self):
-        """The age of the newest pair with a weight; that of the oldest if none has."""
+        """The age of the newest pair with a nonzero weight, or else the oldest age."""
         size = self.weights.size
         ages = (self.count - 1 - jnp.arange(size, dtype=self.count.dtype)) % size
         return jnp.min(jnp.where(self.weights != 0, ages, size - 1))
 
 
 def _direction(q, pairs, gamma, unit):
-    """Algorithm 7.4: from the newest pair to the oldest one, and back."""
+    """Algorithm 7.4, the two-loop recursion."""
     size = pairs.weights.size
 
     def down(age, carry):
@@ -265,8 +265,8 @@ def _direction(q, pairs, gamma, unit):
 
 
 def _older_scale(g, pairs, like):
-    """That of the newest pair with a weight; without one, so that the step is at most
-    1."""
+    """The initial scale from the newest pair with a nonzero weight; without one, the
+    scale that limits the norm of the step to 1."""
     _, s, y, weight = pairs.of(pairs.newest())
     is_curved = hold(weight != 0)
     unit, square = scaled_square(choose(is_curved, _cast(y, g), g), like.dtype)

@@ -1,4 +1,4 @@
-"""L-BFGS-B: L-BFGS for parameters with bounds.
+"""L-BFGS-B: L-BFGS with bounds on the parameters.
 
 Byrd, Lu, Nocedal and Zhu, 1995, A limited memory algorithm for bound constrained
 optimization (DOI 10.1137/0916069); Morales and Nocedal, 2011, Remark on Algorithm 778
@@ -6,11 +6,12 @@ optimization (DOI 10.1137/0916069); Morales and Nocedal, 2011, Remark on Algorit
 
 Differences from the papers:
 
-1. The line search is that of `scale_by_zoom_linesearch`.  As in the authors' code, it
-   tries the minimum of the model first, and goes on to the nearest bound at most.
-2. A pair of differences is remembered if rounding does not hide the sign of s·y.
-3. After a search that did not move, all pairs are forgotten, as where the minimum of
-   the model does not descend; the next direction is that of the projected gradient.
+1. The line search is `scale_by_zoom_linesearch`.  As in the authors' code, it tries the
+   minimum of the model first, and never goes beyond the nearest bound.
+2. A pair of differences is kept if s·y is positive beyond rounding error.
+3. All pairs are dropped after a search that did not move, as they are when the minimum
+   of the model is not a descent direction; the next direction is then the projected
+   gradient.
 """
 
 import functools as ft
@@ -49,13 +50,13 @@ class LBFGSBState(NamedTuple):
     """State of `lbfgsb`; m is the length of the memory.
 
     count: steps taken, a scalar.
-    params, updates: of the last step, shaped as the parameters.
-    diff_params_memory, diff_updates_memory: differences s and y of these, of shapes
-        (m, ...); the newest is at (pairs - 1) mod m.
-    pairs: how many have been remembered since all were forgotten, a scalar.
+    params, updates: those of the last step, shaped like the parameters.
+    diff_params_memory, diff_updates_memory: their differences s and y, of shapes
+        (m, ...); the newest is at index (pairs - 1) mod m.
+    pairs: number of pairs stored since the memory was last cleared, a scalar.
     theta: y·y / s·y of the newest pair, a scalar.
     products, curvatures: s_i·s_j and s_i·y_j, of shape (m, m).
-    linesearch: of the line search; it holds `value` and `grad` of the new parameters.
+    linesearch: state of the line search, with `value` and `grad` at the new parameters.
     """
 
     count: jax.Array
@@ -90,28 +91,28 @@ def lbfgsb(
     linesearch: GradientTransformation | None = _SEARCH,
     project: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """L-BFGS with a line search, for parameters within bounds.
+    """L-BFGS with a line search and bounds on the parameters.
 
-        x = the minimum of g'd + d'Bd / 2 within the bounds, over d = x - p
+        x = the minimum of g'd + d'Bd / 2 within the bounds, where d = x - p
         p = p + step (x - p)
 
-    B approximates the Hessian by the last pairs of differences.  `update` takes the
-    keywords that the line search reads; the default one reads `value`, `grad` and
-    `value_fn`, see `scale_by_zoom_linesearch`.  Its value and gradient can be had from
-    `value_and_grad_from_state`.  `value_fn` is evaluated within the bounds alone, and
-    there are the parameters after `apply_updates`, to the last bit.
+    B approximates the Hessian from the last pairs of differences.  `update` takes the
+    keywords of the line search; the default one needs `value`, `grad` and `value_fn`,
+    see `scale_by_zoom_linesearch`.  `value_and_grad_from_state` reuses the value and
+    gradient that it computed.  `value_fn` is only evaluated within the bounds, and
+    parameters after `apply_updates` are within them exactly.
 
-    lower, upper: a number, or a tree as labels are given, of numbers or of arrays that
-        broadcast to the parameters; `None` for no bound.  They are rounded to the dtype
-        of the parameter.  Where they are equal, the parameter does not move.
-    memory_size: how many pairs are remembered, at least 1.
-    linesearch: a transformation that multiplies descending updates by a step; `None`
-        for a step of 1.  The default one goes to the nearest bound at most.
-    project: whether to move parameters within the bounds first, which costs one more
+    lower, upper: a scalar, or labels as in `partition` whose leaves are scalars or
+        arrays that broadcast to the parameters; `None` for no bound.  They are rounded
+        to the dtype of the parameter.  Where they are equal, the parameter is fixed.
+    memory_size: number of pairs to keep, at least 1.
+    linesearch: a transformation that multiplies descent updates by a step size; `None`
+        for a step size of 1.  The default one stops at the nearest bound.
+    project: whether to clip initial parameters to the bounds, at the cost of one more
         evaluation, instead of raising an error in `init`.
 
-    Raises a `ValueError` for bounds that cross, are NaN or do not fit the parameters, a
-    `TypeError` for complex parameters and missing keywords.
+    Raises a `ValueError` for bounds that cross, are NaN or do not fit the parameters,
+    and a `TypeError` for complex parameters and missing keywords.
     """
     bounds.check_sides(lower, upper)
     search = identity() if linesearch is None else linesearch
@@ -126,7 +127,7 @@ def lbfgsb(
         zeros = lambda: jax.tree.map(zeros_like, params)
         memory = lambda: jax.tree.map(stack, zeros())
         count = lambda: jnp.zeros([], jnp.int32)
-        small = jnp.result_type(float)  # the matrices are solved with
+        small = jnp.result_type(float)  # for the linear solves
         square = lambda: jnp.zeros((memory_size, memory_size), small)
         trees = zeros(), zeros(), memory(), memory()
         numbers = count(), jnp.ones([], small), square(), square()
@@ -164,11 +165,11 @@ _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
 def _at_start(flow, live, p, start, g, extra):
-    """Gradients and keywords at the start, computed where that is not `p`."""
+    """Gradients and keywords at `start`, recomputed if it differs from `p`."""
     rest = dict(extra)
     value, grad, f = (rest.pop(key, None) for key in ("value", "grad", "value_fn"))
     if value is None or grad is None or not callable(f):
-        return g, extra  # the search says what is missing, if it reads any
+        return g, extra  # the search raises if it needs a missing keyword
 
     def value_of(leaves):
         return f(put(flow, live, leaves, flow.params), **rest)
@@ -185,12 +186,13 @@ def _at_start(flow, live, p, start, g, extra):
     return moved, extra | {"value": value, "grad": flow.treedef.unflatten(grad)}
 
 
-# Accelerators else round what they multiply, and s·y would lose its sign.
+# Full precision: by default accelerators round the factors of a product, and s·y could
+# lose its sign.
 @jax.jit
 @precision.promote_freely
 @jax.default_matmul_precision("highest")
 def _step(g, p, box, old):
-    """The way to the minimum of the model, for lists of leaves, and the new state."""
+    """The step to the minimum of the model, for lists of leaves, and the new state."""
     g, p, box, old = jax.lax.stop_gradient((g, p, box, old))
     dtype = precision.compute_dtype(*p, *g)
     new = _remember(old, p, g, dtype)
@@ -199,11 +201,11 @@ def _step(g, p, box, old):
     x, slope = _flat(p, dtype), _flat(g, dtype)
     d = minimize(_model(new, dtype), x, slope, lower, upper) - x
     plain = jnp.clip(x - slope, lower, upper) - x
-    descends = slope @ d < 0  # not so for the NaN of a singular matrix
+    descends = slope @ d < 0  # False for the NaN of a singular matrix
     d = jnp.where(descends, d, plain)
     new = new._replace(pairs=jnp.where(descends, new.pairs, 0))
-    # Without a pair nothing is known of the scale: a first step has length 1 at most,
-    # unless a box says how far is far and the search has not failed there.
+    # Without a pair the scale is unknown: limit the first step to length 1, unless all
+    # bounds are finite, which sets a scale, and the search has not failed there.
     is_boxed = jnp.isfinite(lower).all() & jnp.isfinite(upper).all()
     stood = (old.count > 0) & jnp.all(x == _flat(old.params, dtype))
     is_short = (new.pairs == 0) & (stood | ~is_boxed)
@@ -212,7 +214,7 @@ def _step(g, p, box, old):
 
 
 def _remember(old, p, g, dtype):
-    """The state with the newest pair, if it has curvature, in place of the oldest."""
+    """The state, with the newest pair in place of the oldest if it has curvature."""
     p, g = _cast(p, old.params), _cast(g, old.updates)
     s = [x - was for x, was in zip(p, old.params, strict=True)]
     y = [x - was for x, was in zip(g, old.updates, strict=True)]
@@ -251,7 +253,7 @@ def _remember(old, p, g, dtype):
 
 
 def _is_curved(ss, sy, yy):
-    """Whether s·y is positive beyond rounding, and all of them are numbers."""
+    """Whether s·y is positive beyond rounding error, and all products are finite."""
     limits = jnp.finfo(sy.dtype)
     exists = (jnp.minimum(ss, sy) > limits.tiny) & (jnp.maximum(ss, yy) < jnp.inf)
     return exists & (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy))
@@ -267,20 +269,20 @@ def _model(new, dtype):
 
 
 def _flat(xs, dtype):
-    """All numbers of some leaves, as one vector."""
+    """The leaves, concatenated into one vector."""
     parts = [replicated(x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
-    """The same for each row of memories."""
+    """The same for each row of the memories."""
     xs = [replicated(x).astype(dtype) for x in xs]
     parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
 
 def _leaves(x, like):
-    """A vector as leaves, in their shapes and dtypes."""
+    """Split a vector into leaves with the shapes and dtypes of `like`."""
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]

@@ -1,4 +1,4 @@
-"""Lion: the sign of an interpolation between the gradient and its mean.
+"""Lion: the sign of an interpolation between the gradient and its EMA.
 
 Chen et al., 2023, Symbolic Discovery of Optimization Algorithms (arXiv:2302.06675),
 Algorithm 2.
@@ -28,7 +28,7 @@ from .._wrappers.chain import chain
 
 @optax_compatible
 class ScaleByLionState(NamedTuple):
-    """count: steps taken.  mu: mean of g, shaped as the parameters."""
+    """count: steps taken.  mu: EMA of g, shaped like the parameters."""
 
     count: jax.Array
     mu: Any
@@ -43,18 +43,18 @@ def scale_by_lion(
     mode: Literal["hard", "smooth", "refined"] = "hard",
     smooth_beta: float = 1.0,
 ) -> GradientTransformation:
-    """Take the sign of the gradient mixed with its mean.
+    """Take the sign of an interpolation between the gradient and its EMA.
 
         x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
         u = sign(x),   tanh(smooth_beta x),   or x clipped to [-1, 1]
 
-    b1: weight of the mean in the mixture, in [0, 1].
-    b2: decay of the mean of g, in [0, 1].
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    mode: "hard", "smooth" or "refined", for the three u above.
+    b1: weight of the EMA in the interpolation, in [0, 1].
+    b2: decay rate of the EMA of g, in [0, 1].
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mode: "hard", "smooth" or "refined": which of the three u above.
     smooth_beta: steepness of the smooth sign, above 0.
 
-    `update` raises a `ValueError` for another mode.
+    `update` raises a `ValueError` for other modes.
     """
     signs = {
         "hard": jnp.sign,
@@ -63,7 +63,7 @@ def scale_by_lion(
     }
 
     def leaf(g, p, ctx, mu):
-        if mode not in signs:  # said when it is used, as in Optax
+        if mode not in signs:  # raised in `update` rather than here, as in Optax
             raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
@@ -93,10 +93,10 @@ def lion(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: weight of the mean in the mixture with g, and its decay, in [0, 1].
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: weight of the EMA in the interpolation, and its decay rate, in [0, 1].
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     """
     return chain(
         scale_by_lion(b1, b2, mu_dtype),

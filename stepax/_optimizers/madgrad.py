@@ -3,10 +3,10 @@
 Defazio and Jelassi, 2021, Adaptivity without Compromise: A Momentumized, Adaptive, Dual
 Averaged Gradient Method for Stochastic Optimization (arXiv:2101.11075), Algorithm 1.
 
-Differences from the paper, as in its authors' program and Optax: eps is also added to
-the learning rate.  Difference from Optax: u is computed as it is written below, and not
-as the difference of the parameters after and before, which loses the digits that they
-have in common, and moves parameters without a gradient.
+Difference from the paper, as in its authors' code and Optax: eps is also added to the
+learning rate.  Difference from Optax: u is computed by the formula below, rather than
+as the difference of the new and old parameters, which suffers from cancellation and
+moves parameters with a zero gradient.
 """
 
 from typing import Any, NamedTuple
@@ -38,8 +38,8 @@ PAPER = "arXiv:2101.11075"
 class MadgradState(NamedTuple):
     """count: steps taken.
 
-    grad_sum_sq, s: weighted sums of |g|² and g.  x0: the first parameters.
-    All three shaped as the parameters.
+    grad_sum_sq, s: weighted sums of |g|² and g.  x0: the initial parameters.
+    All three shaped like the parameters.
     """
 
     count: jax.Array
@@ -54,18 +54,18 @@ def scale_by_madgrad(
     momentum: ArrayLike = 0.9,
     eps: ArrayLike = 1e-6,
 ) -> GradientTransformation:
-    """Step towards the point that all gradients lead to from the first parameters.
+    """Step towards the dual average z of all gradients from the initial parameters.
 
         lambda = (learning_rate + eps) sqrt(t)
         nu = nu + lambda |g|²,   s = s + lambda g
         z = x0 - s / (cbrt(nu) + eps)
         u = (1 - momentum) (z - p)
 
-    learning_rate: a number at least 0, or a schedule of the step.
-    momentum: part of the way that is left over, in [0, 1].
+    learning_rate: a scalar, at least 0, or a schedule.
+    momentum: fraction of the way to z that is not taken, in [0, 1].
     eps: added to the root and to the learning rate, at least 0.
 
-    In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
     """
 
     def prepare(scalars, stat, extra):
@@ -77,7 +77,7 @@ def scale_by_madgrad(
     def leaf(g, p, weight, nu, s, x0):
         nu = nu + weight * square(g)
         s = s + weight * g
-        # Where nu is 0, so is s.
+        # s is 0 where nu is.
         z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
         return (1 - momentum) * (z - p), nu, s, x0
 
@@ -106,13 +106,13 @@ def madgrad(
 ) -> GradientTransformationExtraArgs:
     """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
-    learning_rate: a number at least 0, or a schedule of the step.
-    momentum: part of the way that is left over, in [0, 1].
-    weight_decay: a number at least 0, or a schedule of the step.
+    learning_rate: a scalar, at least 0, or a schedule.
+    momentum: fraction of the way to z that is not taken, in [0, 1].
+    weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
     eps: added to the root and to the learning rate, at least 0.
 
-    In bfloat16 `grad_sum_sq` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),

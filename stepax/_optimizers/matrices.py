@@ -1,7 +1,7 @@
-"""Which axes of an array make up a matrix, and the array as a stack of matrices.
+"""Treating arrays as stacks of matrices: which axes are rows and columns.
 
-A specification gives each array its rows and its columns; the axes it names for neither
-count through the stack.  `None` stands for an array that is no matrix.
+A specification names the row axes and the column axes of each array; the remaining axes
+are stack axes.  `None` marks an array that is not a matrix.
 """
 
 import math
@@ -28,13 +28,13 @@ from .._engine.trees.pack import by_leaf
 
 
 class Axes(NamedTuple):
-    """rows, columns: axes of an array, which are no longer negative."""
+    """rows, columns: axes of an array, normalized to be nonnegative."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
 
     def stack(self, ndim: int) -> list[int]:
-        """The axes that are neither."""
+        """The axes that are neither rows nor columns."""
         return [i for i in range(ndim) if i not in self.rows + self.columns]
 
     def shape(self, shape: tuple) -> tuple:
@@ -48,10 +48,11 @@ _PLAIN = Axes((0,), (1,))
 
 
 def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
-    """The axes of each leaf, `None` for those that are no matrices.
+    """The axes of each leaf, `None` for leaves that are not matrices.
 
-    spec: dimension numbers for all arrays of two axes or more, or whatever
-        `select.resolve` takes with them as labels; `None` means all arrays of two axes.
+    spec: dimension numbers for all arrays with two or more axes, or anything that
+        `select.resolve` accepts with them as labels; `None` means all arrays with
+        exactly two axes.
     kind: the class of the dimension numbers.
     what: the name of the argument, for errors.
 
@@ -86,7 +87,7 @@ def _axes(label: Any, shape: tuple | None, kind: type) -> Axes:
         raise TypeError(f"expected a `{kind.__name__}` or `None`")
     rows, columns = map(_tuple, label)
     if shape is None:
-        return Axes(rows, columns)  # there is no gradient, and nothing to be done
+        return Axes(rows, columns)  # there is no gradient, hence nothing to do
     used, n = rows + columns, len(shape)
     if not rows or not columns or not all(-n <= i < n for i in used):
         raise ValueError(
@@ -102,7 +103,7 @@ def _tuple(axes: Any) -> tuple[int, ...]:
 
 
 def to_matrices(x: jax.Array, axes: Axes | None) -> jax.Array:
-    """`x` with rows and columns as its last two axes; flat if it is no matrix."""
+    """`x` with rows and columns as its last two axes; flattened if not a matrix."""
     if axes is None:
         return jnp.ravel(x)
     order = [*axes.stack(x.ndim), *axes.rows, *axes.columns]
@@ -110,7 +111,7 @@ def to_matrices(x: jax.Array, axes: Axes | None) -> jax.Array:
 
 
 def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
-    """The array of a shape of which `to_matrices` made `x`."""
+    """The inverse of `to_matrices`: the array of the given shape."""
     if axes is None:
         return x.reshape(shape)
     order = [*axes.stack(len(shape)), *axes.rows, *axes.columns]
@@ -121,11 +122,11 @@ def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
 def on_matrices(
     inner: GradientTransformation, find: Callable, slots: tuple[str, ...]
 ) -> GradientTransformationExtraArgs:
-    """`inner`, which takes stacks of matrices, for arrays.
+    """Apply `inner`, which takes stacks of matrices, to arrays.
 
-    inner: sees gradients only; what is no matrix comes to it as a vector.
-    find: from a tree to the axes of its leaves, as `resolve`.
-    slots: the fields of its state that are shaped as the parameters, also in storage.
+    inner: sees gradients only; arrays that are not matrices reach it as vectors.
+    find: maps a tree to the axes of its leaves, like `resolve`.
+    slots: the fields of its state that are stored in the shapes of the parameters.
     """
     inner = with_extra_args_support(inner)
 

@@ -4,8 +4,8 @@ Schaipp, Ohana, Eickenberg, Defazio and Gower, 2023, MoMo: Momentum Models for A
 Learning Rates (arXiv:2305.07583), Algorithms 1 (MoMo) and 2 (MoMo-Adam), and section 4
 for the lower bound.
 
-Differences from the paper: decay pulls at the parameters, but leaves the step, unless
-`proximal_decay` is set.  From Optax: a gradient of zeros gives no step.
+Difference from the paper: weight decay shrinks the parameters but not the step, unless
+`proximal_decay` is set.  Difference from Optax: a zero gradient gives a zero step.
 """
 
 from collections.abc import Callable
@@ -38,9 +38,9 @@ PAPER = "arXiv:2305.07583"
 
 @optax_compatible
 class MomoState(NamedTuple):
-    """exp_avg: mean of g, shaped as the parameters.  The others are scalars.
+    """exp_avg: EMA of g, shaped like the parameters.  The others are scalars.
 
-    barf, gamma: means of the loss, and of the inner product of g and p.
+    barf, gamma: EMAs of the loss, and of the inner product of g and p.
     lb: lower bound of the loss.  count: steps taken.
     """
 
@@ -53,10 +53,10 @@ class MomoState(NamedTuple):
 
 @optax_compatible
 class MomoAdamState(NamedTuple):
-    """exp_avg, exp_avg_sq: means of g and |g|², shaped as the parameters.
+    """exp_avg, exp_avg_sq: EMAs of g and |g|², shaped like the parameters.
 
-    barf, gamma: means of the loss, and of the inner product of g and p, scalars.
-    lb: lower bound of the loss.  count: steps taken.  These are scalars, too.
+    barf, gamma: EMAs of the loss, and of the inner product of g and p, scalars.
+    lb: lower bound of the loss.  count: steps taken.  Both are scalars.
     """
 
     exp_avg: Any
@@ -87,25 +87,25 @@ def momo(
     proximal_decay: bool = False,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Momentum whose step size is the largest that the model of the loss allows.
+    """Momentum with the largest step size that a model of the loss allows.
 
-        d, f, c = means of g, value, Σ g p, which start at their first values
+        d, f, c = EMAs of g, value, Σ g p, which start at their first values
         k = 1 + learning_rate weight_decay
         tau = min(learning_rate, max(k (f - c - lower_bound) + Σ d p, 0) / ‖d‖²)
         p = p / k - tau d,   (p - tau d) / k if proximal_decay
 
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
-    learning_rate: largest step size; a number, or a schedule of the step.
-    beta: decay of the means, in [0, 1].
-    lower_bound: of the loss.
-    weight_decay: a number at least 0, or a schedule of the step.
-    adapt_lower_bound: whether to raise the bound as far as the losses tell.
-    proximal_decay: whether the step decays, too, as in equation 16 of the paper.
-    weight_decay_mask: which parameters decay, see `masked`; with one, tau is that
-        without decay, for k = 1.
+    learning_rate: largest step size; a scalar or a schedule.
+    beta: decay rate of the EMAs, in [0, 1].
+    lower_bound: lower bound of the loss.
+    weight_decay: a scalar, at least 0, or a schedule.
+    adapt_lower_bound: whether to update the bound from the losses seen.
+    proximal_decay: whether to shrink the step, too, as in equation 16 of the paper.
+    weight_decay_mask: which parameters decay, see `masked`; if given, tau is computed
+        without decay, with k = 1.
 
-    Raises a `TypeError` where `value` is missing.
+    Raises a `TypeError` if `value` is missing.
     """
     if weight_decay_mask is not None:
         plain = momo(
@@ -160,9 +160,9 @@ def momo_adam(
     proximal_decay: bool = False,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Adam whose step size is the largest that the model of the loss allows.
+    """Adam with the largest step size that a model of the loss allows.
 
-        d, f, c = means of g, value, Σ g p;   v = b2 v + (1 - b2) |g|²
+        d, f, c = EMAs of g, value, Σ g p;   v = b2 v + (1 - b2) |g|²
         D = sqrt(v / (1 - b2^t)) + eps,   h = 1 - b1^t
         k = 1 + learning_rate weight_decay
         gap = max(k (f - c - h lower_bound) + Σ d p, 0)
@@ -171,15 +171,15 @@ def momo_adam(
 
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
-    learning_rate: largest step size; a number, or a schedule of the step.
-    b1, b2: decay of the means, and of that of |g|², in [0, 1].
-    eps: added to the root, above 0.
+    learning_rate: largest step size; a scalar or a schedule.
+    b1, b2: decay rates of d, f and c, and of v, in [0, 1].
+    eps: added to the square root, above 0.
     lower_bound, weight_decay, adapt_lower_bound, proximal_decay, weight_decay_mask: as
         in `momo`.
 
-    In bfloat16 `exp_avg_sq` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `exp_avg_sq` stops changing: widen it with `with_state_dtypes`.
 
-    Raises a `TypeError` where `value` is missing.
+    Raises a `TypeError` if `value` is missing.
     """
     if weight_decay_mask is not None:
         plain = momo_adam(
@@ -228,7 +228,7 @@ def momo_adam(
 
 
 def _model(shared, total, extra, weight, rates, bounds):
-    """The step size, the pull of the decay, and the numbers that are kept."""
+    """The step size, the weight decay factor, and the new scalars of the state."""
     f, gamma, lb, count = shared
     dp, gp, size = sums(total, 3)
     b, h = weight
@@ -238,7 +238,7 @@ def _model(shared, total, extra, weight, rates, bounds):
     lowest, adapts = bounds
     if adapts:
         model = (1 + pull) * (f - gamma) + dp
-        # A bound above the model would stop all steps.
+        # A lower bound above the model would make all steps 0.
         is_above = model < (1 + pull) * h * lb
         lower = jnp.maximum(model / (2 * (1 + pull) * h), lowest)
         lb = jnp.where(is_above, lower, lb)
@@ -250,7 +250,7 @@ def _model(shared, total, extra, weight, rates, bounds):
 
 
 def _move(p, step, pull, is_proximal):
-    """p / (1 + pull) - step, or (p - step) / (1 + pull), less p."""
+    """p / (1 + pull) - step - p, or (p - step) / (1 + pull) - p."""
     if is_proximal:
         return -(step + pull * p) / (1 + pull)
     return -step - pull / (1 + pull) * p
@@ -259,7 +259,7 @@ def _move(p, step, pull, is_proximal):
 def _pull(
     learning_rate: ScalarOrSchedule, weight_decay: ScalarOrSchedule, is_proximal: bool
 ) -> Callable[[Any], GradientTransformation]:
-    """The decay of a step, as in `_move`, from the state before it."""
+    """The `pull` of a step, as in `_move`, computed from the state before it."""
 
     def decay(state):
         pull = value_at(product(learning_rate, weight_decay), state.count)

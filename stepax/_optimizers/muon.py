@@ -1,4 +1,4 @@
-"""Muon: momentum, made orthogonal.
+"""Muon: orthogonalized momentum.
 
 Jordan et al., 2024, Muon: An optimizer for hidden layers in neural networks
 (kellerjordan.github.io/posts/muon); Bernstein and Newhouse, 2024 (arXiv:2409.20325),
@@ -6,10 +6,10 @@ for the dual norm; Liu et al., 2025, Muon is Scalable for LLM Training
 (arXiv:2502.16982), section 2.2, for steps of equal root mean square; Ahn et al., 2025,
 Dion (arXiv:2504.05295), for the coefficients "dion".
 
-Differences from Jordan: the momentum is a mean, corrected for its zero start.
-Differences from Optax: `scale_by_muon` without dimension numbers takes any tree, and
-leaves what is no matrix as the mean; `aol` has its eps; the iteration runs in float32
-where gradients are narrower, unless `ns_dtype` says otherwise.
+Difference from Jordan: the momentum is a bias-corrected EMA.
+Differences from Optax: `scale_by_muon` without dimension numbers accepts any tree, and
+returns the EMA for arrays that are not matrices; `aol` uses `eps`; the iteration runs
+in float32 for narrower gradients, unless `ns_dtype` is given.
 """
 
 import functools as ft
@@ -58,7 +58,7 @@ Coefficients: TypeAlias = (
     | str
 )
 
-# Each of Dion's steps has its own.
+# Dion uses different coefficients at each step.
 _COEFFICIENTS = {
     "muon": (3.4445, -4.7750, 2.0315),
     "dion": (
@@ -73,7 +73,7 @@ _COEFFICIENTS = {
 
 @optax_compatible
 class MuonDimensionNumbers(NamedTuple):
-    """The axes of an array that make up its matrices x W = y; others count them.
+    """Which axes of an array W are summed over and kept in x W = y; others are stacked.
 
     reduction_axis: axis, or axes, that are summed over.
     output_axis: axis, or axes, of the result.
@@ -90,7 +90,7 @@ DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
 class MuonState(NamedTuple):
     """count: steps taken, a scalar.
 
-    mu: mean of g, shaped as the parameters.
+    mu: EMA of g, shaped like the parameters.
     ns_coeffs: coefficients of the iteration, (3,), or (steps, 3).
     """
 
@@ -115,31 +115,31 @@ def scale_by_muon(
     sharding: Sharding = "auto",
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Replace the mean gradient m = U S Vᵀ by nearly U Vᵀ; see `orthogonalize`.
+    """Replace the EMA of g, m = U S Vᵀ, by roughly U Vᵀ; see `orthogonalize`.
 
         mu = beta mu + (1 - beta) g
-        m = mu / (1 - beta^t),   one step ahead of it if `nesterov`
-        u = o = orthogonalize(m),   Σ(m o) o if `adaptive`,   m if it is no matrix
+        m = mu / (1 - beta^t),   with Nesterov momentum if `nesterov`
+        u = o = orthogonalize(m),   Σ(m o) o if `adaptive`,   m if it is not a matrix
 
-    ns_coeffs: (a, b, c) of all steps, or (n, 3) numbers for n; or "muon", or "dion".
-    ns_steps: steps of the iteration, where `ns_coeffs` does not say; at least 0.
-    beta: decay of the mean, in [0, 1].
-    eps: added to the norm by which m is divided first, at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    nesterov, adaptive: whether to look one step ahead; to multiply by m's dual norm.
-    preconditioning: that norm; "spectral" needs singular values, and is slow.
-    weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, or a tree of them
-        with `None` for what is no matrix, or a function from the gradients to one; path
-        patterns as in `partition`.  By default arrays of two axes are matrices.
+    ns_coeffs: (a, b, c) for all steps, an (n, 3) array for n steps, "muon" or "dion".
+    ns_steps: steps of the iteration, unless `ns_coeffs` fixes them; at least 0.
+    beta: decay rate of the EMA, in [0, 1].
+    eps: added to the norm by which m is divided first; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    nesterov, adaptive: whether to use Nesterov momentum; to multiply by m's dual norm.
+    preconditioning: that norm, "frobenius", "spectral" (slow), "aol" or "schatten".
+    weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, a tree of them with
+        `None` for arrays that are not matrices, a function from the gradients to such a
+        tree, or path patterns as in `partition`.  By default, 2D arrays are matrices.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
-    sharding: how devices share the iteration: "stack" stacks matrices of one shape and
-        gives each device some of them, "none" works on each matrix as it lies, and
+    sharding: how the iteration is distributed: "stack" stacks matrices of equal shape
+        and shards the stack over devices, "none" keeps the sharding of each matrix, and
         "auto" stacks two or more matrices that are on a mesh.
-    axis_name: of the mesh axis over which the first axis of arrays is split inside of
-        `shard_map`, or their `PartitionSpec`; devices then share the iteration, also
-        of arrays that all have.  Without it, a part is taken for the whole.
+    axis_name: mesh axis over which the first axis of arrays is sharded inside
+        `shard_map`, or their `PartitionSpec`; the iteration is then distributed, for
+        replicated arrays, too.  Without it, each shard is treated as a whole array.
 
-    Raises a `ValueError` for unknown names, and shapes or axes that do not fit.
+    Raises a `ValueError` for unknown names, and for shapes or axes that do not fit.
     """
     coefficients = _coefficients(ns_coeffs)
     if preconditioning not in NORMS:
@@ -181,7 +181,7 @@ def scale_by_muon(
 
 
 def _is_matrix(is_stack, x):
-    """Whether an array is a matrix, or a stack of them where there are stacks."""
+    """Whether an array is a matrix, or a stack of matrices if `is_stack`."""
     return x.ndim == 2 or (is_stack and x.ndim > 2)
 
 
@@ -211,7 +211,7 @@ def _finder(spec: Any, what: str) -> Callable:
 def _scale_by_shape(
     consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
 ) -> GradientTransformation:
-    """Make the steps of matrices of all shapes alike, by Jordan's or Liu's factor."""
+    """Scale updates by a factor of the matrix shape, Jordan's or Liu's."""
     parts = ArraySplit(axis_name)
 
     def leaf(g, p, ctx):
@@ -250,33 +250,33 @@ def muon(
     sharding: Sharding = "auto",
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """Muon for matrices, and `adamw` for all else.
+    """Muon for matrices, `adamw` for all other arrays.
 
         p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
         f = sqrt(max(1, outputs / inputs)),   or
         f = sqrt(max(outputs, inputs)) consistent_rms
 
-    learning_rate, adam_learning_rate: numbers, or schedules of the step; the second is
-        the first if `None`.
-    weight_decay, adam_weight_decay: numbers, or schedules of the step.
+    learning_rate, adam_learning_rate: scalars or schedules; the second defaults to the
+        first.
+    weight_decay, adam_weight_decay: scalars or schedules.
     weight_decay_mask: which matrices decay; see `masked`.
-    ns_coeffs: (a, b, c) of all steps, or (n, 3) numbers for n; or "muon", or "dion".
-    ns_steps: steps of the iteration, where `ns_coeffs` does not say; at least 0.
-    beta: decay of the mean, in [0, 1].
-    eps: added to the norm by which m is divided, and as by `adamw`; at least 0.
-    mu_dtype, nesterov: stored dtype of the mean, and whether to look one step ahead.
+    ns_coeffs: (a, b, c) for all steps, an (n, 3) array for n steps, "muon" or "dion".
+    ns_steps: steps of the iteration, unless `ns_coeffs` fixes them; at least 0.
+    beta: decay rate of the EMA, in [0, 1].
+    eps: added to the norm by which m is divided, and `eps` of `adamw`; at least 0.
+    mu_dtype, nesterov: storage dtype of the EMA; whether to use Nesterov momentum.
     adaptive: whether to multiply by the dual norm of m.
-    preconditioning: that norm; "spectral" needs singular values, and is slow.
+    preconditioning: norm by which m is divided first; see `scale_by_muon`.
     adam_b1, adam_b2, adam_eps_root: `b1`, `b2` and `eps_root` of `adamw`.
-    muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; what
-        has `None` is for `adamw`.
+    muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; arrays
+        with `None` are left to `adamw`.
     consistent_rms: the root mean square of all steps; 0.2 is about that of Adam.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
-    sharding: how devices share the iteration: "stack", "none" or "auto".
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`.
+    sharding: how the iteration is distributed: "stack", "none" or "auto".
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
     See `scale_by_muon` for the last two.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
     find = _finder(spec, what)
@@ -316,7 +316,7 @@ def muon(
 
     def labels(params):
         leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        # What is `None` is in both parts, as in Optax.
+        # `None` is in both partitions, as in Optax.
         label = lambda p, x: p if p is None else "muon" if x else "adam"
         return treedef.unflatten(map(label, leaves, find(params)))
 

@@ -1,9 +1,9 @@
-"""Adam with Nesterov momentum that grows at first.
+"""Adam with Nesterov momentum that increases at first.
 
 Dozat, 2016, Incorporating Nesterov Momentum into Adam, Algorithm 2, with the schedule
-of its experiments, as PyTorch has it.
+of its experiments, as in PyTorch.
 
-Differences from Dozat: `nu` is corrected as in Adam, without his factor of b2.
+Difference from Dozat: `nu` is bias-corrected as in Adam, without his factor of b2.
 """
 
 import math
@@ -25,9 +25,9 @@ from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 
 @optax_compatible
 class ScaleByNadamState(NamedTuple):
-    """count: steps taken.  momentum_product: of the momenta of all steps.
+    """count: steps taken.  momentum_product: product of the momenta of all steps.
 
-    mu, nu: means of g and of |g|², shaped as the parameters.
+    mu, nu: EMAs of g and of |g|², shaped like the parameters.
     """
 
     count: jax.Array
@@ -47,18 +47,18 @@ def scale_by_nadam(
     eps_root: ArrayLike = 0.0,
     momentum_decay: ArrayLike = 4e-3,
 ) -> GradientTransformation:
-    """Look one step ahead with the mean gradient, by a momentum that grows to `b1`.
+    """Adam with Nesterov momentum that increases to `b1`.
 
         b(t) = b1 (1 - 0.96^(t momentum_decay) / 2),   B(t) = b(1) ... b(t)
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
         m = b(t + 1) mu / (1 - B(t + 1)) + (1 - b(t)) g / (1 - B(t))
         u = m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
 
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    momentum_decay: how fast the momentum grows, at least 0.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    momentum_decay: how fast the momentum increases, at least 0.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def momentum(t, dtype):

@@ -1,4 +1,4 @@
-"""NovoGrad: momentum of gradients that are normalized array by array.
+"""NovoGrad: momentum over gradients that are normalized for each array.
 
 Ginsburg et al., 2019, Stochastic Gradient Methods with Layer-wise Adaptive Moments for
 Training of Deep Networks (arXiv:1905.11286), Algorithm 1.
@@ -34,8 +34,8 @@ from .._wrappers.partition import partition, split
 class ScaleByNovogradState(NamedTuple):
     """count: steps taken.
 
-    mu: sum of normalized gradients, shaped as the parameters.
-    nu: mean of ‖g‖², a scalar for each parameter.
+    mu: sum of normalized gradients, shaped like the parameters.
+    nu: EMA of ‖g‖², a scalar for each parameter.
     """
 
     count: jax.Array
@@ -55,20 +55,20 @@ def scale_by_novograd(
     weight_decay_mask: MaskOrFn = None,
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Add up gradients, each divided by the running norm of its array.
+    """Accumulate gradients, each divided by the running norm of its array.
 
         nu = b2 nu + (1 - b2) ‖g‖²,   ‖g‖² at the first step
         mu = b1 mu + g / (sqrt(nu + eps_root) + eps) + weight_decay p
         u = mu
 
-    b1, b2: decay of the sum and of the mean, in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    weight_decay: a number at least 0, or a schedule of the step.
-    weight_decay_mask: which parameters decay, see `masked`; with one, the state is that
+    b1, b2: decay rates of the sum mu and of the EMA nu, in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    weight_decay: a scalar, at least 0, or a schedule.
+    weight_decay_mask: which parameters decay, see `masked`; if given, the state is that
         of `partition`.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
-        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
     in_parts = ArraySplit(axis_name)
@@ -127,17 +127,17 @@ def novograd(
 ) -> GradientTransformationExtraArgs:
     """NovoGrad: p = p - learning_rate u, with u of `scale_by_novograd`.
 
-    The weights decay by way of the momentum, as in the paper.
+    Weight decay is added to the momentum, as in the paper.
 
-    learning_rate: a number, or a schedule of the step.
-    b1, b2: decay of the sum of g and of the mean of ‖g‖², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    weight_decay: a number at least 0, or a schedule of the step.
+    learning_rate: a scalar or a schedule.
+    b1, b2: decay rates of the sum of g and of the EMA of ‖g‖², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`; see
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root, weight_decay)
     return chain(

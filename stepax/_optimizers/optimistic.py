@@ -1,4 +1,4 @@
-"""Optimistic descent: expect the next gradient to change as the last one did.
+"""Optimistic descent: extrapolate the gradient by its last change.
 
 Mokhtari, Ozdaglar and Pattathil, 2020, A Unified Analysis of Extra-gradient and
 Optimistic Gradient Methods for Saddle Point Problems (arXiv:1901.08511), the
@@ -31,9 +31,9 @@ from .adam import scale_by_adam
 
 @optax_compatible
 class ScaleByOptimisticGradientState(NamedTuple):
-    """is_initial_step: whether no step was taken, a boolean scalar.
+    """is_initial_step: whether no step has been taken, a boolean scalar.
 
-    previous_gradient: that of the last step, shaped as the parameters.
+    previous_gradient: gradient of the last step, shaped like the parameters.
     """
 
     is_initial_step: jax.Array
@@ -44,7 +44,7 @@ class ScaleByOptimisticGradientState(NamedTuple):
 def scale_by_optimistic_gradient(
     alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
 ) -> GradientTransformation:
-    """Step along the gradient and its change.
+    """Add a multiple of the change of the gradient.
 
         u = (alpha + beta) g - beta g_last,   g_last = g at the first step
 
@@ -83,13 +83,13 @@ def optimistic_gradient_descent(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Optimistic descent, with weight decay if asked for.
+    """Optimistic gradient descent, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p)
 
     u is that of `scale_by_optimistic_gradient`.
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of the gradient and of its change.
     """
@@ -114,22 +114,22 @@ def optimistic_adam(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Optimistic Adam, with r of `scale_by_adam`.
+    """Optimistic Adam, with the updates r of `scale_by_adam`.
 
         p = p - learning_rate (r + weight_decay p) - optimism (r - r_last)
 
-    learning_rate: a number, or, without `optimism`, a schedule of the step.
-    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    learning_rate: a scalar, or, without `optimism`, a schedule.
+    weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     optimism: factor of the change; the learning rate if `None`.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    nesterov: whether to look one step ahead with the mean.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
-    Raises a `ValueError` for both a schedule and `optimism`.
+    Raises a `ValueError` if both a schedule and `optimism` are given.
     """
     adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     if not callable(learning_rate):
@@ -165,19 +165,19 @@ def optimistic_adam_v2(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Optimistic Adam, with r of `scale_by_adam`.
+    """Optimistic Adam, with the updates r of `scale_by_adam`.
 
         p = p - learning_rate (alpha r + beta (r - r_last) + weight_decay p)
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of r and of its change.
-    b1, b2: decay of the means of g and |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`.
-    nesterov: whether to look one step ahead with the mean.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),

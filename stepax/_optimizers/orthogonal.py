@@ -1,10 +1,10 @@
-"""The orthogonal matrix nearest to a given one, by matrix products alone.
+"""The nearest orthogonal matrix, computed by matrix products only.
 
 Bernstein and Newhouse, 2024, Old Optimizer, New Norm: An Anthology (arXiv:2409.20325),
 appendix A, for the iteration; Jordan et al., 2024 (kellerjordan.github.io/posts/muon)
-for coefficients that reach about 1 fast, rather than 1 exactly; Boissin et al., 2025,
+for coefficients that reach about 1 fast rather than 1 exactly; Boissin et al., 2025,
 Turbo-Muon (arXiv:2512.04632) and Grishina, Smirnov and Rakhuba, 2025 (arXiv:2506.10935)
-for other ways to make the largest singular value at most 1 before it.
+for other ways to bound the largest singular value by 1 beforehand.
 """
 
 from collections.abc import Callable
@@ -24,27 +24,27 @@ def orthogonalize(
     eps: ArrayLike,
     dtype: DTypeLike | None = None,
 ) -> jax.Array:
-    """Roughly U Vᴴ for x = U S Vᴴ, by the Newton-Schulz iteration.
+    """Approximate U Vᴴ for x = U S Vᴴ by the Newton-Schulz iteration.
 
         x = x / (‖x‖ + eps)
         x = a x + b (x xᴴ) x + c (x xᴴ)² x   for each (a, b, c)
 
     x: a stack of matrices, (..., rows, columns).
-    coefficients: (steps, 3), the a, b and c of each step.
-    precondition: from the matrices to the norms; one of `NORMS`.
+    coefficients: shape (steps, 3), the a, b and c of each step.
+    precondition: maps the matrices to their norms; one of `NORMS`.
     eps: added to the norm, at least 0.
-    dtype: that of the iteration; that of `x` if `None`.
+    dtype: dtype of the iteration; that of `x` if `None`.
     """
     if x.size == 0:
         return x
-    # The products xxᴴ are as small as they can be.
+    # Transpose tall matrices: x xᴴ is then the smaller of the two Gram matrices.
     is_tall = x.shape[-2] > x.shape[-1]
     x = _adjoint(x) if is_tall else x
     norm = precondition(x) + eps
     x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 
-    # Rolled: a program as long as one step, which needs the memory of one step.
+    # A rolled loop: code size and memory are those of one step.
     def step(x, abc):
         a, b, c = abc.astype(x.dtype)
         gram = x @ _adjoint(x)
@@ -67,12 +67,12 @@ def _spectral(x):
 
 
 def _schatten(x):
-    """The norm of the vector of singular values that adds up fourth powers."""
+    """The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s."""
     return safe_sqrt(_frobenius(x @ _adjoint(x)))
 
 
 def _aol(x):
-    """A number for each row, by which its products with all rows are small enough."""
+    """One factor per row, from the sum of its inner products with all rows."""
     products = safe_sqrt(square(x @ _adjoint(x)))
     return safe_sqrt(jnp.sum(products, -1, keepdims=True))
 

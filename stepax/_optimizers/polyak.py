@@ -1,4 +1,4 @@
-"""Polyak's step size: as far as the loss is above its minimum.
+"""Polyak's step size: proportional to the gap between the loss and its minimum.
 
 Loizou, Vaswani, Laradji and Lacoste-Julien, 2021, Stochastic Polyak Step-size for SGD
 (arXiv:2002.10542), equation SPS_max; Garrigos, Gower and Schaipp, 2023, Function Value
@@ -38,12 +38,12 @@ def scale_by_polyak(
 
     `update` takes the keyword `value`, the loss at the parameters, a scalar.
 
-    f_min: least possible loss.
+    f_min: minimum of the loss.
     max_learning_rate: upper bound of the step size, above 0.
-    eps: added to the divisor, at least 0; a gradient of zeros stays so.
+    eps: added to the divisor, at least 0; a zero gradient gives a zero update.
     variant: "sps" or "sps+".
 
-    Raises a `ValueError` for another variant, a `TypeError` where `value` is missing.
+    Raises a `ValueError` for other variants, and a `TypeError` if `value` is missing.
     """
     if variant not in ("sps", "sps+"):
         raise ValueError(f"`variant` is {variant!r}, expected 'sps' or 'sps+'")
@@ -82,14 +82,14 @@ def polyak_sgd(
 ) -> GradientTransformationExtraArgs:
     """Gradient descent with Polyak's step size: p = p - scaling (u + weight_decay p).
 
-    u is that of `scale_by_polyak` for the gradient, multiplied by -scaling before.
-    The decay does not depend on the step size, which is 0 at the minimum of the loss.
+    u is the output of `scale_by_polyak` for the gradient, multiplied by -scaling first.
+    Weight decay does not depend on the step size, which is 0 at the minimum.
 
     max_learning_rate: upper bound of the step size, above 0.
-    scaling, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    scaling, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    f_min: least possible loss.
-    eps: added to ‖g‖², at least 0; a gradient of zeros stays so.
+    f_min: minimum of the loss.
+    eps: added to ‖g‖², at least 0; a zero gradient gives a zero update.
     variant: "sps", or "sps+" for no step where the loss is below `f_min`.
     """
     return chain(

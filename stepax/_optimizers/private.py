@@ -1,11 +1,11 @@
-"""Differential privacy: the gradient of each example is clipped, and noise is added.
+"""Differential privacy: clip the gradient of each example and add noise.
 
 Abadi et al., 2016, Deep Learning with Differential Privacy (arXiv:1607.00133),
 Algorithm 1.
 
-Differences from Optax: raw keys of `jax.random.PRNGKey` are taken, too; sums are taken,
-and noise is drawn, in float32 where gradients are narrower; examples without any
-gradient, and arrays that disagree on how many there are, raise errors.
+Differences from Optax: raw keys of `jax.random.PRNGKey` are accepted, too; sums and
+noise are computed in float32 for narrower gradients; an empty batch, and arrays that
+disagree on the number of examples, raise errors.
 """
 
 import inspect
@@ -46,7 +46,7 @@ _RANGES = {"l2_norm_clip": CAP, "noise_multiplier": AT_LEAST_0}
 
 @optax_compatible
 class DifferentiallyPrivateAggregateState(NamedTuple):
-    """rng_key: for the noise of the next step, a scalar key."""
+    """rng_key: key for the noise of the next step, a scalar."""
 
     rng_key: jax.Array
 
@@ -59,22 +59,22 @@ def differentially_private_aggregate(
     *,
     seed: int | None = None,
 ) -> GradientTransformation:
-    """The mean over examples i of clipped gradients, with Gaussian noise.
+    """Average the clipped gradients of the examples i, with Gaussian noise.
 
         u = (Σ_i min(1, C / ‖g_i‖) g_i + N(0, σ² C²)) / n
 
-    It comes first in a chain; gradients have a first axis, over the n examples, that
-    the parameters and u lack.  It must not be wrapped by `MultiSteps`: the noise is
-    right for one whole batch.
+    Put it first in a chain.  Gradients have a leading axis over the n examples, which
+    the parameters and u lack.  Do not wrap it in `MultiSteps`: the noise is calibrated
+    for one whole batch.
 
-    l2_norm_clip: C, the most that an example counts, at least 0; infinity, without
-        noise, for no bound.
+    l2_norm_clip: C, the largest norm of an example's gradient, at least 0; infinity
+        does not clip, and requires `noise_multiplier=0`.
     noise_multiplier: σ, at least 0; there is no privacy at 0.
-    key: a random key, or an integer to make one of.
-    seed: the former name of `key`, deprecated.
+    key: a random key, or an integer seed for one.
+    seed: deprecated name of `key`.
 
-    Raises a `ValueError` if both `key` and `seed` are given, and for infinite noise; in
-    `update`, if the first axes of the gradients differ, or count no examples.
+    Raises a `ValueError` if both `key` and `seed` are given, and for infinite noise;
+    `update` raises one if the leading axes of the gradients differ or are empty.
     """
     key = chosen_key(key, seed)
     is_known = isinstance(l2_norm_clip, Real) and isinstance(noise_multiplier, Real)
@@ -115,7 +115,7 @@ def _check_examples(flow, live):
         if size in ((), (0,)) or size != first:
             raise ValueError(
                 f"the gradient at {flow.path(i)} has shape "
-                f"{jnp.shape(flow.leaves[i])}, but its first axis must count the "
+                f"{jnp.shape(flow.leaves[i])}, but its first axis must be that of the "
                 f"examples, of which {flow.path(live[0])} has "
                 f"{first[0] if first else 'none'}; take gradients with `jax.vmap`"
             )
@@ -125,14 +125,14 @@ def _without_examples(g):
     return np.zeros(g.shape[1:], g.dtype) if is_float0(g) else g
 
 
-# Jitted, since compiled noise differs from noise that is drawn operation by operation.
+# Jitted, because compiled noise differs in rounding from noise drawn op by op.
 @jax.jit
 def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
     rng_key, *keys = jax.random.split(rng_key, len(gs) + 1)
     if not gs:
         return [], rng_key
     sums, _ = per_example_global_norm_clip([*map(upcast, gs)], l2_norm_clip)
-    # Without noise the bound may be infinite, and 0 inf is NaN.
+    # Without noise the bound may be infinite, and 0 * inf is NaN.
     deviation = jnp.where(noise_multiplier == 0, 0, l2_norm_clip * noise_multiplier)
     means = []
     for g, total, now in zip(gs, sums, keys, strict=True):
@@ -143,7 +143,7 @@ def _aggregate(gs, rng_key, l2_norm_clip, noise_multiplier):
 
 
 def _noise(key, x):
-    """Of deviation 1 in each number; JAX halves the variance of complex ones."""
+    """Noise of deviation 1 per real component; JAX halves the variance of complex x."""
     noise = jax.random.normal(key, x.shape, x.dtype)
     return noise * jnp.asarray(2**0.5, x.dtype) if jnp.iscomplexobj(x) else noise
 
@@ -161,24 +161,25 @@ def dpsgd(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with privacy: p = p - learning_rate (u + weight_decay p).
+    """Differentially private SGD: p = p - learning_rate (u + weight_decay p).
 
-    u is that of `differentially_private_aggregate`, or of `trace` of it.  The decay
-    reads no example, so that it costs no privacy.
+    u is the output of `differentially_private_aggregate`, followed by `trace` if
+    `momentum` is given.  Weight decay reads no examples, so it costs no privacy.
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    l2_norm_clip: the most that an example counts, at least 0.
-    noise_multiplier: deviation of the noise in units of it; no privacy at 0.
-    seed: the former name of `key`, deprecated.
-    momentum: the decay of `trace`; none if `None`.
-    nesterov: whether to look one step ahead with the sum of `trace`.
-    key: a random key, or an integer to make one of.
+    l2_norm_clip: largest norm of an example's gradient, at least 0.
+    noise_multiplier: standard deviation of the noise, in units of `l2_norm_clip`; no
+        privacy at 0.
+    seed: deprecated name of `key`.
+    momentum: decay rate of `trace`; no momentum if `None`.
+    nesterov: whether to use Nesterov momentum.
+    key: a random key, or an integer seed for one.
 
-    Raises a `ValueError` unless one of `seed` and `key` is given.
+    Raises a `ValueError` unless exactly one of `seed` and `key` is given.
     """
     if (seed is None) == (key is None):
-        raise ValueError("give one of `seed` and `key`, the start of the noise")
+        raise ValueError("give one of `seed` and `key`, which seed the noise")
     return chain(
         differentially_private_aggregate(
             l2_norm_clip, noise_multiplier, chosen_key(key, seed)
@@ -190,7 +191,7 @@ def dpsgd(
 
 
 def _without_default(f: Any, name: str) -> None:
-    """Let a parameter look required, as it is in Optax, that need not be given."""
+    """Show a parameter as required in the signature, as in Optax."""
     signature = inspect.signature(f)
     parameters = dict(signature.parameters)
     parameters[name] = parameters[name].replace(default=inspect.Parameter.empty)

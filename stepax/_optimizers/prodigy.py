@@ -1,11 +1,11 @@
-"""Prodigy: D-Adaptation that trusts recent gradients more.
+"""Prodigy: D-Adaptation that gives recent gradients more weight.
 
 Mishchenko and Defazio, 2023, Prodigy: An Expeditiously Adaptive Parameter-Free Learner
 (arXiv:2306.06101), Algorithm 4, with Adam's bias corrections in the step size.
 
-Differences from Optax: where the weighted sum of gradients is zero, the estimate stays
-(Optax returns NaN); the numbers that are kept for all parameters are in float32 or
-wider, and so are the means of float16 parameters, in which they would vanish.
+Differences from Optax: the estimate is unchanged where the weighted sum of gradients is
+zero (Optax returns NaN); scalars in the state are stored in float32 or wider, and so
+are the EMAs of float16 parameters, which would underflow in float16.
 """
 
 from typing import Any, NamedTuple
@@ -32,11 +32,11 @@ from .dadapt import corrected_rate, scaled_decay
 
 @optax_compatible
 class ProdigyState(NamedTuple):
-    """exp_avg, exp_avg_sq: means of d g and of d² |g|², shaped as the parameters.
+    """exp_avg, exp_avg_sq: EMAs of d g and of d² |g|², shaped like the parameters.
 
-    grad_sum: decaying sum of the steps; params0: where it started; both so shaped.
-    estim_lr: the estimate d.  numerator_weighted: of the estimate.
-    count: steps taken.  These are scalars.
+    grad_sum, params0: decaying sum of the steps, and initial parameters; shaped alike.
+    estim_lr: the estimate d.  numerator_weighted: r, its numerator.  count: steps
+        taken.  All three are scalars.
     """
 
     exp_avg: Any
@@ -60,7 +60,7 @@ def prodigy(
     safeguard_warmup: bool = False,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """AdamW whose learning rate is multiplied by an estimate d of the distance.
+    """AdamW with the learning rate multiplied by an estimate d of the distance to go.
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t)
         r = b3 r + d / d0 a Σ g (p0 - p),   s = b3 s + d / d0 a g
@@ -68,17 +68,17 @@ def prodigy(
         d = max(d, estim_lr_coef r / Σ |s|)
         p = p - a m / (sqrt(v) + d eps) - weight_decay a p
 
-    learning_rate: a number near 1, or a schedule of the step that ends below it.
+    learning_rate: a scalar near 1, or a schedule that decays from 1.
     betas, beta3: b1 and b2, and b3, in [0, 1]; b3 is sqrt(b2) if `None`.
-    eps: added to the root, in units of d; above 0.
-    estim_lr0: first value of d, above 0 and below the distance.
+    eps: added to the square root, in units of d; above 0.
+    estim_lr0: initial value of d, above 0 and below the true distance.
     estim_lr_coef: factor of the estimate, above 0.
-    weight_decay: a number at least 0, or a schedule of the step.
-    safeguard_warmup: whether s adds up d g in place of a g, so that small learning
+    weight_decay: a scalar, at least 0, or a schedule.
+    safeguard_warmup: whether s accumulates d g instead of a g, so that small learning
         rates at the start do not make d too large.
     weight_decay_mask: which parameters decay; see `masked`.
 
-    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stand still: keep them wider by
+    In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
     """
     if weight_decay_mask is not None:

@@ -1,9 +1,9 @@
-"""Rectified Adam: plain momentum until the mean square can be trusted.
+"""Rectified Adam: plain momentum until the EMA of |g|² is reliable.
 
 Liu et al., 2020, On the Variance of the Adaptive Learning Rate and Beyond
 (arXiv:1908.03265), Algorithm 2.
 
-Differences from the paper: the threshold for rho is 5 rather than 4.
+Difference from the paper: the threshold for rho is 5 rather than 4.
 """
 
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def scale_by_radam(
     *,
     nesterov: bool = False,
 ) -> GradientTransformation:
-    """Adam, rectified for the variance of its denominator in the first steps.
+    """Adam, rectified for the variance of its denominator in early steps.
 
         rho_inf = 2 / (1 - b2) - 1,   rho = rho_inf - 2 t b2^t / (1 - b2^t)
         r² = (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)
@@ -52,12 +52,13 @@ def scale_by_radam(
         u = r m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)   if rho >= threshold
         u = m   otherwise
 
-    b1, b2: decay of the means of g and |g|², in [0, 1]; b2 above 0.6.
-    eps, eps_root: added to the root, and inside it; at least 0.
-    threshold: of rho, the number of gradients that the mean square rests on; above 4.
-    nesterov: whether to look one step ahead with the mean.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1]; b2 above 0.6.
+    eps, eps_root: added outside and inside the square root; at least 0.
+    threshold: least rho, the effective number of gradients in `nu`, for which `nu` is
+        used; above 4.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     rho_inf = 2 / one_minus(b2) - 1
 
@@ -71,7 +72,8 @@ def scale_by_radam(
         nu = ema(nu, square(g), b2)
         m = corrected(mu, g, b1, c1, c1_next)
         is_steady = rho >= threshold
-        # Before, the root may be of a number below 0, and would make derivatives NaN.
+        # Below the threshold the square root may have a negative argument, whose NaN
+        # would reach the derivative.
         ratio = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
         r = jnp.sqrt(jnp.where(is_steady, ratio, 1))
         rectified = r * m / (safe_sqrt(nu / c2 + eps_root) + eps)
@@ -103,18 +105,19 @@ def radam(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Rectified Adam, with weight decay if asked for.
+    """Rectified Adam, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1, b2: decay of the means of g and |g|², in [0, 1]; b2 above 0.6.
-    eps, eps_root: added to the root, and inside it; at least 0.
-    threshold: least number of gradients behind `nu` at which it is used; above 4.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1]; b2 above 0.6.
+    eps, eps_root: added outside and inside the square root; at least 0.
+    threshold: least effective number of gradients in `nu` for which it is used; above
+        4.
     weight_decay_mask: which parameters decay; see `masked`.
-    nesterov: whether to look one step ahead with the mean.
+    nesterov: whether to use Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),
@@ -124,7 +127,7 @@ def radam(
 
 
 def _rho(b2, t, usual):
-    """rho, also for a b2 so near to 1 that both of its terms are far larger.
+    """rho, without cancellation for b2 so near 1 that both of its terms are far larger.
 
     With x = -log(b2) and L(y) = coth(y) - 1/y it is t - t L(t x / 2) + L(x / 2).
     """

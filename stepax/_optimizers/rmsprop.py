@@ -4,8 +4,8 @@ Tieleman and Hinton, 2012, Lecture 6.5 of Neural Networks for Machine Learning;
 Graves, 2013, Generating Sequences With Recurrent Neural Networks (arXiv:1308.0850),
 equations 38 to 41, for the centered form.
 
-Differences from Graves: the momentum is applied after the learning rate.
-Differences from Optax: a variance that rounding makes negative counts as zero.
+Difference from Graves: momentum is applied after the learning rate.
+Difference from Optax: a variance that rounding makes negative is treated as zero.
 """
 
 from typing import Any, NamedTuple
@@ -36,14 +36,14 @@ from .sgd import trace
 
 @optax_compatible
 class ScaleByRmsState(NamedTuple):
-    """nu: mean of |g|², shaped as the parameters."""
+    """nu: EMA of |g|², shaped like the parameters."""
 
     nu: Any
 
 
 @optax_compatible
 class ScaleByRmsWithCountState(NamedTuple):
-    """count: steps taken.  nu: mean of |g|², shaped as the parameters."""
+    """count: steps taken.  nu: EMA of |g|², shaped like the parameters."""
 
     count: jax.Array
     nu: Any
@@ -51,7 +51,7 @@ class ScaleByRmsWithCountState(NamedTuple):
 
 @optax_compatible
 class ScaleByRStdDevState(NamedTuple):
-    """mu, nu: means of g and of |g|², shaped as the parameters."""
+    """mu, nu: EMAs of g and of |g|², shaped like the parameters."""
 
     mu: Any
     nu: Any
@@ -59,7 +59,7 @@ class ScaleByRStdDevState(NamedTuple):
 
 @optax_compatible
 class ScaleByRStdDevWithCountState(NamedTuple):
-    """count: steps taken.  mu, nu: means of g and |g|², shaped as the parameters."""
+    """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
     count: jax.Array
     mu: Any
@@ -76,18 +76,18 @@ def scale_by_rms(
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
 ) -> GradientTransformation:
-    """Divide by the root of the mean squared gradient.
+    """Divide by the root of the EMA of |g|².
 
         nu = decay nu + (1 - decay) |g|²
         u = g / sqrt(nu + eps),   or g / (sqrt(nu) + eps)
 
-    decay: of the mean of |g|², in [0, 1].
-    eps: above 0.
-    initial_scale: first value of `nu`, at least 0.
-    eps_in_sqrt: whether `eps` is added inside the root.
+    decay: decay rate of the EMA of |g|², in [0, 1].
+    eps: added inside or outside the square root, above 0.
+    initial_scale: initial value of `nu`, at least 0.
+    eps_in_sqrt: whether `eps` is added inside the square root.
     bias_correction: whether to divide `nu` by 1 - decay^t.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, nu):
@@ -108,18 +108,18 @@ def scale_by_stddev(
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
 ) -> GradientTransformation:
-    """Divide by the standard deviation of the gradient.
+    """Divide by the running standard deviation of the gradient.
 
         mu = decay mu + (1 - decay) g,   nu = decay nu + (1 - decay) |g|²
         u = g / sqrt(nu - |mu|² + eps),   or g / (sqrt(nu - |mu|²) + eps)
 
-    decay: of the means of g and |g|², in [0, 1].
-    eps: above 0.
-    initial_scale: first value of `nu`, at least 0.
-    eps_in_sqrt: whether `eps` is added inside the root.
+    decay: decay rate of the EMAs of g and |g|², in [0, 1].
+    eps: added inside or outside the square root, above 0.
+    initial_scale: initial value of `nu`, at least 0.
+    eps_in_sqrt: whether `eps` is added inside the square root.
     bias_correction: whether to divide `mu` and `nu` by 1 - decay^t.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -149,22 +149,23 @@ def rmsprop(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """RMSProp, with momentum and weight decay if asked for.
+    """RMSProp, with optional momentum and weight decay.
 
         p = p + trace(-learning_rate u) - learning_rate weight_decay p
 
     with u of `scale_by_rms` or `scale_by_stddev`.
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    decay: of the mean of |g|², in [0, 1].
-    eps, eps_in_sqrt: added to the divisor, above 0; whether inside the root.
-    initial_scale: first value of `nu`, at least 0.
-    bias_correction: whether to correct `nu` for its start, as Adam does.
-    centered: whether to take `scale_by_stddev`.
-    momentum, nesterov: the decay of `trace`, none if `None`, and its form.
+    decay: decay rate of the EMA of |g|², in [0, 1].
+    eps, eps_in_sqrt: added to the divisor, above 0; whether inside the square root.
+    initial_scale: initial value of `nu`, at least 0.
+    bias_correction: whether to bias-correct `nu`, as Adam does.
+    centered: whether to use `scale_by_stddev`.
+    momentum, nesterov: decay rate of `trace`, no momentum if `None`; whether to use
+        Nesterov momentum.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     scale = scale_by_stddev if centered else scale_by_rms
     return chain(
@@ -181,7 +182,7 @@ def _mean_square(initial: ArrayLike) -> Slot:
 
 
 def _counting(leaf, State, slots, decay):
-    """The rule that corrects its means for their start."""
+    """The rule with bias-corrected EMAs."""
     correction = from_step(lambda t: moments.bias_correction(decay, t))
     return build(Rule(leaf, State, slots, COUNT, correction, elementwise=True))
 

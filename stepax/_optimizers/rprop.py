@@ -1,12 +1,12 @@
-"""Rprop: a step size for each coordinate, which follows the sign of the gradient.
+"""Rprop: a step size for each coordinate, adapted by the sign of the gradient.
 
 Riedmiller and Braun, 1993, A Direct Adaptive Method for Faster Backpropagation Learning
 (doi:10.1109/ICNN.1993.298623); Igel and Hüsken, 2003, Empirical Evaluation of the
 Improved Rprop Learning Algorithms (doi:10.1016/S0925-2312(01)00700-7), Rprop-.
 
-Differences from the papers, as in Optax: a step is taken when the next gradient agrees
-with it in sign, so that the first update is zero; with `immediate` it is taken at once,
-as in iRprop- of the second paper.
+Difference from the papers, as in Optax: a step is taken once the next gradient has the
+same sign, so that the first update is zero; with `immediate` it is taken at once, as in
+iRprop- of the second paper.
 """
 
 from typing import Any, NamedTuple
@@ -34,9 +34,9 @@ PAPER = "doi:10.1109/ICNN.1993.298623"
 
 @optax_compatible
 class ScaleByRpropState(NamedTuple):
-    """step_sizes: above 0.  prev_updates: the last signed steps, 0 after a turn.
+    """step_sizes: above 0.  prev_updates: last signed steps, 0 after a sign change.
 
-    Both shaped as the parameters.
+    Both shaped like the parameters.
     """
 
     step_sizes: Any
@@ -53,16 +53,16 @@ def scale_by_rprop(
     *,
     immediate: bool = False,
 ) -> GradientTransformation:
-    """Lengthen steps while the gradient keeps its sign, shorten them when it turns.
+    """Lengthen steps while the gradient keeps its sign; shorten them when it changes.
 
         s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
         u = last if g last > 0 else 0
         last = 0 if g last < 0 else s sign(g),   with `immediate` also u
 
-    learning_rate: first step size, above 0.
-    eta_minus, eta_plus: factors, below and above 1.
+    learning_rate: initial step size, above 0.
+    eta_minus, eta_plus: factors of the step size, below and above 1.
     min_step_size, max_step_size: bounds of s, above 0.
-    immediate: whether to take a step at once, not when the next gradient agrees.
+    immediate: whether to take a step at once, not once the next gradient agrees.
     """
 
     def leaf(g, p, ctx, s, last):
@@ -90,17 +90,17 @@ def rprop(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Rprop, with weight decay if asked for.
+    """Rprop, with optional weight decay.
 
         p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`
 
-    learning_rate: first step size; of a schedule r, r(0) is, above 0, and u is
-        multiplied by r(t) / r(0).
+    learning_rate: initial step size, above 0; for a schedule r, the initial step size
+        is r(0), and u is multiplied by r(t) / r(0).
     eta_minus, eta_plus: factors of the step size, below and above 1.
     min_step_size, max_step_size: its bounds, above 0.
-    weight_decay: a number at least 0, or a schedule of the step; no decay if `None`.
+    weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    immediate: whether to take a step at once, not when the next gradient agrees.
+    immediate: whether to take a step at once, not once the next gradient agrees.
     """
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)

@@ -1,18 +1,18 @@
-"""Schedule-free learning: averaging of iterates in place of a falling rate.
+"""Schedule-free learning: averaging of iterates instead of learning rate decay.
 
 Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, 2024, The Road Less Scheduled
 (arXiv:2405.15682), equations 3 to 5, with the weights of the authors' code,
 https://github.com/facebookresearch/schedule_free.  There are three sequences: y, the
-parameters, where gradients are taken; z, which the base optimizer moves; and x, the
-mean of z, for evaluation, which is not stored.
+parameters, where gradients are taken; z, which the base optimizer updates; and x, the
+average of z, for evaluation, which is not stored.
 
-As in that code, and in Optax, weights are counted from step 1: the first is that of
-`learning_rate(1)`.  Base optimizers count from 0, so that a warm-up from 0 does nothing
-in its first step; `first_step=1` of the shortcuts counts as that code does.
+As in that code, and in Optax, the weights count steps from 1: the first weight uses
+`learning_rate(1)`.  Base optimizers count from 0, so that the first step of a warm-up
+from 0 does nothing; `first_step=1` of the shortcuts counts like that code.
 
-Differences from Optax: y moves by c (z - y) + (1 - b1 (1 - c)) u, as in that code,
-without x, whose division by b1 rounds; averages are kept in float32 or wider;
-`schedule_free_eval_params` finds the state wherever it is.
+Differences from Optax: y moves by c (z - y) + (1 - b1 (1 - c)) u, as in that code. This
+avoids x and the rounding of its division by b1.  Averages are stored in float32 or
+wider.  `schedule_free_eval_params` finds the state inside other states.
 """
 
 import functools as ft
@@ -55,12 +55,12 @@ from .sgd import sgd
 class ScheduleFreeState(NamedTuple):
     """State of `schedule_free`; all but the last two are scalars.
 
-    b1: part of x in y.
-    weight_sum: of the weights in the mean.
-    step_count: number of the next step, from 1 on.
-    max_lr: largest learning rate up to now.
-    base_optimizer_state: of the base optimizer.
-    z: what it moves, shaped as the parameters.
+    b1: weight of x in y.
+    weight_sum: sum of the weights in the average.
+    step_count: number of the next step, starting at 1.
+    max_lr: largest learning rate so far.
+    base_optimizer_state: state of the base optimizer.
+    z: the sequence it updates, shaped like the parameters.
     """
 
     b1: jax.Array
@@ -72,7 +72,7 @@ class ScheduleFreeState(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """The fields of `ScheduleFreeState` that are not the base optimizer's."""
+    """The fields of `ScheduleFreeState` except that of the base optimizer."""
 
     b1: jax.Array
     weight_sum: jax.Array
@@ -82,7 +82,7 @@ class _Average(NamedTuple):
 
 
 class _ScheduleFree(Composite):
-    """The base optimizer, and then the averaging of where it leads."""
+    """The base optimizer, followed by the averaging of its iterates."""
 
     def __init__(self, base: GradientTransformation, averaging: Any):
         self.members = (base, averaging)
@@ -110,7 +110,7 @@ def average_iterates(
     weight_lr_power: ArrayLike,
     state_dtype: DTypeLike | None,
 ) -> GradientTransformation:
-    """From updates of z to those of y."""
+    """Map updates of z to updates of y."""
 
     def prepare(scalars, stat, extra):
         b1_, weight_sum, t, max_lr = scalars
@@ -154,12 +154,13 @@ def schedule_free(
 
     The parameters are y; evaluate at x, see `schedule_free_eval_params`.
 
-    base_optimizer: without momentum, whose place b1 takes.
-    learning_rate: that of the base optimizer, a number or a schedule, such as a
-        warm-up; it is used for the weights w alone.
-    b1: part of x in y, in (0, 1].
-    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
-    state_dtype: stored dtype of z; the parameter's if `None`.
+    base_optimizer: an optimizer without momentum, which b1 replaces.
+    learning_rate: that of the base optimizer, a scalar or a schedule, such as a
+        warm-up; it is only used for the weights w.
+    b1: weight of x in y, in (0, 1].
+    weight_lr_power: exponent of the learning rate in the weights, at least 0; with 0
+        all iterates have equal weight.
+    state_dtype: storage dtype of z; the parameter's if `None`.
     """
     require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
     averaging = average_iterates(learning_rate, b1, weight_lr_power, state_dtype)
@@ -170,11 +171,12 @@ def schedule_free(
 def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = z + (y - z) / b1.
 
-    state: of `schedule_free`, or one that holds such states, as those of `chain`, of
-        `MultiSteps` or of `partition`; parameters without a z stay as they are.
-    params: y.
+    state: that of `schedule_free`, or a state that contains it, such as that of
+        `chain`, `MultiSteps` or `partition`; parameters without a z are returned
+        unchanged.
+    params: y, the current parameters.
 
-    Raises a `ValueError` where there is no such state.
+    Raises a `ValueError` if there is no such state.
     """
     states = [x for _, x in get_all_with_path(state, "ScheduleFreeState")]
     if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
@@ -189,7 +191,7 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
 
 @computed_wide
 def _x(y, z, *, b1):
-    return z + (y - z) / b1  # exactly y where z is
+    return z + (y - z) / b1  # exactly y where z = y
 
 
 @public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
@@ -204,18 +206,20 @@ def schedule_free_sgd(
     first_step: int = 0,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """`schedule_free` of gradient descent: z = z - learning_rate (g + weight_decay y).
+    """`schedule_free` SGD: z = z - learning_rate (g + weight_decay y).
 
-    learning_rate: a number, or a schedule of the step.
-    warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
-    b1: part of the average in the parameters, in (0, 1].
-    weight_decay: a number, or a schedule of the step; no decay if `None`.
+    learning_rate: a scalar or a schedule.
+    warmup_steps: steps over which a constant learning rate rises linearly from 0; no
+        warm-up if `None`.
+    b1: weight of the average x in the parameters y, in (0, 1].
+    weight_decay: a scalar or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
-    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
-    state_dtype: stored dtype of z; the parameter's if `None`.
+    first_step: number of the first step for the schedule: 0, or 1 as in the authors'
+        code.
+    weight_lr_power: exponent of the learning rate in the weights, at least 0.
+    state_dtype: storage dtype of z; the parameter's if `None`.
 
-    Raises a `ValueError` for a schedule with `warmup_steps`.
+    Raises a `ValueError` if both a schedule and `warmup_steps` are given.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
     base = sgd(_counted_from(first_step, rate))
@@ -238,24 +242,26 @@ def schedule_free_adamw(
     first_step: int = 0,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """`schedule_free` of AdamW without momentum.
+    """`schedule_free` AdamW, without momentum.
 
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    warmup_steps: over which a number rises linearly from 0; no warm-up if `None`.
-    b1: part of the average in the parameters, in (0, 1].
-    b2: decay of the mean of |g|², in [0, 1].
-    eps: added to the root, at least 0.
+    learning_rate, weight_decay: scalars or schedules.
+    warmup_steps: steps over which a constant learning rate rises linearly from 0; no
+        warm-up if `None`.
+    b1: weight of the average x in the parameters y, in (0, 1].
+    b2: decay rate of the EMA of |g|², in [0, 1].
+    eps: added to the square root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    weight_lr_power: how steps of a small rate count, at least 0; 0 weighs all alike.
-    state_dtype: stored dtype of z; the parameter's if `None`.
-    first_step: what the schedule is given at the first step: 0, or 1 as by the authors.
+    weight_lr_power: exponent of the learning rate in the weights, at least 0.
+    state_dtype: storage dtype of z; the parameter's if `None`.
+    first_step: number of the first step for the schedule: 0, or 1 as in the authors'
+        code.
 
-    Raises a `ValueError` for a schedule with `warmup_steps`.
+    Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
     base = chain(
@@ -272,7 +278,7 @@ def _warmed_up(rate: ScalarOrSchedule, steps: int | None) -> ScalarOrSchedule:
     if callable(rate):
         raise ValueError(
             "`learning_rate` is a schedule and `warmup_steps` is given: expected one "
-            "of them, as a schedule can have a warm-up of its own"
+            "of them, since a schedule can contain its own warm-up"
         )
     return schedules.warmup_constant_schedule(0.0, rate, steps)
 

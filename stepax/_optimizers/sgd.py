@@ -1,4 +1,4 @@
-"""Gradient descent: plain, with momentum, with noise, by the sign of the gradient.
+"""Gradient descent: plain, with momentum, with noise, and by sign.
 
 Polyak, 1964, Some methods of speeding up the convergence of iteration methods
 (doi:10.1016/0041-5553(64)90137-5); Sutskever, Martens, Dahl and Hinton, 2013, On the
@@ -34,7 +34,7 @@ from .._wrappers.partition import identity
 
 @optax_compatible
 class TraceState(NamedTuple):
-    """trace: decayed sum of the gradients, shaped as the parameters."""
+    """trace: decayed sum of the gradients, shaped like the parameters."""
 
     trace: Any
 
@@ -43,14 +43,14 @@ class TraceState(NamedTuple):
 def trace(
     decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformation:
-    """Add up the gradients, older ones with less weight.
+    """Accumulate a decaying sum of gradients (momentum).
 
         trace = g + decay trace
         u = trace,   or g + decay trace if `nesterov`
 
-    decay: what remains of the sum after a step, in [0, 1].
-    nesterov: whether to look one step ahead with the sum.
-    accumulator_dtype: stored dtype of `trace`; the parameter's if `None`.
+    decay: decay rate of the sum, in [0, 1].
+    nesterov: whether to use Nesterov momentum.
+    accumulator_dtype: storage dtype of `trace`; the parameter's if `None`.
     """
 
     def leaf(g, p, ctx, trace):
@@ -74,15 +74,15 @@ def sgd(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent, with weight decay if asked for, which is not in the momentum.
+    """Gradient descent, with optional momentum and decoupled weight decay.
 
-        p = p - learning_rate (u + weight_decay p),   u = g or that of `trace`
+        p = p - learning_rate (u + weight_decay p),   u = g, or u of `trace`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    momentum: the decay of `trace`; none if `None`.
-    nesterov: whether to look one step ahead with the sum; unused without momentum.
-    accumulator_dtype: stored dtype of the sum; the parameter's if `None`.
+    momentum: decay rate of `trace`; no momentum if `None`.
+    nesterov: whether to use Nesterov momentum; unused without momentum.
+    accumulator_dtype: storage dtype of the sum; the parameter's if `None`.
     """
     is_plain = momentum is None
     return chain(
@@ -99,11 +99,11 @@ def sign_sgd(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Steps of equal length in every coordinate, beside the weight decay.
+    """Steps of equal size in every coordinate, apart from weight decay.
 
         p = p - learning_rate (sign(g) + weight_decay p)
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     """
     return chain(
@@ -122,14 +122,14 @@ def signum(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """The sign of the mean gradient: m = beta m + (1 - beta) g, and u = sign(m).
+    """The sign of the EMA of g: m = beta m + (1 - beta) g, u = sign(m).
 
         p = p - learning_rate (u + weight_decay p)
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    beta: decay of the mean, in [0, 1].
-    accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
+    beta: decay rate of the EMA, in [0, 1].
+    accumulator_dtype: storage dtype of the EMA; the parameter's if `None`.
     """
     return chain(
         ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
@@ -150,15 +150,15 @@ def noisy_sgd(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Gradient descent with noise that fades.
+    """Gradient descent with decaying Gaussian noise.
 
         p = p - learning_rate (g + N(0, eta / t^gamma) + weight_decay p)
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    eta, gamma: variance at the first step, and how fast it fades; at least 0.
-    key: a random key, or an integer to make one of.
-    seed: the former name of `key`, deprecated.
+    eta, gamma: initial variance of the noise, and exponent of its decay; at least 0.
+    key: a random key, or an integer seed for one.
+    seed: deprecated name of `key`.
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """

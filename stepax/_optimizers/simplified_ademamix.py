@@ -1,4 +1,4 @@
-"""Simplified AdEMAMix: Adam with a sum of gradients, and more of the last one.
+"""Simplified AdEMAMix: Adam with a sum of gradients and extra weight on the last one.
 
 Morwani et al., 2025, Connections between Schedule-Free Optimizers, AdEMAMix, and
 Accelerated SGD Variants (arXiv:2502.02431), Algorithm 2.
@@ -40,7 +40,7 @@ PAPER = "arXiv:2502.02431"
 class ScaleBySimplifiedAdEMAMixState(NamedTuple):
     """t: steps taken.
 
-    m: decaying sum of g.  n: mean of |g|².  Both shaped as the parameters.
+    m: decaying sum of g.  n: EMA of |g|².  Both shaped like the parameters.
     """
 
     t: jax.Array
@@ -56,21 +56,21 @@ def scale_by_simplified_ademamix(
     eps: ArrayLike = 1e-8,
     eps_root: ArrayLike = 0.0,
 ) -> GradientTransformation:
-    """Divide a sum of gradients by the root of the mean squared gradient.
+    """Divide a decaying sum of gradients by the root of the EMA of |g|².
 
         m = b1 m + g,   n = b2 n + (1 - b2) |g|²
         u = (m + alpha g) / (sqrt(n / (1 - b2^t) + eps_root) + eps)
 
-    The sum is 1 / (1 - b1) times as large as a mean: take a lower learning rate.
+    The sum is 1 / (1 - b1) times as large as an EMA: use a lower learning rate.
 
-    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1].
-    alpha: additional weight of the gradient, at least 0; or a schedule of the step.
-    eps, eps_root: added to the root, and inside it; at least 0.
+    b1, b2: decay rates of the sum of g and of the EMA of |g|², in [0, 1].
+    alpha: extra weight of the current gradient, at least 0; or a schedule.
+    eps, eps_root: added outside and inside the square root; at least 0.
 
-    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
 
-    # Optax's order of operations, which loses what is left of 1 by a b2 near to it.
+    # Optax's order of operations, which cancels in 1 - b2 for b2 near 1.
     is_usual = is_number(b2) and not is_near_1(b2, NEAR)
 
     def prepare(scalars, stat, extra):
@@ -118,13 +118,13 @@ def simplified_ademamix(
 
     u is that of `scale_by_simplified_ademamix`.
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2: decay of the sum of g and of the mean of |g|², in [0, 1].
-    alpha: additional weight of the gradient, at least 0; or a schedule of the step.
-    eps, eps_root: added to the root, and inside it; at least 0.
-    mask, weight_decay_mask: which parameters decay; two names, give one; see `masked`.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the sum of g and of the EMA of |g|², in [0, 1].
+    alpha: extra weight of the current gradient, at least 0; or a schedule.
+    eps, eps_root: added outside and inside the square root; at least 0.
+    mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
 
-    In bfloat16 `n` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),

@@ -1,10 +1,10 @@
-"""SM3: AdaGrad with one accumulator for each slice of an array.
+"""SM3: AdaGrad with one accumulator per slice of an array.
 
 Anil, Gupta, Koren and Singer, 2019, Memory-Efficient Adaptive Optimization
-(arXiv:1901.11150), Algorithm SM3-II; the cover is that by slices of each axis.
+(arXiv:1901.11150), Algorithm SM3-II; the cover consists of the slices along each axis.
 
-Differences from the paper, as in Optax: momentum of the updates, and, for b2 below 1,
-means in place of sums.
+Differences from the paper, as in Optax: momentum on the updates and, for b2 below 1,
+EMAs instead of sums.
 """
 
 import functools as ft
@@ -34,9 +34,9 @@ from .._wrappers.chain import chain
 
 @optax_compatible
 class ScaleBySM3State(NamedTuple):
-    """mu: for each parameter a list of accumulators, a vector for each of its axes.
+    """mu: for each parameter, a list of accumulators, one vector per axis.
 
-    nu: mean of the updates, shaped as the parameters.
+    nu: EMA of the updates, shaped like the parameters.
     """
 
     mu: Any
@@ -47,16 +47,16 @@ class ScaleBySM3State(NamedTuple):
 def scale_by_sm3(
     b1: ArrayLike = 0.9, b2: ArrayLike = 1.0, eps: ArrayLike = 1e-8
 ) -> GradientTransformation:
-    """Divide by the root of an upper bound of the sum of squares, averaging the result.
+    """Divide by the root of an upper bound on the sum of |g|², and average the result.
 
         s = b2 min(mu_1, ..., mu_n) + (1 - b2) |g|²,   |g|² itself for b2 = 1
         u = b1 u + (1 - b1) g / sqrt(s + eps),   0 where s = 0
         mu_k = max of s over all axes but k
 
-    b1, b2: decay of the mean update, in [0, 1], and of the squares, in [0, 1].
-    eps: added inside the root, at least 0.
+    b1, b2: decay rates of the update u and of the squares s, in [0, 1].
+    eps: added inside the square root, at least 0.
 
-    In bfloat16 `mu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def leaf(g, p, ctx, bound, u):
@@ -79,17 +79,17 @@ def sm3(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """SM3, with weight decay if asked for.
+    """SM3, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p)
 
     u is that of `scale_by_sm3` for b1 = momentum.
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    momentum: decay of the mean update, in [0, 1].
+    momentum: decay rate of the EMA of the updates, in [0, 1].
 
-    In bfloat16 `mu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_sm3(momentum),
@@ -99,7 +99,7 @@ def sm3(
 
 
 def _maxima(s: jax.Array) -> list[jax.Array]:
-    """For each axis, the largest entry of each slice; of a scalar, itself."""
+    """For each axis, the largest element of each slice; a scalar itself."""
     if s.ndim < 2:
         return [s]
     rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
@@ -107,7 +107,7 @@ def _maxima(s: jax.Array) -> list[jax.Array]:
 
 
 def _minimum(maxima: list[jax.Array]) -> jax.Array:
-    """For each entry, the least of the accumulators of its slices."""
+    """For each element, the smallest accumulator of its slices."""
     n = len(maxima)
     across = [
         jnp.expand_dims(x.real, tuple(j for j in range(n) if j != k)) if x.ndim else x

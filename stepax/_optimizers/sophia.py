@@ -1,12 +1,12 @@
-"""Sophia: mean gradients divided by curvature, and clipped.
+"""Sophia: an EMA of gradients divided by an estimate of the curvature, and clipped.
 
 Liu et al., 2024, Sophia: A Scalable Stochastic Second-order Optimizer for Language
 Model Pre-training (arXiv:2305.14342), Algorithm 3, with the curvature of Algorithm 1.
 
-Differences from the paper, as in Optax: the mean is corrected for its zero start, a new
-estimate of the curvature acts from the next step on, so that the first step is one of
-signs, and its random vectors are signs rather than normal.  `bias_correction`,
-`use_new_curvature` and `sampler` give what the paper has.
+Differences from the paper, as in Optax: the EMA is bias-corrected; a new estimate of
+the curvature is used from the next step on, so that the first step is a sign step; the
+random vectors are signs rather than normal.  `bias_correction`, `use_new_curvature` and
+`sampler` restore the paper's choices.
 
 Difference from Optax: the seed of the estimator may be an integer.
 """
@@ -51,7 +51,7 @@ PAPER = "arXiv:2305.14342"
 
 @optax_compatible
 class HutchinsonState(NamedTuple):
-    """key: a random key, for the next estimate."""
+    """key: random key for the next estimate."""
 
     key: jax.Array
 
@@ -60,9 +60,9 @@ class HutchinsonState(NamedTuple):
 class SophiaState(NamedTuple):
     """count: steps taken.
 
-    mu: mean of g.  nu: mean of the estimates of the Hessian's diagonal.  Both shaped as
-    the parameters.
-    hessian_fn_state: of the estimator.
+    mu: EMA of g.  nu: EMA of the estimates of the Hessian's diagonal.  Both are shaped
+        like the parameters.
+    hessian_fn_state: state of the estimator.
     """
 
     count: jax.Array
@@ -77,17 +77,17 @@ def hutchinson_estimator_diag_hessian(
     *,
     sampler: Callable[..., jax.Array] = jax.random.rademacher,
 ) -> GradientTransformationExtraArgs:
-    """Estimate the diagonal of the Hessian, in place of the updates.
+    """Replace the updates by an estimate of the diagonal of the Hessian.
 
-        h = z ∘ H z,   z of random signs
+        h = z ∘ H z,   z a vector of random signs
 
-    The mean of h over z is the diagonal.  `update` takes the keyword `obj_fn`, the loss
-    as a function of the parameters alone.
+    The expectation of h is the diagonal.  `update` takes the keyword `obj_fn`, the loss
+    as a function of the parameters only.
 
-    random_seed: a random key, or an integer to make one of; `None` is 0.
-    sampler: makes z of a key, a shape and a dtype; `jax.random.normal` in the paper.
+    random_seed: a random key, or an integer seed for one; 0 if `None`.
+    sampler: draws z from a key, a shape and a dtype; `jax.random.normal` in the paper.
 
-    Raises a `ValueError` where `obj_fn` or `params` is missing.
+    Raises a `ValueError` if `obj_fn` or `params` is missing.
     """
 
     def init(params):
@@ -115,7 +115,7 @@ def hutchinson_estimator_diag_hessian(
     return transformation(init, update)
 
 
-# Of Optax's class, by which signatures are compared.
+# An instance of Optax's class, because tests compare signatures with Optax's.
 _HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
 
 
@@ -142,22 +142,24 @@ def sophia(
 
         mu = b1 mu + (1 - b1) g
         u = clip(mu / (1 - b1^t) / max(gamma nu, eps), clip_threshold)
-        nu = b2 nu + (1 - b2) h    at every update_interval-th step, from the first on
+        nu = b2 nu + (1 - b2) h    every update_interval steps, starting at the first
         p = p - learning_rate (u + weight_decay p)
 
-    learning_rate, weight_decay: numbers, or schedules of the step.
-    b1, b2, eps: decay of the means, in [0, 1]; lower bound of the divisor, above 0.
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs mu and nu, in [0, 1].
+    eps: lower bound of the divisor, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    gamma: factor of the curvature, above 0; with more of it, less is clipped.
+    gamma: factor of the curvature, above 0; a larger one clips fewer elements.
     clip_threshold: largest |u|, above 0; `None` does not clip.
-    update_interval: steps from one estimate to the next, at least 1.
-    hessian_diagonal_fn: its updates are h; it is given the keywords of `update`.
-    mu_dtype: stored dtype of `mu`; the parameter's if `None`, which `nu` has always.
-        In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
-    verbose, print_win_rate_every_n_steps: whether to print which part of u is not
-        clipped, and how often; 0 is at every step.
+    update_interval: steps between estimates, at least 1.
+    hessian_diagonal_fn: a transformation whose updates are h; it receives the keywords
+        of `update`.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+        In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    verbose, print_win_rate_every_n_steps: whether, and how often, to print the fraction
+        of u that is not clipped; 0 prints at every step.
     bias_correction: whether to divide by 1 - b1^t.
-    use_new_curvature: whether nu is renewed before it is used, not after.
+    use_new_curvature: whether nu is updated before it is used rather than after.
 
     Raises a `TypeError` for complex parameters.
     """
@@ -188,7 +190,7 @@ class _Curvature(NamedTuple):
 
 @recipe
 def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
-    """The mean gradient, divided by curvature, which it is given as the parameters."""
+    """The EMA of g divided by the curvature, which is passed as the parameters."""
 
     def leaf(g, nu, c1, mu):
         mu = ema(mu, g, b1)
@@ -207,7 +209,7 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 
 @recipe
 def _averaged(b2):
-    """The mean of the estimates, which it is given as the updates."""
+    """The EMA of the estimates, which are passed as the updates."""
     leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
     return build(Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True))
 
@@ -241,14 +243,14 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
 def _refuse_complex(path, p):
     if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
         raise TypeError(
-            f"`sophia` needs real parameters, but that at "
+            f"`sophia` needs real parameters, but the one at "
             f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
             f"{jnp.result_type(p)}; the sign of a complex curvature is not defined"
         )
 
 
 def _reporter(every, clip_threshold):
-    """Prints now and then which part of the updates is not clipped."""
+    """Print the fraction of the updates that is not clipped, every so many steps."""
     threshold = jnp.inf if clip_threshold is None else clip_threshold
     nothing = lambda u: None
 
@@ -269,14 +271,14 @@ def _won(u, threshold):
 
 
 def _key(seed):
-    """A key of its own: that of the caller must outlive the donation of a state."""
+    """A copy of the key: the caller's must survive donation of the state."""
     if seed is None or isinstance(seed, int):
         return jax.random.PRNGKey(seed or 0)
     return jnp.copy(seed)
 
 
 def _sampled(obj_fn, updates, params, draw):
-    """z ∘ H z for the parameters that have a gradient; the others are held fixed."""
+    """z ∘ H z for the parameters that have a gradient; the others are held constant."""
     fixed = lambda g, p: None
     take = lambda g, p: strong_type(jnp.asarray(p))
     moved = map_gradients(take, updates, idle=fixed, params=params)

@@ -1,10 +1,10 @@
-"""Yogi: Adam whose mean square moves by bounded amounts.
+"""Yogi: Adam with additive updates of the squared gradients' estimate.
 
 Zaheer, Reddi, Sachan, Kale and Kumar, 2018, Adaptive Methods for Nonconvex
 Optimization (NeurIPS 31), Algorithm 2.
 
-Differences from the paper, as in Optax: the means are corrected as in Adam, although
-both start at a small positive value; `bias_correction=False` leaves that out.
+Difference from the paper, as in Optax: the moments are bias-corrected as in Adam,
+although both start at a small positive value; `bias_correction=False` turns that off.
 """
 
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def scale_by_yogi(
     *,
     bias_correction: bool = True,
 ) -> GradientTransformation:
-    """Divide the mean gradient by the root of an additive mean square.
+    """Divide the EMA of g by the root of an additively updated estimate of |g|².
 
         mu = b1 mu + (1 - b1) g
         nu = nu - (1 - b2) sign(nu - |g|²) |g|²
@@ -52,13 +52,13 @@ def scale_by_yogi(
 
     with c1 = 1 - b1^t and c2 = 1 - b2^t, or both 1 without `bias_correction`.
 
-    b1: decay of the mean of g, in [0, 1].
-    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1].
-    eps, eps_root: added to the root, and inside it; at least 0.
-    initial_accumulator_value: first value of both `mu` and `nu`, at least 0.
-    bias_correction: whether to correct the means as Adam does.
+    b1: decay rate of the EMA of g, in [0, 1].
+    b2: 1 minus the rate at which `nu` moves towards |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    initial_accumulator_value: initial value of both `mu` and `nu`, at least 0.
+    bias_correction: whether to bias-correct `mu` and `nu`, as Adam does.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
 
     def corrections(t):
@@ -101,18 +101,18 @@ def yogi(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """Yogi, with weight decay if asked for.
+    """Yogi, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
 
-    learning_rate, weight_decay: numbers, or schedules of the step; no decay if `None`.
-    b1: decay of the mean of g, in [0, 1].
-    b2: 1 less the rate at which `nu` moves towards |g|², in [0, 1].
-    eps: added to the root, at least 0.
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    b1: decay rate of the EMA of g, in [0, 1].
+    b2: 1 minus the rate at which `nu` moves towards |g|², in [0, 1].
+    eps: added to the square root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    bias_correction: whether to correct the means as Adam does.
+    bias_correction: whether to bias-correct `mu` and `nu`, as Adam does.
 
-    In bfloat16 `nu` stands still: keep it wider by `with_state_dtypes`.
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     return chain(
         scale_by_yogi(b1, b2, eps, bias_correction=bias_correction),

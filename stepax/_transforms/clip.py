@@ -60,8 +60,8 @@ def clip_by_block_rms(
     Where the squares overflow, rms is infinite, and the update 0.
 
     threshold: the bound, at least 0.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
 
@@ -86,8 +86,8 @@ def clip_by_global_norm(
     and infinite ones NaN.
 
     max_norm: the bound, at least 0.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     global_stat = ArraySplit(axis_name).norm_of_all
 
@@ -187,8 +187,8 @@ def adaptive_grad_clip(
     clipping: the largest ratio of the norms, above 0.
     eps: lower bound of the norm of the parameters, so that those at zero can move.
     axis: the axes that make up a unit; see `unitwise_norm`.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
 

@@ -42,7 +42,7 @@ def add_decayed_weights(
 ) -> GradientTransformationExtraArgs:
     """Pull the parameters towards zero: u = g + weight_decay p.
 
-    weight_decay: a number at least 0, or a schedule of the step.
+    weight_decay: a scalar, at least 0, or a schedule.
     mask: which parameters decay; see `masked`.
     """
     if mask is not None:

@@ -17,7 +17,7 @@ from .._engine.step.rule import COUNT, Rule, Slot, from_step
 
 @optax_compatible
 class EmaState(NamedTuple):
-    """count: steps taken.  ema: mean of the updates, shaped as the parameters."""
+    """count: steps taken.  ema: mean of the updates, shaped like the parameters."""
 
     count: jax.Array
     ema: Any
@@ -34,7 +34,7 @@ def ema(
 
     decay: weight of the past, in [0, 1].
     debias: whether to make up for the start at zero.
-    accumulator_dtype: stored dtype of the mean; the parameter's if `None`.
+    accumulator_dtype: storage dtype of the mean; the parameter's if `None`.
     """
 
     def leaf(g, p, ctx, mean):
@@ -48,7 +48,8 @@ def ema(
 
 @optax_compatible
 class ApplyEvery(NamedTuple):
-    """count: steps since the last update.  grad_acc: sum, shaped as the parameters."""
+    """count: steps since the last update.  grad_acc: sum since then, shaped like the
+    parameters."""
 
     count: jax.Array
     grad_acc: Any

@@ -48,8 +48,8 @@ def add_noise(
 
     eta: variance at the first step, at least 0.
     gamma: how fast it fades, at least 0; the paper takes 0.55.
-    key: a random key, or an integer to make one of.
-    seed: the former name of `key`, deprecated.
+    key: a random key, or an integer seed for one.
+    seed: deprecated name of `key`.
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """

@@ -39,8 +39,8 @@ def scale_by_trust_ratio(
     min_norm: lower bound of both norms, at least 0.
     trust_coefficient: the factor, above 0.
     eps: added to the divisor, at least 0.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
 
@@ -60,8 +60,8 @@ def scale_by_param_block_norm(
     """Multiply each array by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
     leaf = lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),)
@@ -77,8 +77,8 @@ def scale_by_param_block_rms(
         u = max(sqrt(mean |p|²), min_scale) g
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
     leaf = lambda g, p, ctx: (g * floored_root_mean_square(p, min_scale, parts),)
@@ -98,8 +98,8 @@ def normalize_by_update_norm(
 
     scale_factor: the length.
     eps: added to the divisor, above 0.
-    axis_name: of the mesh axis over which arrays are split inside of `shard_map`, or
-        their `PartitionSpec`; without it, a part of an array is taken for the whole.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     global_stat = ArraySplit(axis_name).norm_of_all
 

@@ -98,7 +98,7 @@ class MultiStepsState(NamedTuple):
     mini_step: gradients taken in since the last step, a scalar.
     gradient_step: steps of the inner transformation, a scalar.
     inner_opt_state: of the inner transformation.
-    acc_grads: their mean, or sum, shaped as the parameters.
+    acc_grads: their mean, or sum, shaped like the parameters.
     skip_state: what the function that skips has returned.
     """
 

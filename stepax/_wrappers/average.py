@@ -152,7 +152,7 @@ def average_params(
     start: steps before averaging begins, at least 0; up to there a is p + u.
     every: steps from one p that enters to the next, at least 1.
     dtype: of the average; if `None` that of the parameter, but at least float32.
-        In bfloat16 `average` stands still.
+        In bfloat16 `average` stops changing.
     """
     require_transformation(inner, "`inner` of `average_params`")
     own: Any = _averaging(decay, debias, start, every, dtype)

@@ -43,7 +43,7 @@ class MechanicState(NamedTuple):
     """base_optimizer_state: of the base optimizer.  count: steps taken, a scalar.
 
     r, m, v, s: rewards, bounds, sums of squares and scales, one for each beta.
-    x0: where it started, shaped as the parameters.
+    x0: where it started, shaped like the parameters.
     """
 
     base_optimizer_state: Any
@@ -147,7 +147,7 @@ def mechanize(
         it gets the keywords of `update`.
     weight_decay: pull towards zero in the reward, at least 0; a number, or a schedule.
     eps: added to divisors, above 0.
-    s_init: first value of s, above 0.
+    s_init: initial value of s, above 0.
     num_betas: how many decays β = 0.9, 0.99, ... there are, at least 1.
 
     Raises a `ValueError` for fewer.

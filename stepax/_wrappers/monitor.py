@@ -236,7 +236,7 @@ def measure_with_ema(
         Booleans and integers are averaged as floating-point numbers.
     decay: weight of the past, in [0, 1).
     debias: whether to make up for the start at zero.
-    accumulator_dtype: stored dtype of the mean; that of the measurement if `None`.
+    accumulator_dtype: storage dtype of the mean; that of the measurement if `None`.
     """
     mean = ema(decay, debias, accumulator_dtype)
 

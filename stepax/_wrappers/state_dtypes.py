@@ -28,7 +28,7 @@ def with_state_dtypes(
 ) -> GradientTransformationExtraArgs:
     """Store parts of a state in other dtypes, such as `nu` in bfloat16.
 
-    What is shaped as the parameters can be chosen, by the name of its field.  The
+    What is shaped like the parameters can be chosen, by the name of its field.  The
     arithmetic is in float32 or wider, and is rounded once, when it is stored: for
     parameters in bfloat16, `{"mu": "float32", "nu": "float32"}` lets moments grow that
     are too small to change in bfloat16.  The state is that of the inner transformation.

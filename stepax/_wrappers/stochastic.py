@@ -50,7 +50,7 @@ def stochastic_rounding(
 
     inner: the transformation; its state is as for parameters in float32, and narrower
         with `with_state_dtypes`.
-    key: a random key, or an integer to make one of.
+    key: a random key, or an integer seed for one.
     """
     require_transformation(inner, "`inner` of `stochastic_rounding`")
     inner, kind = with_extra_args_support(inner), jax.random.key_impl(typed_key(key))
