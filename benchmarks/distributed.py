@@ -93,12 +93,12 @@ def muon_table() -> list[list[str]]:
     """16 matrices of 256 x 1,024 in parts, on all devices, and under `zero`."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     ways: dict[str, Any] = {
-        "shared out": lambda: stepax.contrib.muon(0.1),
-        "as they lie": lambda: stepax.contrib.muon(0.1, sharding="none"),
+        "stacked": lambda: stepax.contrib.muon(0.1),
+        "one by one": lambda: stepax.contrib.muon(0.1, sharding="none"),
         "Optax": lambda: optax.contrib.muon(0.1),
     }
     lines = []
-    for place, spec in (("parts", P("data")), ("whole", P()), ("zero", P())):
+    for place, spec in (("sharded", P("data")), ("replicated", P()), ("zero", P())):
         there = NamedSharding(mesh, spec)
         p = {f"w{i}": jnp.ones((256, 1024)) * (i + 1) for i in range(16)}
         p = jax.tree.map(lambda x, there=there: jax.device_put(x, there), p)
