@@ -59,6 +59,12 @@ class Layout:
             == (other.treedef, other.segments, other.names)
         )
 
+    # The hash of a text differs from process to process, so a pickle may not bring its
+    # own.  Pickles of before hold it, which is why it is dropped here and not there.
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.__dict__.pop("_hash", None)
+
     @ft.cached_property
     def _hash(self):
         return hash((self.treedef, self.segments, self.names))
