@@ -164,5 +164,5 @@ def test_a_missing_value_and_one_for_each_example_are_errors():
     tx, p = plateau(), jnp.ones(2)
     with pytest.raises(TypeError, match=r"`value`: call `update\(.*, value=...\)`"):
         tx.update(p, tx.init(p), p)
-    with pytest.raises(ValueError, match=r"of shape \(3,\).* single number"):
+    with pytest.raises(ValueError, match=r"has shape \(3,\).* a scalar"):
         tx.update(p, tx.init(p), p, value=jnp.ones(3))

@@ -1,4 +1,4 @@
-"""Clipping: by element, by array, by unit, by the whole gradient, and by example.
+"""Clipping: per element, array, unit or example, and by global norm.
 
 Pascanu, Mikolov and Bengio, 2013, On the difficulty of training Recurrent Neural
 Networks (arXiv:1211.5063), for the global norm; Brock et al., 2021, High-Performance
@@ -7,9 +7,9 @@ units; Abadi et al., 2016, Deep Learning with Differential Privacy (arXiv:1607.0
 and McMahan et al., 2018, Learning Differentially Private Recurrent Language Models
 (arXiv:1710.06963) for examples.
 
-Differences from Optax: a gradient of zeros stays so where the bound is 0, and has a
-derivative; norms are taken in float32 or wider, and right as far as these reach; an
-example whose norm is NaN is multiplied by 0, as one with an infinite norm is.
+Differences from Optax: with a bound of 0, a zero gradient stays zero and has a finite
+derivative; norms are computed in float32 or wider, without overflow; an example whose
+norm is NaN is multiplied by 0, like one with an infinite norm.
 """
 
 import math
@@ -57,7 +57,7 @@ def clip_by_block_rms(
 
         u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
 
-    Where the squares overflow, rms is infinite, and the update 0.
+    Where the squares overflow, rms is infinite and the update is 0.
 
     threshold: the bound, at least 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
@@ -67,7 +67,7 @@ def clip_by_block_rms(
 
     def leaf(g, p, ctx):
         rms = safe_sqrt(parts.mean(jnp.mean(square(g)), g))
-        # Compared, not divided, so that 0 / 0 is not taken; a NaN is carried on.
+        # Compare first, so that 0 / 0 is not computed; a NaN propagates.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
     return build(Rule(leaf))
@@ -77,13 +77,13 @@ def clip_by_block_rms(
 def clip_by_global_norm(
     max_norm: ArrayLike, *, axis_name: AxisName = None
 ) -> GradientTransformation:
-    """Clip the norm of the whole gradient.
+    """Clip the gradient by its global norm.
 
         u = g                    where ‖g‖ < max_norm
         u = (max_norm / ‖g‖) g   elsewhere,   ‖g‖ = sqrt(Σ |g|²) over all arrays
 
-    A norm that is NaN makes every update NaN.  An infinite one makes finite gradients 0
-    and infinite ones NaN.
+    A NaN norm makes every update NaN.  An infinite norm makes finite elements 0 and
+    infinite elements NaN.
 
     max_norm: the bound, at least 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
@@ -95,8 +95,8 @@ def clip_by_global_norm(
         factor = max_norm / jnp.where(norm == 0, 1, norm)
         return jnp.where(norm < max_norm, 1, factor), ()
 
-    # A product, since a division would not be repeated in what reads the result: XLA
-    # would write a clipped copy of the gradient.
+    # A product, because XLA does not duplicate divisions into consumers of the result:
+    # it would write a clipped copy of the gradient to memory.
     return build(
         Rule(
             lambda g, p, ctx: (ctx * g,),
@@ -109,13 +109,13 @@ def clip_by_global_norm(
 
 @explain_misuse
 def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
-    """The norm of each unit, in the shape of `x`.
+    """The norm of each unit, broadcast to the shape of `x`.
 
-    x: an array.  A unit is all of it if it has at most one axis that is longer than 1,
-        else what belongs to one index of the last axis; for rank 3, of the last two.
-    axis: the axes that make up a unit; needed from rank 6 on.
+    x: an array.  A unit is the whole array if at most one axis is longer than 1;
+        otherwise the slice at one index of the last axis (for rank 3, last two axes).
+    axis: the axes that a unit spans; required for more than 5 axes.
 
-    Returns float32 or wider.  Raises a `ValueError` if `axis` is needed.
+    Returns float32 or wider.  Raises a `ValueError` if `axis` is required.
     """
     return _unitwise_norm(x, axis, ArraySplit(None))
 
@@ -128,7 +128,7 @@ def _unitwise_norm(x, axis, parts):
 
 
 def _unit(shape, axis):
-    """The axes that make up a unit."""
+    """The axes that a unit spans."""
     if axis is not None:
         return axis
     if sum(n != 1 for n in shape) <= 1:
@@ -136,7 +136,7 @@ def _unit(shape, axis):
     if len(shape) > 5:
         raise ValueError(
             f"the units of an array of shape {shape} are unknown, since it has more "
-            "than 5 axes; give the axes that make up a unit as `axis`"
+            "than 5 axes; give the axes that a unit spans as `axis`"
         )
     return 0 if len(shape) < 4 else tuple(range(len(shape) - 1))
 
@@ -150,12 +150,13 @@ def unitwise_clip(
         u = g                                     where g_norm < max_norm
         u = (max_norm / max(g_norm, div_eps)) g   elsewhere
 
-    g_norm: the norm of the unit of each element, shaped as `grad`; `unitwise_norm`.
-    max_norm: the bound, shaped as `grad`.
-    grad: the gradient g, whose dtype the result has.
+    g_norm: the norm of the unit of each element, shaped like `grad`; see
+        `unitwise_norm`.
+    max_norm: the bound, shaped like `grad`.
+    grad: the gradient g, which sets the dtype of the result.
     div_eps: lower bound of the divisor, above 0.
 
-    Raises a `ValueError` if the result is not shaped as `grad`.
+    Raises a `ValueError` if the result is not shaped like `grad`.
     """
     shape = jnp.shape(grad)
     for name, x in {"g_norm": g_norm, "max_norm": max_norm}.items():
@@ -166,7 +167,7 @@ def unitwise_clip(
     wide = upcast(grad)
     with jax.numpy_dtype_promotion("standard"):
         factor = max_norm / jnp.maximum(g_norm, div_eps)
-        # On norms alone: they may be on every device where the gradient is in parts.
+        # Compute on norms only: they may be replicated where the gradient is sharded.
         factor = jnp.where(jnp.less(g_norm, max_norm), 1, factor)
         return _narrowed(factor * wide, grad)
 
@@ -179,14 +180,14 @@ def adaptive_grad_clip(
     *,
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Clip each unit to a part of the norm of its parameters.
+    """Clip the norm of each unit relative to the norm of its parameters (AGC).
 
         u = g                                        where ‖g‖ < c
         u = (c / max(‖g‖, 1e-6)) g   elsewhere,   c = clipping max(‖p‖, eps)
 
-    clipping: the largest ratio of the norms, above 0.
-    eps: lower bound of the norm of the parameters, so that those at zero can move.
-    axis: the axes that make up a unit; see `unitwise_norm`.
+    clipping: the largest ratio ‖g‖ / ‖p‖, above 0.
+    eps: lower bound of ‖p‖, so that parameters at zero can move.
+    axis: the axes that a unit spans; see `unitwise_norm`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
@@ -203,14 +204,14 @@ def adaptive_grad_clip(
 def per_example_global_norm_clip(
     grads: Any, l2_norm_clip: ArrayLike
 ) -> tuple[Any, jax.Array]:
-    """Clip the gradient of each example by its norm over all arrays, and add them up.
+    """Clip the gradient of each example by its global norm, and sum over examples.
 
         Σ_i min(1, l2_norm_clip / ‖g_i‖) g_i
 
-    grads: a tree of arrays whose first axis counts the examples i.
+    grads: a tree of arrays whose first axis is over the examples i.
     l2_norm_clip: the bound, at least 0.
 
-    Returns the sum, and how many examples were clipped, an int32 scalar.  Raises a
+    Returns the sum, and the number of clipped examples, an int32 scalar.  Raises a
     `ValueError` if the first axes differ.
     """
     _check_batch(grads, "per_example_global_norm_clip")
@@ -223,19 +224,19 @@ def per_example_global_norm_clip(
 def per_example_layer_norm_clip(
     grads: Any, global_l2_norm_clip: ArrayLike, uniform: bool = True
 ) -> tuple[Any, Any]:
-    """Clip the gradient of each example by its norm in each array, and add them up.
+    """Clip the gradient of each example by its norm per array, and sum over examples.
 
         Σ_i min(1, bound / ‖g_i‖) g_i   for each array
-        bound = C / sqrt(K)        if uniform, else
+        bound = C / sqrt(K)        if uniform, otherwise
         bound = C sqrt(D_k / D)
 
-    K is the number of arrays, D_k the size of one, and D that of all together.
+    K is the number of arrays, D_k the size of array k, and D the total size.
 
-    grads: a tree of arrays whose first axis counts the examples i.
+    grads: a tree of arrays whose first axis is over the examples i.
     global_l2_norm_clip: the bound C for all arrays together, at least 0.
-    uniform: whether every array has the same bound.
+    uniform: whether all arrays have the same bound.
 
-    Returns the sums, and how many examples were clipped in each array, int32 scalars.
+    Returns the sums, and the number of clipped examples per array, int32 scalars.
     Raises a `ValueError` if the first axes differ.
     """
     _check_batch(grads, "per_example_layer_norm_clip")
@@ -255,8 +256,8 @@ def _check_batch(grads, name):
     first = jax.tree.reduce(lambda found, g: found | {jnp.shape(g)[:1]}, grads, set())
     if len(first) != 1 or () in first:
         raise ValueError(
-            f"`{name}` takes gradients of which the first axis counts the examples, "
-            f"but the first axes are {sorted(first)}; take them with `jax.vmap`"
+            f"`{name}` takes gradients whose first axis is over the examples, but the "
+            f"first axes are {sorted(first)}; compute them with `jax.vmap`"
         )
 
 
@@ -266,16 +267,16 @@ def _squares(g):
 
 
 def _shrink(norms, bound):
-    """What to multiply the examples with, and how many of them that changes."""
+    """The factor of each example, and the number of examples that it changes."""
     is_over = ~(norms <= bound)
     factor = jnp.where(is_over, bound / jnp.where(is_over, norms, 1), 1)
-    # An example of unknown norm must not get through unclipped.
+    # An example with a NaN norm must not pass unclipped.
     factor = jnp.where(jnp.isnan(norms), 0, factor)
     return factor, jnp.sum(is_over, dtype=jnp.int32)
 
 
 def _weighted_sum(g, factor):
-    """Σ_i factor_i g_i, in the dtype of g if that is inexact."""
+    """Σ_i factor_i g_i, in the dtype of g if it is floating point or complex."""
     wide = upcast(g)
     factor = jnp.expand_dims(factor, tuple(range(1, g.ndim))).astype(wide.dtype)
     return _narrowed(jnp.sum(wide * factor, axis=0), g)

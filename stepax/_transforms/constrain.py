@@ -15,9 +15,9 @@ NonNegativeParamsState = EmptyState
 def keep_params_nonnegative() -> GradientTransformation:
     """Shorten updates that would make a parameter negative, so that it becomes 0.
 
-        u = -p where p + g < 0, else g
+        u = -p where p + g < 0, otherwise g
 
-    It comes last in a chain.  Negative parameters are moved to 0.
+    Put it last in a chain.  Negative parameters are moved to 0.
     """
     leaf = lambda g, p, ctx: (jnp.where(p + g < 0, -p, g),)
     return build(Rule(leaf, needs_params=True, elementwise=True))

@@ -2,7 +2,7 @@
 
 Loshchilov and Hutter, 2019, Decoupled Weight Decay Regularization (arXiv:1711.05101).
 
-Optimizers take `weight_decay` and `weight_decay_mask`, and come here with both.
+The `weight_decay` and `weight_decay_mask` arguments of optimizers are handled here.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class WeightDecaySchedule(NamedTuple):
 def add_decayed_weights(
     weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:
-    """Pull the parameters towards zero: u = g + weight_decay p.
+    """Add a multiple of the parameters to the updates: u = g + weight_decay p.
 
     weight_decay: a scalar, at least 0, or a schedule.
     mask: which parameters decay; see `masked`.
@@ -75,11 +75,11 @@ def decayed(
     mask: MaskOrFn,
     *factors: ScalarOrSchedule,
 ) -> tuple[GradientTransformationExtraArgs, ...]:
-    """The members of a chain that make weights decay: one, or none for `None`.
+    """The weight decay stage of a chain, as a tuple; empty if the decay is `None`.
 
-    Without decay the state is that of Optax 0.2.8, and `params` may be missing.
+    Without decay the state matches Optax 0.2.8, and `params` may be missing.
 
-    factors: of the decay, where it does not stand before the learning rate.
+    factors: factors of the decay, if it is not applied before the learning rate.
     """
     if weight_decay is None:
         return ()
@@ -88,7 +88,7 @@ def decayed(
 
 
 def resolve_mask_alias(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
-    """The mask of the decay, under Optax's name for it or under the common one."""
+    """The weight decay mask, given as `mask` (Optax's name) or `weight_decay_mask`."""
     if mask is not None and weight_decay_mask is not None:
         raise ValueError(
             "`mask` and `weight_decay_mask` are two names of one argument, the "

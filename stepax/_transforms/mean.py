@@ -1,4 +1,4 @@
-"""Running means and sums of the updates."""
+"""Moving averages and sums of the updates."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from .._engine.step.rule import COUNT, Rule, Slot, from_step
 
 @optax_compatible
 class EmaState(NamedTuple):
-    """count: steps taken.  ema: mean of the updates, shaped like the parameters."""
+    """count: steps taken.  ema: EMA of the updates, shaped like the parameters."""
 
     count: jax.Array
     ema: Any
@@ -27,14 +27,14 @@ class EmaState(NamedTuple):
 def ema(
     decay: ArrayLike, debias: bool = True, accumulator_dtype: DTypeLike | None = None
 ) -> GradientTransformation:
-    """Replace the updates by their running mean.
+    """Replace the updates by their exponential moving average (EMA).
 
         ema = decay ema + (1 - decay) g
-        u = ema / (1 - decay^t)   if debias, else ema
+        u = ema / (1 - decay^t)   if debias, otherwise ema
 
-    decay: weight of the past, in [0, 1].
-    debias: whether to make up for the start at zero.
-    accumulator_dtype: storage dtype of the mean; the parameter's if `None`.
+    decay: decay rate, in [0, 1].
+    debias: whether to correct the bias from initialization at zero.
+    accumulator_dtype: storage dtype of the EMA; the parameter's if `None`.
     """
 
     def leaf(g, p, ctx, mean):
@@ -57,14 +57,14 @@ class ApplyEvery(NamedTuple):
 
 @public()
 def apply_every(k: ArrayLike = 1) -> GradientTransformation:
-    """Add up k updates and return the sum; return zeros at the other steps.
+    """Accumulate k updates and return their sum; return zeros at the other steps.
 
-    What comes before or after this in a chain runs at every step; `MultiSteps` runs a
-    whole optimizer every k steps.
+    Transformations before and after it in a chain still run at every step;
+    `MultiSteps` runs a whole optimizer every k steps.
 
-    k: how many, an integer at least 1.
+    k: number of updates to accumulate, an integer, at least 1.
 
-    Raises a `ValueError` for a smaller one.
+    Raises a `ValueError` for k below 1.
     """
 
     def prepare(scalars, stat, extra):

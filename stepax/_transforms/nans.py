@@ -14,18 +14,18 @@ from .._engine.step.rule import Rule, Slot
 
 @optax_compatible
 class ZeroNansState(NamedTuple):
-    """found_nan: whether the last gradient had a NaN, a boolean for each parameter."""
+    """found_nan: whether the last gradient contained NaN, one boolean per parameter."""
 
     found_nan: Any
 
 
 @public()
 def zero_nans() -> GradientTransformation:
-    """Replace NaN by 0, and remember where there were any.
+    """Replace NaN by 0, and record which arrays contained NaN.
 
-        u = 0 where g is NaN, else g
+        u = 0 where g is NaN, otherwise g
 
-    Infinite numbers stay.
+    Infinities are kept.
     """
 
     def leaf(g, p, ctx, found_nan):

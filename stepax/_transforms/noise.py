@@ -3,7 +3,7 @@
 Neelakantan et al., 2015, Adding Gradient Noise Improves Learning for Very Deep Networks
 (arXiv:1511.06807), equation 1.
 
-Difference from Optax: raw keys of `jax.random.PRNGKey` are taken, too.
+Difference from Optax: raw keys of `jax.random.PRNGKey` are accepted, too.
 """
 
 import functools as ft
@@ -28,7 +28,7 @@ from .._engine.trees.pack import by_leaf
 
 @optax_compatible
 class AddNoiseState(NamedTuple):
-    """count: steps taken.  rng_key: for the noise of the next step, a scalar key."""
+    """count: steps taken.  rng_key: key for the noise of the next step, a scalar."""
 
     count: jax.Array
     rng_key: jax.Array
@@ -42,12 +42,12 @@ def add_noise(
     *,
     seed: int | None = None,
 ) -> GradientTransformation:
-    """Add Gaussian noise that fades.
+    """Add Gaussian noise with decaying variance.
 
         u = g + N(0, eta / t^gamma)
 
     eta: variance at the first step, at least 0.
-    gamma: how fast it fades, at least 0; the paper takes 0.55.
+    gamma: exponent of the decay, at least 0; 0.55 in the paper.
     key: a random key, or an integer seed for one.
     seed: deprecated name of `key`.
 
@@ -66,11 +66,11 @@ def add_noise(
     return transformation(*by_leaf(init, update))
 
 
-# Jitted, since compiled noise differs from noise that is drawn operation by operation.
+# Jitted, because compiled noise differs in rounding from noise drawn op by op.
 @jax.jit
 def _step(updates, state, eta, gamma):
     count = safe_increment(state.count)
-    with jax.numpy_dtype_promotion("standard"):  # injected, they are single or double
+    with jax.numpy_dtype_promotion("standard"):  # injected ones are float32 or float64
         deviation = jnp.sqrt(eta / upcast(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
     add = ft.partial(_add, deviation)
@@ -85,21 +85,21 @@ def _add(deviation, g, noise):
 
 
 def chosen_key(key, seed):
-    """The one that is given."""
+    """Whichever of the two is given."""
     if key is not None and seed is not None:
-        raise ValueError("both `key` and `seed` are given; give `key` alone")
+        raise ValueError("both `key` and `seed` are given; give only `key`")
     if seed is not None:
         deprecations.warn("seed")
         return seed
     if key is None:
-        message = "`key` will be required; it is taken to be 0"
+        message = "`key` will be required; it defaults to 0 for now"
         warnings.warn(message, UserWarning, stacklevel=level_of_user())
         return 0
     return key
 
 
 def typed_key(key):
-    """A new key: that of the caller must outlive the donation of a state."""
+    """A copy of the key: the caller's must survive donation of the state."""
     if jnp.ndim(key) == 0 and not hasattr(key, "dtype"):
         return jax.random.key(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

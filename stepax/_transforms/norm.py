@@ -1,4 +1,4 @@
-"""Scaling each array by norms of the gradient and the parameter, and centering it.
+"""Scaling updates by norms of the gradient and the parameter, and centering them.
 
 You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 (arXiv:1708.03888), for the trust ratio; Yong et al., 2020, Gradient Centralization
@@ -31,13 +31,13 @@ def scale_by_trust_ratio(
     *,
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Make the length of the update proportional to that of the parameter.
+    """Scale each update to a norm proportional to that of its parameter.
 
         u = trust_coefficient ‖p‖ / (‖g‖ + eps) g
         u = g   where one of the norms is 0;   norms are at least min_norm
 
     min_norm: lower bound of both norms, at least 0.
-    trust_coefficient: the factor, above 0.
+    trust_coefficient: factor of the trust ratio, above 0.
     eps: added to the divisor, at least 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
@@ -57,7 +57,7 @@ def scale_by_trust_ratio(
 def scale_by_param_block_norm(
     min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
 ) -> GradientTransformation:
-    """Multiply each array by the norm of its parameter: u = max(‖p‖, min_scale) g.
+    """Multiply each update by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
@@ -72,7 +72,7 @@ def scale_by_param_block_norm(
 def scale_by_param_block_rms(
     min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
 ) -> GradientTransformation:
-    """Multiply each array by the root mean square of its parameter.
+    """Multiply each update by the root mean square of its parameter.
 
         u = max(sqrt(mean |p|²), min_scale) g
 
@@ -92,11 +92,11 @@ def normalize_by_update_norm(
     *,
     axis_name: AxisName = None,
 ) -> GradientTransformation:
-    """Give the whole gradient one length: u = scale_factor g / (‖g‖ + eps).
+    """Normalize the gradient by its global norm: u = scale_factor g / (‖g‖ + eps).
 
-    ‖g‖ = sqrt(Σ |g|²) over all arrays; a gradient of zeros stays so.
+    ‖g‖ = sqrt(Σ |g|²) over all arrays; a zero gradient stays zero.
 
-    scale_factor: the length.
+    scale_factor: norm of the result.
     eps: added to the divisor, above 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
@@ -120,7 +120,7 @@ def normalize_by_update_norm(
 def centralize() -> GradientTransformation:
     """Subtract the mean over all axes but the first: u = g - mean(g).
 
-    Arrays of fewer than two axes stay as they are.
+    Arrays with fewer than two axes are unchanged.
     """
 
     def leaf(g, p, ctx):

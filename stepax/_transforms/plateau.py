@@ -1,13 +1,15 @@
 """Reducing the learning rate when the loss has stopped improving.
 
-The rule of `ReduceLROnPlateau`, which Keras and PyTorch have.
+The rule is that of `ReduceLROnPlateau` in Keras and PyTorch.
 
-Differences from PyTorch, as in Optax: `rtol` and `atol` add up, and the scale falls at
-the `patience`-th value without improvement, where PyTorch waits for one more.
+Differences from PyTorch, as in Optax: `rtol` and `atol` add up, and the scale is
+reduced at the `patience`-th value without improvement, where PyTorch waits for one
+more.
 
-Differences from Optax: a value below 0 improves when it falls by `rtol` of its size,
-where Optax takes any that is not much larger; a patience of 0 acts as 1; with an `rtol`
-of 1 the first value is an improvement; the state is real and never below float32.
+Differences from Optax: a negative value improves only if it falls by `rtol` of its
+magnitude, where Optax accepts any value that is not much larger; a patience of 0 acts
+as 1; with an `rtol` of 1 the first value is an improvement; the state is real and
+stored in float32 or wider.
 """
 
 from typing import NamedTuple
@@ -28,14 +30,14 @@ from .._engine.step.rule import Rule, real_scalar
 
 @optax_compatible
 class ReduceLROnPlateauState(NamedTuple):
-    """State of `reduce_on_plateau`, all of it scalars.
+    """State of `reduce_on_plateau`; all fields are scalars.
 
-    scale: by which updates are multiplied.
-    best_value: least mean that improved, infinite before the first.
-    plateau_count: means in a row that did not.
-    cooldown_count: means still to come that do not count.
-    count: values in the mean up to now.
-    avg_value: that mean.
+    scale: factor of the updates.
+    best_value: best mean so far, infinite before the first.
+    plateau_count: consecutive means without improvement.
+    cooldown_count: remaining means to ignore.
+    count: number of values in the current mean.
+    avg_value: current mean.
     """
 
     scale: jax.Array
@@ -76,23 +78,24 @@ def reduce_on_plateau(
     accumulation_size: int = 1,
     min_scale: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """Multiply by a scale that falls when the loss has stopped improving: u = scale g.
+    """Multiply by a scale that is reduced when the loss stops improving: u = scale g.
 
         v improves where v < best - rtol |best| - atol;   then best = v
-        scale = max(factor scale, min_scale)   after `patience` in a row that do not
+        scale = max(factor scale, min_scale)   after `patience` v in a row that do not
 
     `update` takes the keyword `value`, a scalar such as the loss; v is its mean over
     `accumulation_size` calls.  A NaN is no improvement.
 
-    factor: in (0, 1).
-    patience: how many means in a row may fail to improve, at least 0, which acts as 1.
-    rtol, atol: relative and absolute margin, in [0, 1] and at least 0, not both 0.
-    cooldown: how many means do not count after a reduction, at least 0.
-    accumulation_size: calls that make a mean, at least 1.
-    min_scale: where the scale ends, in [0, 1].
+    factor: factor of a reduction, in (0, 1).
+    patience: consecutive means without improvement before a reduction, at least 0; 0
+        acts as 1.
+    rtol, atol: relative margin, in [0, 1], and absolute margin, at least 0; not both 0.
+    cooldown: number of means to ignore after a reduction, at least 0.
+    accumulation_size: number of calls per mean, at least 1.
+    min_scale: lower bound of the scale, in [0, 1].
 
-    Raises a `ValueError` for numbers outside of these ranges and a `value` that is no
-    scalar, a `TypeError` where `value` is missing.
+    Raises a `ValueError` for arguments out of range and for a `value` that is not a
+    scalar, and a `TypeError` if `value` is missing.
     """
     is_blind = (rtol == 0) & (atol == 0)
     if not isinstance(is_blind, Tracer) and is_blind:
@@ -142,7 +145,7 @@ def _scalar(value):
     value = jnp.asarray(value)
     if value.shape != ():
         raise ValueError(
-            f"`value` is of shape {value.shape}, but `reduce_on_plateau` expects a "
-            "single number: give the mean of the losses"
+            f"`value` has shape {value.shape}, but `reduce_on_plateau` expects a "
+            "scalar: pass the mean of the losses"
         )
     return value

@@ -1,4 +1,4 @@
-"""Scaling: by a number, a schedule, a learning rate, or to the sign."""
+"""Scaling by a constant, a schedule or a learning rate, and taking the sign."""
 
 import math
 from collections.abc import Callable
@@ -30,14 +30,14 @@ ScaleState = EmptyState
 
 
 def value_at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
-    """A number, or the value of a schedule after `count` steps."""
+    """The scalar `x`, or the value of the schedule `x` after `count` steps."""
     return x(count) if callable(x) else x
 
 
 @scheduled
 @promote_freely
 def product(*factors: ScalarOrSchedule) -> Any:
-    """The product of numbers; a schedule, if one of them is one."""
+    """The product of scalars; a schedule if any factor is one."""
     if any(map(callable, factors)):
         return lambda count: math.prod(value_at(x, count) for x in factors)
     numbers: Any = factors
@@ -46,7 +46,7 @@ def product(*factors: ScalarOrSchedule) -> Any:
 
 @public()
 def scale(step_size: ArrayLike) -> GradientTransformationExtraArgs:
-    """Multiply by a number: u = step_size g.
+    """Multiply by a constant: u = step_size g.
 
     step_size: the factor.
     """
@@ -64,7 +64,7 @@ class ScaleByScheduleState(NamedTuple):
 def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs:
     """Multiply by a factor that depends on the step: u = step_size_fn(t) g.
 
-    step_size_fn: from the number of steps taken before this one to the factor.
+    step_size_fn: maps the number of steps taken before this one to the factor.
     """
 
     def prepare(scalars, stat, extra):
@@ -85,11 +85,11 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs
 def scale_by_learning_rate(
     learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
 ) -> GradientTransformationExtraArgs:
-    """Multiply by the learning rate, negated so as to descend: u = -learning_rate g.
+    """Multiply by the negated learning rate: u = -learning_rate g.
 
-    learning_rate: a number, or a schedule, see `scale_by_schedule`; `None` leaves the
-        updates as they are.
-    flip_sign: whether to negate.
+    learning_rate: a scalar or a schedule, see `scale_by_schedule`; `None` leaves the
+        updates unchanged.
+    flip_sign: whether to negate the learning rate.
     """
     if learning_rate is None:
         return identity()
@@ -101,5 +101,5 @@ def scale_by_learning_rate(
 
 @public()
 def scale_by_sign() -> GradientTransformation:
-    """Keep the sign: u = sign(g)."""
+    """Take the sign of each element: u = sign(g)."""
     return build(Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True))

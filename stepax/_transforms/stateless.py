@@ -1,4 +1,4 @@
-"""Transformations from functions that remember nothing."""
+"""Transformations from stateless functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,8 @@ from .._engine.step.leafwise import map_gradients
 def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
     """Make a transformation from a function of the gradients: u = f(g, p).
 
-    f: takes two trees, the gradients and the parameters; these are `None` if `update`
-        is called without.
+    f: a function of two trees, the gradients and the parameters; the latter is `None`
+        if `update` is called without parameters.
     """
 
     def update(updates, state, params=None, **extra_args):
@@ -30,10 +30,10 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
 
 @public()
 def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
-    """Make a transformation from a function of one gradient: u = f(g, p).
+    """Make a transformation from a function of single arrays: u = f(g, p).
 
-    f: takes two arrays, a gradient and its parameter; this is `None` if `update` is
-        called without.  It is not called where there is no gradient.
+    f: a function of two arrays, a gradient and its parameter; the latter is `None` if
+        `update` is called without parameters.  Not called for missing gradients.
     """
 
     def update(updates, state, params=None, **extra_args):
