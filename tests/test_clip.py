@@ -320,5 +320,5 @@ def test_clipping_by_example_is_exact_for_narrow_gradients(dtype):
 )
 def test_examples_must_be_counted_by_the_first_axis(grads):
     for name in "per_example_global_norm_clip", "per_example_layer_norm_clip":
-        with pytest.raises(ValueError, match=f"`{name}` .* counts the examples"):
+        with pytest.raises(ValueError, match=f"`{name}` .* over the examples"):
             getattr(ours, name)(grads, 1.0)

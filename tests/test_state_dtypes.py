@@ -125,7 +125,7 @@ def test_complex_numbers_and_integers_stay():
 
 def test_errors_list_what_there_is():
     p, tx = jnp.ones(2), with_state_dtypes(stepax.adam(0.1), {"v": "bfloat16"})
-    with pytest.raises(ValueError, match=r"given \['v'\], but .* is \['mu', 'nu'\]"):
+    with pytest.raises(ValueError, match=r"given \['v'\], but .* are \['mu', 'nu'\]"):
         tx.init(p)
     with pytest.raises(TypeError, match="stores real floating-point .* int8"):
         with_state_dtypes(stepax.adam(0.1), {"nu": "int8"})

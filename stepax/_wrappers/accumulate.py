@@ -1,8 +1,8 @@
-"""Gradient accumulation: several calls, one step.
+"""Gradient accumulation: one step for several calls.
 
-Differences from Optax: the inner transformation runs only when a step is due; `NaN` in
-one window is not carried into the next one; complex and float64 gradients are
-accumulated as such; `gradient_transformation` takes keywords.
+Differences from Optax: the inner transformation runs only when a step is due; NaN in
+one window is not carried into the next; complex and float64 gradients are accumulated
+in their own precision; `gradient_transformation` accepts extra keywords.
 """
 
 import functools as ft
@@ -44,12 +44,12 @@ from ..tree import norm
 
 
 class ShouldSkipUpdateFunction(Protocol):
-    """Decides whether `MultiSteps` leaves out a gradient."""
+    """Decides whether `MultiSteps` skips a gradient."""
 
     def __call__(
         self, updates: Updates, gradient_step: jax.Array, params: Params | None
     ) -> tuple[jax.Array, Any]:
-        """Whether to skip, and a tree to keep in the state, always of one structure."""
+        """Whether to skip, and a tree of fixed structure to keep in the state."""
         ...
 
 
@@ -57,11 +57,11 @@ class ShouldSkipUpdateFunction(Protocol):
 def skip_not_finite(
     updates: Updates, gradient_step: jax.Array, params: Params | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Skip a gradient that has a NaN or an infinity in it.
+    """Skip a gradient that contains NaN or an infinity.
 
-    updates: the gradients to judge.
-    gradient_step: how many steps were taken; not looked at.
-    params: the parameters, or `None`; not looked at.
+    updates: the gradients to check.
+    gradient_step: number of steps taken; not used.
+    params: the parameters, or `None`; not used.
 
     Returns the decision, and a dict of `should_skip` and `num_not_finite`.
     """
@@ -77,17 +77,17 @@ def skip_large_updates(
     params: Params | None,
     max_squared_norm: ArrayLike,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Skip a gradient whose squared norm is max_squared_norm or more, or not finite.
+    """Skip a gradient whose squared norm is not finite or at least max_squared_norm.
 
-    updates: the gradients to judge.
-    gradient_step: how many steps were taken; not looked at.
-    params: the parameters, or `None`; not looked at.
-    max_squared_norm: above 0.
+    updates: the gradients to check.
+    gradient_step: number of steps taken; not used.
+    params: the parameters, or `None`; not used.
+    max_squared_norm: least squared norm to skip, above 0.
 
     Returns the decision, and a dict of `should_skip` and `norm_squared`.
     """
     norm_squared = norm(updates, squared=True)
-    skip = ~(norm_squared < max_squared_norm)  # also true for NaN
+    skip = ~(norm_squared < max_squared_norm)  # True for NaN, too
     return skip, {"should_skip": skip, "norm_squared": norm_squared}
 
 
@@ -95,11 +95,11 @@ def skip_large_updates(
 class MultiStepsState(NamedTuple):
     """State of `MultiSteps`.
 
-    mini_step: gradients taken in since the last step, a scalar.
+    mini_step: gradients accumulated since the last step, a scalar.
     gradient_step: steps of the inner transformation, a scalar.
-    inner_opt_state: of the inner transformation.
-    acc_grads: their mean, or sum, shaped like the parameters.
-    skip_state: what the function that skips has returned.
+    inner_opt_state: state of the inner transformation.
+    acc_grads: mean or sum of the gradients, shaped like the parameters.
+    skip_state: the tree last returned by `should_skip_update_fn`.
     """
 
     mini_step: jax.Array
@@ -114,9 +114,9 @@ def _never(updates, gradient_step, params):
 
 
 def _zeros(p: Any, asked: Any) -> Any:
-    """Zeros of dtype `asked`; by default never narrower than `p`, or real if it is not.
+    """Zeros of dtype `asked`, or by default of that of `p`, but not narrower.
 
-    A complex parameter keeps its imaginary part whatever is asked.
+    Complex parameters have complex zeros, whatever `asked` is.
     """
     if not is_trainable(p):
         return None
@@ -127,12 +127,12 @@ def _zeros(p: Any, asked: Any) -> Any:
 
 
 def _owned(x: Any) -> jax.Array:
-    """A strongly typed copy, which can be donated along with what `x` was made of."""
+    """A strongly typed copy, which can be donated along with the original buffers."""
     return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
 
 
 def _divided(x, n):
-    if jnp.iscomplexobj(x):  # the complex quotient would spread an infinite part
+    if jnp.iscomplexobj(x):  # complex division would spread an infinity to both parts
         return jax.lax.complex(_divided(x.real, n), _divided(x.imag, n))
     return x / n.astype(x.dtype)
 
@@ -157,8 +157,8 @@ def _check_every_k(every_k: Any) -> None:
         is_enough = callable(every_k) or operator.index(every_k) >= 1
     except TypeError:
         raise TypeError(
-            "`every_k_schedule` must be a whole number or a function that returns "
-            f"numbers, but is `{every_k!r}`"
+            "`every_k_schedule` must be an integer or a function that returns "
+            f"integers, but is `{every_k!r}`"
         ) from None
     if not is_enough:
         raise _too_few(f"is {every_k}")
@@ -171,25 +171,25 @@ def _too_few(found: str) -> ValueError:
 
 
 class MultiSteps:
-    """Take a step with the mean of several gradients, one gradient a call.
+    """Take one step with the mean of k gradients, one gradient per call.
 
         acc = acc + (g - acc) / n,   n = 1 ... k;   at n = k: u = inner(acc), acc = 0
 
-    The calls before the k-th return zeros and do none of the work of the inner
-    transformation; under `vmap` both are computed and one is selected.  `zero_nans`
-    within the inner transformation cleans every single gradient, wherever it is but
-    behind what judges gradients, such as `apply_if_finite`: a NaN costs the one number
-    that it replaces, and `found_nan` tells of all since the last step.
+    Calls before the k-th return zeros without running the inner transformation; under
+    `vmap` both branches run and one is selected.  `zero_nans` in the inner
+    transformation is applied to each gradient before accumulation, unless it comes
+    after a check such as `apply_if_finite`: a NaN then only replaces its own element by
+    0, and `found_nan` covers all gradients since the last step.
 
     opt: the inner transformation.
     every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
-        which is rounded; below 1 it is an error, and under `jit` taken to be 1.
-    use_grad_mean: whether to take the mean, else the sum.
-    should_skip_update_fn: decides whether a call is left out, as if it had not been.
-    accumulator_dtype: of the sum; complex gradients stay complex, and float64 ones keep
-        their precision unless the dtype is another than float32.
+        which is rounded; values below 1 are an error, and count as 1 under `jit`.
+    use_grad_mean: whether to accumulate the mean rather than the sum.
+    should_skip_update_fn: decides whether to ignore the gradient of a call.
+    accumulator_dtype: dtype of the accumulator; complex gradients stay complex, and
+        float64 ones stay float64 unless this is a dtype other than float32.
 
-    Raises a `ValueError` for a k below 1, a `TypeError` for one that is no integer.
+    Raises a `ValueError` for k below 1, and a `TypeError` for k that is not an integer.
     """
 
     @explain_misuse
@@ -238,7 +238,7 @@ class MultiSteps:
         return self._opt
 
     def init(self, params: Params) -> MultiStepsState:
-        """The first state: no gradient taken in."""
+        """The initial state, without any gradient."""
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
         like = jax.tree.map(zeros_like, params)
@@ -254,10 +254,11 @@ class MultiSteps:
         params: Params | None = None,
         **extra_args: Any,
     ) -> tuple[Updates, MultiStepsState]:
-        """Take in a gradient; the k-th returns updates, the others return zeros.
+        """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
-        updates: a gradient, or updates from before in a chain.
-        extra_args: for the inner transformation; it sees those of the k-th call.
+        updates: the gradients, or the updates of the preceding stage of a chain.
+        extra_args: keywords for the inner transformation, which receives those of the
+            k-th call.
         """
         errors.require_state("MultiSteps", MultiStepsState, state)
         skip, seen = self._should_skip(updates, state.gradient_step, params)
@@ -294,8 +295,8 @@ class MultiSteps:
             step = state.gradient_step
             return zeros_like_updates(updates), marked, step, jnp.array(False)
 
-        # Whether it did comes back from the branch, so that the gathered gradients are
-        # written after they were read there, and are not copied.
+        # The branch returns whether a step was taken, so that the accumulator is
+        # written after the branch has read it, and XLA need not copy it.
         due = self._is_due(n, state.gradient_step)
         u, inner, step, did = branch(due, emit, wait)
         n, acc = jax.tree.map(ft.partial(_zero_if, did), (n, gathered()))
@@ -311,7 +312,7 @@ class MultiSteps:
     def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> Any:
         k: Any = self._every_k
         if not callable(k):
-            return k == 1 or n >= k  # with k = 1 there is nothing to decide
+            return k == 1 or n >= k  # for k = 1 this is a Python bool
         k = k(gradient_step)
         is_few = k < 1
         if not isinstance(is_few, Tracer) and is_few:
@@ -325,7 +326,7 @@ class MultiSteps:
         return (state.mini_step == 0) & (state.gradient_step > 0)
 
     def gradient_transformation(self) -> GradientTransformationExtraArgs:
-        """The same as a plain pair of functions."""
+        """The same transformation as a pair of functions."""
         tx: Any = _pair(self)
         title = f"{self!r}.gradient_transformation()"
         tx.recipe = replace(tx.recipe, title=title)

@@ -1,12 +1,12 @@
-"""An average of the parameters, which often generalizes better than the last ones.
+"""Averages of the parameters, which often generalize better than the last iterate.
 
-The exponential one is that of Polyak and Juditsky, 1992, with the weights of a debiased
-mean; the uniform one is that of Izmailov, Podoprikhin, Garipov, Vetrov and Wilson,
-2018, Averaging Weights Leads to Wider Optima and Better Generalization
-(arXiv:1803.05407), Algorithm 1.
+The exponential average (EMA) is that of Polyak and Juditsky, 1992, with the weights of
+a debiased mean; the uniform average (SWA) is that of Izmailov, Podoprikhin, Garipov,
+Vetrov and Wilson, 2018, Averaging Weights Leads to Wider Optima and Better
+Generalization (arXiv:1803.05407), Algorithm 1.
 
-The average is kept debiased, so that it can be read from the state as it is: its
-weights, and not it, make up for the start.
+The stored average is already debiased, by its weights, so that it can be read from the
+state as it is.
 """
 
 from typing import Any, NamedTuple
@@ -42,8 +42,8 @@ class AverageParamsState(NamedTuple):
     """State of `average_params`.
 
     count: steps taken, a scalar.
-    average: of the parameters, shaped as these.
-    inner_state: of the inner transformation.
+    average: average of the parameters, shaped like them.
+    inner_state: state of the inner transformation.
     """
 
     count: jax.Array
@@ -52,14 +52,14 @@ class AverageParamsState(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """The fields of `AverageParamsState` that are not the inner transformation's."""
+    """The fields of `AverageParamsState` except that of the inner transformation."""
 
     count: jax.Array
     average: Any
 
 
 class _Averaging(Composite):
-    """The inner transformation, and then the averaging of where it leads."""
+    """The inner transformation, followed by the averaging of its iterates."""
 
     def __init__(self, inner: GradientTransformation, averaging: Any):
         self.members = (inner, averaging)
@@ -84,17 +84,18 @@ def _averaging(
     every: int,
     dtype: DTypeLike | None,
 ) -> GradientTransformation:
-    """The averaging alone, whose updates are those it is given."""
+    """Average the parameters, and pass the updates on unchanged."""
 
     def weight(t):
         if decay is None:
             return 1 / t
         d = jnp.asarray(decay(t - 1), t.dtype) if callable(decay) else decay
-        if is_number(d):  # rounded, so that 1 - d and the correction go together
+        if is_number(d):  # round first, so that 1 - d and the correction are consistent
             d = float(np.asarray(d, t.dtype))
         if not debias:
             return 1 - d
-        # In the limit of a decay of 1 all count alike; the first is exactly itself.
+        # The limit for a decay of 1 is the uniform average; the first weight is exactly
+        # 1.
         alike = (d == 1) | (t == 1)
         return jnp.where(alike, 1 / t, (1 - d) / bias_correction(d, t))
 
@@ -135,23 +136,23 @@ def average_params(
     every: int = 1,
     dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Keep an average of the parameters beside an optimizer, which stays as it is.
+    """Maintain an average of the parameters; the updates are unchanged.
 
         u = inner(g),   a = a + w_t (p + u - a)
-        w_t = (1 - d) / (1 - d^t) if debias, else 1 - d;   w_t = 1 / t without a decay
+        w_t = (1 - d) / (1 - d^t) if debias, otherwise 1 - d;   w_t = 1 / t if d is None
 
-    t counts the parameters that are averaged.  Read it by `averaged_params`.  Put it
-    last in a chain, inside `MultiSteps`, and inside `master_weights`, so that the
-    average is of what the parameters become.
+    t counts the averaged parameters.  Read the average with `averaged_params`.  Put
+    this last in a chain, inside `MultiSteps`, and inside `master_weights`, so that it
+    averages the parameters that result from the step.
 
     inner: the transformation.
-    decay: d, weight of the past, in [0, 1], or a schedule of t - 1; `None` for the
-        uniform average (SWA).
-    debias: whether the average begins with the first parameters that enter, else with
-        those before.
-    start: steps before averaging begins, at least 0; up to there a is p + u.
-    every: steps from one p that enters to the next, at least 1.
-    dtype: of the average; if `None` that of the parameter, but at least float32.
+    decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
+        average (SWA).
+    debias: whether the average starts from the first averaged parameters rather than
+        from those before them.
+    start: steps before averaging starts, at least 0; until then a is p + u.
+    every: steps between averaged parameters, at least 1.
+    dtype: dtype of the average; that of the parameter, but at least float32, if `None`.
         In bfloat16 `average` stops changing.
     """
     require_transformation(inner, "`inner` of `average_params`")
@@ -163,16 +164,17 @@ def average_params(
 def averaged_params(state: OptState, params: Params) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
-    state: of `average_params`, or one that holds such states, as those of `chain`, of
-        `MultiSteps` or of `partition`.
-    params: the parameters; what has no average, such as integers, is taken from here.
+    state: that of `average_params`, or a state that contains it, such as that of
+        `chain`, `MultiSteps` or `partition`.
+    params: the parameters; leaves without an average, such as integers, are taken from
+        here.
 
-    Raises a `ValueError` where there is no such state, or it is of other parameters.
+    Raises a `ValueError` if there is no such state, or if it does not fit `params`.
     """
     states = [x for _, x in get_all_with_path(state, "AverageParamsState")]
     if not states:
         raise errors.foreign_state("averaged_params", AverageParamsState, state)
-    for found in reversed(states):  # of two around each other the outer one counts
+    for found in reversed(states):  # if nested, the outer average wins
         as_param = lambda a, p: a.astype(p.dtype)
         params = map_stored(as_param, found.average, "average", params)
     return params

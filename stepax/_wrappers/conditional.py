@@ -1,4 +1,4 @@
-"""Running a transformation at some steps only."""
+"""Running a transformation only at some steps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -23,14 +23,14 @@ from .._engine.trees import errors
 
 
 class ConditionFn(Protocol):
-    """Decides from the number of calls so far, and keywords of `update` if wanted."""
+    """Decides from the number of calls so far, and optionally keywords of `update`."""
 
     def __call__(self, step: jax.Array, /, **extra_args: Any) -> ArrayLike: ...
 
 
 @optax_compatible
 class ConditionallyTransformState(NamedTuple):
-    """inner_state: of the transformation.  step: calls of `update` so far, a scalar."""
+    """inner_state: state of `inner`.  step: number of calls of `update`, a scalar."""
 
     inner_state: Any
     step: jax.Array
@@ -38,7 +38,7 @@ class ConditionallyTransformState(NamedTuple):
 
 @optax_compatible
 class ConditionallyMaskState(NamedTuple):
-    """step: calls of `update` so far, a scalar.  inner_state: of the transformation."""
+    """step: number of calls of `update`, a scalar.  inner_state: state of `inner`."""
 
     step: jax.Array
     inner_state: Any
@@ -50,17 +50,17 @@ def conditionally_transform(
     should_transform_fn: ConditionFn,
     forward_extra_args: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Apply a transformation at some steps, and pass the updates on at the others.
+    """Apply a transformation at some steps, and pass updates through at the others.
 
-        u = inner(g)  where should_transform_fn(step),  u = g elsewhere
+        u = inner(g)  if should_transform_fn(step),  otherwise u = g
 
-    At the other steps the transformation does not run, and its state stays.
+    At the other steps the transformation does not run, and its state is unchanged.
 
     inner: the transformation.
-    should_transform_fn: from the number of calls so far, an int32 scalar, to a boolean.
-    forward_extra_args: whether it is given the keywords of `update`, too.
+    should_transform_fn: maps the number of calls so far, an int32 scalar, to a boolean.
+    forward_extra_args: whether it also receives the keywords of `update`.
 
-    Raises a `TypeError` if it returns no single boolean.
+    Raises a `TypeError` if it does not return a single boolean.
     """
     condition = should_transform_fn, forward_extra_args
     name, same = "conditionally_transform", lambda updates: updates
@@ -75,15 +75,15 @@ def conditionally_mask(
 ) -> GradientTransformationExtraArgs:
     """Apply a transformation at some steps, and return zeros at the others.
 
-        u = inner(g)  where should_transform_fn(step),  u = 0 elsewhere
+        u = inner(g)  if should_transform_fn(step),  otherwise u = 0
 
-    At the other steps the transformation does not run, and its state stays.
+    At the other steps the transformation does not run, and its state is unchanged.
 
     inner: the transformation.
-    should_transform_fn: from the number of calls so far, an int32 scalar, to a boolean.
-    forward_extra_args: whether it is given the keywords of `update`, too.
+    should_transform_fn: maps the number of calls so far, an int32 scalar, to a boolean.
+    forward_extra_args: whether it also receives the keywords of `update`.
 
-    Raises a `TypeError` if it returns no single boolean.
+    Raises a `TypeError` if it does not return a single boolean.
     """
     condition = should_transform_fn, forward_extra_args
     name, zeros = "conditionally_mask", zeros_like_updates
@@ -97,7 +97,7 @@ def _conditional(
     State: type,
     otherwise: Callable,
 ) -> GradientTransformationExtraArgs:
-    """`inner` where the condition holds, else `otherwise` of the updates."""
+    """`inner` if the condition holds, else `otherwise` applied to the updates."""
     require_transformation(inner, "`inner`")
     inner = with_extra_args_support(inner)
     should_transform, is_informed = condition
@@ -107,7 +107,7 @@ def _conditional(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state(name, State, state)
-        # Both branches must return the same types.
+        # Both branches must return the same dtypes.
         updates, old = map_gradients(_floating, updates), state.inner_state
 
         def transform():
@@ -123,7 +123,7 @@ def _conditional(
 
 
 def _floating(g):
-    """A strongly typed gradient; one of integers is widened, as by a rule."""
+    """A strongly typed gradient; integers become floating point, as in a rule."""
     return strong_type(g) if jnp.issubdtype(g.dtype, jnp.inexact) else upcast(g)
 
 

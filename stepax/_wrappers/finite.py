@@ -1,4 +1,4 @@
-"""Leaving out gradients that are not finite."""
+"""Skipping gradients that are not finite."""
 
 from typing import NamedTuple
 
@@ -26,10 +26,10 @@ from .._engine.trees import errors
 class ApplyIfFiniteState(NamedTuple):
     """State of `apply_if_finite`; all but the last are scalars.
 
-    notfinite_count: gradients in a row, up to now, that were not finite.
-    last_finite: whether the last one was.
-    total_notfinite: how many were not, in all.
-    inner_state: of the inner transformation.
+    notfinite_count: number of consecutive gradients that were not finite.
+    last_finite: whether the last gradient was finite.
+    total_notfinite: total number of gradients that were not finite.
+    inner_state: state of the inner transformation.
     """
 
     notfinite_count: jax.Array
@@ -42,15 +42,16 @@ class ApplyIfFiniteState(NamedTuple):
 def apply_if_finite(
     inner: GradientTransformation, max_consecutive_errors: int
 ) -> GradientTransformationExtraArgs:
-    """Leave out gradients with a NaN or an infinity, unless they keep coming.
+    """Skip gradients with NaN or infinities, unless too many come in a row.
 
-        u = inner(g) if g is finite, else 0 with the inner state as it was
+        u = inner(g) if g is finite, otherwise 0, with the inner state unchanged
 
-    After `max_consecutive_errors` such gradients in a row the next ones are accepted,
-    and go on being so until one is finite, so that a broken program is noticed.
+    After `max_consecutive_errors` such gradients in a row the following ones are
+    accepted until one is finite, so that a broken program does not go unnoticed.
 
-    inner: the transformation; what is left out leaves no trace in its state.
-    max_consecutive_errors: at least 0; infinity to accept none ever.
+    inner: the transformation; skipped gradients do not affect its state.
+    max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
+        accepts one.
     """
     require_transformation(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)

@@ -1,9 +1,9 @@
 """Running a transformation on vectors instead of trees.
 
-One vector holds all leaves, which saves calls for many small arrays, and costs copies
-and the sharding of large ones.  `stepax.tree.pack` saves the copies, too.
+Concatenating all leaves into one vector saves operations for many small arrays, at the
+cost of copies and of the sharding of large ones.  `stepax.tree.pack` avoids the copies.
 
-Difference from Optax: leaves of several dtypes are not promoted to one.
+Difference from Optax: leaves of different dtypes are not promoted to one dtype.
 """
 
 import jax
@@ -27,13 +27,13 @@ from .._engine.trees.packed import split
 
 @public("wrapper")
 def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
-    """Apply a transformation to the leaves, joined to one vector.
+    """Apply a transformation to the leaves, concatenated into one vector.
 
-    If they have several dtypes it is applied to a dict of vectors, with the dtypes'
-    names as keys.  The dtypes are those of `params`; of the gradients, if `update` is
-    called without.  A missing gradient is taken to be 0 if `params` is given.
+    If the leaves have several dtypes, it is applied to a dict of vectors, keyed by
+    dtype name.  The dtypes are those of `params`, or those of the gradients if `update`
+    is called without.  Missing gradients are treated as 0 if `params` is given.
 
-    inner: the transformation; it sees no boundaries between arrays.
+    inner: the transformation; it does not see the boundaries between arrays.
     """
     require_transformation(inner, "`inner` of `flatten`")
     inner = with_extra_args_support(inner)
@@ -65,9 +65,9 @@ def _filled(g, p):
 
 
 def _groups(leaves):
-    """The numbers of the leaves of each dtype, by its name.
+    """The indices of the leaves of each dtype, by dtype name.
 
-    Integers beside floating-point numbers are left out: no gradient will come for them.
+    Integer leaves are skipped if there are floating-point ones: they have no gradient.
     """
     known = [i for i, x in enumerate(leaves) if is_array(x) and not is_float0(x)]
     dtypes = {i: jnp.result_type(leaves[i]) for i in known}
@@ -79,13 +79,13 @@ def _groups(leaves):
 
 
 def _join(leaves, groups):
-    """A vector for each group; the vector itself if there is one group."""
+    """A dict with a vector for each group; the vector itself if there is one group."""
     vectors = {k: _concatenate([leaves[i] for i in at]) for k, at in groups.items()}
     return vectors if len(groups) > 1 else vectors.popitem()[1]
 
 
 def _split(vectors, groups, likes):
-    """The number of each joined leaf, and its part of the vectors."""
+    """Pairs of the index of a leaf and its part of the vectors."""
     if len(groups) == 1:
         vectors = dict.fromkeys(groups, vectors)
     for name, at in groups.items():

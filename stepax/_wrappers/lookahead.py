@@ -1,10 +1,10 @@
-"""Lookahead: every few steps, go a part of the way there, and begin again from it.
+"""Lookahead: slow parameters that follow an optimizer, which restarts from them.
 
 Zhang, Lucas, Hinton and Ba, 2019, Lookahead Optimizer: k steps forward, 1 step back
 (arXiv:1907.08610), Algorithm 1.
 
-Difference from Optax: the slow parameters of `init_synced` are a copy, so that both
-can be donated.
+Difference from Optax: the slow parameters of `init_synced` are a copy, so that both can
+be donated.
 """
 
 from typing import Any, NamedTuple
@@ -36,8 +36,8 @@ from .._engine.trees import errors
 class LookaheadState(NamedTuple):
     """State of `lookahead`.
 
-    fast_state: of the fast optimizer.
-    steps_since_sync: steps since the parameters were last the same, a scalar.
+    fast_state: state of the fast optimizer.
+    steps_since_sync: steps since the last synchronization, a scalar.
     """
 
     fast_state: OptState
@@ -49,7 +49,7 @@ class LookaheadParams(NamedTuple):
     """The two sets of parameters of `lookahead`.
 
     fast: where gradients are taken.
-    slow: for evaluation; shaped as `fast`.
+    slow: parameters for evaluation, shaped like `fast`.
     """
 
     fast: Params
@@ -57,7 +57,7 @@ class LookaheadParams(NamedTuple):
 
     @classmethod
     def init_synced(cls, params: Params) -> "LookaheadParams":
-        """Both sets at `params`; the slow one is a copy."""
+        """Both sets equal to `params`; the slow one is a copy."""
         copy = lambda p: p.copy() if isinstance(p, jax.Array) else p
         return cls(params, jax.tree.map(copy, params))
 
@@ -69,21 +69,21 @@ def lookahead(
     slow_step_size: ArrayLike,
     reset_state: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Let slow parameters follow those of an optimizer, and restart it from there.
+    """Let slow parameters follow those of an optimizer, and restart it from them.
 
         fast = fast + u(g)
         slow = slow + slow_step_size (fast - slow),   fast = slow   every sync_period
 
     `init` and `update` take `LookaheadParams` as parameters, and `update` returns a
-    pair of updates; gradients are those at `fast`.  Do not change the updates after.
+    pair of updates.  Take gradients at `fast`, and do not modify the updates.
 
-    fast_optimizer: the optimizer.
-    sync_period: its steps for one of the slow parameters, at least 1.
-    slow_step_size: part of the way, in [0, 1].
-    reset_state: whether it starts over, too, when the parameters meet.
+    fast_optimizer: the optimizer of the fast parameters.
+    sync_period: fast steps per slow step, at least 1.
+    slow_step_size: fraction of the way from slow to fast, in [0, 1].
+    reset_state: whether to reset the optimizer's state at each synchronization.
 
-    Raises a `ValueError` for a period below 1; `update` raises a `TypeError` for
-    parameters that are no `LookaheadParams`.
+    Raises a `ValueError` for a period below 1; `update` raises a `TypeError` if the
+    parameters are not `LookaheadParams`.
     """
     require_transformation(fast_optimizer, "`fast_optimizer` of `lookahead`")
     fast = with_extra_args_support(fast_optimizer)
@@ -97,7 +97,8 @@ def lookahead(
         if not isinstance(params, LookaheadParams):
             raise TypeError(
                 f"`params` is {errors.describe(params)}, but `lookahead` needs "
-                "`LookaheadParams`; make them by `LookaheadParams.init_synced(params)`"
+                "`LookaheadParams`; create them with "
+                "`LookaheadParams.init_synced(params)`"
             )
         u, inner = fast.update(updates, state.fast_state, params.fast, **extra_args)
         u, inner = (
@@ -121,7 +122,7 @@ def lookahead(
 
 
 def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:
-    """Updates of the fast and of the slow parameters, after which they are the same."""
+    """Updates of the fast and the slow parameters that make both equal."""
     toward = lambda u, fast, slow: _toward(u, fast, slow, part=part)
     slow = map_gradients(toward, u, fast=params.fast, slow=params.slow)
     return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow

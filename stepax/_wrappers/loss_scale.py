@@ -1,4 +1,4 @@
-"""A factor for the loss that keeps gradients in float16 within its range.
+"""A loss scale that keeps float16 gradients in range.
 
 Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.2,
 with the schedule of `torch.amp.GradScaler`.
@@ -29,10 +29,10 @@ from .._engine.trees import errors
 class DynamicLossScaleState(NamedTuple):
     """State of `dynamic_loss_scale`; all but the last are scalars.
 
-    loss_scale: by which the next loss is to be multiplied, in float32.
-    good_steps: steps since the scale has changed.
-    skipped: steps left out, in all.
-    inner_state: of the inner transformation.
+    loss_scale: factor for the next loss, in float32.
+    good_steps: steps since the scale changed.
+    skipped: total number of skipped steps.
+    inner_state: state of the inner transformation.
     """
 
     loss_scale: jax.Array
@@ -60,22 +60,22 @@ def dynamic_loss_scale(
     min_scale: ArrayLike = 1.0,
     max_scale: ArrayLike = 2.0**24,
 ) -> GradientTransformationExtraArgs:
-    """Take gradients of a scaled loss, and find the scale by trying.
+    """Unscale the gradients of a scaled loss, and adapt the scale.
 
-        u = inner(g / scale) if g is finite, else 0 with the inner state as it was
+        u = inner(g / scale) if g is finite, otherwise 0, with the inner state unchanged
         scale = scale / factor if g is not finite, scale * factor after growth_interval
             finite ones in a row, always within [min_scale, max_scale]
 
     Multiply the loss by `tree.get(state, "loss_scale")`; keywords, such as the value of
-    the loss, are handed on as they are.  Gradients are divided in float32 or wider, and
-    so the inner transformation sees them; for parameters in float16, let that be
-    `master_weights`, whose moments are in float32, too.
+    the loss, are passed on unchanged.  Gradients are divided in float32 or wider, and
+    reach the inner transformation in that dtype; for parameters in float16, wrap
+    `master_weights`, which keeps moments in float32, too.
 
-    inner: the transformation; it does no work for what is left out.
-    initial: first scale, above 0.
-    growth_interval: steps before a larger one is tried, at least 1.
-    factor: by which it grows and shrinks, above 1.
-    min_scale, max_scale: bounds, above 0.
+    inner: the transformation; it does not run for skipped gradients.
+    initial: initial scale, above 0.
+    growth_interval: finite gradients in a row before the scale grows, at least 1.
+    factor: factor by which the scale grows and shrinks, above 1.
+    min_scale, max_scale: bounds of the scale, above 0.
     """
     require_transformation(inner, "`inner` of `dynamic_loss_scale`")
     inner = with_extra_args_support(inner)

@@ -1,4 +1,4 @@
-"""Parameters in half precision that follow copies in a wider dtype.
+"""Half-precision parameters that follow master copies in a wider dtype.
 
 Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.1.
 """
@@ -29,9 +29,9 @@ from .narrow import Widened, is_narrower, widen_narrow
 class MasterWeightsState(NamedTuple):
     """State of `master_weights`.
 
-    masters: the parameters in the wider dtype, shaped as these; a `MaskedNode` for
-        those that are not narrower and are their own masters.
-    inner_state: of the inner transformation.
+    masters: the parameters in the wider dtype, shaped like the parameters; a
+        `MaskedNode` for parameters that are not narrower and need no master.
+    inner_state: state of the inner transformation.
     """
 
     masters: Any
@@ -42,20 +42,21 @@ class MasterWeightsState(NamedTuple):
 def master_weights(
     inner: GradientTransformation, dtype: DTypeLike = jnp.float32
 ) -> GradientTransformationExtraArgs:
-    """Let narrow parameters follow masters, so that no step is lost to their rounding.
+    """Update wider master copies of narrow parameters, so that no step is rounded away.
 
         m = m + inner(g, m),   u = round(m) - p
 
-    The inner transformation sees gradients and masters in `dtype`, and keeps its state
-    for them.  The difference is taken from the parameters that `update` is given: they
-    become what the masters round to, also where an update is rounded itself.  Hence
-    what else changes parameters, such as a projection, belongs inside; after new ones
-    are loaded, call `init` again, else the next step undoes the change.
+    The inner transformation sees gradients and masters in `dtype`, and stores its state
+    for them.  Updates are relative to the parameters that `update` receives, which
+    become the rounded masters even if an update is itself rounded.  Hence anything else
+    that changes parameters, such as a projection, belongs inside; after loading new
+    parameters call `init` again, otherwise the next step undoes the change.
 
     inner: the transformation.
-    dtype: of the masters; complex parameters, and those that are as wide, have none.
+    dtype: dtype of the masters; complex parameters, and those at least as wide, have
+        none.
 
-    Raises a `TypeError` for a dtype that is not of real floating-point numbers.
+    Raises a `TypeError` if `dtype` is not a real floating-point dtype.
     """
     require_transformation(inner, "`inner` of `master_weights`")
     inner, wide = (

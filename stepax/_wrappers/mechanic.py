@@ -1,12 +1,12 @@
-"""Mechanic: learns the scale of the updates of another optimizer.
+"""Mechanic: learn the scale of another optimizer's updates.
 
 Cutkosky, Defazio and Mehta, 2023, Mechanic: A Learning Rate Tuner (arXiv:2306.00144),
 Algorithm 1.
 
-Differences from the paper, as in Optax: the sum of the updates is not kept, but found
-from the parameters; the scales start at `s_init` each, not at zero.  From Optax: the
-move is (p_start - p) - S Δ, where Optax takes (p_start - S Δ) - p, which rounds to
-nothing as long as the scale is small; dtypes stay, also those of mixed trees.
+Differences from the paper, as in Optax: the sum of the updates is not stored but
+recovered from the parameters; each scale starts at `s_init`, not at zero.  Differences
+from Optax: the update is (p_start - p) - S Δ rather than (p_start - S Δ) - p, which
+rounds to 0 while the scale is small; dtypes are preserved, also in mixed trees.
 """
 
 from typing import Any, NamedTuple
@@ -40,10 +40,10 @@ from .parameter_free import dot, sums
 
 @optax_compatible
 class MechanicState(NamedTuple):
-    """base_optimizer_state: of the base optimizer.  count: steps taken, a scalar.
+    """base_optimizer_state: that of the base optimizer.  count: steps taken, a scalar.
 
     r, m, v, s: rewards, bounds, sums of squares and scales, one for each beta.
-    x0: where it started, shaped like the parameters.
+    x0: initial parameters, shaped like the parameters.
     """
 
     base_optimizer_state: Any
@@ -56,7 +56,7 @@ class MechanicState(NamedTuple):
 
 
 class _Tuned(NamedTuple):
-    """What the tuner sees: its own part of the state, and the raw gradients."""
+    """The state seen by the tuner: its own fields, and the raw gradients."""
 
     count: Any
     r: Any
@@ -71,14 +71,14 @@ class _Tuned(NamedTuple):
 def _tune_scale(
     weight_decay: ScalarOrSchedule, eps: ArrayLike, s_init: ArrayLike, num_betas: int
 ) -> GradientTransformationExtraArgs:
-    """The tuner, whose updates are those of the base optimizer."""
+    """The tuner, which receives the updates of the base optimizer."""
 
     def start(p, x0, count):
-        """The parameters of the first step, which need not be those of `init`."""
+        """The parameters at the first step, which may differ from those of `init`."""
         return jnp.where(count == 0, p, x0)
 
     def way(p, x0, s):
-        """Δ: the sum of the updates so far, with the sign of gradients."""
+        """Δ, minus the sum of the updates so far."""
         return (x0 - p) / (jnp.sum(s) + eps)
 
     def leaf_stat(u, p, scalars, x0, g):
@@ -134,7 +134,7 @@ def mechanize(
     s_init: ArrayLike = 1e-6,
     num_betas: int = 6,
 ) -> GradientTransformationExtraArgs:
-    """Learn the scale of the updates of another optimizer, in place of tuning it.
+    """Learn the scale of another optimizer's updates instead of tuning it.
 
         Δ = (p_start - p) / (S + eps),   S = Σ s,   u = base_optimizer(g)
         h = Σ Δ (g + weight_decay S ‖g‖ / (‖p‖ + eps) p)
@@ -143,14 +143,14 @@ def mechanize(
         s = (s_init m / num_betas + max(r, 0)) / (sqrt(v) + eps)
         p = p_start - S (Δ - u)
 
-    base_optimizer: gives the direction, at a learning rate near 1 or a schedule of it;
-        it gets the keywords of `update`.
-    weight_decay: pull towards zero in the reward, at least 0; a number, or a schedule.
+    base_optimizer: gives the direction; its learning rate should be near 1, or a
+        schedule that starts there.  It receives the keywords of `update`.
+    weight_decay: weight decay in the reward, at least 0; a scalar or a schedule.
     eps: added to divisors, above 0.
     s_init: initial value of s, above 0.
-    num_betas: how many decays β = 0.9, 0.99, ... there are, at least 1.
+    num_betas: number of decay rates β = 0.9, 0.99, ..., at least 1.
 
-    Raises a `ValueError` for fewer.
+    Raises a `ValueError` for `num_betas` below 1.
     """
     require_transformation(base_optimizer, "`base_optimizer` of `mechanize`")
     base = with_extra_args_support(base_optimizer)

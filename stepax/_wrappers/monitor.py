@@ -1,9 +1,9 @@
-"""Measurements of the updates, kept in the state.
+"""Measurements of the updates, stored in the state.
 
-They are read with `tree.get(state, name)`.  What a jitted program does not return, XLA
-does not compute.
+Read them with `tree.get(state, name)`.  XLA does not compute measurements that a jitted
+program does not return.
 
-Difference from Optax: the state has its final structure and dtypes from `init` on, so
+Difference from Optax: the structure and dtypes of the state are fixed by `init`, so
 that it can be carried through `jax.lax.scan`.
 """
 
@@ -38,7 +38,7 @@ from .._transforms.stateless import stateless
 
 @optax_compatible
 class SnapshotState(NamedTuple):
-    """measurement: from the one name to what was measured last."""
+    """measurement: a dict from the name to the latest measurement."""
 
     measurement: dict[str, Any]
 
@@ -66,12 +66,12 @@ def snapshot(
 
 
 def _trainable(params):
-    """Parameters as gradients have them, with `None` for functions and the like."""
+    """The parameters that have gradients, with `None` for functions and the like."""
     return jax.tree.map(lambda p: p if is_trainable(p) else None, params)
 
 
 def _own(x):
-    """A copy: a state must not share arrays with the parameters, to be donated."""
+    """A copy: a state that shares arrays with the parameters cannot be donated."""
     if not is_array(x) or not is_numeric(x):
         return x
     x = jnp.array(x)
@@ -79,7 +79,7 @@ def _own(x):
 
 
 def _settled(new, old):
-    """Measurements in the dtypes of those before, so that the state stays the same."""
+    """Measurements in the dtypes of the previous ones, so that the state is stable."""
 
     def one(x, was):
         if not is_array(x) or not is_array(was) or not is_numeric(was):
@@ -96,8 +96,8 @@ def _settled(new, old):
 
 @optax_compatible
 class MonitorState(NamedTuple):
-    """measurements: from names to what was measured last, zeros before the first step.
-    measure_states: of the transformations that measure, in the order of the names."""
+    """measurements: dict from names to the latest measurements, zeros before a step.
+    measure_states: states of the measuring transformations, in the order of names."""
 
     measurements: dict[str, Any]
     measure_states: tuple
@@ -109,9 +109,9 @@ def monitor(
 ) -> GradientTransformationExtraArgs:
     """Measure the updates in several ways, and pass them on unchanged.
 
-    measures: from names to functions of the updates, or to transformations, which are
-        given the updates, and the parameters and keywords of `update`; what they return
-        is the measurement.  See `measure_with_ema`.
+    measures: a dict from names to functions of the updates, or to transformations,
+        which receive the updates, parameters and keywords of `update` and whose updates
+        are the measurement.  See `measure_with_ema`.
     """
     members = {name: _measuring(x, name) for name, x in measures.items()}
 
@@ -142,7 +142,7 @@ def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
 
 
 def _blank(name, tx, state, params):
-    """Zeros like the measurement, or nothing if it is unknown before the first step."""
+    """Zeros like the measurement; empty if its shape is unknown before a step."""
 
     def measurement():
         return tx.update(jax.tree.map(zeros_like, params), state, params)[0]
@@ -150,8 +150,8 @@ def _blank(name, tx, state, params):
     try:
         found = jax.eval_shape(measurement)
     except Exception:
-        # It may need keywords, or numbers that are known.  What is wrong with it for
-        # another reason is raised by `update`.
+        # It may need keywords or concrete values.  Any other error comes up again in
+        # `update`.
         return {}
     return {name: _zeros(found)}
 
@@ -164,8 +164,8 @@ Metric: TypeAlias = Callable[[Updates, Updates, Params], Any]
 
 
 class ObserveState(NamedTuple):
-    """metrics: from names to what was measured last, zeros before the first step.
-    inner_state: of the inner transformation."""
+    """metrics: dict from names to the latest values, zeros before the first step.
+    inner_state: state of the inner transformation."""
 
     metrics: dict[str, Any]
     inner_state: OptState
@@ -175,19 +175,19 @@ class ObserveState(NamedTuple):
 def observe(
     inner: GradientTransformation, metrics: Mapping[str, Metric]
 ) -> GradientTransformationExtraArgs:
-    """Measure what a transformation is given and what it makes of it.
+    """Measure the updates before and after a transformation.
 
         u = inner(g),   metrics[name] = f(g, u, params)   for each name and f
 
-    The state has its final structure from `init` on, and the updates are those of the
-    inner transformation.
+    The structure of the state is fixed by `init`.  The updates are those of the inner
+    transformation.
 
     inner: the transformation.
-    metrics: from names to functions of the updates before, the updates after, and the
-        parameters, which are `None` if `update` is not given them; they return arrays
-        or trees of them, of the same shapes at each step.
+    metrics: a dict from names to functions of the updates before, the updates after,
+        and the parameters, which are `None` if `update` is called without; they return
+        arrays, or trees of arrays, of the same shapes at each step.
 
-    Raises a `TypeError` for a metric that is no function.
+    Raises a `TypeError` for a metric that is not a function.
     """
     require_transformation(inner, "`inner` of `observe`")
     for name, f in metrics.items():
@@ -219,7 +219,7 @@ def observe(
     return transformation(init, update, inner=(inner,), passes_on=passes_on)
 
 
-# Not in the registry: what it returns is a measurement, and no update of parameters.
+# Not in the registry: it returns a measurement rather than an update.
 @recipe
 def measure_with_ema(
     measure: Callable[[Updates], Any],
@@ -227,16 +227,16 @@ def measure_with_ema(
     debias: bool = True,
     accumulator_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """The running mean of a measurement, for `monitor`.
+    """The exponential moving average (EMA) of a measurement, for `monitor`.
 
         mean = decay mean + (1 - decay) measure(g)
-        u = mean / (1 - decay^t)   if debias, else mean
+        u = mean / (1 - decay^t)   if debias, otherwise mean
 
-    measure: a function of the updates, to arrays; `init` calls it on the parameters.
-        Booleans and integers are averaged as floating-point numbers.
-    decay: weight of the past, in [0, 1).
-    debias: whether to make up for the start at zero.
-    accumulator_dtype: storage dtype of the mean; that of the measurement if `None`.
+    measure: a function from the updates to arrays; `init` calls it on the parameters.
+        Booleans and integers are averaged in floating point.
+    decay: decay rate, in [0, 1).
+    debias: whether to correct the bias from initialization at zero.
+    accumulator_dtype: storage dtype of the EMA; that of the measurement if `None`.
     """
     mean = ema(decay, debias, accumulator_dtype)
 

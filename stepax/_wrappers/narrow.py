@@ -1,4 +1,4 @@
-"""Steps in a wider dtype than that of the parameters."""
+"""Steps in a wider dtype than the parameters."""
 
 import functools as ft
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .._engine.step.rule import Slot, copy_of, is_trainable
 
 
 def is_narrower(p: Any, dtype: Any) -> bool:
-    """Whether `p` is a real parameter of less precision than `dtype`."""
+    """Whether `p` is a real parameter with fewer bits than `dtype`."""
     if not is_trainable(p):
         return False
     kind = jnp.result_type(p)
@@ -23,20 +23,20 @@ def is_narrower(p: Any, dtype: Any) -> bool:
 
 
 def widen_narrow(params: Any, dtype: Any) -> Any:
-    """The parameters, in `dtype` where they are narrower."""
+    """The parameters, with narrower ones converted to `dtype`."""
     slot = Slot(copy_of, dtype)
     return jax.tree.map(lambda p: slot.new(p) if is_narrower(p, dtype) else p, params)
 
 
 class Widened:
-    """Gradients and parameters, in `dtype` where the parameters are narrower.
+    """Gradients and parameters, converted to `dtype` where parameters are narrower.
 
-    gradients, params: the trees, so widened.
+    gradients, params: the trees after conversion.
     narrow: the narrow parameters that have a gradient.
     """
 
     def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
-        """masters: holds what stands for narrow parameters, if not these themselves."""
+        """masters: replaces narrow parameters, if given."""
         flow = self.flow = Gradients(updates, params)
         pairs = enumerate(zip(flow.leaves, flow.params, strict=True))
         self.at = [
@@ -68,13 +68,13 @@ class Widened:
         return self.flow.treedef.unflatten(leaves)
 
     def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
-        """The updates that make the parameters what the moved masters round to.
+        """The updates that take the parameters to the rounded new masters.
 
         u: updates of the masters.
-        to_narrow: (master, dtype, ...) -> the parameter; takes its part of each list
-            in `more`, which are in the order of `narrow`.
+        to_narrow: (master, dtype, ...) -> parameter; also receives the element of each
+            list in `more`, which are in the order of `narrow`.
 
-        Returns the updates, and the masters, which are `None` where there are none.
+        Returns the updates and the new masters, `None` where there are none.
         """
         u, masters = align(self.flow, u, "updates"), list(self.stored)
         pairs = zip(u, self.flow.leaves, strict=True)
@@ -100,8 +100,8 @@ def _like(x, g):
     return jax.lax.convert_element_type(x, g.dtype)
 
 
-# The difference is taken from the parameter as it is, so that what the rounding of one
-# update left over is made up for by the next.
+# The update is relative to the actual parameter, so that it corrects the rounding error
+# of the previous update.
 @ft.partial(jax.jit, static_argnums=0)
 @promote_freely
 def _move(to_narrow, g, p, m, u, *more):

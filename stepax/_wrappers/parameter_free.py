@@ -1,7 +1,7 @@
-"""What optimizers that find their own step size share.
+"""Shared code of optimizers that determine their own step size.
 
-They keep a few numbers about all parameters together, in float32 or wider whatever the
-parameters are, and the point where they started.
+They store a few scalars about all parameters together, in float32 or wider whatever the
+dtype of the parameters, and the initial parameters.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from .partition import masked
 
 
 def sums(total: Any, size: int) -> Any:
-    """The statistics that `once` gets; zeros where there are no leaves to measure."""
+    """The statistics passed to `prepare`; zeros if there are no leaves."""
     return total or (jnp.zeros([]),) * size
 
 
 def _inexact(params):
-    """What may have a gradient; `None` in place of integers, functions and the like."""
+    """The parameters that can have gradients; `None` for integers, functions etc."""
 
     def keep(p):
         if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):
@@ -42,33 +42,33 @@ def _inexact(params):
 
 
 def norm(params: Any) -> ArrayLike:
-    """The norm of all parameters; 0 where only their shapes are known."""
+    """The norm of all parameters; 0 if only their shapes are known."""
     found = _inexact(params)
     is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)
     return 0.0 if any(map(is_shape, jax.tree.leaves(found))) else reduce.norm(found)
 
 
-# A small step times a gradient, too, would vanish in float16.
+# Stored wide: a small step size times a gradient would underflow in float16.
 MEAN = Slot(is_wide=True)
 
 
 @jax.custom_jvp
 def quotient(x: Any, y: Any) -> jax.Array:
-    """x / y, and 0 where y is 0."""
+    """x / y, or 0 where y is 0."""
     is_zero = y == 0
     return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
 
 
 @quotient.defjvp
 def _quotient_and_slope(primals, tangents):
-    # JAX's own rule divides by y², which is 0 for a small y.
+    # JAX's own rule divides by y², which underflows for a small y.
     (x, y), (dx, dy) = primals, tangents
     q, is_zero = quotient(x, y), y == 0
     return q, jnp.where(is_zero, 0, (dx - q * dy) / jnp.where(is_zero, 1, y))
 
 
 def dot(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Re Σ conj(x) y, the inner product of real and imaginary parts."""
+    """Re Σ conj(x) y, the inner product over real and imaginary parts."""
     return jnp.sum(jnp.real(jnp.conj(x) * y))
 
 
@@ -77,9 +77,9 @@ def decaying(
     decay: Callable[[Any], GradientTransformation],
     mask: MaskOrFn,
 ) -> GradientTransformationExtraArgs:
-    """An optimizer with weight decay of some parameters, in the state without decay.
+    """Add masked weight decay to an optimizer without changing its state.
 
-    decay: from the state before a step to what is done to the updates in the mask.
+    decay: maps the state before a step to the transformation for masked parameters.
     """
 
     @promote_freely

@@ -1,12 +1,12 @@
-"""Sharpness-aware minimization: descend by the gradient from where the loss is worse.
+"""Sharpness-aware minimization (SAM): descend by the gradient at an adversarial point.
 
 Foret, Kleiner, Mobahi and Neyshabur, 2021, Sharpness-Aware Minimization for Efficiently
-Improving Generalization (arXiv:2010.01412), Algorithm 1; there the adversarial step is
+Improving Generalization (arXiv:2010.01412), Algorithm 1, where the adversarial step is
 `chain(normalize(), sgd(rho))`, and `sync_period` is 2.
 
-Differences from Optax: `normalize` keeps a gradient of zeros; only the optimizer whose
-turn it is runs; a `sync_period` of 1 is the outer optimizer alone; both optimizers are
-given the keywords of `update`.
+Differences from Optax: `normalize` maps a zero gradient to zero; each step runs only
+one of the two optimizers; a `sync_period` of 1 is the outer optimizer alone; both
+optimizers receive the keywords of `update`.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ NormalizeState = EmptyState
 
 @public()
 def normalize() -> GradientTransformation:
-    """Give the whole gradient the length 1: u = g / ‖g‖.
+    """Normalize the gradient to global norm 1: u = g / ‖g‖.
 
     ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
     """
@@ -65,8 +65,8 @@ class SAMState(NamedTuple):
     """State of `sam`.
 
     steps_since_sync: adversarial steps since the last outer one, a scalar.
-    opt_state: of the outer optimizer.
-    adv_state: of the adversarial optimizer.
+    opt_state: state of the outer optimizer.
+    adv_state: state of the adversarial optimizer.
     cache: the parameters before the adversarial steps; `None` in opaque mode.
     """
 
@@ -85,23 +85,23 @@ def sam(
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Climb for some steps, then step from where that began, by the gradient on top.
+    """Take adversarial steps, then a step from the start by the gradient at their end.
 
-        p' = p - adv(g(p)),   once or more often
+        p' = p - adv(g(p)),   sync_period - 1 times
         p = p + u(g(p'))
 
-    Each call of `update` takes one of these steps, sync_period of them in turn.  In
-    opaque mode it takes all of them, and asks for the other gradients by the keyword
-    `grad_fn`: from parameters and the number of the step, from 0 on, to a gradient.
+    Each call of `update` takes one of these `sync_period` steps.  In opaque mode it
+    takes all of them, and computes further gradients with the keyword `grad_fn`, a
+    function of the parameters and the number of the step, counted from 0.
 
     optimizer: takes the outer steps.
-    adv_optimizer: takes the adversarial ones, with its sign changed.
-    sync_period: from one outer step to the next, at least 1.
-    reset_state: whether `adv_optimizer` starts over after each outer step.
+    adv_optimizer: takes the adversarial steps, with its sign flipped.
+    sync_period: steps from one outer step to the next, at least 1.
+    reset_state: whether to reset the state of `adv_optimizer` after each outer step.
     opaque_mode: whether `update` takes all steps.
     batch_axis_name: axis over which opaque mode averages the gradients of `grad_fn`.
 
-    `update` raises a `ValueError` where `params`, or `grad_fn` in opaque mode, is
+    `update` raises a `ValueError` if `params`, or `grad_fn` in opaque mode, is
     missing.
     """
     require_transformation(optimizer, "`optimizer` of `sam`")
@@ -115,7 +115,7 @@ def sam(
         return SAMState(n, outer.init(params), adv.init(params), cache)
 
     def descend(updates, state, params, extra):
-        """An outer step from `params`, after which the state is that of a start."""
+        """An outer step from `params`, which starts the next cycle."""
         u, new = outer.update(updates, state.opt_state, params, **extra)
         adv_state = adv.init(params) if reset_state else state.adv_state
         return u, state._replace(
@@ -125,7 +125,7 @@ def sam(
         )
 
     def climb(updates, state, params, extra):
-        """An adversarial step; does not look at the cache."""
+        """An adversarial step; does not read the cache."""
         u, new = adv.update(updates, state.adv_state, params, **extra)
         return map_gradients(jnp.negative, u), state._replace(
             steps_since_sync=safe_increment(state.steps_since_sync),
@@ -138,12 +138,12 @@ def sam(
 
 
 def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
-    """One step a call."""
+    """One step per call."""
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("sam", SAMState, state)
         _check(params)
-        # Else a step that does not read them all would not see that they differ.
+        # Check here, because a step that does not read all trees would miss mismatches.
         cache = {"cache": state.cache} if period > 1 else {}
         check_gradients(updates, params=params, **cache)
 
@@ -177,8 +177,8 @@ def _opaque(
         _check(params)
         if grad_fn is None:
             raise ValueError(
-                "`sam` in opaque mode reads the keyword `grad_fn`, a function of the "
-                "parameters and the number of the adversarial step to a gradient: call "
+                "`sam` in opaque mode reads the keyword `grad_fn`, which returns the "
+                "gradient for parameters and the number of an adversarial step: call "
                 "`update(updates, state, params, grad_fn=...)`"
             )
         g, p = updates, params
@@ -195,18 +195,18 @@ def _opaque(
 
 
 def _own(p):
-    """What the cache keeps of a parameter: a copy, `None` for what is no array."""
+    """The cached copy of a parameter, `None` for leaves that are not arrays."""
     return START.new(p) if is_trainable(p) else None
 
 
 @computed_wide
 def _back(u, origin, p):
-    """From `p` to where `u` leads from `origin`."""
+    """The update from `p` to `origin + u`."""
     return u - (p - origin)
 
 
 def _as(gradients, updates):
-    """Updates with the dtypes of gradients."""
+    """The updates in the dtypes of the gradients."""
     return map_gradients(lambda g, u: u.astype(g.dtype), gradients, updates=updates)
 
 

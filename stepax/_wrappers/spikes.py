@@ -1,8 +1,8 @@
-"""Leaving out steps whose gradient, or loss, is far larger than those before.
+"""Skipping steps whose gradient norm or loss spikes.
 
-The rule is that of OLMo 2, Team OLMo, 2024, 2 OLMo 2 Furious (arXiv:2501.00656), in the
-code of its optimizers: what exceeds the mean of the last steps by several standard
-deviations is left out.
+The rule is that of OLMo 2, Team OLMo, 2024, 2 OLMo 2 Furious (arXiv:2501.00656), as in
+the code of its optimizers: skip a step that exceeds the mean of recent steps by several
+standard deviations.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -34,12 +34,12 @@ from ..tree import norm
 class SkipSpikesState(NamedTuple):
     """State of `skip_spikes`; all but the first and the last are scalars.
 
-    recent: what the last accepted steps measured, a row for the norm and one for the
-        value, or one of them; (rows, window) in float32, a ring.
-    accepted: how many steps have been written there.
-    spikes_in_a_row: up to now.
-    skipped: steps left out, in all.
-    inner_state: of the inner transformation.
+    recent: ring buffer of the watched quantities of the last accepted steps, the norm,
+        the value or both; (rows, window) in float32.
+    accepted: number of steps written to it.
+    spikes_in_a_row: number of consecutive spikes so far.
+    skipped: total number of skipped steps.
+    inner_state: state of the inner transformation.
     """
 
     recent: jax.Array
@@ -71,30 +71,30 @@ def skip_spikes(
     warmup: int = 64,
     max_consecutive: int = 10,
 ) -> GradientTransformationExtraArgs:
-    """Leave out steps that spike, unless they keep coming.
+    """Skip steps that spike, unless too many come in a row.
 
-        x is a spike where x > mean + factor max(std, |mean| / 1000), or not finite
-        u = inner(g) if x is none, else 0 with the inner state as it was
+        x is a spike if x > mean + factor max(std, |mean| / 1000) or x is not finite
+        u = inner(g) if x is no spike, otherwise 0, with the inner state unchanged
 
     mean and std are those of x over the last accepted steps.  After `max_consecutive`
-    spikes in a row the next ones are accepted until one is none, so that a loss that
-    has risen for good, or a broken program, is noticed; a NaN is accepted then, too,
-    but never enters the mean.
+    spikes in a row all steps are accepted until one does not spike, so that a loss that
+    has risen for good, or a broken program, does not go unnoticed; this includes NaN,
+    which never enters the mean.
 
-    inner: the transformation; it does no work for what is left out.
-    factor: standard deviations above the mean, at least 0; with infinity nothing
-        finite spikes.
-    window: steps in the mean, at least 1.
-    watch: what x is: "norm" of the gradient, "value" of the loss, or "both", of which
-        neither may spike.
-    warmup: accepted steps before the mean counts, at least 0.
-    max_consecutive: steps left out in a row, at least 0; may be infinite.
+    inner: the transformation; it does not run for skipped steps.
+    factor: standard deviations above the mean, at least 0; with infinity no finite
+        value is a spike.
+    window: number of steps in the mean, at least 1.
+    watch: which x to watch: "norm" of the gradient, "value" of the loss, or "both", of
+        which neither may spike.
+    warmup: accepted steps before the mean is used, at least 0.
+    max_consecutive: steps in a row to skip, at least 0; may be infinite.
 
-    `update` takes the loss that is watched as `value` or `loss`, and the norm as
-    `grad_norm`, where it is not to be that of the updates; they are handed on.
+    `update` takes the watched loss as `value` or `loss`, and optionally the norm as
+    `grad_norm`, by default that of the updates; all are passed on.
 
-    Raises a `ValueError` for another `watch`; `update` a `TypeError` without a loss
-    that is to be watched or with two, a `ValueError` for what is no scalar.
+    Raises a `ValueError` for other `watch`; `update` raises a `TypeError` if a watched
+    loss is missing or given twice, and a `ValueError` if it is not a real scalar.
     """
     require_transformation(inner, "`inner` of `skip_spikes`")
     most = whole(max_consecutive)
@@ -172,8 +172,8 @@ def _value(value: Any, loss: Any) -> dict:
         )
     if value is not None and loss is not None:
         raise TypeError(
-            "`skip_spikes` was given `value` and `loss`, which are names of the same: "
-            "give one of them"
+            "`skip_spikes` was given both `value` and `loss`, which are aliases: give "
+            "one of them"
         )
     return {"loss": loss} if value is None else {"value": value}
 
@@ -197,11 +197,11 @@ def _scalar(name: str, x: Any) -> jax.Array:
 @jax.jit
 @promote_freely
 def _is_usual(x, state, factor):
-    """Whether no x is far above those before."""
+    """Whether no x is far above the mean."""
     recent, n = state.recent, jnp.minimum(state.accepted, state.recent.shape[1])
     here = (jnp.arange(recent.shape[1]) < n)[None]
     over = lambda x: jnp.sum(jnp.where(here, x, 0), 1) / jnp.maximum(n, 1)
     mean = over(recent)
     std = jnp.sqrt(over(jnp.square(recent - mean[:, None])))
     most = mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)
-    return (x <= jnp.where(factor < jnp.inf, most, jnp.inf)).all()  # 0 inf is NaN
+    return (x <= jnp.where(factor < jnp.inf, most, jnp.inf)).all()  # 0 * inf is NaN

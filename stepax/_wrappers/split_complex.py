@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones, for optimizers that are made for these.
+"""Complex arrays as pairs of real arrays, for optimizers that expect real ones.
 
 Difference from Optax: keywords of `update` reach the inner transformation.
 """
@@ -23,7 +23,7 @@ from .._engine.trees import errors
 
 @optax_compatible
 class SplitRealAndImaginaryArrays(NamedTuple):
-    """real, imaginary: parts of a complex array, shaped as it."""
+    """real, imaginary: parts of a complex array, shaped like it."""
 
     real: Any
     imaginary: Any
@@ -31,7 +31,7 @@ class SplitRealAndImaginaryArrays(NamedTuple):
 
 @optax_compatible
 class SplitRealAndImaginaryState(NamedTuple):
-    """inner_state: of the transformation, with a pair of arrays for a complex one."""
+    """inner_state: state of `inner`, with a pair of real arrays per complex array."""
 
     inner_state: Any
 
@@ -40,13 +40,13 @@ class SplitRealAndImaginaryState(NamedTuple):
 def split_real_and_imaginary(
     inner: GradientTransformation,
 ) -> GradientTransformationExtraArgs:
-    """Apply a transformation to real and imaginary parts as if they were two arrays.
+    """Apply a transformation to real and imaginary parts as separate arrays.
 
         Re u, Im u = inner(Re g, Im g)
 
-    Real arrays, and keywords of `update`, come to it as they are.
+    Real arrays and keywords of `update` are passed on unchanged.
 
-    inner: the transformation; it sees real arrays only.
+    inner: the transformation; it only sees real arrays.
     """
     require_transformation(inner, "`inner` of `split_real_and_imaginary`")
     inner = with_extra_args_support(inner)

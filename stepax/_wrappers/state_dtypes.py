@@ -1,4 +1,4 @@
-"""The dtypes in which a transformation stores what it keeps for each parameter."""
+"""Storage dtypes of the parts of a state that are shaped like the parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,17 +28,17 @@ def with_state_dtypes(
 ) -> GradientTransformationExtraArgs:
     """Store parts of a state in other dtypes, such as `nu` in bfloat16.
 
-    What is shaped like the parameters can be chosen, by the name of its field.  The
-    arithmetic is in float32 or wider, and is rounded once, when it is stored: for
-    parameters in bfloat16, `{"mu": "float32", "nu": "float32"}` lets moments grow that
-    are too small to change in bfloat16.  The state is that of the inner transformation.
+    Fields that are shaped like the parameters are selected by name.  Arithmetic is in
+    float32 or wider, and rounded once, on storage: for parameters in bfloat16,
+    `{"mu": "float32", "nu": "float32"}` keeps moments from being rounded away.  The
+    state has the structure of that of the inner transformation.
 
     inner: the transformation.
-    dtypes: from names to dtypes of floating-point numbers; complex arrays and integers
-        stay as they are.
+    dtypes: a dict from names to floating-point dtypes; complex and integer arrays are
+        unchanged.
 
-    Raises a `TypeError` for another dtype; `init` raises a `ValueError` for a name that
-    the state does not have, and lists those it has.
+    Raises a `TypeError` for other dtypes; `init` raises a `ValueError` for unknown
+    names, and lists the known ones.
     """
     require_transformation(inner, "`inner` of `with_state_dtypes`")
     tx = with_extra_args_support(inner)
@@ -49,13 +49,13 @@ def with_state_dtypes(
         known = dict.fromkeys(name for name in parts if name)
         if unknown := [k for k in asked if k not in known]:
             raise ValueError(
-                f"`with_state_dtypes` is given {unknown}, but what the state has for "
-                f"each parameter is {list(known)}"
+                f"`with_state_dtypes` is given {unknown}, but the fields shaped like "
+                f"the parameters are {list(known)}"
             )
         pairs = zip(parts, treedef.flatten_up_to(tx.init(params)), strict=True)
         return treedef.unflatten(_stored(x, asked.get(name or "")) for name, x in pairs)
 
-    # The engine keeps the dtypes of a state as it finds them.
+    # The engine preserves the dtypes that it finds in a state.
     if keeps_dtypes(tx):
         return transformation(init, tx.update, getattr(tx, "node", None))
 

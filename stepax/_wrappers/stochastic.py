@@ -1,4 +1,4 @@
-"""Parameters in half precision that are rounded up or down at random.
+"""Stochastic rounding of half-precision parameters.
 
 Gupta, Agrawal, Gopalakrishnan and Narayanan, 2015, Deep Learning with Limited Numerical
 Precision (arXiv:1502.02551), section 3.1.
@@ -27,8 +27,8 @@ from .narrow import Widened, widen_narrow
 
 
 class StochasticRoundingState(NamedTuple):
-    """key_data: of the next step's key, as numbers, which every format of checkpoints
-    can store.  inner_state: of the transformation."""
+    """key_data: raw data of the next step's key, which any checkpoint format can store.
+    inner_state: state of the inner transformation."""
 
     key_data: jax.Array
     inner_state: OptState
@@ -38,17 +38,17 @@ class StochasticRoundingState(NamedTuple):
 def stochastic_rounding(
     inner: GradientTransformation, key: jax.Array | int
 ) -> GradientTransformationExtraArgs:
-    """Round narrow parameters up or down at random, so that small steps count.
+    """Round narrow parameters stochastically, so that small steps are not lost.
 
         x = p + inner(g, p) lies between the neighbours a < b in the dtype of p
-        p + u = b with probability (x - a) / (b - a), else a;   its mean is x
+        p + u = b with probability (x - a) / (b - a), otherwise a;   its mean is x
 
-    The inner transformation sees gradients and parameters in float32.  It costs no
-    copies, as `master_weights` does, but the noise of the rounding.  Where an update is
-    many times the parameter, and the gradient is as narrow, u is itself rounded, to
-    the nearest.
+    The inner transformation sees gradients and parameters in float32.  Unlike
+    `master_weights` it needs no copies, but it adds rounding noise.  If an update is
+    many times larger than the parameter and the gradient is narrow, too, u itself is
+    rounded to nearest.
 
-    inner: the transformation; its state is as for parameters in float32, and narrower
+    inner: the transformation; its state is that for float32 parameters, or narrower
         with `with_state_dtypes`.
     key: a random key, or an integer seed for one.
     """
@@ -78,11 +78,12 @@ def stochastic_rounding(
 
 @promote_freely
 def _rounded(x: jax.Array, dtype: Any, noise: jax.Array) -> Any:
-    """x rounded up where the noise, uniform in [0, 1), is below what exceeds a."""
+    """x, rounded up where uniform noise is below the fraction (x - a) / (b - a)."""
     near = x.astype(dtype)
     infinity = jnp.full_like(near, jnp.inf)
     a = jnp.where(near.astype(x.dtype) > x, jax.lax.nextafter(near, -infinity), near)
     b = jax.lax.nextafter(a, infinity)
     part = (x - a.astype(x.dtype)) / (b.astype(x.dtype) - a.astype(x.dtype))
-    # Beyond the largest number b is infinite, and its part 0; infinite x have no part.
+    # Beyond the largest finite value b is infinite and the fraction 0; for infinite x
+    # the fraction is undefined.
     return jnp.where(jnp.isfinite(x), jnp.where(noise < part, b, a), near)
