@@ -1,14 +1,18 @@
-"""Running means of gradients, and the numbers that make up for their zero start.
+"""Running means of gradients, and their bias corrections.
 
-Where a decay is nearer to 1 than a thousandth, 1 - decay^t in float32 is mostly
-rounding, 1.3 % off for 0.999999 at the first step, and is computed by `expm1`; where it
-is nearer than 0.0001, the mean moves by (1 - decay) (x - mean), because float32 has not
-the decay but 0.99999899.  Elsewhere float32 results are Optax's to the bit.
+Decays close to 1 need care in float32:
+
+1. Within 0.001 of 1, 1 - decay^t is mostly rounding error (1.3 % off for 0.999999 at
+   the first step), so it is computed with `expm1`.
+2. Within 0.0001, the mean moves by (1 - decay) (x - mean), because float32 cannot
+   represent the decay itself: 0.999999 becomes 0.99999899.
+
+Otherwise float32 results equal Optax's bit for bit.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +22,25 @@ from jax.typing import ArrayLike
 from .numerics import upcast
 
 
-# Just below 0.001 and 0.0001: decays of 0.999 and 0.9999 are defaults of Optax, the
-# latter of a mean that is not corrected, and there the bits are the same.
+# Just below 0.001 and 0.0001, so that Optax's defaults 0.999 and 0.9999 (the latter for
+# a mean without bias correction) still give the same bits as in Optax.
 NEAR = 2.0**-10
 VERY_NEAR = 2.0**-14
 
 
-def is_number(decay: Any) -> bool:
-    """Whether its value is known, in double precision."""
+def is_number(decay: object) -> TypeGuard[int | float | np.number]:
+    """Whether a decay is a Python or NumPy scalar, known in double precision."""
     return isinstance(decay, int | float | np.number)
 
 
-def is_near_1(decay: Any, distance: float) -> bool:
-    """Whether a decay is known to be below 1, and so near to it."""
+def is_near_1(decay: ArrayLike, distance: float) -> bool:
+    """Whether a decay is known to be below 1 by less than `distance`."""
     return is_number(decay) and 0 < 1 - float(decay) < distance
 
 
 def one_minus(decay: Any) -> Any:
-    """1 - decay, for a quotient: not 0."""
+    """1 - decay as a divisor: never 0."""
+    # Far below the spacing of floats near 1, so no decay but 1 itself is affected.
     least = 1e-12
     return max(1 - decay, least) if is_number(decay) else jnp.maximum(1 - decay, least)
 
@@ -43,8 +48,9 @@ def one_minus(decay: Any) -> Any:
 def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> Any:
     """(1 - decay) x + decay mean."""
     if not is_near_1(decay, VERY_NEAR):
+        # In this order: it is Optax's, and another one rounds differently.
         return (1 - decay) * x + decay * mean
-    # Of a mean that is infinite there is no difference.
+    # The difference to an infinite mean is NaN, or infinite with the wrong sign.
     far = jnp.where(jnp.isinf(mean), x, x - mean)
     return mean + (1 - decay) * far
 
@@ -57,12 +63,15 @@ def square(g: jax.Array) -> jax.Array:
 
 
 def bounded_square(g: jax.Array) -> jax.Array:
-    """|g|², but the largest number where that is infinite, so that inf - inf is not."""
+    """|g|², clamped to the largest finite float."""
+    # A later difference of two squares would otherwise be inf - inf, which is NaN.
     return jnp.minimum(square(g), jnp.finfo(g.dtype).max)
 
 
-def power(decay: ArrayLike, t: Any) -> jax.Array:
+def power(decay: ArrayLike, t: ArrayLike) -> jax.Array:
     """decay^t for a step count t, as a float."""
+    # `lax.pow` accepts an integer exponent beside a float; `**` would promote it, which
+    # strict promotion forbids.
     return jax.lax.pow(_array(decay), t)
 
 
@@ -73,34 +82,41 @@ def _array(decay: ArrayLike) -> jax.Array:
 
 
 def bias_correction(decay: ArrayLike, t: ArrayLike) -> jax.Array:
-    """1 - decay^t, by which a mean that started at zero falls short at step t.
+    """1 - decay^t, the factor by which a mean that started at zero is too small.
 
-    1 for a decay of 1, as nothing enters such a mean and there is nothing to make up.
+    1 for a decay of 1: such a mean stays at zero, and there is nothing to correct.
     """
     log, is_near = logarithm_near_1(decay)
     if is_near is False:
         return 1 - power(decay, t)
     dtype = _array(decay).dtype
+    # 1 - decay^t = -expm1(t log decay), without the cancellation of the left side.
     near = -jnp.expm1(log * jnp.asarray(t, upcast(jnp.zeros([], dtype)).dtype))
     near = jnp.where(log == 0, 1, near).astype(dtype)
     return near if is_near is True else jnp.where(is_near, near, 1 - power(decay, t))
 
 
 def logarithm_near_1(decay: Any) -> tuple[Any, Any]:
-    """log(decay) where it is nearer to 1 than `NEAR`, and whether it is.
+    """log(decay) where the decay is within `NEAR` of 1, and whether it is.
 
-    Of a number in double precision, of an array from 1 - decay, which is exact there.
+    A Python scalar is used in double precision.  For an array, log1p(-(1 - decay)) is
+    accurate, because 1 - decay is exact there (Sterbenz).
     """
     if is_number(decay):
         is_near = float(decay) == 1 or is_near_1(decay, NEAR)
         return math.log(decay) if is_near else 0.0, is_near
     rest = upcast(1 - _array(decay))
     is_near = (rest >= 0) & (rest < NEAR)
+    # -0.5 stands in where the result is unused: log1p(-1) would be infinite, and its
+    # derivative NaN even behind a `where`.
     return jnp.log1p(jnp.where(is_near, -rest, -0.5)), is_near
 
 
 def corrections(b1: ArrayLike, b2: ArrayLike, nesterov: bool) -> Callable:
-    """From the step t to the corrections of Adam's two means, and that of the next."""
+    """A function from the step t to the bias corrections of Adam's two means.
+
+    Its third value is the correction of the first mean at t + 1, for Nesterov.
+    """
 
     def at(t):
         c1, c2 = bias_correction(b1, t), bias_correction(b2, t)
@@ -110,9 +126,13 @@ def corrections(b1: ArrayLike, b2: ArrayLike, nesterov: bool) -> Callable:
 
 
 def corrected(
-    mu: jax.Array, g: jax.Array, b1: ArrayLike, c1: Any, c1_next: Any
+    mu: jax.Array,
+    g: jax.Array,
+    b1: ArrayLike,
+    c1: Any,
+    c1_next: Any,
 ) -> jax.Array:
-    """The mean gradient, corrected; one step ahead of it if `c1_next` is given."""
+    """The bias-corrected mean gradient; one step ahead if `c1_next` is given."""
     if c1_next is None:
         return mu / c1
     return b1 * (mu / c1_next) + (1 - b1) * (g / c1)

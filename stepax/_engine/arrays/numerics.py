@@ -1,8 +1,8 @@
-"""Arithmetic that must not fail: counts that saturate, norms of one array."""
+"""Safe arithmetic for one array: saturating counts, norms, derivatives at 0."""
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,11 @@ from jax.typing import ArrayLike
 from ..functions.calls import explain_misuse
 
 
+Axes: TypeAlias = tuple[int, ...] | int | None
+
+
 def is_numeric(x: Any) -> bool:
-    """Whether `x` may be computed with; float0 arrays and random keys may not."""
+    """Whether arithmetic on `x` makes sense; not for float0 arrays and random keys."""
     dtype = getattr(x, "dtype", None)
     return dtype is None or not (
         dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended)
@@ -28,7 +31,8 @@ def upcast(x: ArrayLike, whole: type = float) -> jax.Array:
 
 
 def strong_type(x: jax.Array) -> jax.Array:
-    """`x` without a weak type, which would make a second trace of the next step."""
+    """`x` without a weak type."""
+    # A state that turns from weak to strong after one step would trace the next anew.
     return x.astype(x.dtype)
 
 
@@ -42,6 +46,8 @@ def safe_sqrt(x: jax.Array) -> jax.Array:
 def _root_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
     y = safe_sqrt(x)
+    # The inner `where` keeps 0 out of the quotient: inf * 0 in the unused branch would
+    # still be NaN once this is differentiated again.
     is_zero = y == 0
     return y, jnp.where(is_zero, 0, 0.5 / jnp.where(is_zero, 1, y) * dx)
 
@@ -56,13 +62,14 @@ def safe_rsqrt(x: jax.Array) -> jax.Array:
 def _inverse_root_and_slope(primals, tangents):
     (x,), (dx,) = primals, tangents
     y = safe_rsqrt(x)
+    # The slope is x^-3/2 / 2, which overflows below about tiny^(2/3).
     is_steep = x < float(jnp.finfo(x.dtype).tiny) ** (2 / 3)
     return y, jnp.where(is_steep, 0, -0.5 * y / jnp.where(is_steep, 1, x) * dx)
 
 
 @jax.custom_jvp
 def _inverse(x):
-    """1 / x; where that overflows 0, which is its derivative there."""
+    """1 / x, and 0 where that overflows, as does its derivative."""
     is_tiny = jnp.abs(x) < jnp.finfo(x.dtype).tiny
     return jnp.where(is_tiny, 0, 1 / jnp.where(is_tiny, 1, x))
 
@@ -76,7 +83,7 @@ def _inverse_and_slope(primals, tangents):
 
 @jax.custom_jvp
 def safe_divide(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x / y, of which no derivative divides by y², which may underflow to 0."""
+    """x / y, with derivatives that do not divide by y², which may underflow to 0."""
     return x / y
 
 
@@ -89,7 +96,7 @@ def _quotient_and_slope(primals, tangents):
 
 @jax.custom_jvp
 def safe_log(x: jax.Array) -> jax.Array:
-    """log x, of which no derivative divides by x², which may underflow to 0."""
+    """log x, with derivatives that do not divide by x², which may underflow to 0."""
     return jnp.log(x)
 
 
@@ -109,30 +116,34 @@ def norm2(
 
     over: the sum, or a mean in its place.
 
-    It takes two sums, which the compiler joins in one pass on GPUs alone, so that
-    optimizers do without.
+    It computes two sums, which only the GPU compiler fuses into one pass, so
+    optimizers do not use it.
     """
     sizes = {"axis": axis, "keepdims": keepdims}
     squares = over(abs_sq(x), **sizes)
+    # A power of two, so that scaling is exact; 2^80 in float32, so that the squares of
+    # all elements near the largest finite one fit, and so do sums of many.
     unit = 2.0 ** (jnp.finfo(x.dtype).maxexp * 5 // 8)
     far = over(abs_sq(x / unit), **sizes)
     return jnp.where(squares < jnp.inf, safe_sqrt(squares), unit * safe_sqrt(far))
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
-    """One next to x >= 0; neither it nor its inverse is subnormal, or infinite.
-
-    It is constant but for jumps; JAX would take it for x, and overflow in 1 / x².
-    """
+    """A power of two near x >= 0; it and its inverse are normal and finite."""
+    # Piecewise constant, so its derivative is 0; JAX would differentiate
+    # `reduce_precision` as the identity, and overflow in 1 / x² further on.
     limits, x = jnp.finfo(x.dtype), jax.lax.stop_gradient(x)
     x = jax.lax.clamp(
         jnp.asarray(4 * limits.tiny, x.dtype), x, jnp.asarray(limits.max / 4, x.dtype)
     )
+    # No mantissa bits are left: rounding to a power of two without a logarithm.
     return jax.lax.reduce_precision(x, limits.nexp, 0)
 
 
 def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
-    """`pair` of numbers in their order, or, of many, `held` by `whole`."""
+    """A few scalars reduced by `pair` in order, many by `whole` behind a barrier."""
+    # A chain is cheaper to trace, and adds in Optax's order; from some 32 scalars on,
+    # the time that XLA takes to compile it dominates.
     return (
         ft.reduce(pair, parts)
         if len(parts) < 32
@@ -141,37 +152,41 @@ def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
 
 
 def reduce_behind_barrier(parts: list, whole: Callable) -> jax.Array:
-    """`whole`, a reduction, of numbers as a vector, for a result that many arrays need.
+    """`whole`, a reduction, of scalars stacked to a vector.
 
-    XLA copies a chain of scalar operations into each loop over an array that needs the
-    result, and compiles it there again: minutes for 400 arrays.  It does not copy a
-    reduction, nor see through the barrier that there is none.
+    XLA duplicates a chain of scalar operations into every fused loop that uses the
+    result, and compiles it there again: minutes for 400 arrays.  It does not duplicate
+    a reduction, and the barrier keeps it from turning the reduction into a chain.
     """
     return whole(jax.lax.optimization_barrier(jnp.stack(parts)), 0)
 
 
 def every_finite(x: jax.Array) -> jax.Array:
-    """Whether all numbers of an inexact array are finite."""
-    # XLA's CPU compiler reads an array once for a sum of differences, but writes out
-    # what `jnp.all` is of, also a constant; and its `max` loses a NaN beside an inf.
+    """Whether all elements of an inexact array are finite."""
+    # x - x is 0 if x is finite and NaN otherwise.  XLA's CPU compiler fuses it with the
+    # sum, but materializes the operand of `jnp.all`; its `max` may lose a NaN.
     return jnp.sum(x - x) == 0
 
 
-def nan_max(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
-    """The maximum, NaN where there is one: XLA's on CPUs loses it beside an infinity,
-    in arrays that are shared out among threads."""
+def nan_max(x: jax.Array, axis: Axes = None, **options: Any) -> jax.Array:
+    """The maximum, or NaN if there is one.
+
+    On CPUs XLA's own loses a NaN beside an infinity, in arrays that are large enough to
+    be split among threads.
+    """
     return _or_nan(x, axis, jnp.max(x, axis, **options), options)
 
 
-def nan_min(x: jax.Array, axis: Any = None, **options: Any) -> jax.Array:
-    """The minimum, alike."""
+def nan_min(x: jax.Array, axis: Axes = None, **options: Any) -> jax.Array:
+    """The minimum, or NaN if there is one; see `nan_max`."""
     return _or_nan(x, axis, jnp.min(x, axis, **options), options)
 
 
 def _or_nan(x, axis, found, options):
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return found
-    # The sign of an infinity is finite.
+    # A NaN survives any sum.  Infinities of both signs would make one, so the signs are
+    # added, which are finite.
     seen = jnp.sum(jnp.sign(x), axis, keepdims=options.get("keepdims", False))
     # A constant NaN would stop programs that run with `jax_debug_nans`.
     return jnp.where(jnp.isnan(seen), seen.astype(found.dtype), found)
@@ -179,11 +194,11 @@ def _or_nan(x, axis, found, options):
 
 def any_nan(x: jax.Array) -> jax.Array:
     """Whether there is a NaN in an inexact array."""
-    # Else a GPU sums in the kernel that writes the step, which then takes longer than
-    # both apart.
+    # Otherwise XLA fuses the sum into the GPU kernel that writes the step, which then
+    # takes longer than two kernels.
     x = jax.lax.optimization_barrier(x)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
-    # The sign of an infinity is finite; otherwise as in `every_finite`.
+    # As in `_or_nan`: signs, so that infinities cannot cancel to a NaN.
     found = [jnp.isnan(jnp.sum(jnp.sign(part))) for part in parts]
     return ft.reduce(jnp.logical_or, found)
 
@@ -198,7 +213,7 @@ def abs_sq(x: ArrayLike) -> jax.Array:
 
 @explain_misuse
 def safe_increment(count: ArrayLike) -> jax.Array:
-    """Count one up, and stay at the largest value that the dtype holds.
+    """Increment a count, which saturates at the largest value of its dtype.
 
     count + 1   where count < max(dtype)
     max(dtype)  otherwise
@@ -207,7 +222,7 @@ def safe_increment(count: ArrayLike) -> jax.Array:
 
     Raises ValueError for other dtypes.
     """
-    return _increment(count)
+    return _increment(count)  # jitted: one dispatch outside of `jit`, not three
 
 
 @jax.jit
@@ -226,7 +241,7 @@ def _increment(count):
 
 @explain_misuse
 def safe_int32_increment(count: ArrayLike) -> jax.Array:
-    """Count one up as `safe_increment` does, which is its name for all dtypes.
+    """The former name of `safe_increment`, which takes every dtype.
 
     count: a real number or an array of them; the dtype is kept.
     """
@@ -234,18 +249,18 @@ def safe_int32_increment(count: ArrayLike) -> jax.Array:
 
 
 def _floored(
-    measure: Callable, x: jax.Array, least: ArrayLike, dropped: Any = None
+    measure: Callable, x: jax.Array, least: ArrayLike, dropped: Axes = None
 ) -> jax.Array:
     """max(measure(x), least), with derivative 0 in x where `least` holds.
 
-    dropped: the axes that the result of `measure` lacks; `None` if it is one number
-        or has the rank of `x`.
+    dropped: the axes that the result of `measure` lacks; `None` if it is a scalar or
+        has the rank of `x`.
     """
     with jax.numpy_dtype_promotion("standard"):
         is_small = measure(x) <= least
         here = is_small if dropped is None else jnp.expand_dims(is_small, dropped)
-        # Measured again where it counts: at 0 the derivative of a norm is NaN, which
-        # the outer `where` alone would multiply by 0 and keep.
+        # Measured again, with ones where it is small: at 0 the derivative of a norm is
+        # NaN, and the outer `where` alone would multiply that by 0 and keep it.
         kept = jnp.where(here, jnp.ones_like(x), x)
         return strong_type(jnp.where(is_small, least, measure(kept)))
 
@@ -295,4 +310,5 @@ def safe_root_mean_squares(x: ArrayLike, min_rms: ArrayLike) -> jax.Array:
 
 
 def _mean(x, axis=None, keepdims=False):
+    # Not `jnp.mean`, which is NaN for an empty array.
     return jnp.sum(x, axis, keepdims=keepdims) / max(x.size, 1)

@@ -1,9 +1,7 @@
-"""Where arrays lie on a mesh of devices.
+"""Placement of arrays on the devices of a mesh.
 
-On one device these functions return what they are given.
+On a single device these functions return their argument unchanged.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,50 +10,52 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 
-def mesh_sharding(tree: Any) -> NamedSharding | None:
-    """The sharding of the first leaf on a mesh; the leaves are arrays, or shapes."""
-    lies = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
-    return next((s for s in lies if isinstance(s, NamedSharding)), None)
+def mesh_sharding(tree: object) -> NamedSharding | None:
+    """The sharding of the first leaf that is on a mesh; leaves may also be shapes."""
+    shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
+    return next((s for s in shardings if isinstance(s, NamedSharding)), None)
 
 
-def put_on(x: Any, where: Sharding) -> jax.Array:
-    """`device_put`, also of an array of this process alone on devices of several.
-
-    JAX 0.10 to 0.12 make an array of it that cannot be read, and refuse random keys.
-    """
+def put_on(x: jax.Array, where: Sharding) -> jax.Array:
+    """`device_put`, also from this process to devices of several processes."""
+    # For an array that only this process holds, the `device_put` of JAX 0.10 to 0.12
+    # returns an array that cannot be read, and it refuses random keys.
     is_here = not isinstance(x, jax.Array) or x.is_fully_addressable
     if where.is_fully_addressable or not is_here:
         return jax.device_put(x, where)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = put_on(jax.random.key_data(x), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    # Every process has all of `x`, and gives its own devices their parts.
     host = np.asarray(x)
     return jax.make_array_from_callback(x.shape, where, lambda part: host[part])
 
 
 def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
-    """`x` with the sharding of `p`, which a jitted function would else forget.
-
-    The selection never takes `p`.  XLA removes it, but only after it has propagated
-    the sharding from the operands to the result; `lax.select` would be folded before.
-    """
+    """`x` with the sharding of `p`, which a jitted function would otherwise lose."""
+    # Outside of a trace shardings are where they belong; see `put_on`.
     if not isinstance(p, Tracer) or p.shape != x.shape:
         return x
     if any(jax.typeof(p).sharding.spec):  # explicit axes
         x = jax.sharding.reshard(x, jax.typeof(p).sharding)
+    # With automatic axes: a selection that never takes `p`.  XLA removes it, but only
+    # after it has propagated the sharding from operands to result; a `lax.select` with
+    # a constant condition would be folded before that.
     p = p if jnp.iscomplexobj(x) else p.real
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
 
 
 def with_sharding_of(p: jax.Array, x: jax.Array) -> jax.Array:
-    """The same, at no cost where `p` is on no mesh."""
+    """As `shard_like`, but free where `p` is on no mesh."""
     return x if jax.typeof(p).sharding.mesh.empty else shard_like(p, x)
 
 
 def replicated(x: jax.Array) -> jax.Array:
-    """`x`, all of it on every device, where an operation along explicit axes would be
-    refused; with automatic axes XLA gathers what it has to."""
-    lies = jax.typeof(x).sharding
-    if not any(lies.spec):
+    """`x` replicated over its mesh, for operations that refuse explicit axes.
+
+    With automatic axes `x` is returned as it is, and XLA gathers what it needs.
+    """
+    sharding = jax.typeof(x).sharding
+    if not any(sharding.spec):
         return x
-    return jax.sharding.reshard(x, NamedSharding(lies.mesh, PartitionSpec()))
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))

@@ -1,24 +1,30 @@
-"""Which dtype a rule computes in: at least float32, and never less than its inputs.
+"""The dtype that a rule computes in: at least float32, and as wide as its inputs.
 
-The arithmetic of a pass is done in this dtype and rounded once, at its end.
+A pass computes in this dtype throughout and rounds once, at its end.
 """
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 
 from ..functions.signatures import signature
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+Typed = jax.Array | jax.ShapeDtypeStruct | np.ndarray
 
 
-def compute_dtype(*arrays: Any) -> Any:
+def compute_dtype(*arrays: Typed) -> np.dtype:
     """The narrowest dtype that holds float32 and all inexact `arrays`."""
+    # Integers have no say: a step counter in int64 must not make the step float64.
     wide = jnp.dtype(jnp.float32)
     with jax.numpy_dtype_promotion("standard"):
         for x in filter(is_inexact, arrays):
@@ -26,20 +32,22 @@ def compute_dtype(*arrays: Any) -> Any:
     return wide
 
 
-def is_inexact(x: Any) -> bool:
+def is_inexact(x: Typed) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def real_dtype(dtype: Any) -> Any:
+def real_dtype(dtype: DTypeLike) -> np.dtype:
     """The dtype of the real part."""
+    # `finfo` knows complex dtypes, and bfloat16, which NumPy's does not.
     return jnp.finfo(dtype).dtype
 
 
-def scalar_dtype(params: Any) -> Any:
-    """float32, or float64 where parameters are: for real numbers beside them.
+def scalar_dtype(params: object) -> np.dtype:
+    """The dtype of real scalars in a state: float32, or float64 as the parameters.
 
-    Beside no parameters at all it is JAX's default, as in Optax.
+    Without any parameters it is JAX's default, as in Optax.
     """
+    # Without 64-bit mode there is nothing to decide, and no leaf to look at.
     default = jax.dtypes.canonicalize_dtype(float)
     if default == jnp.float32:
         return default
@@ -47,8 +55,8 @@ def scalar_dtype(params: Any) -> Any:
     return real_dtype(compute_dtype(*arrays.values())) if arrays else default
 
 
-def widen(x: Any, wide: Any) -> Any:
-    """Floating-point arrays in `x` in the precision of `wide`; the rest as it is."""
+def widen(x: T, wide: np.dtype) -> T:
+    """Floating-point arrays in `x` in the precision of `wide`; the rest unchanged."""
 
     def one(x):
         if not hasattr(x, "dtype") or not is_inexact(x):
@@ -60,28 +68,29 @@ def widen(x: Any, wide: Any) -> Any:
 
 
 def promote_freely(f: Callable[P, R]) -> Callable[P, R]:
-    """Let dtypes meet inside `f`, also where users forbid that."""
+    """`f` under standard promotion, also where users chose strict promotion."""
 
     @ft.wraps(f)
     def mixed(*args: P.args, **kwargs: P.kwargs) -> R:
         with jax.numpy_dtype_promotion("standard"):
             return f(*args, **kwargs)
 
-    shown: Any = mixed
-    shown.__signature__ = signature(f)  # for tools that do not unwrap
+    # For tools that do not unwrap.
+    vars(mixed)["__signature__"] = signature(f)
     return mixed
 
 
 def computed_wide(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """`f` of arrays, computed in float32 or wider, and rounded as the first of them.
+    """`f` of arrays, computed in float32 or wider and rounded to the first one's dtype.
 
-    Keywords are numbers; they have no say in the precision.
+    Keywords are scalars, which do not affect the precision.
     """
 
     @jax.jit
     @promote_freely
     def rounded(x, *others, **numbers):
-        x, *others = map(jnp.asarray, (x, *others))  # also where `jit` is off
+        # Arguments are arrays already, unless a user has disabled `jit` to debug.
+        x, *others = map(jnp.asarray, (x, *others))
         wide = compute_dtype(x, *others)
         arrays, numbers = widen(((x, *others), numbers), wide)
         return f(*arrays, **numbers).astype(x.dtype if is_inexact(x) else wide)
@@ -89,12 +98,9 @@ def computed_wide(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return rounded
 
 
-def require_floating(name: str, dtype: Any) -> Any:
-    """`dtype`, as JAX has it; raises unless it is of real floating-point numbers."""
+def require_floating(name: str, dtype: DTypeLike) -> np.dtype:
+    """`dtype`, canonicalized; raises unless it is a real floating-point dtype."""
     found = jax.dtypes.canonicalize_dtype(dtype)
     if not jnp.issubdtype(found, jnp.floating):
-        raise TypeError(
-            f"`{name}` stores real floating-point numbers, but is given {found} as a "
-            "dtype"
-        )
+        raise TypeError(f"`{name}` must be a real floating-point dtype, but is {found}")
     return found

@@ -5,23 +5,26 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 
-# What an annotation says of a parameter: the members of the union; empty if nothing.
-Hint = list
+# The members of the union that annotates a parameter; empty if it has no annotation.
+Hint: TypeAlias = list[object]
 
 
-def members(hint: Any) -> Hint:
+def members(hint: object) -> Hint:
     """The members of a union, and of unions within it."""
+    # `X | Y` is a `UnionType`, but a `typing.Union` if one of them is from `typing`.
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return [x for part in typing.get_args(hint) for x in members(part)]
     return [hint]
 
 
 def of_parameters(f: Callable) -> dict[str, Hint]:
-    """What a function says of its parameters."""
-    inner: Any = f
+    """The annotations of a function's parameters."""
+    inner = f
+    # A partial has no globals of its own, in which to look up annotations given as
+    # text.
     while isinstance(inner, ft.partial):
         inner = inner.func
     names = getattr(inspect.unwrap(inner), "__globals__", {})
@@ -29,12 +32,13 @@ def of_parameters(f: Callable) -> dict[str, Hint]:
     return {p.name: _hint(p.annotation, names) for p in parameters}
 
 
-def _hint(annotation: Any, names: dict) -> Hint:
+def _hint(annotation: object, names: dict) -> Hint:
     if annotation is inspect.Parameter.empty:
         return []
+    # From `from __future__ import annotations`.
     if isinstance(annotation, str):
         try:
             annotation = eval(annotation, names)
         except Exception:
-            return []  # it uses names that exist for the type checker alone
+            return []  # it uses names that are imported for the type checker only
     return members(annotation)

@@ -1,6 +1,6 @@
-"""Calls of public functions with arguments that they do not have.
+"""Errors for calls whose arguments do not fit the signature.
 
-Python's own sentence comes first, because programs look for it, and then what to write.
+Python's own sentence comes first, because programs match it; a hint follows.
 """
 
 import difflib
@@ -16,7 +16,8 @@ from . import signatures
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What other libraries call an argument; the first name that a function has is meant.
+# Names of arguments in other libraries, such as PyTorch and Keras, and what they may be
+# here; the first one that the function has is meant.
 _ELSEWHERE = {
     "alpha": ("learning_rate", "decay"),
     "beta": ("decay", "momentum", "b1"),
@@ -53,26 +54,27 @@ def bind(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
+        # `bind` words its errors otherwise than a call, and does not name the function.
         raise TypeError(_misuse(name, signature, args, kwargs)) from None
     bound.apply_defaults()
     return bound
 
 
 def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
-    """`f`, which says as much of a call that it cannot take as `bind` does."""
+    """`f`, with the errors of `bind` for calls that do not fit its signature."""
 
     signature = signatures.signature(f)
 
     @ft.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Bound only after a failure: binding costs more than most of these functions.
         try:
             return f(*args, **kwargs)
         except TypeError:
             bind(f.__qualname__, signature, args, kwargs)  # raises if it is the call
             raise
 
-    shown: Any = call
-    shown.__signature__ = signature  # for tools that do not unwrap
+    vars(call)["__signature__"] = signature  # for tools that do not unwrap
     return call
 
 
@@ -81,6 +83,7 @@ _HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 def level_of_user() -> int:
     """The `stacklevel` with which a warning names the line that called the library."""
+    # Counted at run time: how many wrappers lie between differs from call to call.
     frame, level = inspect.currentframe(), 0
     while frame and frame.f_code.co_filename.startswith(_HOME):
         frame, level = frame.f_back, level + 1
@@ -88,8 +91,9 @@ def level_of_user() -> int:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at what was meant by `name`; empty if nothing is near."""
+    """A hint at what was meant by `name`; empty if nothing is similar."""
     known = list(known)
+    # `learningRate` and `learning_rate` are the same to whoever comes from elsewhere.
     plain = name.lower().replace("_", "")
     meant = [k for k in _ELSEWHERE.get(plain, ()) if k in known]
     alike = {k.lower().replace("_", ""): k for k in known}
@@ -101,7 +105,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _misuse(
     name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
 ) -> str:
-    """What is wrong with a call, in the order in which Python looks."""
+    """What is wrong with a call; of several errors the one that Python reports."""
     parameters = signature.parameters
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]
@@ -109,6 +113,7 @@ def _misuse(
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         hint = nearest(unknown[0], by_name) or _listed(by_name)
         return f"{name}() got an unexpected keyword argument {unknown[0]!r}{hint}"
+    # `clip(updates, 1.0, max_delta=1.0)`: one value by position, one by name.
     twice = [k for k in by_position[: len(args)] if k in kwargs]
     if twice:
         return (

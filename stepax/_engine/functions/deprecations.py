@@ -1,4 +1,4 @@
-"""What is deprecated, in one table, and the warning that says so."""
+"""Deprecated names, in one table, and the warning for them."""
 
 import warnings
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from .calls import level_of_user
 
 
 class Successor(NamedTuple):
-    """new: what to write now.  since: a version of Optax that warns of the old.
+    """new: what to write now.
 
-    advice: how it is put, where programs look for Optax's words in the warning.
+    since: the version of Optax that deprecated the old name.
+    advice: the wording, which is Optax's where programs match it.
     """
 
     new: str
@@ -18,6 +19,8 @@ class Successor(NamedTuple):
     advice: str = "use `{}`"
 
 
+# Names of Optax that we keep for as long as it does, and that our `__getattr__`s and
+# factories warn of.  A name without a row is not deprecated.
 TABLE = {
     "DifferentiallyPrivateAggregateState": Successor(
         "contrib.DifferentiallyPrivateAggregateState", "0.1.8"
@@ -45,25 +48,27 @@ TABLE = {
 
 
 def is_replaced(name: str) -> bool:
-    """Whether a name is deprecated everywhere; one that moved is in its old home."""
+    """Whether the name itself is deprecated, and not only its old home."""
+    # `stepax.dpsgd` moved to `stepax.contrib.dpsgd`: the factory must not warn there.
     return name in TABLE and TABLE[name].new.rpartition(".")[2] != name
 
 
 def warn(name: str) -> None:
-    """Say what to write instead of `name`, to whoever called the library."""
+    """Warn whoever called the library that `name` is deprecated."""
     new, since, advice = TABLE[name]
     message = f"`{name}` is deprecated since Optax {since}; {advice.format(new)}"
     warnings.warn(message, DeprecationWarning, stacklevel=level_of_user())
 
 
-def attributes(old: dict[str, Any], other: Callable) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds old names and warns.
+def attributes(old: dict[str, Any], other: Callable) -> Callable[[str], object]:
+    """A module's `__getattr__` that finds old names, with a warning.
 
-    old: what each old name stands for.
-    other: what to ask for all other names.
+    old: the objects by their old names.
+    other: the `__getattr__` for all other names.
     """
 
-    def find(name: str) -> Any:
+    # Warns when the name is looked up: `from stepax.tree_utils import old` warns too.
+    def find(name: str) -> object:
         if name not in old:
             return other(name)
         warn(name)

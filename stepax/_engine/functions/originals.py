@@ -1,15 +1,19 @@
-"""Functions that are shown under other signatures, and what they stand for."""
+"""Functions of `stepax.interop`, and the functions that they wrap."""
 
-from typing import Any
-
-
-# From functions of `stepax.interop` to those of which they hide parameters.
-ORIGINALS: dict[Any, Any] = {}
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 
-def original(f: Any) -> Any:
-    """The function that `f` stands for; `f` itself if it stands for none."""
+T = TypeVar("T")
+
+# From each wrapper, whose signature hides the parameters that Optax lacks, to what it
+# wraps.  Filled by `interop`, which the engine must not import.
+ORIGINALS: dict[Callable, Callable] = {}
+
+
+def original(f: T) -> T:
+    """The function that `f` wraps; `f` itself if it is no wrapper."""
     try:
-        return ORIGINALS.get(f, f)
+        return cast(T, ORIGINALS.get(cast(Callable, f), cast(Callable, f)))
     except TypeError:
         return f  # not hashable, and therefore no function of ours

@@ -1,10 +1,10 @@
-"""Signatures that are printed with the names of types as one writes them.
+"""Signatures that print type aliases by their names.
 
-Annotations stay what they are, because the engine and other programs read them; only
-the text is short.  Python prints `ScalarOrSchedule` as the union it is, in which
-`ArrayLike` stands twice: 270 characters for one argument.  Strings for annotations, by
-`from __future__ import annotations`, are short as well, but are printed in quotes, and
-whoever reads types has to evaluate them where they were written.
+The annotations themselves are unchanged, because the engine and other programs read
+them; only the text is short.  Python prints the alias `ScalarOrSchedule` as the union
+that it stands for, 270 characters for one argument.  With `from __future__ import
+annotations` it would be short too, but printed in quotes, and whoever reads types would
+have to evaluate it in the right namespace.
 """
 
 import inspect
@@ -17,7 +17,8 @@ from jax.typing import ArrayLike, DTypeLike
 from .annotations import members
 
 
-# Types by the names under which they are shown; `protocol` adds its own.
+# Types by the names that are printed.  `protocol`, which is above this module, adds its
+# aliases.
 NAMES: dict[str, Any] = {
     "ArrayLike": ArrayLike,
     "DTypeLike": DTypeLike,
@@ -26,9 +27,9 @@ NAMES: dict[str, Any] = {
 }
 
 
-def text(hint: Any) -> str:
+def text(hint: object) -> str:
     """An annotation as one writes it."""
-    if isinstance(hint, list):
+    if isinstance(hint, list):  # the parameters of a `Callable`
         return f"[{', '.join(map(text, hint))}]"
     if hint is ...:
         return "..."
@@ -39,8 +40,10 @@ def text(hint: Any) -> str:
 
 
 def _names(parts: list) -> list[str]:
-    """The members of a union, those of a union with a name under that."""
+    """The members of a union; those that make up a named union, under its name."""
     found = []
+    # Python flattens nested unions, so an alias is recognized by its members; larger
+    # ones first, as `ScalarOrSchedule` has all the members of `ArrayLike`.
     unions = {name: members(x) for name, x in NAMES.items()}
     for name, own in sorted(unions.items(), key=lambda item: -len(item[1])):
         if len(own) > 1 and all(x in parts for x in own):
@@ -49,7 +52,7 @@ def _names(parts: list) -> list[str]:
     return found + [text(x) for x in parts]
 
 
-def _name(hint: Any) -> str:
+def _name(hint: object) -> str:
     for name, named in NAMES.items():
         if hint == named:
             return name
@@ -67,20 +70,22 @@ class _Text(str):
     __repr__ = str.__str__
 
 
-def _type(annotation: Any) -> Any:
+def _type(annotation: object) -> object:
     is_empty = annotation is inspect.Signature.empty
     return annotation if is_empty else _Text(text(annotation))
 
 
-def _default(x: Any) -> Any:
-    """A default without its address: a transformation is shown as its call."""
+def _default(x: object) -> object:
+    """A default without its address in memory."""
+    # A transformation is a tuple of two closures, and is printed as the call that made
+    # it.
     made = getattr(getattr(x, "init", None), "made", None)
     if made:
         return _Text(made.recipe)
     if type(x).__repr__ is object.__repr__:
         return _Text(f"{type(x).__name__}()")
-    is_named = x is not inspect.Parameter.empty and hasattr(x, "__name__")
-    return _Text(x.__name__) if is_named else x
+    name = None if x is inspect.Parameter.empty else getattr(x, "__name__", None)
+    return x if name is None else _Text(name)
 
 
 class Parameter(inspect.Parameter):
@@ -104,7 +109,7 @@ class Signature(inspect.Signature):
     __slots__ = ()
     _parameter_cls = Parameter  # what `from_callable` makes parameters of
 
-    def shown(self) -> Any:
+    def shown(self) -> inspect.Signature:
         parameters = [
             p.shown() if isinstance(p, Parameter) else p
             for p in self.parameters.values()
@@ -115,10 +120,11 @@ class Signature(inspect.Signature):
     def __str__(self) -> str:
         return str(self.shown())
 
-    def format(self, **kwargs: Any) -> str:
-        return self.shown().format(**kwargs)  # from Python 3.13 on
+    def format(self, **kwargs: object) -> str:
+        # From Python 3.13 on, where `__str__` and `help` call it.
+        return getattr(self.shown(), "format")(**kwargs)  # noqa: B009 (3.11 has none)
 
 
 def signature(f: Callable) -> inspect.Signature:
-    """The signature of a function, that is printed short."""
+    """The signature of a function, which prints type aliases by their names."""
     return Signature.from_callable(f)
