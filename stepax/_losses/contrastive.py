@@ -52,7 +52,7 @@ def ntxent(
             "expected [batch, size] and [batch]"
         )
     x = unit(x, (1,))
-    s = jnp.matmul(x, x.T, precision="nan_max") / jnp.asarray(temperature, x.dtype)
+    s = jnp.matmul(x, x.T, precision="highest") / jnp.asarray(temperature, x.dtype)
     is_like = y[:, None] == y[None, :]
     is_pair = is_like & ~jnp.eye(len(y), dtype=bool)
     others = _log_sum_exp_of(s, ~is_like)

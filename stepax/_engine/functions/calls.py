@@ -8,6 +8,7 @@ import functools as ft
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from . import signatures
@@ -78,7 +79,8 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-_HOME = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# The folder of the package, three levels up.
+_HOME = str(Path(__file__).parents[2]) + os.sep
 
 
 def level_of_user() -> int:
