@@ -1,12 +1,12 @@
-"""How far each step is from Optax's, from the same gradients, parameters and state.
+"""The distance of each step from Optax's, for the same gradients, parameters and state.
 
 Run it with `python benchmarks/agreement.py`, or name optimizers.
 
-Optax runs 200 jitted steps; each of them is also made by Stepax, from what Optax had
-before it.  A distance is that of the worst leaf and step, in units in the last
-place of the largest entry of the leaf, and for the updates also in such units of the
-parameters.  For bfloat16 the distances of both libraries from a run in float64 are
-shown, for gradients given in advance, relative to the largest update.
+Optax runs 200 jitted steps; Stepax repeats each of them from the same state.  A
+distance is that of the worst leaf and step, in units in the last place (ulp) of the
+largest entry of the leaf, and for the updates also in ulp of the parameters.  For
+bfloat16, both libraries are compared with a float64 run on fixed gradients, relative to
+the largest update.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def arrays(seed, dtype, lead=()):
 
 
 def loss(params, obj_fn=None):
-    """A paraboloid with its minimum, of 0.1, away from where the parameters start."""
+    """A paraboloid, whose minimum value is 0.1, away from the initial parameters."""
     return 0.1 + sum(0.5 * jnp.sum((p - 3) ** 2) for p in jax.tree.leaves(params))
 
 
@@ -57,7 +57,7 @@ def step(tx, g, state, p):
 
 
 def side_by_side(ours, theirs, params, noise):
-    """For each step the parameters, what ours makes of Optax's state, and Optax."""
+    """For each step the parameters, our result from Optax's state, and Optax's."""
 
     @jax.jit
     def run(params, noise):
@@ -80,7 +80,7 @@ def side_by_side(ours, theirs, params, noise):
 
 
 def distance(found, expected, scale=None):
-    """The largest, over leaves and steps, in units in the last place."""
+    """The largest difference over leaves and steps, in units in the last place."""
     worst = 0.0
     scale = expected if scale is None else scale
     trees = map(jax.tree.leaves, (found, expected, scale))
@@ -103,7 +103,7 @@ def exact_distances(name, dtype):
 
 
 def narrow_errors(name):
-    """Of both libraries in bfloat16, relative to the largest update."""
+    """Errors of both libraries in bfloat16, relative to the largest update."""
     narrow = arrays(0, jnp.bfloat16), arrays(1, jnp.bfloat16, (STEPS,))
     wide = jax.tree.map(lambda x: x.astype(jnp.float64), narrow)
     truth = updates(made(stepax, name), *wide)
@@ -126,7 +126,7 @@ def error(found, truth):
 
 
 def attempt(f, *args):
-    """The numbers, or why there are none."""
+    """The results, or the error."""
     try:
         return " ".join(f"{x:9.3g}" for x in f(*args))
     except (TypeError, ValueError, NotImplementedError) as problem:

@@ -1,12 +1,11 @@
-"""What a step exchanges on a mesh, and where its state lies, beside Optax.
+"""What a step communicates on a mesh, and how its state is sharded, beside Optax.
 
-Run it with `python -m benchmarks.distributed`, or with `--muon` for what Muon's ways to
-share out matrices cost, which also takes the time of a step; `--markdown FILE` writes
-the table.
+Run it with `python -m benchmarks.distributed`; `--muon` compares the ways to distribute
+Muon's matrices, and also times a step; `--markdown FILE` writes the table.
 
-Eight virtual devices; every parameter is in eight parts, along one axis or another.
-The state is as `jax.jit(tx.init)` leaves it, which is how a program begins that does
-not place it by hand.  All figures are read from compiled programs and are exact.
+There are eight virtual devices, and every parameter is sharded over them, along one
+axis or another.  The state is created by `jax.jit(tx.init)`, as in a program that does
+not shard it explicitly.  All figures are read from compiled programs and are exact.
 """
 
 import argparse
@@ -42,7 +41,7 @@ HEAD = (
 )
 
 
-MUON_HEAD = ("matrices", "way", "collectives", "bytes moved", "work", "step, ms")
+MUON_HEAD = ("matrices", "method", "collectives", "bytes moved", "work", "step, ms")
 
 
 def parameters() -> dict:
@@ -62,7 +61,7 @@ def parameters() -> dict:
 
 
 def found(make, lib, params) -> Audit | str:
-    """What a step costs, or why it does not compile."""
+    """The audit of a step, or the error if it does not compile."""
     tx: Any = optax.with_extra_args_support(make(lib, 1e-3))
     read = {"value": jnp.float32(1), "grad": params, "value_fn": loss, "obj_fn": loss}
     try:
@@ -90,7 +89,7 @@ def table() -> list[list[str]]:
 
 
 def muon_table() -> list[list[str]]:
-    """16 matrices of 256 x 1,024 in parts, on all devices, and under `zero`."""
+    """16 matrices of 256 x 1,024: sharded, replicated, and under `zero`."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     ways: dict[str, Any] = {
         "stacked": lambda: stepax.contrib.muon(0.1),
@@ -110,7 +109,7 @@ def muon_table() -> list[list[str]]:
 
 
 def milliseconds(tx: Any, p: Any, rounds: int = 5) -> float:
-    """The median of a step, other than the first."""
+    """The median time of a step, without the first."""
     step, state, taken = jax.jit(tx.update), jax.jit(tx.init)(p), []
     for _ in range(rounds + 1):
         begin = time.perf_counter()
@@ -126,8 +125,8 @@ def markdown(head: Sequence[str], lines: list[list[str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown", help="a file for the table")
-    parser.add_argument("--muon", action="store_true", help="the ways of Muon instead")
+    parser.add_argument("--markdown", help="write the table to this file")
+    parser.add_argument("--muon", action="store_true", help="compare methods for Muon")
     args = parser.parse_args()
     head, lines = (MUON_HEAD, muon_table()) if args.muon else (HEAD, table())
     if args.markdown:

@@ -1,12 +1,12 @@
-"""A plugin of pytest that lists cases which assert nothing, and so cannot fail.
+"""A pytest plugin that lists test cases which assert nothing, and so cannot fail.
 
     PYTHONPYCACHEPREFIX=$(mktemp -d) python -m pytest -p benchmarks.idle_tests \\
         -o enable_assertion_pass_hook=true
 
-The prefix, because `assert` is counted only in modules that are recompiled.  Counted
-are those that were reached, in tests and what they share, comparisons of
-`numpy.testing`, `pytest.raises` and `pytest.warns`, and programs that had to succeed.
-What is listed asks at most that nothing is raised: see that this is what it claims.
+The prefix is needed because `assert` is counted only in modules that are recompiled.
+The plugin counts asserts that were reached, in tests and their helpers, comparisons of
+`numpy.testing`, `pytest.raises` and `pytest.warns`, and subprocesses that must succeed.
+A listed case checks at most that nothing is raised: see whether that is what it claims.
 """
 
 import functools as ft
@@ -53,7 +53,7 @@ def pytest_assertion_pass(item, lineno, orig, expl):
 def pytest_runtest_call(item):
     found["asserts"] = 0
     result = yield
-    # A property of the report, so that it reaches the process that sums up.
+    # A property of the report is also sent to the process that prints the summary.
     item.user_properties.append(("asserts", found["asserts"]))
     return result
 

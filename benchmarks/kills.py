@@ -1,14 +1,14 @@
-"""Kills inside of saves: how many checkpoints are lost?
+"""Kill processes while they save: how many checkpoints are lost?
 
-A process saves step after step, keeps the newest two, and says on a pipe when a save
-begins and when it has returned.  It is killed after a random part of the time that a
-save takes; a kill that comes after the save has returned is not counted.  Then another
-process, in the same directory, must find the last step for which `save` has returned,
-or the one that was being saved, with the bits that it had, and goes on from there.
+A process saves one step after another, keeps the newest two, and reports on a pipe when
+a save begins and when it has returned.  It is killed after a random fraction of the
+time that a save takes; a kill after the save has returned is not counted.  Another
+process must then find, in the same directory, the last step for which `save` has
+returned, or the one that was being saved, with identical bits, and go on from there.
 
     python -m benchmarks.kills --kills 60
 
-What is lost, the exit status, should be 0.
+The exit status is the number of lost checkpoints, which should be 0.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def params_of(step, size):
 
 
 def work(folder, size, say):
-    """Check what is there, and save until killed."""
+    """Check the existing checkpoint, and save until killed."""
     step = latest_step(folder)
     if step is None:
         say("found", -1, 1)
@@ -50,7 +50,7 @@ def work(folder, size, say):
 
 
 class Worker:
-    """A forked process that works, and what it says."""
+    """A forked process that runs `work`, and the lines it reports."""
 
     def __init__(self, folder, size):
         self.said, tell = os.pipe()
@@ -66,7 +66,7 @@ class Worker:
             os._exit(1)
 
     def line(self, timeout=120.0):
-        """The next line, in words; none if there is none in time."""
+        """The words of the next line; empty after the timeout."""
         while b"\n" not in self.rest:
             is_there = select.select([self.said], [], [], timeout)[0]
             more = os.read(self.said, 4096) if is_there else b""
@@ -77,7 +77,7 @@ class Worker:
         return line.decode().split()
 
     def kill(self):
-        """What it had said before."""
+        """Kill the process; returns the lines that had not been read."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         lines = []
@@ -88,12 +88,13 @@ class Worker:
 
 
 def one(folder, size, last, part):
-    """One process, killed when a part of a save is done.
+    """Run one process, and kill it within a save.
 
     last: the newest step for which `save` had returned.
+    part: the fraction of a save after which to kill.
 
-    Returns that step now, whether the kill came inside of a save, and whether what was
-    there before is lost.
+    Returns that step after the kill, whether the kill came during a save, and whether
+    an earlier checkpoint was lost.
     """
     worker = Worker(folder, size)
     word, step, is_same = worker.line() or ["dead", "-1", "0"]
@@ -113,9 +114,13 @@ def one(folder, size, last, part):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=60, help="inside of saves")
-    parser.add_argument("--size", type=int, default=250_000, help="of each of 8 arrays")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--kills", type=int, default=60, help="how many kills during saves"
+    )
+    parser.add_argument(
+        "--size", type=int, default=250_000, help="elements in each of 8 arrays"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="for the random times")
     args = parser.parse_args()
     random.seed(args.seed)
     inside = outside = lost = 0
@@ -127,7 +132,7 @@ def main():
             inside, outside = inside + is_inside, outside + (not is_inside)
             lost += is_lost
         lost += one(folder, args.size, last, 0)[2]
-    print(f"{inside} kills inside of saves, {outside} after; {lost} checkpoints lost")
+    print(f"{inside} kills during saves, {outside} after; {lost} checkpoints lost")
     return lost
 
 

@@ -1,4 +1,4 @@
-"""How long L-BFGS over many small arrays takes to compile, beside Optax.
+"""Compile time of L-BFGS over many small arrays, compared with Optax.
 
 Run it with `python -m benchmarks.many_leaves 200`.
 """
@@ -23,7 +23,7 @@ def fun(p):
 
 
 def step_of(library):
-    """A step as in Optax's documentation, and the state that it begins with."""
+    """A step as in Optax's documentation, and the function for its initial state."""
     tx = library.lbfgs()
     both = library.value_and_grad_from_state(fun)
 
@@ -36,7 +36,7 @@ def step_of(library):
 
 
 def programs(p) -> dict[str, Any]:
-    """By name: a function and its arguments."""
+    """Maps a name to a function and its arguments."""
     libraries: dict[str, Any] = {"stepax": stepax}
     with contextlib.suppress(ImportError):
         import optax
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("leaves", type=int, nargs="?", default=200)
     n = parser.parse_args().leaves
     p = {f"w{i}": jnp.full(SHAPES[i % len(SHAPES)], 0.1 + i / n) for i in range(n)}
-    print("| | compile, s | processor, s | fusions |\n| --- | --- | --- | --- |")
+    print("| | compile, s | CPU time, s | fusions |\n| --- | --- | --- | --- |")
     for name, (f, args) in programs(p).items():
         lowered = jax.jit(f).lower(*args)
         begin, used = time.perf_counter(), time.process_time()

@@ -1,9 +1,9 @@
-"""An eager loop over learning rates, beside Optax: time and memory for each rate.
+"""An eager loop over learning rates: time and memory per rate, compared with Optax.
 
     uv run python benchmarks/many_rates.py [rates]
 
-For each rate an optimizer is made, and `init` and two updates are run outside of `jit`.
-The first three rates compile what all share, and are not counted.
+For each rate, construct an optimizer and run `init` and two updates outside `jit`.
+The first three rates compile what all of them share, and are not counted.
 """
 
 import gc
@@ -22,7 +22,7 @@ P = {"w": jnp.ones((64, 32)), "b": jnp.ones(32)}
 
 
 def resident() -> float:
-    """Memory of this process in MiB (Linux)."""
+    """The resident memory of this process in MiB (Linux)."""
     with open("/proc/self/status") as lines:
         row = next(line for line in lines if line.startswith("VmRSS"))
     return int(row.split()[1]) / 1024

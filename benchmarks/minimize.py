@@ -1,28 +1,29 @@
-"""Stepax beside other libraries on more than a hundred minimization problems.
+"""Compare Stepax with other libraries on more than a hundred minimization problems.
 
 Run it with `make bench-minimize`, or `python -m benchmarks.minimize --only "wood*"`.
-End it early, and the table is of what is done; `--json FILE` keeps it, and the next run
-with this file goes on from there.
+If interrupted, it prints the table of the problems it has run; `--json FILE` stores the
+results, and the next run with that file continues from there.
 
-A problem is solved where a solver stops, after at most 5,000 evaluations, with
+A problem is solved if a solver stops, after at most 5,000 evaluations, with
 
     f - f* <= tol max(1, |f*|)   or   max |g| <= tol max(1, |f*|),
 
-the second for minima other than the published one; with bounds g is x - P(x - g).  tol
-is 1e-6 in float64, and 1e-4 in float32, whose rounding of the value, 1e-7 of it, hides
-changes of the parameters below its root.  Each solver gets the second inequality as its
-rule to stop.
+where the second accepts minima other than the published one; with bounds, g stands for
+x - P(x - g).  tol is 1e-6 in float64 and 1e-4 in float32, whose relative rounding error
+of 1e-7 in the value hides changes of the parameters below its square root.  Each solver
+is given the second inequality as its stopping criterion.
 
-Compilation is traced, lowered and compiled once for a problem; a run is the median of
-some, each solver in its turn.  `--fast` lets XLA compile without optimization, in half
-of the time, to count evaluations; its times are not shown.  `--bounded` takes problems
-with bounds, and what solves them; `--further` takes 51 more without, `--all` both.
+Tracing, lowering and compilation are timed once per problem; the time of a run is the
+median of several, with the solvers taking turns.  `--fast` counts evaluations only: XLA
+compiles without optimizations, in half the time, and times are not shown.  `--bounded`
+selects problems with bounds and solvers that support them, `--further` 51 more problems
+without bounds, and `--all` all problems without bounds.
 
-`--defaults` lets Stepax and SciPy stop by the tolerances that they have by default.
+With `--defaults`, Stepax and SciPy use their default stopping criteria.
 
-A check sum of its name says to which half a problem belongs.  Whoever changes the
-minimizer looks at those for tuning (`--half tuning`) until there is nothing more to
-choose; the table shows both.
+A checksum of its name assigns each problem to one of two halves.  Change the minimizer
+looking only at the tuning half (`--half tuning`) until no choice is left; the table
+shows both.
 """
 
 import argparse
@@ -48,8 +49,8 @@ LONG = 1.0  # seconds after which a run is not repeated
 
 
 def begin(problem, name, x0, tol) -> Job | None:
-    """A job, or nothing where the library fails."""
-    # A function of its own, so that nobody finds what another one has traced.
+    """A job, or `None` if the library fails."""
+    # A new function for each solver, so that none reuses the trace of another.
     fun = lambda x: problem.fun(x)
     bounds = [] if problem.lower is None else [(problem.lower, problem.upper)]
     try:
@@ -60,16 +61,16 @@ def begin(problem, name, x0, tol) -> Job | None:
 
 
 def once(job):
-    """What a run returns, and its seconds."""
+    """The result of a run, and its time in seconds."""
     start = time.perf_counter()
     found = job.run()
     return found, time.perf_counter() - start
 
 
 def measure(problem, names, dtype, rounds, turn, defaults=False):
-    """A row for each solver; the one that begins changes with the turn.
+    """A row for each solver; `turn` rotates which of them runs first.
 
-    defaults: whether they stop by their own tolerances.
+    defaults: whether they use their default tolerances.
     """
     x0 = jnp.asarray(problem.x0, dtype)
     size = max(1.0, abs(problem.minimum))
@@ -115,7 +116,7 @@ def _sides(problem, dtype):
 
 
 def choose(args):
-    """The problems that are asked for."""
+    """The selected problems."""
     files = problems.FURTHER if args.further else problems.FREE
     files = problems.FREE + problems.FURTHER if args.all else files
     files = ("bounded",) if args.bounded else files
@@ -124,14 +125,14 @@ def choose(args):
 
 
 def warm_up(names, dtype):
-    """What is imported and compiled once for all; the first problem must not pay."""
+    """Import and compile what all runs share, so that it is not timed in the first."""
     easy = problems.collect("himmelblau")[0]
     for name in names:
         begin(easy, name, jnp.asarray(easy.x0, dtype), 1e-3)
 
 
 def run_all(args, names, rows, save):
-    """Measures what `rows` does not have yet, and adds it."""
+    """Measure what is missing in `rows`, and add it."""
     done = {(row["problem"], row["solver"]) for row in rows}
     chosen = choose(args)
     if not chosen:
@@ -171,7 +172,7 @@ def middle(found):
 
 
 def line(rows, solver, is_timed=True):
-    """How a solver does, in words and numbers."""
+    """The row of a solver in the table."""
     own = [row for row in rows if row["solver"] == solver]
     solved = sum(row["solved"] for row in own)
     beside = ratios(rows, solver, "scipy", "evaluations")
@@ -184,24 +185,24 @@ def line(rows, solver, is_timed=True):
 
 
 def times(rows, own, solver):
-    """Seconds of compilation; its ratio to Optax's, and that of a run."""
+    """Compile time in seconds, its ratio to Optax's, and the ratio of a run."""
     seconds = f"{statistics.median(row['compile'] for row in own):.2f}"
     if solver in ("scipy", "torch"):
-        return [seconds, "", ""]  # compiled is the function alone
+        return [seconds, "", ""]  # only the function is compiled
     compilation = ratios(rows, solver, "optax", "compile", solved=False)
     runs = ratios(rows, solver, "optax", "run")
     return [seconds, middle(compilation), middle(runs)]
 
 
-# Evaluations are those of the problems that the solver solves; those in proportion to
-# SciPy's, where both do.
+# Evaluations are summed over the problems that the solver solves; their ratios are over
+# those that SciPy solves, too.
 HEADER = ["solver", "solved", "evaluations", "/ SciPy", "worst", "compile, s"]
 HEADER += ["/ Optax", "run / Optax"]
 MISSES = ["problem", "n", "solved by", "not by"]
 
 
 def misses(rows):
-    """(problem, n, who solves it, who does not) where it is not all."""
+    """(problem, n, who solves it, who does not) for each that not all solve."""
     found = []
     for name in dict.fromkeys(row["problem"] for row in rows):
         mine = [row for row in rows if row["problem"] == name]
@@ -213,7 +214,7 @@ def misses(rows):
 
 
 def tables(rows, names, is_timed):
-    """What is said of all problems, and of each half: (which, lines)."""
+    """The lines for all problems and for each half: (which, lines)."""
     found = [("all problems", rows)]
     for half in problems.HALVES:
         mine = [row for row in rows if problems.half(row["problem"]) == half]
@@ -239,7 +240,7 @@ def show(rows, parts, console):
 
 
 def in_markdown(rows, parts):
-    """A table with a column that says of which problems, and one of those missed."""
+    """The tables, with a column that names the half, and that of unsolved problems."""
     header = ["problems", *HEADER]
     lines = [[which, *found] for which, part in parts for found in part]
     return "\n".join([*_rows(header, lines), "", *_rows(MISSES, misses(rows)), ""])
@@ -252,40 +253,58 @@ def _rows(header, lines):
 
 def arguments():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--dtype", choices=list(TOLERANCE), default="float64")
-    parser.add_argument("--only", default="*", help="a word of the name, or a pattern")
-    parser.add_argument("--solvers", nargs="+", choices=list(SOLVERS))
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each")
-    parser.add_argument("--json", type=Path, help="a file to keep the results in")
-    parser.add_argument("--png", type=Path, help="a file for the performance profile")
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
-    parser.add_argument("--fast", action="store_true", help="evaluations, no times")
-    parser.add_argument("--bounded", action="store_true", help="problems with bounds")
-    parser.add_argument("--further", action="store_true", help="further problems")
-    parser.add_argument("--all", action="store_true", help="these and the former")
-    parser.add_argument("--half", choices=problems.HALVES, help="one half alone")
     parser.add_argument(
-        "--defaults", action="store_true", help="stop by each library's tolerances"
+        "--dtype", choices=TOLERANCE, default="float64", help="precision"
+    )
+    parser.add_argument("--only", default="*", help="part of the name, or a pattern")
+    parser.add_argument(
+        "--solvers",
+        nargs="+",
+        choices=SOLVERS,
+        metavar="NAME",
+        help=f"some of {', '.join(SOLVERS)} (default: all that are installed)",
     )
     parser.add_argument(
-        "--show", action="store_true", help="run nothing, show what is in the file"
+        "--rounds", type=int, default=3, help="timed runs per solver and problem"
+    )
+    parser.add_argument("--json", type=Path, help="store the results in this file")
+    parser.add_argument(
+        "--png", type=Path, help="plot the performance profile in this file"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument(
+        "--fast", action="store_true", help="evaluations only, no times"
+    )
+    parser.add_argument("--bounded", action="store_true", help="problems with bounds")
+    parser.add_argument("--further", action="store_true", help="51 further problems")
+    parser.add_argument(
+        "--all", action="store_true", help="all problems without bounds"
+    )
+    parser.add_argument("--half", choices=problems.HALVES, help="only one half")
+    parser.add_argument(
+        "--defaults", action="store_true", help="use each library's default tolerances"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="run nothing, show the stored results"
     )
     return parser.parse_args()
 
 
 def kept(file, dtype):
-    """The rows in a file, if it is there."""
+    """The rows stored in a file, if it exists."""
     if file is None or not file.exists():
         return []
     found = json.loads(file.read_text())
     if found["dtype"] != dtype:
-        raise SystemExit(f"{file} is of {found['dtype']}; name another one")
+        raise SystemExit(
+            f"{file} has results for {found['dtype']}; choose another file"
+        )
     return found["rows"]
 
 
 def main():
     args = arguments()
-    if args.fast:  # read when JAX starts its backend, which is later
+    if args.fast:  # JAX reads it when it initializes its backend, later
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=0"
     jax.config.update("jax_enable_x64", args.dtype == "float64")
@@ -302,7 +321,7 @@ def main():
         try:
             run_all(args, names, rows, save)
         except KeyboardInterrupt:
-            print("ended early; this is what is done")
+            print("interrupted; these are the results so far")
     names = [name for name in names if any(row["solver"] == name for row in rows)]
     if not rows:
         raise SystemExit("there are no results")

@@ -1,10 +1,10 @@
-"""Whether optimizers do on a GPU what they do on a CPU, and what `offload` costs.
+"""Compare optimizers on a GPU with the same on a CPU, and measure `offload`.
 
     PYTHONPATH=.:tests python benchmarks/on_gpu.py [WORD ...]
 
-Three jitted steps of each on either device, in float32 and bfloat16, from the same
-numbers.  Printed is the largest difference of an update, beside the largest number of
-that update; matrices are multiplied in full float32 on both.  With words, only
+Each takes three jitted steps on both devices, in float32 and bfloat16, from the same
+data.  Printed is the largest difference of an update, relative to the largest entry of
+that update; both use full float32 precision for matrix products.  With words, only
 optimizers with one of them in their name are compared.
 """
 
@@ -27,7 +27,7 @@ LIMIT = {"float32": 1e-4, "bfloat16": 0.1}
 
 
 def steps(row, device, dtype):
-    """The updates of three steps, or the error."""
+    """The updates of three steps."""
     with jax.default_device(device), jax.default_matmul_precision("highest"):
         p = jax.tree.map(lambda x: jnp.asarray(x, dtype), TREES["dict"]())
         tx = make(row)
@@ -46,11 +46,11 @@ def distance(ours, theirs):
 
 
 def apart(row, dtype):
-    """How far the two devices are from each other; or the error, as text."""
+    """The distance between the two devices, or the error as text."""
     try:
         gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
         return distance(steps(row, gpu, dtype), steps(row, cpu, dtype))
-    except Exception as error:  # whatever it is, the others go on
+    except Exception as error:  # of any kind; the others continue
         return f"{type(error).__name__}: {str(error)[:300]}"
 
 
@@ -75,7 +75,7 @@ def median(f, rounds=15):
 
 
 def offloaded(n=16, side=2000):
-    """AdamW with its state on the host: the same bits, its time and memory."""
+    """AdamW with its state on the host: bit-identical; its time and memory."""
     params = {f"w{i}": jnp.full((side, side), 0.5) for i in range(n)}
     g = jax.tree.map(lambda x: 0.1 * x, params)
     found = {}

@@ -1,16 +1,16 @@
-"""A picture of how many problems a solver solves within a multiple of the least effort.
+"""A performance profile: the problems solved within a multiple of the least effort.
 
 Dolan and Moré, 2002, Benchmarking optimization software with performance profiles,
 DOI 10.1007/s101070100263:
 
     r = evaluations / least evaluations of any solver, infinite where it fails,
-    rho(tau) = share of the problems with r <= tau.
+    rho(tau) = fraction of the problems with r <= tau.
 """
 
 import numpy as np
 
 
-# Stepax is drawn first, and thick, so that who does as well is seen on top of it.
+# Stepax is drawn first, with a thick line, so that equal curves stay visible on top.
 COLOURS = {
     "stepax": "#d1495b",
     "optax": "#1f6fb2",
@@ -24,7 +24,7 @@ MARKS = dict(zip(COLOURS, ["-", "-", "--", "-.", ":", "--", ":"], strict=True))
 
 
 def profile(rows, names):
-    """The ratios r of each solver, an array over the problems."""
+    """The ratios r of each solver, as arrays over the problems."""
     tasks = list(dict.fromkeys(row["problem"] for row in rows))
     needed = {name: np.full(len(tasks), np.inf) for name in names}
     for row in rows:
@@ -37,7 +37,7 @@ def profile(rows, names):
 
 
 def draw(rows, names, file, subtitle):
-    """Writes the picture."""
+    """Write the plot to a file."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,12 +1,12 @@
-"""L-BFGS of several libraries, each stopped by the same rule.
+"""L-BFGS of several libraries, with the same stopping criterion.
 
-All have a memory of 10 pairs and the line search of their library's defaults, and stop
-at the first step where no entry of the gradient is above a tolerance, where they give
-up, where they no longer move, or after 5,000 evaluations.  An evaluation is one of the
-value, with the gradient or without.
+All store 10 pairs and use their library's default line search.  They stop at the first
+step at which no entry of the gradient exceeds a tolerance, when they fail, when they no
+longer move, or after 5,000 evaluations.  An evaluation computes the value, with or
+without the gradient.
 
-A solver takes a function, a start and a tolerance, and makes a `Job`; for some the
-tolerance may be `None`, and they stop by their own rules.
+A solver takes a function, a start and a tolerance, and returns a `Job`; some accept
+`None` as the tolerance, and then use their own stopping criteria.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ MEMORY = 10
 
 
 class Job(NamedTuple):
-    """A minimization that is ready to run.
+    """A minimization, ready to run.
 
     seconds: how long tracing, lowering and compiling took.
     run: returns where it stopped, and after how many evaluations.
@@ -38,7 +38,7 @@ class Job(NamedTuple):
 
 
 def compiled(solve: Callable, x0: jax.Array) -> Job:
-    """A job of a function of the start that JAX compiles whole."""
+    """A job from a function of the start, which JAX compiles as a whole."""
     begin = time.perf_counter()
     program = jax.jit(solve).lower(x0).compile()
     seconds = time.perf_counter() - begin
@@ -50,7 +50,7 @@ def largest(g):
 
 
 def with_stepax(fun, x0, tolerance, bounds=None) -> Job:
-    """`stepax.minimize`, with as many steps as take no more than the budget."""
+    """`stepax.minimize`, with as many steps as fit into the budget."""
 
     def solve(x, most):
         more = {"tol": tolerance, "max_steps": most, "bounds": bounds}
@@ -61,13 +61,13 @@ def with_stepax(fun, x0, tolerance, bounds=None) -> Job:
     program = jax.jit(solve).lower(x0, jnp.int32(BUDGET)).compile()
     seconds = time.perf_counter() - begin
     most = _steps_within_budget(lambda most: program(x0, jnp.int32(most))[1:])
-    # Made here: a number takes longer to make than a short run takes.
+    # Created here, because creating a scalar takes longer than a short run.
     limit = jnp.int32(most)
     return Job(seconds, lambda: jax.block_until_ready(program(x0, limit))[:2])
 
 
 def _steps_within_budget(run):
-    """The most steps with which a run has no more evaluations than it may."""
+    """The largest number of steps whose evaluations stay within the budget."""
     evaluations, most = map(int, run(BUDGET))
     if evaluations <= BUDGET:
         return BUDGET
@@ -80,7 +80,7 @@ def _steps_within_budget(run):
 
 
 def by_hand(library):
-    """The loop that Optax's documentation shows, which also stops if nothing moves."""
+    """The loop from Optax's documentation, which also stops if nothing moves."""
 
     def make(fun, x0, tolerance) -> Job:
         tx = library.lbfgs(memory_size=MEMORY)
@@ -141,7 +141,7 @@ def with_jaxopt(fun, x0, tolerance) -> Job:
 
 
 def with_optimistix(fun, x0, tolerance) -> Job:
-    """BFGS to 500 variables, for which its L-BFGS needs ten times the evaluations."""
+    """BFGS up to 500 variables, where its L-BFGS needs ten times the evaluations."""
     import optimistix
 
     base: Any = optimistix.BFGS if x0.size <= 500 else optimistix.LBFGS
@@ -164,7 +164,7 @@ def with_optimistix(fun, x0, tolerance) -> Job:
 
 
 class Counted:
-    """Value and gradient for libraries outside JAX, which counts its calls."""
+    """Value and gradient for libraries outside JAX; counts its calls."""
 
     def __init__(self, fun, x0):
         begin = time.perf_counter()
@@ -178,7 +178,7 @@ class Counted:
 
 
 def with_scipy(fun, x0, tolerance, bounds=None) -> Job:
-    """L-BFGS-B, which works in float64 whatever the function's precision."""
+    """L-BFGS-B, in float64 whatever the function's precision."""
     from scipy.optimize import minimize
 
     both = Counted(fun, x0)
@@ -203,7 +203,7 @@ def with_scipy(fun, x0, tolerance, bounds=None) -> Job:
 
 
 def with_torch(fun, x0, tolerance) -> Job:
-    """The function is that of JAX, so that its time is no time of PyTorch."""
+    """The function is evaluated by JAX, so the times are not PyTorch's."""
     import torch
 
     both = Counted(fun, x0)
@@ -243,14 +243,14 @@ SOLVERS = {
 }
 
 
-# Those that take bounds, a lower and an upper array, and those that stop by themselves
-# where the tolerance is `None`.
+# Those that accept bounds, a lower and an upper array, and those with stopping criteria
+# of their own, for a tolerance of `None`.
 BOUNDED = ["stepax", "scipy"]
 WITH_DEFAULTS = ["stepax", "scipy"]
 
 
 def installed() -> list[str]:
-    """Solvers of the libraries that can be imported; the loop by hand is on request."""
+    """Solvers of the installed libraries, without the loop by hand."""
     found = ["stepax"]
     for name in ("optax", "scipy", "jaxopt", "optimistix", "torch"):
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):

@@ -1,10 +1,10 @@
-"""How much is traced and lowered for a step, beside Optax.
+"""What tracing and lowering a step costs, compared with Optax.
 
 Run it with `python benchmarks/trace.py`, or with `--all` for every optimizer that both
 libraries have.
 
-Equations are exact.  Times are taken in turns in one process, for an optimizer that is
-new in each round, and compared as the median of their ratios.
+Equations are exact.  Times are taken alternately in one process, for a new optimizer in
+each round, and compared by the median of their ratios.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from stepax._engine.factories.registry import ROWS
 
 
 def narrow(layers: int) -> dict:
-    """A tree shaped as GPT-2, narrow: 12 leaves a layer and 4 more."""
+    """A narrow tree with the structure of GPT-2: 12 leaves per layer and 4 more."""
     return jax.tree.map(jnp.ones, shapes.gpt2(layers, 8, 32, 16), is_leaf=is_shape)
 
 
@@ -36,7 +36,7 @@ OPTIMIZERS = {
 }
 
 
-# What an optimizer may read besides the gradients; the loss is one of the first leaf.
+# Keyword arguments that optimizers may read; the loss depends on the first leaf.
 def loss(params, obj_fn=None):
     return jnp.sum(jnp.square(jax.tree.leaves(params)[0]))
 
@@ -57,7 +57,7 @@ def equations(tx, params) -> int:
 
 
 def seconds(tx, params) -> float:
-    """To trace and lower a step."""
+    """The time to trace and lower a step."""
     step, state = step_of(tx, params)
     start = time.perf_counter()
     jax.jit(step).lower(params, state, params)
@@ -65,7 +65,7 @@ def seconds(tx, params) -> float:
 
 
 def every() -> dict:
-    """The optimizers that Optax has, too, with their defaults."""
+    """The optimizers that both libraries have, with their defaults."""
     found = {}
     for name, row in ROWS.items():
         parameters = inspect.signature(row.factory).parameters
@@ -94,7 +94,9 @@ def ratio(make, params, rounds) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--all", action="store_true", help="every optimizer")
+    parser.add_argument(
+        "--all", action="store_true", help="every optimizer that both libraries have"
+    )
     args = parser.parse_args()
     print(f"JAX {jax.__version__}, Optax {optax.__version__}, {args.rounds} rounds")
     print(f"{'leaves':>6} {'optimizer':32} {'equations':>16} {'trace + lower':>14}")

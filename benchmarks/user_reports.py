@@ -1,12 +1,11 @@
-"""What users of Optax report and ask for, row by row, on Stepax and on Optax.
+"""Problems reported by users of Optax, as tests that run on Stepax and on Optax.
 
 Run it with `python benchmarks/user_reports.py`; `--markdown FILE` also writes the
 table.
 
-The tests in `tests/user_reports` run twice, once on each library.  Each says whether
-Optax 0.2.8 passes it, in all its cases, or fails it, in one or more.  A test that Optax
-passes although it says otherwise shows nothing, so that is an error here, as is one
-that Stepax fails.
+The tests in `tests/user_reports` run twice, once on each library.  Each declares
+whether Optax 0.2.8 passes it, in all cases, or fails it, in at least one.  A result of
+Optax other than the declared one is an error here, and so is any failure of Stepax.
 """
 
 import argparse
@@ -27,7 +26,7 @@ ROWS = ROOT / "tests" / "user_reports"
 
 
 def run(library, jobs, more):
-    """Whether each case passed, by (row, test, what Optax should make of it)."""
+    """Whether each case passed, by (row, test, expected result of Optax)."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", ROWS, "-q", "-n", jobs]
@@ -69,14 +68,14 @@ def lines(ours, theirs):
         yield row, test, share(ours[key]), share(theirs[key]), ", ".join(wrong)
 
 
-HEADER = ["what users want", "test", "Stepax", "Optax 0.2.8", "wrong"]
+HEADER = ["topic", "test", "Stepax", "Optax 0.2.8", "wrong"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("-n", dest="jobs", default="2", help="processes")
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
-    parser.add_argument("more", nargs="*", help="arguments of pytest, such as -k words")
+    parser.add_argument("-n", dest="jobs", default="2", help="number of processes")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("more", nargs="*", help="arguments for pytest, such as -k WORD")
     args = parser.parse_args()
     ours, theirs = (run(x, args.jobs, args.more) for x in ("stepax", "optax"))
     found = list(lines(ours, theirs))

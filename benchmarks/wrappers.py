@@ -1,10 +1,10 @@
-"""What each wrapper costs beside the bare optimizer, and all pairs around all families.
+"""The cost of each wrapper, and every pair of wrappers around every kind of optimizer.
 
 Run it with `python benchmarks/wrappers.py`, or `--pairs`, which takes half an hour.
 
 Costs are those of one jitted step of AdamW in the wrapper, for 20 leaves of 64 x 64 in
-float32: equations of the traced step, bytes of state and bytes accessed for each
-parameter as XLA counts them, both branches of a conditional included.
+float32: equations of the traced step, and, per parameter, bytes of state and bytes
+accessed as counted by XLA, with both branches of a conditional included.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import stepax
 
 
 def costs(tx, params):
-    """Equations, and bytes of state and bytes accessed for each parameter."""
+    """Equations, and bytes of state and bytes accessed per parameter."""
     tx = stepax.with_extra_args_support(tx)
     state = tx.init(params)
     step = lambda g, s, p: tx.update(g, s, p, value=jnp.float32(1.0))
@@ -52,7 +52,7 @@ def show_costs():
 
 
 def run_pairs():
-    """Returns how many failed."""
+    """Run all pairs; returns how many failed."""
     failed = []
     cases = list(it.product(WRAPPERS, WRAPPERS, FAMILIES))
     for outer, inner, family in track(cases, "pairs"):
@@ -67,7 +67,9 @@ def run_pairs():
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--pairs", action="store_true", help="run all pairs instead")
+    parser.add_argument(
+        "--pairs", action="store_true", help="run all pairs of wrappers instead"
+    )
     args = parser.parse_args()
     sys.exit(run_pairs() if args.pairs else show_costs())
 

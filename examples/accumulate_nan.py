@@ -1,7 +1,7 @@
-"""Gradient accumulation that survives a NaN: what a bad micro-batch costs, four ways.
+"""Gradient accumulation that survives a NaN: the cost of a bad micro-batch, four ways.
 
-Ten micro-batches, two a window; in the third one the second coordinate is NaN.  The
-gradients are small integers, so means are exact and results are compared bit by bit.
+There are ten micro-batches, two per window; in the third, the second entry is NaN.
+Gradients are small integers, so means are exact and results are compared bitwise.
 """
 
 import jax
@@ -17,7 +17,7 @@ gradients[bad, coordinate] = np.nan
 
 
 def run(tx):
-    """The update of each micro-batch, and the last state; one scan, jitted."""
+    """The update of each micro-batch, and the final state, by one jitted scan."""
 
     @jax.jit
     def scan(params, state):
@@ -34,7 +34,7 @@ def run(tx):
 
 
 def windows(micro_batches):
-    """The mean of each two micro-batches."""
+    """The mean of each pair of micro-batches."""
     return micro_batches.reshape(-1, 2, 3).mean(1)
 
 
@@ -45,7 +45,7 @@ def accumulated(tx, **options):
 
 
 def check(name, tx, expected):
-    """Run and compare the updates of all windows; waiting steps give zeros."""
+    """Run and compare the updates of all windows; steps in between return zeros."""
     updates, state = run(tx)
     given = -updates[updates.any(axis=1)]
     waiting = len(updates) - len(given)
@@ -56,7 +56,7 @@ def check(name, tx, expected):
 
 
 def main():
-    # `zero_nans`, inside or outside, costs the one number that it replaces by zero.
+    # `zero_nans`, inside or outside, costs only the entry that it replaces by zero.
     expected = windows(np.nan_to_num(gradients))
     inside = accumulated(stepax.chain(stepax.zero_nans(), stepax.sgd(1.0)))
     state = check("zero_nans inside", inside, expected)
@@ -64,7 +64,7 @@ def main():
     outside = stepax.chain(stepax.zero_nans(), accumulated(stepax.sgd(1.0)))
     check("zero_nans outside", outside, expected)
 
-    # `apply_if_finite` gives up the window with the bad micro-batch.
+    # `apply_if_finite` drops the window with the bad micro-batch.
     tx = accumulated(stepax.apply_if_finite(stepax.sgd(1.0), max_consecutive_errors=3))
     state = check("apply_if_finite", tx, np.delete(windows(gradients), bad // 2, 0))
     print(f"  refused windows: {stepax.tree.get(state, 'total_notfinite')}")

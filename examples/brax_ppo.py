@@ -1,8 +1,7 @@
-"""Brax's own PPO with a frozen value network: one line says which leaves learn.
+"""Brax's own PPO with a frozen value network: one line selects the trained leaves.
 
-`ppo.train` takes no optimizer; it calls `optax.adam`, so the name `optax` in its module
-is replaced for the time of the training.  Environment, networks, loss and training loop
-are Brax's.
+`ppo.train` takes no optimizer but calls `optax.adam`, so the name `optax` in its module
+is replaced during training.  Environment, networks, loss and training loop are Brax's.
 """
 
 import functools
@@ -26,7 +25,7 @@ tx = stepax.partition(
 
 
 def device_put_replicated(tree, devices):
-    """The function of this name that Brax 0.14 calls and JAX 0.10 removed."""
+    """The function of that name, which Brax 0.14 calls and JAX 0.10 has removed."""
     sharding = NamedSharding(Mesh(np.array(devices), "i"), PartitionSpec("i"))
     copies = lambda x: jnp.broadcast_to(x, (len(devices), *jnp.shape(x)))
     return jax.tree.map(lambda x: jax.device_put(copies(x), sharding), tree)
@@ -55,7 +54,7 @@ def train():
             num_updates_per_batch=8,
             discounting=0.9,
             gae_lambda=1.0,
-            reward_scaling=10.0,  # rewards outweigh what the untrained value guesses
+            reward_scaling=10.0,  # rewards outweigh the untrained value estimates
             num_evals=2,
             num_eval_envs=32,
             deterministic_eval=True,
@@ -89,7 +88,7 @@ def main():
     assert kept == 2 * learned + 1  # two moments for each number, and a count
     mu = stepax.tree.get(state, "mu")
     assert not jax.tree.leaves(mu.value)
-    print(f"optimizer state: {kept} numbers for {learned} that learn, none for value")
+    print(f"optimizer state: {kept} scalars for {learned} trained, none for value")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Train on handwritten digits in several processes, and go on after one is killed.
+"""Train on handwritten digits in several processes, and resume after one is killed.
 
-All devices share the batch (data-parallel), and the state and the work of AdamW
-(ZeRO-1).  Run again, the same command goes on from the last checkpoint, also with
-another number of processes.  SIGTERM to one of them ends all after one more checkpoint.
+The batch, the state and the step of AdamW are sharded over all devices (ZeRO-1).  Run
+the same command again to resume, also with another number of processes.  SIGTERM to one
+of them ends all of them after one more checkpoint.
 """
 
 import argparse
@@ -31,11 +31,11 @@ def arguments():
     layout = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     number = {"type": int, "metavar": "N"}
-    parser.add_argument("--processes", **number, default=2, help="how many to start")
-    parser.add_argument("--devices", **number, default=1, help="of each process")
-    parser.add_argument("--steps", **number, default=300, help="of training, in all")
-    parser.add_argument("--every", **number, default=50, help="steps to a checkpoint")
-    parser.add_argument("--directory", default="stepax-digits", help="of checkpoints")
+    parser.add_argument("--processes", **number, default=2, help="processes to start")
+    parser.add_argument("--devices", **number, default=1, help="devices per process")
+    parser.add_argument("--steps", **number, default=300, help="steps in total")
+    parser.add_argument("--every", **number, default=50, help="steps per checkpoint")
+    parser.add_argument("--directory", default="stepax-digits", help="for checkpoints")
     args = parser.parse_args()
     if min(args.processes, args.devices, args.steps, args.every) < 1:
         parser.error("every N must be 1 or more")
@@ -45,7 +45,7 @@ def arguments():
 
 
 def load():
-    """Images (n, 64) and labels, of which every fifth is kept for the test."""
+    """Images (n, 64) and labels; every fifth is held out for testing."""
     from sklearn.datasets import load_digits  # which the launcher need not wait for
 
     pixels, labels = load_digits(return_X_y=True)
@@ -55,7 +55,7 @@ def load():
 
 
 def batch(data, step):
-    """The digits of a step follow from its number: a restart takes the same ones."""
+    """The batch depends only on the step, so a restarted run sees the same one."""
     n = len(data[0])
     epoch, i = divmod(step, n // BATCH)
     rows = np.random.default_rng(epoch).permutation(n)[i * BATCH :][:BATCH]
@@ -82,7 +82,7 @@ def loss(params, images, labels):
 
 
 def put(sharding, x):
-    """An array over all processes; each makes the parts of its own devices."""
+    """An array over all processes, each of which creates the shards of its devices."""
     return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
 
@@ -123,7 +123,7 @@ def train(args, console):
 
 
 def report(params, state, test, console):
-    """Of the first device here, which has all parameters and its part of the state."""
+    """Print the accuracy, the memory and a digest, as the first local device has them."""
     here = jax.tree.map(lambda x: x.addressable_data(0), params)
     right = jnp.argmax(logits(here, test[0]), axis=1) == test[1]
     console.print(f"test accuracy {jnp.mean(right):.1%}")

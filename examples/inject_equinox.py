@@ -1,7 +1,7 @@
-"""Hyperparameters in the state: change the learning rate and recompile nothing.
+"""Hyperparameters in the state: change the learning rate without recompiling.
 
-The parameters are an Equinox model, which can be called; so is a decay mask made from
-it.  Neither is taken for a schedule, and no argument has to be declared static.
+The parameters are a callable Equinox model, and so is a decay mask derived from it.
+Neither is mistaken for a schedule, and no argument has to be declared static.
 """
 
 import equinox as eqx
@@ -29,7 +29,7 @@ def matrices(params):
 
 
 def training(tx):
-    """A training step, and a list that grows by one with each trace of it."""
+    """A training step, and a list that grows by one each time it is traced."""
     traces = []
 
     @jax.jit
@@ -61,8 +61,8 @@ def main():
         tx = stepax.inject_hyperparams(stepax.adamw)(**arguments, mask=mask)
         gap = largest_difference(run(tx), plain)
         print(f"mask as {kind}: injected - plain = {gap:.1e}")
-        # The rate is an argument of the compiled step here and a constant there, so
-        # the last bit of a weight, 1e-7, may differ; twenty steps carry that on.
+        # The learning rate is an input of one compiled step and a constant of the
+        # other, so weights may differ in the last bit, 1e-7; twenty steps add up.
         assert gap < 1e-5
     assert largest_difference(run(stepax.adamw(**arguments)), plain) > 1e-4
 

@@ -1,7 +1,7 @@
-"""Several processes of one command on this machine, and a watch over them.
+"""Run a command in several processes on this machine, and watch over them.
 
-`launch` starts them, and `join`, which each calls, makes one JAX program of them.  When
-one dies it says which, and ends the others, as they could only wait for it.
+`launch` starts them, and each calls `join` to become part of one JAX program.  When one
+dies, `launch` reports which, and ends the others, which could only wait for it.
 """
 
 import os
@@ -13,12 +13,12 @@ import threading
 import time
 
 
-ASKED = 128 + signal.SIGTERM  # the exit status of one that ended because of it
+ASKED = 128 + signal.SIGTERM  # the exit status after it
 ADDRESS, PROCESSES, PROCESS = "RUN_ADDRESS", "RUN_PROCESSES", "RUN_PROCESS"
 
 
 def launch(command, processes):
-    """Run `command` so many times at once; whether all of them ended well."""
+    """Run `command` in that many processes; returns whether all succeeded."""
     address = f"127.0.0.1:{free_port()}"
     workers = []
     pass_on = lambda *_: [worker.terminate() for worker in workers]
@@ -34,11 +34,11 @@ def launch(command, processes):
         return False
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-        # Not asked but killed: they may hang, and what they saved is whole at any time.
+        # Killed, since they may hang; checkpoints are complete at any time.
         for worker in workers:
             worker.kill()
             worker.communicate()
-    for i, code in failed.items():  # now that the others have nothing more to say
+    for i, code in failed.items():  # after the output of the others
         print(f"process {i} {cause(code)}", file=sys.stderr)
     return not failed
 
@@ -50,14 +50,14 @@ def free_port():
 
 
 def start(command, environment):
-    # An interrupt from the terminal is for the launcher alone, which ends the others.
+    # Only the launcher gets an interrupt from the terminal, and ends the others.
     return subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, start_new_session=True
     )
 
 
 def watch(workers):
-    """Wait for all, or until some fail; their numbers and how they ended."""
+    """Wait for all, or until some fail; returns the exit codes of those by index."""
     while True:
         codes = [worker.poll() for worker in workers]
         failed = {i: code for i, code in enumerate(codes) if code}
@@ -80,8 +80,8 @@ def is_launched():
 
 
 def join(devices):
-    """Be one of the processes, with so many devices; before JAX is used."""
-    import jax  # which the launcher need not wait for
+    """Become one of the processes, with that many devices; call before using JAX."""
+    import jax  # here, so that the launcher need not wait for it
     from jax.experimental import multihost_utils
 
     sys.excepthook = end_at_once
@@ -94,9 +94,9 @@ def join(devices):
         num_processes=int(os.environ[PROCESSES]),
         process_id=int(os.environ[PROCESS]),
         coordinator_bind_address=os.environ[ADDRESS],
-        heartbeat_timeout_seconds=10,  # until a process that hangs is given up
+        heartbeat_timeout_seconds=10,  # until a hanging process is given up
     )
-    multihost_utils.sync_global_devices("joined")  # Gloo says hello here, once for all
+    multihost_utils.sync_global_devices("joined")  # Gloo connects here
 
 
 def end_at_once(*error):

@@ -1,7 +1,7 @@
-"""L-BFGS on a neural differential equation of hares and lynxes, beside Adam.
+"""L-BFGS and Adam on a neural differential equation for hares and lynxes.
 
-The model is an Equinox module, given to the optimizer whole, with the functions in it;
-diffrax solves the equation.  With a file name as argument matplotlib draws a picture.
+The model is an Equinox module, passed to the optimizer as a whole, including functions;
+diffrax solves the equation.  With a file name as argument, matplotlib plots the result.
 """
 
 import sys
@@ -29,7 +29,7 @@ ADAM = stepax.inject_hyperparams(stepax.adam)(learning_rate=0.03)
 
 
 def solve(mlp, start, years):
-    """The logarithms year by year; the network gives their rate of change."""
+    """The logarithm for each year; the network computes its rate of change."""
     term, heun = diffrax.ODETerm(lambda t, y, mlp: mlp(y)), diffrax.Heun()
     save = diffrax.SaveAt(ts=jnp.arange(years + 1.0))
     return diffrax.diffeqsolve(term, heun, 0.0, years, 0.5, start, mlp, saveat=save).ys
@@ -57,7 +57,7 @@ def adam_step(mlp, state):
 
 
 def train(step, state, mlp):
-    """The value at each evaluation, and the last network."""
+    """The value at each evaluation, and the final network."""
     values = []
     while len(values) < BUDGET:
         value, trials, mlp, state = step(mlp, state)

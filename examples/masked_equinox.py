@@ -1,6 +1,6 @@
 """Train the last layer of an Equinox model, with masks and labels that are models.
 
-An Equinox model is a tree and can be called, and so is every mask or label tree made
+An Equinox model is both a tree and callable, and so is every mask or label tree derived
 from it.  Stepax calls a mask only if it is not a tree with leaves.
 """
 
@@ -36,7 +36,7 @@ def step(model, state, tx):
 
 
 def train(tx, steps=200):
-    """The trained model, its optimizer's state, the first and the last loss."""
+    """The trained model, the optimizer state, and the first and last loss."""
     trained, state = model, tx.init(eqx.filter(model, eqx.is_array))
     values = []
     for _ in range(steps):
@@ -68,7 +68,7 @@ def main():
     results = []
     for name, tx in ways.items():
         trained, state, before, after = train(tx)
-        print(f"{name}: loss {before:.3f} -> {after:.3f}, state {count(state)} numbers")
+        print(f"{name}: loss {before:.3f} -> {after:.3f}, state {count(state)} scalars")
         assert after < before / 2
         assert count(state) == 2 * count(last(model)) + 1  # two moments and a count
         same = jax.tree.map(

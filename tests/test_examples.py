@@ -25,7 +25,7 @@ PRINTED = {
     "brax_ppo": r"""
         return (\d+\.\d) -> (\d+\.\d) of 100
         value: 6 leaves bit-identical
-        optimizer state: (\d+) numbers for (\d+) that learn, none for value
+        optimizer state: (\d+) scalars for (\d+) trained, none for value
     """,
     "inject_equinox": r"""
         mask as tree: injected - plain = (.*)
@@ -43,10 +43,10 @@ PRINTED = {
         Adam, 0.1: (.*) -> (.*) in 200 evaluations
     """,
     "masked_equinox": r"""
-        masked: loss (.*) -> (.*), state 19 numbers
-        masked by function: loss (.*) -> (.*), state 19 numbers
-        partition: loss (.*) -> (.*), state 19 numbers
-        partition by path: loss (.*) -> (.*), state 19 numbers
+        masked: loss (.*) -> (.*), state 19 scalars
+        masked by function: loss (.*) -> (.*), state 19 scalars
+        partition: loss (.*) -> (.*), state 19 scalars
+        partition by path: loss (.*) -> (.*), state 19 scalars
         frozen layers bit-identical, all ways agree
     """,
 }
@@ -78,7 +78,7 @@ def run(name):
 
 
 def check(name):
-    """The numbers that the lines promised in `PRINTED` contain."""
+    """The values in the lines of `PRINTED`."""
     lines = PRINTED[name].strip().splitlines()
     pattern = "\n".join(line.strip() for line in lines)
     printed = "\n".join(line.strip() for line in run(name).strip().splitlines())

@@ -1,4 +1,4 @@
-"""The collection: smooth functions, their starts and their minima, with sources."""
+"""The collection: smooth functions with starts, minima and sources."""
 
 import fnmatch
 import hashlib
@@ -8,12 +8,12 @@ from .problem import Problem as Problem
 
 
 FREE = "more_garbow_hillstrom", "many_variables", "cute", "classics", "learning"
-# Further ones, up to 1,500 variables, which the tables in the documentation leave out.
+# Further ones of up to 1,500 variables, which most tables in the documentation omit.
 FURTHER = "andrei", "more_cute"
 
 
 def collect(pattern: str = "*", files: tuple[str, ...] = FREE) -> list[Problem]:
-    """The problems whose name fits a shell pattern, or has the word in it."""
+    """The problems whose name matches a shell pattern, or contains a word."""
     modules = [importlib.import_module(f".{name}", __name__) for name in files]
     found = [p for module in modules for p in module.collect()]
     fits = lambda name: fnmatch.fnmatch(name, pattern) or pattern in name
@@ -24,7 +24,7 @@ HALVES = "tuning", "held-out"
 
 
 def half(name: str) -> str:
-    """To which half a problem belongs, by the first bit of a check sum of its name.
+    """The half a problem belongs to, by the first bit of a checksum of its name.
 
     Numbers in the minimizer are chosen on the first half alone.
     """

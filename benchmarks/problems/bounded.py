@@ -80,7 +80,7 @@ def membrane(force):
     def energy(x):
         side = round(x.size**0.5)
         v = jnp.pad(x.reshape(side, side), 1)
-        # h² of the area and 1 / h² of the squared slopes cancel.
+        # The h² of the area and the 1 / h² of the squared slopes cancel.
         bent = (squares(v[1:] - v[:-1]) + squares(v[:, 1:] - v[:, :-1])) / 2
         return bent - force / (side + 1) ** 2 * jnp.sum(v)
 
@@ -94,14 +94,14 @@ def grid(side):
 
 
 def torsion(side, force=5.0):
-    """The stress in a bar that is twisted so far that it yields."""
+    """The stress in an elastic-plastic bar under torsion."""
     a, b = grid(side)
     room = np.minimum(np.minimum(a, 1 - a), np.minimum(b, 1 - b)).ravel()
     return membrane(force), room, -room, room
 
 
 def obstacle(side, force=1.0):
-    """A membrane that lies on a hill."""
+    """An elastic membrane over an obstacle."""
     a, b = grid(side)
     hill = ((np.sin(3.2 * a) * np.sin(3.3 * b)) ** 3).ravel()
     return membrane(force), np.maximum(hill, 1.0), hill, np.full(hill.size, 2000.0)
@@ -138,7 +138,7 @@ def more_toraldo(n=60, digits=3.0, degeneracy=3.0):
 
 
 def bounded(name, fun, x0, minimum, source, lower, upper):
-    """A problem; a bound may be one number."""
+    """A problem; a bound may be a scalar."""
     x0 = np.asarray(x0, float)
     lower, upper = (np.broadcast_to(b, x0.shape).astype(float) for b in (lower, upper))
     return Problem(name, fun, x0, minimum, source, lower, upper)

@@ -1,4 +1,4 @@
-"""Functions of textbooks, and quadratics whose condition is known.
+"""Textbook functions, and quadratics of known condition number.
 
 Jamil and Yang, 2013, A literature survey of benchmark functions for global
 optimization problems, arXiv:1308.4008, with functions and minima; it names no starts,
@@ -56,7 +56,7 @@ def trid(x):
 
 
 def quadratic(condition):
-    """Half of x' D x, with D from 1 to the condition, evenly in its logarithm."""
+    """x' D x / 2, with D logarithmically spaced from 1 to the condition number."""
 
     def fun(x):
         d = like(x, np.logspace(0, np.log10(condition), x.size))

@@ -1,4 +1,4 @@
-"""Models fitted to the data sets that come with scikit-learn.
+"""Models fitted to the data sets included in scikit-learn.
 
 No minimum of these is published.  Each is the lowest value that SciPy's L-BFGS-B and
 trust region found with a gradient below 1e-9 or as small as rounding lets it be.
@@ -16,7 +16,7 @@ from .problem import Problem, like, squares
 
 @functools.cache
 def data(name, scaled=True):
-    """Features, with columns of mean 0 and deviation 1 if scaled, and targets."""
+    """Features and targets; if scaled, columns have mean 0 and standard deviation 1."""
     from sklearn import datasets
 
     features, target = getattr(datasets, f"load_{name}")(return_X_y=True)
@@ -27,12 +27,12 @@ def data(name, scaled=True):
 
 
 def start(*sizes):
-    """Small numbers, the same everywhere."""
+    """Small initial weights, the same everywhere."""
     return 0.3 * np.random.default_rng(0).normal(size=sum(sizes))
 
 
 def logistic(scaled, penalty):
-    """Of the diagnosis on 30 features of breast cancers, and an intercept."""
+    """Logistic regression of breast cancer on 30 features and an intercept."""
     features, target = data("breast_cancer", scaled)
     features = np.c_[features, np.ones(len(target))] * (2 * target[:, None] - 1.0)
 
@@ -59,7 +59,7 @@ def softmax(name, scaled, penalty):
 
 
 def poisson():
-    """Of the progress of diabetes, a count from 25 to 346, with a logarithmic link."""
+    """Poisson regression of diabetes progression, from 25 to 346, with a log link."""
     features, target = data("diabetes")
     features = np.c_[features, np.ones(len(target))]
 
@@ -82,7 +82,7 @@ def ridge(name, scaled, penalty):
 
 
 def student():
-    """Regression on diabetes with errors of Student's t, 3 degrees, scale learned."""
+    """Regression on diabetes with Student t errors, 3 degrees, learned scale."""
     features, target = data("diabetes")
     features = np.c_[features, np.ones(len(target))]
     target = (target - target.mean()) / target.std()
@@ -95,7 +95,7 @@ def student():
 
 
 def network(name, hidden, penalty):
-    """One hidden layer of tanh, then softmax."""
+    """One hidden tanh layer, then softmax."""
     features, target = data(name)
     one_hot = np.eye(target.max() + 1)[target]
     sizes = features.shape[1] * hidden, hidden, hidden * one_hot.shape[1]
@@ -160,7 +160,7 @@ def principal_components(rank):
 
 
 def mixture(components):
-    """Of Gaussians with diagonal covariances, on irises."""
+    """A mixture of Gaussians with diagonal covariances, on irises."""
     features = data("iris")[0]
     d = features.shape[1]
 
@@ -169,7 +169,7 @@ def mixture(components):
         weights = jax.nn.log_softmax(w[2 * components * d :])
         z = (like(w, features)[:, None] - means) * jnp.exp(-scales)
         logs = weights[None] - jnp.sum(0.5 * z**2 + scales, -1)
-        # A prior of the scales, or a point alone would have a likelihood without limit.
+        # A prior on the scales: without it a component at one point is unbounded.
         return -jnp.mean(jax.nn.logsumexp(logs, -1)) + 0.05 * squares(scales)
 
     means = features[:: len(features) // components][:components].ravel()

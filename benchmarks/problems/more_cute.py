@@ -1,4 +1,4 @@
-"""More of CUTE: small problems of awkward scale, and large ones with a coupling.
+"""More of CUTE: small, badly scaled problems, and large coupled ones.
 
 Bongartz, Conn, Gould and Toint, 1995, CUTE: constrained and unconstrained testing
 environment, DOI 10.1145/200979.201043.

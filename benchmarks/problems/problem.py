@@ -1,4 +1,4 @@
-"""What a minimization problem is, and three words its functions are written in."""
+"""A minimization problem, and three helpers for writing its function."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """A smooth function of one vector, where to start, and how low it gets.
+    """A smooth function of one vector, a start, and the minimum.
 
     name: in lower case; the number of variables is part of it where there are several.
     fun: the function, in the precision of its argument of shape (n,).
@@ -39,5 +39,5 @@ def indices(x: jax.Array) -> jax.Array:
 
 
 def squares(*residuals: jax.Array) -> jax.Array:
-    """The sum of the squares of residuals, which are numbers or arrays."""
+    """The sum of squares of residuals, which are scalars or arrays."""
     return jnp.stack([jnp.sum(jnp.square(r)) for r in residuals]).sum()
