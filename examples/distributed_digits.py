@@ -103,7 +103,7 @@ def train(args, console):
     else:
         found = restore(args.directory, tx, params)
         first, params, state = found.step, found.params, found.state
-        console.print(f"going on from step {first} in {args.directory}")
+        console.print(f"resuming from step {first} in {args.directory}")
 
     data, test = load()
     text = TextColumn("{task.completed}/{task.total} {task.description}")
@@ -123,7 +123,7 @@ def train(args, console):
 
 
 def report(params, state, test, console):
-    """Print the accuracy, the memory and a digest, as the first local device has them."""
+    """Print accuracy, memory and a digest, as the first local device has them."""
     here = jax.tree.map(lambda x: x.addressable_data(0), params)
     right = jnp.argmax(logits(here, test[0]), axis=1) == test[1]
     console.print(f"test accuracy {jnp.mean(right):.1%}")
@@ -142,7 +142,7 @@ def main():
         train(args, Console(quiet=jax.process_index() > 0))
     elif not launch([sys.executable, *sys.argv], args.processes):
         saved = latest_step(args.directory) or 0
-        sys.exit(f"step {saved} is safe: run the same command again to go on from it")
+        sys.exit(f"step {saved} is safe: run the same command again to resume")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def launch(command, processes):
         for i in range(processes):
             told = {ADDRESS: address, PROCESSES: str(processes), PROCESS: str(i)}
             workers.append(start(command, os.environ | told))
-        numbers = ", ".join(f"{i} is {w.pid}" for i, w in enumerate(workers))
-        print(f"processes at {address}: {numbers}", flush=True)
+        pids = ", ".join(f"{i} is {w.pid}" for i, w in enumerate(workers))
+        print(f"processes at {address}: {pids}", flush=True)
         failed = watch(workers)
     except KeyboardInterrupt:
         return False
@@ -68,10 +68,10 @@ def watch(workers):
 
 def cause(code):
     if code == ASKED:
-        return "ended when it was asked to"
+        return "ended on request"
     if code > 0:
         return f"failed with exit status {code}"
-    return f"was ended by the signal {signal.Signals(-code).name}"
+    return f"was killed by {signal.Signals(-code).name}"
 
 
 def is_launched():

@@ -122,7 +122,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(undisturbed, digits, tmp_
         run.until(f"saved step {EVERY}:")
         os.kill(int(second), signal.SIGKILL)
         assert run.end() == 1
-    assert "process 1 was ended by the signal SIGKILL" in run.told
+    assert "process 1 was killed by SIGKILL" in run.told
     reached = latest_step(tmp_path)
     assert reached is not None and EVERY <= reached < STEPS
     assert f"step {reached} is safe: run the same command" in run.told
@@ -131,7 +131,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(undisturbed, digits, tmp_
             os.kill(number, 0)
 
     told = finish(tmp_path)
-    assert f"going on from step {reached}" in told
+    assert f"resuming from step {reached}" in told
     assert digest(told) == digest(undisturbed.told)
     mine, other = saved(digits, tmp_path), saved(digits, undisturbed.directory)
     assert mine.step == other.step == STEPS
@@ -146,13 +146,13 @@ def test_sigterm_ends_all_after_a_checkpoint(tmp_path):
         run.until(f"saved step {EVERY}:")
         os.kill(int(second), signal.SIGTERM)
         assert run.end() == 1
-    assert "ended when it was asked to" in run.told
+    assert "ended on request" in run.told
     reached = latest_step(tmp_path)
     assert reached is not None and EVERY <= reached < 10**6
     told = re.findall(r"saved step (\d+):", run.told)
     assert int(told[-1]) == reached
     assert f"step {reached} is safe: run the same command again" in run.told
-    assert f"going on from step {reached}" in finish(tmp_path, steps=reached + 1)
+    assert f"resuming from step {reached}" in finish(tmp_path, steps=reached + 1)
     assert latest_step(tmp_path) == reached + 1
 
 
@@ -168,7 +168,7 @@ def test_two_processes_give_the_bits_of_one_with_two_devices(undisturbed, tmp_pa
 def test_four_processes_go_on_from_a_checkpoint_of_two(undisturbed, tmp_path):
     shutil.copytree(undisturbed.directory, tmp_path, dirs_exist_ok=True)
     told = finish(tmp_path, processes=4, steps=STEPS + 2)
-    assert f"going on from step {STEPS}" in told
+    assert f"resuming from step {STEPS}" in told
     assert_divided(told, 4)
     assert latest_step(tmp_path) == STEPS + 2
     assert digest(told) != digest(undisturbed.told)
@@ -191,7 +191,7 @@ def test_no_process_outlives_its_launcher():
 
 ENDS = {
     "exit": ("sys.exit(3)", "process 1 failed with exit status 3\n"),
-    "abort": ("os.abort()", "process 1 was ended by the signal SIGABRT\n"),
+    "abort": ("os.abort()", "process 1 was killed by SIGABRT\n"),
 }
 
 
@@ -221,7 +221,7 @@ def test_a_launcher_passes_sigterm_on(digits, capfd):
     before = signal.getsignal(signal.SIGTERM)
     assert not digits.launch([sys.executable, "-c", ASKED], 2)
     told = capfd.readouterr()
-    assert "ended when it was asked to" in told.err or "SIGTERM" in told.err
+    assert "ended on request" in told.err or "SIGTERM" in told.err
     assert "alive" not in told.out
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -255,7 +255,9 @@ def test_results_of_another_dtype_are_not_mixed_in(tmp_path):
     file = tmp_path / "x.json"
     assert kept(file, "float64") == []
     file.write_text('{"dtype": "float32", "rows": []}')
-    with pytest.raises(SystemExit, match="x.json is of float32; name another one"):
+    with pytest.raises(
+        SystemExit, match="x.json has results for float32; choose another file"
+    ):
         kept(file, "float64")
 
 
