@@ -1,6 +1,6 @@
 """Gradient processing and optimization for JAX: a drop-in successor of Optax.
 
-Names only; each is defined in the module it is imported from.
+This module only lists names; each is defined in the module it is imported from.
 """
 
 import typing as _typing
@@ -379,7 +379,7 @@ if _typing.TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Loaded when asked for, so that `import stepax` stays quick.
+# Loaded on first access, so that `import stepax` stays fast.
 _LATER = (
     "assignment",
     "checkpoint",
@@ -406,17 +406,17 @@ _MOVED = (
 )
 
 
-# Everything above that is not underscored, and what is loaded when asked for.
+# All names above without an underscore, and those that are loaded on first access.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
     {x for x in globals() if not x.startswith("_")}.union(_LATER, _NAMES_LATER, _MOVED)
 )
 
 
 def __dir__() -> list[str]:
-    return [name for name in __all__ if name not in _MOVED]  # asking for these warns
+    return [name for name in __all__ if name not in _MOVED]  # accessing these warns
 
 
-# Hidden from type checkers, which would otherwise let every misspelt name pass.
+# Hidden from type checkers, which would otherwise accept any misspelt name.
 if not _typing.TYPE_CHECKING:
 
     def __getattr__(name):

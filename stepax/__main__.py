@@ -13,7 +13,7 @@ from ._demo.training import CHOICES
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command in `argv`, by default the process's; returns the exit code."""
+    """Run the command in `argv`, by default `sys.argv`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m stepax",
         description="Stepax: gradient processing and optimization in JAX.",
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output has enough; the interpreter must not flush the rest.
+        # The reader closed the pipe; keep the interpreter from flushing to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -54,9 +54,9 @@ def _add_demo(commands):
     )
 
 
-_RATE = "peak of the warm-up and cosine schedule (default: what suits the optimizer)"
+_RATE = "peak of the warm-up and cosine schedule (default: depends on the optimizer)"
 _STEPS = "mini-batches to train on (default: %(default)s)"
-_SEED = "chooses the first weights and the mini-batches (default: %(default)s)"
+_SEED = "seeds the initial weights and the mini-batches (default: %(default)s)"
 _OUT = "the picture to write, a PNG (default: %(default)s)"
 
 
@@ -65,7 +65,7 @@ def _names():
 
 
 def _add_bench(commands):
-    summary = "measure what a step costs beside Optax and PyTorch"
+    summary = "measure the cost of a step, compared with Optax and PyTorch"
     shapes = (f"  {name:10}{shape.what}" for name, shape in SHAPES.items())
     parser = commands.add_parser(
         "bench",
@@ -93,20 +93,20 @@ def _add_bench(commands):
 
 _BENCH = """
 
-Stepax and, where they are installed, Optax and PyTorch take the same steps on
-the same numbers, in turns and in one process. Printed are medians over the
-rounds, and ratios to the others: below 1 Stepax is faster. Trust the ratios;
-milliseconds depend on what else the machine does.
+Stepax and, if installed, Optax and PyTorch take the same steps on the same data,
+in turns and in one process. The output shows medians over the rounds, and ratios
+to the others: below 1, Stepax is faster. Trust the ratios; milliseconds depend on
+the load of the machine.
 
 A whole run takes about twenty minutes on two idle cores and 4 GB of memory, one
 with --quick about five."""
-_ONLY = "only transformations with this word in their name, or fitting it as a pattern"
+_ONLY = "only transformations whose name contains this word, or matches this pattern"
 _SHAPES = "only these trees of parameters, see below (default: all)"
 _ROUNDS = (
-    "turns of each library, five times as many for quick steps (default: %(default)s)"
+    "turns of each library, five times as many for fast steps (default: %(default)s)"
 )
-_QUICK = "trees an eighth as wide: to see that all works; the ratios are of little use"
-_JSON = "keep all rounds there; the next run with this file goes on from there"
+_QUICK = "trees an eighth as wide, to check that it works; ratios mean little then"
+_JSON = "store all rounds in this file; the next run with it continues from there"
 _CHART = "the bar chart to write, a PNG (default: %(default)s)"
 
 

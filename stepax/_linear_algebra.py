@@ -1,4 +1,4 @@
-"""Dominant eigenvalue, inverse root, and non-negative least squares, by iteration.
+"""Iterative dominant eigenvalue, inverse root, and nonnegative least squares.
 
 The inverse root is the coupled Newton iteration of Higham, 2008, Functions of Matrices
 (DOI:10.1137/1.9780898717778), equation 7.18, scaled as in Anil et al., 2020, Scalable
@@ -7,10 +7,10 @@ fast projected gradient of Polyak, 2015, Projected gradient method for non-negat
 least square (DOI:10.1090/conm/636), with the momentum of Beck and Teboulle, 2009
 (DOI:10.1137/080716542).
 
-Differences from Optax: narrow dtypes are computed with in float32, integers are taken;
-a matrix of zeros gives no NaN; matrices may be complex where that has a meaning; an
-inverse root is right for every p, and not for powers of 2 alone; `nnls` is one
-iteration ahead, because its momentum does not undo the first one.
+Differences from Optax: narrow dtypes are computed in float32, and integers are
+accepted; a zero matrix gives no NaN; matrices may be complex where that is meaningful;
+inverse roots are correct for every p, not only for powers of 2; `nnls` is one iteration
+ahead, because its momentum does not undo the first one.
 """
 
 import functools as ft
@@ -41,18 +41,18 @@ def power_iteration(
     precision: jax.lax.PrecisionLike = HIGHEST,
     key: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """The eigenvalue of largest absolute value, and its eigenvector.
+    """The eigenvalue with the largest absolute value, and its eigenvector.
 
         v = v / ‖v‖,   λ = ⟨v, A v⟩,   v = A v,   until ‖A v - λ v‖ <= tolerance |λ|
 
-    matrix: A, square and diagonalizable; or a function that multiplies a tree by it.
-    v0: the first v, shaped as what A multiplies; drawn from [-1, 1) if `None`.
-    num_iters: how many iterations at most, >= 0.
-    error_tolerance: when to stop, >= 0.
-    precision: of the product with a matrix.
-    key: for drawing; `jax.random.PRNGKey(0)` if `None`.
+    matrix: A, square and diagonalizable; or a function that multiplies a tree by A.
+    v0: initial v, a vector that A can multiply; drawn from [-1, 1) if `None`.
+    num_iters: maximum number of iterations, >= 0.
+    error_tolerance: relative tolerance at which to stop, >= 0.
+    precision: precision of the matrix product.
+    key: random key for the initial v; `jax.random.PRNGKey(0)` if `None`.
 
-    Returns λ, in float32 or wider for a function, and v, with ‖v‖ = 1 or 0 if A is 0.
+    Returns λ, in float32 or wider for a function, and v, with ‖v‖ = 1, or 0 if A is 0.
     Raises ValueError for shapes that do not fit, and for a function without `v0`.
     """
     if callable(matrix):
@@ -141,16 +141,16 @@ def _power_iteration(product, v0, num_iters, error_tolerance):
 
 
 def _normalized(v):
-    """v / ‖v‖, and 0 for 0."""
+    """v / ‖v‖, or 0 for v = 0."""
     most = trees.norm(v, ord="inf")
     unit = jnp.where(most == 0, jnp.ones_like(most), most)  # no square underflows
     v = jax.tree.map(lambda x: x / unit.astype(x.dtype), v)
-    norm = jnp.maximum(trees.norm(v), 1)  # 1 at least, unless it is 0
+    norm = jnp.maximum(trees.norm(v), 1)  # the norm is at least 1, unless v = 0
     return jax.tree.map(lambda x: x / norm.astype(x.dtype), v)
 
 
 class _Newton(NamedTuple):
-    """i: iterations.  M, H: M = A H^p, which goes to 1.  error: max |M - 1|."""
+    """i: iterations.  M, H: M = A H^p, which tends to 1.  error: max |M - 1|."""
 
     i: jax.Array
     M: jax.Array
@@ -175,15 +175,15 @@ def matrix_inverse_pth_root(
         T = (1 + 1/p) 1 - M / p,   M = T^p M,   H = H T,   until M = 1
 
     matrix: symmetric or Hermitian.
-    p: a whole number, >= 1.
-    num_iters: how many iterations at most, >= 0.
-    ridge_epsilon: makes the matrix positive definite, >= 0; for a matrix of zeros, λ
-        counts as 1.
-    error_tolerance: where max |M - 1| is small enough, >= 0.
-    precision: of the products of matrices.
+    p: an integer, >= 1.
+    num_iters: maximum number of iterations, >= 0.
+    ridge_epsilon: relative ridge that makes the matrix positive definite, >= 0; for a
+        zero matrix, λ counts as 1.
+    error_tolerance: max |M - 1| at which to stop, >= 0.
+    precision: precision of the matrix products.
 
     Returns the root, and max |M - 1| in float32 or wider.  Raises ValueError for a
-    matrix that is not square, and for a p below 1.
+    matrix that is not square, and for p below 1.
     """
     matrix = _square(matrix)
     if not isinstance(p, Tracer) and p < 1:
@@ -245,7 +245,7 @@ def _root(A, eye, p, num_iters, error_tolerance, precision):
 
 
 def _power(T, p, eye, product):
-    """T^p, by squaring; p may be traced."""
+    """T^p by repeated squaring; p may be traced."""
     if isinstance(p, int):
         half = T if p < 2 else _power(product(T, T), p // 2, eye, product)
         return half if p % 2 == 0 or p == 1 else product(half, T)
@@ -266,19 +266,19 @@ def nnls(
     unroll: int | bool = 1,
     L: ArrayLike | None = None,
 ) -> jax.Array:
-    """The non-negative x that minimizes ‖A x - b‖².
+    """The nonnegative x that minimizes ‖A x - b‖².
 
         x = max(y - Aᵀ (A y - b) / L, 0),   y = x + (t - 1) (x - x') / t'
-        t' = (1 + sqrt(1 + 4 t²)) / 2,      from x = 0 and t = 1
+        t' = (1 + sqrt(1 + 4 t²)) / 2,      starting at x = 0 and t = 1
 
     A: a matrix of shape (M, N).
     b: a vector of shape (M,), or several as the columns of a matrix (M, K).
-    iters: how many iterations, >= 0.
-    unroll: how many of them are written out in each turn of the loop.
+    iters: number of iterations, >= 0.
+    unroll: number of iterations to unroll per turn of the loop.
     L: an upper bound of the largest eigenvalue of AᵀA, above 0; its norm if `None`.
 
     Returns x, of shape (N,) or (N, K).  Raises ValueError for shapes that do not fit,
-    and for complex numbers.
+    and for complex arrays.
     """
     A, b = jnp.asarray(A), jnp.asarray(b)
     _check_system(A, b)
@@ -294,7 +294,7 @@ def nnls(
 def _descend(A, b, L, iters, unroll):
     gram, target = A.T @ A, A.T @ b
     L = trees.norm(gram) if L is None else L
-    L = jnp.where(L == 0, jnp.ones_like(L), L)  # of zeros, whose gradient is 0
+    L = jnp.where(L == 0, jnp.ones_like(L), L)  # A is 0, and so is the gradient
 
     def step(carry, _):
         x, y, t = carry

@@ -1,4 +1,4 @@
-"""Cutting the arguments of a call into microbatches, without moving a number."""
+"""Splitting the arguments of a call into microbatches, without moving data."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from ._engine.trees import errors
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:
-    """The batch axis of each argument, by its number or name."""
+    """The batch axis of each argument, by its position or name."""
     known = [*numbers, *names]
     if isinstance(in_axes, Mapping):
         if unknown := [k for k in in_axes if k not in known]:
@@ -35,7 +35,7 @@ def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any
 
 
 def positional(f: Callable) -> list[str]:
-    """The names of the parameters that may be given by position and by name."""
+    """The names of the parameters that may be passed by position or by name."""
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
@@ -44,15 +44,15 @@ def positional(f: Callable) -> list[str]:
 
 
 def place(name: int | str, args: tuple, kwargs: dict, ordered: list[str]) -> int | str:
-    """Where the argument of a number or name is in a call.
+    """The position or keyword at which a call passes an argument.
 
     ordered: the names of the parameters, as far as they are known.
     """
     if isinstance(name, str):
         if name not in kwargs and name not in ordered[: len(args)]:
             raise ValueError(
-                f"`argnames` has {name!r}, but the call has no such keyword, and no "
-                "such parameter by position"
+                f"`argnames` has {name!r}, but the call passes no such argument, by "
+                "keyword or by position"
             )
         return name if name in kwargs else ordered.index(name)
     named = [k for k, x in enumerate(ordered) if x in kwargs]
@@ -78,26 +78,26 @@ def axis_of(x, axis, name):
 
 
 def count_of(rows, size, name):
-    """How many microbatches there are."""
+    """The number of microbatches."""
     if size < 1 or rows % size:
         raise ValueError(
             f"{name} has {rows} rows, not divisible by the `microbatch_size` {size}; "
-            "choose a divisor, or pad the batch and weigh the padding with 0"
+            "choose a divisor, or pad the batch and give the padding weight 0"
         )
     return rows // size
 
 
 def cut(x, axis, size):
-    """The batch axis as two, of rows and of microbatches; nothing is moved."""
+    """Split the batch axis into rows and microbatches, without moving data."""
     shape = jnp.shape(x)
     count = shape[axis] // size
     return jnp.reshape(x, (*shape[:axis], size, count, *shape[axis + 1 :]))
 
 
 class Parts:
-    """The arguments of a call, of which some are cut into microbatches.
+    """The arguments of a call, some of them split into microbatches.
 
-    places: from positions and keywords of arguments to their batch axes, which may be
+    places: maps positions and keywords of arguments to their batch axes, which may be
         prefixes of their trees.
     """
 
@@ -114,13 +114,13 @@ class Parts:
             if axis is not None:
                 rows[name] = jnp.shape(x)[self.axes[-1]]
         if not rows:
-            raise ValueError("no argument has a batch axis, so that nothing can be cut")
+            raise ValueError("no argument has a batch axis: there is nothing to split")
         first, wanted = next(iter(rows.items()))
         for name, found in rows.items():
             if found != wanted:
                 raise ValueError(
                     f"{name} has {found} rows and {first} has {wanted}, but the batch "
-                    "axes must be equally long"
+                    "axes must have the same length"
                 )
         self.count = count_of(wanted, size, first)
         pairs = zip(self.leaves, self.axes, strict=True)
@@ -137,7 +137,7 @@ class Parts:
         return self._call(map(leaf, self.cut, self.axes))
 
     def like(self):
-        """Arguments that look like those of a microbatch, also if there is none."""
+        """Placeholder arguments shaped like those of a microbatch, even of none."""
 
         def leaf(x, axis):
             if axis is None:
@@ -152,13 +152,13 @@ class Parts:
 
 
 def paths(tree: Any) -> list[str]:
-    """The path of each leaf, `None` left out."""
+    """The path of each leaf, except `None`."""
     found = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(path) or "the root" for path, _ in found]
 
 
 def _names(call):
-    """Each leaf as errors name it."""
+    """The name of each leaf for errors."""
     found = []
     for path, _ in jax.tree_util.tree_leaves_with_path(call):
         kind, name, *rest = path
@@ -168,7 +168,7 @@ def _names(call):
 
 
 def _prefix(axes, x, place):
-    """The axis of each leaf of an argument."""
+    """The batch axis of each leaf of an argument."""
     try:
         return spread(axes, x)
     except (ValueError, TypeError):
@@ -176,7 +176,7 @@ def _prefix(axes, x, place):
 
 
 def spread(prefix: Any, tree: Any) -> list:
-    """What a prefix has for each leaf of a tree; `None` counts as something."""
+    """Broadcast a prefix to the leaves of a tree; `None` is a value."""
     found = []
 
     def extend(x, part):

@@ -1,4 +1,4 @@
-"""The normal distribution of independent variables, by mean and logarithm of scale."""
+"""Independent normal variables, parametrized by mean and logarithm of the scale."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from ._engine.functions.calls import explain_misuse
 
 
 class MultiNormalDiagFromLogScale:
-    """Independent normal variables; computed with in float32 or wider.
+    """Independent normal variables, computed in float32 or wider.
 
     loc: the means.
-    log_scale: the logarithms of the standard deviations, of a shape that broadcasts
-        with that of the means.
+    log_scale: the logarithms of the standard deviations, which broadcast with the
+        means.
 
     Raises ValueError if the shapes do not fit.
     """
@@ -46,9 +46,9 @@ class MultiNormalDiagFromLogScale:
         return [self._mean, self._log_scale]
 
     def sample(self, shape: Sequence[int], key: jax.Array) -> jax.Array:
-        """Draw: mean + exp(log_scale) z.
+        """Draw samples: mean + exp(log_scale) z.
 
-        shape: of what is drawn, before the axes of one sample.
+        shape: leading shape of the result, before the axes of one sample.
         key: a random key.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -63,7 +63,7 @@ class MultiNormalDiagFromLogScale:
     def log_prob(self, x: ArrayLike) -> jax.Array:
         """The logarithm of the density, Σ -½ ((x - mean) / scale)² - log scale √(2π).
 
-        x: one sample, or several along leading axes, which the result has.
+        x: one sample, or several along leading axes, which the result keeps.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             mean, log_scale = (
@@ -81,8 +81,8 @@ def multi_normal(loc: ArrayLike, log_scale: ArrayLike) -> MultiNormalDiagFromLog
     """The distribution of independent normal variables.
 
     loc: the means.
-    log_scale: the logarithms of the standard deviations, of a shape that broadcasts
-        with that of the means.
+    log_scale: the logarithms of the standard deviations, which broadcast with the
+        means.
 
     Raises ValueError if the shapes do not fit.
     """

@@ -1,4 +1,4 @@
-"""What to write instead of a name that a public module does not have."""
+"""Suggestions for names that a public module does not have."""
 
 import difflib
 from collections.abc import Callable, Iterable
@@ -25,18 +25,18 @@ _MODULES = (
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for `module.name`, with the nearest names that exist.
+    """The error for `module.name`, with suggestions of existing names.
 
-    The same name in another module is meant, if there is one, otherwise a similar one.
-    Modules that are loaded on demand are imported to find it, but not for names with
-    two underscores, which programs ask for to find out what a thing is.
+    It suggests the same name in another module, if there is one, otherwise similar
+    names.  Lazily loaded modules are imported for the search, except for dunder names,
+    which programs probe by introspection.
     """
     said = f"module {module!r} has no attribute {name!r}"
     return AttributeError(said + hint(module, name))
 
 
 def hint(module: str, name: str) -> str:
-    """The names that could be meant by `module.name`; empty if there are none."""
+    """Suggestions for `module.name` as text; empty if there are none."""
     found = [] if name.startswith("__") else _nearest(module, name)
     return f"; did you mean {' or '.join(f'`{x}`' for x in found)}?" if found else ""
 
@@ -44,9 +44,9 @@ def hint(module: str, name: str) -> str:
 def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], Any]]:
     """The `__dir__` and the `__getattr__` of a public module.
 
-    The one shows its public names and not what it imports; the other finds nothing, and
-    says what is near.  Set them where type checkers do not look: a module with a
-    `__getattr__` has every name for them.
+    The former lists public names only, without imports; the latter raises an error with
+    suggestions.  Hide them from type checkers, for which a module with a `__getattr__`
+    has every name.
     """
 
     def show():
@@ -69,7 +69,7 @@ def _nearest(module: str, name: str) -> list[str]:
 
 
 def _similar(name: str, known: Iterable[str]) -> list[str]:
-    """At most two names that could be meant; case does not count."""
+    """At most two similar names, ignoring case."""
     lower = {x.lower(): x for x in known}
     found = difflib.get_close_matches(name.lower(), lower, n=2, cutoff=0.7)
     return [lower[x] for x in found]

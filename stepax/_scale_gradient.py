@@ -1,4 +1,4 @@
-"""A function that is the identity, but scales what is differentiated through it."""
+"""An identity function that scales the gradient."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from ._engine.functions.calls import explain_misuse
 
 @explain_misuse
 def scale_gradient(inputs: Any, scale: ArrayLike) -> Any:
-    """The inputs as they are, whose derivative is multiplied by a number.
+    """The identity, with its derivative multiplied by a scalar.
 
         f(x) = x,   ∂f/∂x = scale
 
-    Unlike in Optax the number may be traced, and the derivative be taken forward too.
+    Unlike in Optax, `scale` may be traced, and forward-mode derivatives work, too.
 
-    inputs: a tree; what has no derivative in it is left alone.
-    scale: a number; the derivative for 0 is 0 even where it is NaN or infinite behind.
+    inputs: a tree; leaves without a derivative are unchanged.
+    scale: a scalar; 0 gives a derivative of 0, even for NaN or infinite cotangents.
 
-    Raises ValueError if `scale` is an array of numbers.
+    Raises ValueError if `scale` is not a scalar.
     """
     if np.shape(scale) != ():
         raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a number")

@@ -1,4 +1,4 @@
-"""What schedules share: checks of their arguments, and the phases they are in."""
+"""Shared code of schedules: argument checks and phases."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 
 def phase(count, begin, steps):
-    """The steps done and to do; nothing is done in a traced phase without steps."""
+    """The steps done and the steps in total; a traced phase of 0 steps is not begun."""
     t = jnp.maximum(count - jnp.maximum(begin, 0), 0)
     if not isinstance(steps, Tracer):
         return t, steps
@@ -16,14 +16,14 @@ def phase(count, begin, steps):
 
 
 def nonzero(x):
-    """`x`, or 1 where it is 0, so that one can divide by it."""
+    """`x`, or 1 where it is 0, as a safe divisor."""
     if isinstance(x, Tracer):
         return jnp.where(x == 0, jnp.ones_like(x), x)
     return x if np.all(np.asarray(x) != 0) else 1
 
 
 def positive(name, value, must=""):
-    """Whether a number is above 0, which a traced one may be."""
+    """Whether a value is above 0; traced values are assumed to be."""
     if isinstance(value, Tracer):
         return True
     try:
@@ -46,7 +46,7 @@ def scales_at(boundaries_and_scales):
 
 
 def corners(steps, fractions, div_factor, final_div_factor):
-    """The steps at which the phases of a cycle end, after a check of the arguments."""
+    """Check the arguments; return the steps at which the phases of a cycle end."""
     positive("transition_steps", steps, "be positive")
     positive("div_factor", div_factor, "be positive")
     positive("final_div_factor", final_div_factor, "be positive")

@@ -1,12 +1,12 @@
-"""The linear assignment problem: pairs of rows and columns of least total cost.
+"""The linear assignment problem: pair rows with columns at the least total cost.
 
-The shortest augmenting path of Crouse, 2016, On implementing 2D rectangular assignment
-algorithms (DOI:10.1109/TAES.2016.140952), which goes back to Kuhn's Hungarian method
-and to Jonker and Volgenant, 1987 (DOI:10.1007/BF02278710).
+The shortest augmenting path algorithm of Crouse, 2016, On implementing 2D rectangular
+assignment algorithms (DOI:10.1109/TAES.2016.140952), which goes back to Kuhn's
+Hungarian method and to Jonker and Volgenant, 1987 (DOI:10.1007/BF02278710).
 
-Differences from Optax: both names stand for one algorithm; integers are compared as
-such; infinite costs never make an endless loop, and the total of the chosen costs has a
-derivative.
+Differences from Optax: both names stand for one algorithm; integers are compared
+exactly; infinite costs never cause an endless loop; the total of the chosen costs is
+differentiable.
 """
 
 import functools as ft
@@ -31,17 +31,17 @@ if not TYPE_CHECKING:
 
 @explain_misuse
 def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """Pairs of rows and columns, each used at most once, of least total cost.
+    """Pair rows with columns, each used at most once, at the least total cost.
 
         minimize Σ C[i, j] over min(N, M) pairs (i, j)
 
-    cost_matrix: C, of shape (N, M).  A pair of infinite or NaN cost is chosen only if
-        there is no other way.  Costs are compared in float32 or wider; integers are
-        exact if N times their range can be represented.
+    cost_matrix: C, of shape (N, M).  A pair with infinite or NaN cost is chosen only if
+        unavoidable.  Costs are compared in float32 or wider; integers are exact if N
+        times their range can be represented.
 
     Returns the rows i, in ascending order, and the columns j, of shape (min(N, M),).
-    Takes min(N, M)² max(N, M) operations at most.  Raises ValueError for what is no
-    matrix of real numbers.
+    Takes at most min(N, M)² max(N, M) operations.  Raises ValueError unless
+    `cost_matrix` is a real matrix.
     """
     costs = jnp.asarray(cost_matrix)
     if costs.ndim != 2:
@@ -53,7 +53,7 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
         raise ValueError("`cost_matrix` is complex, expected real numbers")
     if not costs.size:
         return jnp.zeros([0], jnp.int32), jnp.zeros([0], jnp.int32)
-    costs = jax.lax.stop_gradient(costs)  # pairs have no derivative
+    costs = jax.lax.stop_gradient(costs)  # indices have no derivative
     is_tall = costs.shape[0] > costs.shape[1]
     columns = _assign(costs.T if is_tall else costs)
     rows = jnp.arange(len(columns), dtype=columns.dtype)
@@ -65,18 +65,18 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 @explain_misuse
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """The same as `hungarian_algorithm`, under the other name that Optax gives it.
+    """The same as `hungarian_algorithm`, under its other name in Optax.
 
     cost_matrix: the costs, of shape (N, M).
 
     Returns the rows, in ascending order, and the columns, of shape (min(N, M),).
-    Raises ValueError for what is no matrix of real numbers.
+    Raises ValueError unless `cost_matrix` is a real matrix.
     """
     return hungarian_algorithm(cost_matrix)
 
 
 class _Dual(NamedTuple):
-    """u, v: prices of rows and columns.  row, column: partners; -1 for none yet."""
+    """u, v: prices of rows and columns.  row, column: partners, -1 if unassigned."""
 
     u: jax.Array
     v: jax.Array
@@ -85,10 +85,10 @@ class _Dual(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """The columns that were reached, and how, on the way from a row to a free column.
+    """The columns reached in the search from a row to a free column.
 
-    i: the row at the end.  j: the last column.  length: of the shortest path to it.
-    lengths, before: of the shortest paths to each column, and the rows before it.
+    i: the current row.  j: the last column.  length: length of the shortest path to j.
+    lengths, before: length of the shortest path to each column, and the row before it.
     """
 
     i: jax.Array
@@ -101,7 +101,7 @@ class _Search(NamedTuple):
 
 @jax.jit
 def _assign(costs):
-    """For each row its column, when there are at least as many columns as rows."""
+    """The column of each row, for at least as many columns as rows."""
     n, m = costs.shape
     costs = _finite(costs)
     none = lambda size: jnp.full([size], -1, jnp.int32)
@@ -112,9 +112,9 @@ def _assign(costs):
 
 
 def _finite(costs):
-    """Integers as they are, and in place of infinity a number that outweighs all."""
+    """Costs with infinities replaced by a value that outweighs all others."""
     if not jnp.issubdtype(costs.dtype, jnp.inexact):
-        # Prices may be negative, so that an unsigned number needs a longer one.
+        # Prices may be negative, so that unsigned integers need a wider signed dtype.
         is_short = costs.dtype.itemsize < 4
         is_signed = jnp.issubdtype(costs.dtype, jnp.signedinteger)
         if is_short or is_signed:
@@ -130,7 +130,7 @@ def _finite(costs):
 
 
 def _add_row(costs, i, dual):
-    """Gives row i a column, along the shortest path to a free one."""
+    """Assign a column to row i, along the shortest path to a free column."""
     m = costs.shape[1]
     start = _Search(
         i,
@@ -144,24 +144,24 @@ def _add_row(costs, i, dual):
     reach = ft.partial(_reach, costs, dual)
     found = jax.lax.while_loop(is_going, reach, start)
     left = jnp.where(found.is_reached, found.length - found.lengths, 0)
-    # Row i itself has no column yet, and the last column no row: index -1 is dropped.
+    # Row i has no column yet, and the last column no row: index -1 is dropped.
     at = jnp.where(dual.row < 0, len(costs), dual.row)
     u = dual.u.at[at].add(left, mode="drop").at[i].add(found.length)
     return _augment(i, found, dual._replace(u=u, v=dual.v - left))
 
 
 def _top(costs):
-    """Above the length of any path."""
+    """An upper bound of all path lengths."""
     is_integer = jnp.issubdtype(costs.dtype, jnp.integer)
     return jnp.iinfo(costs.dtype).max if is_integer else jnp.inf
 
 
 def _reach(costs, dual, at):
-    """One step of Dijkstra's algorithm: to the nearest column that is not reached."""
+    """One step of Dijkstra's algorithm: reach the nearest unreached column."""
     through = at.length + (costs[at.i] - dual.u[at.i] - dual.v)
     is_nearer = ~at.is_reached & (through < at.lengths)
     lengths = jnp.where(is_nearer, through, at.lengths)
-    # Costs are finite, so that some column that is not reached comes before the top.
+    # Costs are finite, so that some unreached column is below the top.
     free = jnp.where(at.is_reached, _top(costs), lengths)
     j = jnp.argmin(free).astype(jnp.int32)
     return _Search(
@@ -175,7 +175,7 @@ def _reach(costs, dual, at):
 
 
 def _augment(i, found, dual):
-    """Swaps the pairs along the path, from its end to its start."""
+    """Swap the pairs along the path, from its end to its start."""
 
     def swap(carry):
         j, _, row, column = carry

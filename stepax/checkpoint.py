@@ -1,12 +1,12 @@
-"""Checkpoints: parameters, state and step, saved and restored by name.
+"""Checkpoints: save and restore parameters, state and step by name.
 
-Orbax writes the arrays.  An array is addressed by its names: a parameter by its path, a
-slot of the state by the class of the state that it belongs to, its field, and the path
-of its parameter.  So a checkpoint fits when a transformation has been added to a chain,
-on another mesh and in another number of processes, and whether arrays are packed or not
-(`stepax.tree.pack`); `renamed` follows a layer to its new name.
+Orbax writes the arrays.  Arrays are identified by name: a parameter by its path, a slot
+of the state by the class of its state, its field, and the path of its parameter.  Hence
+a checkpoint still fits after a transformation was added to a chain, on another mesh,
+with another number of processes, and whether or not arrays are packed
+(`stepax.tree.pack`); `renamed` maps layers to new names.
 
-Needs `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
+Requires `orbax-checkpoint`, and `safetensors` for its files: the extra `checkpoint`.
 """
 
 import operator
@@ -41,8 +41,8 @@ if not TYPE_CHECKING:
 class Checkpoint(NamedTuple):
     """What `restore` returns.
 
-    params, state: as those that were saved.
-    step: the step that they were saved under.
+    params, state: the saved parameters and state.
+    step: the step at which they were saved.
     """
 
     params: Any
@@ -60,27 +60,25 @@ def save(
     keep: int | None = None,
     wait: bool = True,
 ) -> None:
-    """Write a checkpoint; it is whole, and on the disk, when this returns.
+    """Write a checkpoint; it is complete and on disk when this returns.
 
-    Until then it has another name, so that a process killed at any moment leaves the
-    checkpoints before it as they are.  In a run of several processes all of them call
-    this, with the same step, and see the same directory.  Two runs cannot save to one
-    directory at once.
+    Until then it has a temporary name, so that earlier checkpoints survive a process
+    that is killed at any moment.  In a multi-process run all processes call this with
+    the same step, and see the same directory.  Two runs cannot save to one directory at
+    the same time.
 
-    directory: of the checkpoints of one run; made if it is not there.
-    step: its number, at least 0, higher than those that are there and whole.
-    params: any tree; what is no array in it is not saved.
-    state: of any transformation.
-    keep: how many of the newest are kept; all, by default.
-    wait: if false, this returns as soon as the arrays are copied, and a thread writes
-        them.  The next call for this directory waits for it, as `wait` and the end of
-        the process do, and raises what went wrong.  Python 3.12.0 and 3.12.1 need
-        `wait` before the end.
+    directory: the directory for the checkpoints of one run; created if missing.
+    step: the step, at least 0, later than all complete checkpoints in the directory.
+    params: any tree; leaves that are not arrays are not saved.
+    state: the state of any transformation.
+    keep: how many of the newest checkpoints to keep; all by default.
+    wait: if false, this returns once the arrays are copied, and a thread writes them.
+        The next call for this directory, `wait`, and process exit wait for the thread
+        and raise its errors.  Python 3.12.0 and 3.12.1 need `wait` before exit.
 
-    Raises a `ValueError` for a step that is not after those in the directory, where the
-    names on the paths of two arrays are the same, where parameters and state are given
-    in the wrong order, and while another process writes, which it names; a `TypeError`
-    for arrays of no numbers.
+    Raises a `ValueError` if the step is not later than those in the directory, if two
+    arrays have the same name, if parameters and state are swapped, and while another
+    process is writing, which it names; a `TypeError` for arrays that are not numeric.
     """
     step = _whole(step, "step", 0)
     keep = None if keep is None else _whole(keep, "keep", 1, ", or `None` for all")
@@ -89,7 +87,7 @@ def save(
 
 
 def _whole(x: Any, name: str, least: int, more: str = "") -> int:
-    """An integer of Python's; those of NumPy and JAX are taken, too."""
+    """Check and convert to a Python int; integers of NumPy and JAX are accepted."""
     try:
         is_truth = isinstance(x, bool) or getattr(x, "dtype", None) == np.dtype(bool)
         found = None if is_truth else operator.index(x)
@@ -104,22 +102,22 @@ def _whole(x: Any, name: str, least: int, more: str = "") -> int:
 
 @explain_misuse
 def wait(directory: Any = None) -> None:
-    """Wait for what is saved in the background; in all processes of a run.
+    """Wait for checkpoints saved in the background; call it in all processes of a run.
 
-    directory: of checkpoints; all, by default.
+    directory: the directory to wait for; all by default.
 
-    Raises a `ValueError` for a step that could not be saved.
+    Raises a `ValueError` if a step could not be saved.
     """
     write.settle_all() if directory is None else write.settle(directory)
 
 
 @explain_misuse
 def latest_step(directory: Any) -> int | None:
-    """The newest step that is whole; `None` if there is none.
+    """The newest step with a complete checkpoint; `None` if there is none.
 
-    Warns of newer ones that are not whole, and says what they lack.
+    Warns of newer incomplete checkpoints, and says what they lack.
 
-    directory: of checkpoints; need not be there.
+    directory: the directory of the checkpoints; may be missing.
     """
     write.join(directory)
     found, skipped = steps.newest(directory)
@@ -138,27 +136,27 @@ def restore(
     missing: str = "error",
     extra: str = "error",
 ) -> Checkpoint:
-    """Read a checkpoint, as `tx` and parameters like these need it.
+    """Read a checkpoint into the form that `tx` and `params` need.
 
-    Arrays get the dtypes of the template.  On a mesh each process reads its own parts:
-    parameters lie as in the template, the state as `stepax.distributed.state_sharding`
-    and `tx.init` have it.
+    Arrays get the dtypes of the template.  On a mesh each process reads its own shards:
+    parameters are sharded as in the template, the state as by
+    `stepax.distributed.state_sharding` and `tx.init`.
 
-    directory: of checkpoints.
-    tx: the transformation that will take the state; may differ from the one that made
-        it in all that has no state.
+    directory: the directory of the checkpoints.
+    tx: the transformation that will use the state; may differ from the one that created
+        it in parts without state.
     params: a template: arrays, or `jax.ShapeDtypeStruct`s, with or without a sharding.
-    step: which one; the newest that is whole by default, see `latest_step`.
-    renamed: from paths of parameters in the checkpoint to their new ones, as in
+    step: the step to restore; the newest complete one by default, see `latest_step`.
+    renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
         `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
-    missing: what becomes of arrays that the checkpoint lacks: "error" lists them,
-        "fresh" takes slots from `tx.init`, and parameters from the template.
-    extra: what becomes of those that have no place: "error" lists them, "drop" leaves
-        them out.
+    missing: how to handle arrays that the checkpoint lacks: "error" lists them, "fresh"
+        takes slots from `tx.init` and parameters from the template.
+    extra: how to handle arrays without a place: "error" lists them, "drop" ignores
+        them.
 
-    Raises a `ValueError` that lists what is missing, extra, and of another shape; for a
-    step that is not there, is damaged, or of a later schema; a `TypeError` for numbers
-    of another kind, such as floats for a count.
+    Raises a `ValueError` that lists arrays that are missing, extra or of another shape,
+    and for a step that is missing, damaged, or of a later schema; a `TypeError` for a
+    dtype of another kind, such as a float for a count.
     """
     require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else _whole(step, "step", 0)
@@ -180,20 +178,20 @@ def from_optax(
     missing: str = "error",
     extra: str = "error",
 ) -> Checkpoint:
-    """Take over what was saved in a run of Optax 0.2.8, or of any plain tree.
+    """Load what was saved in a run with Optax 0.2.8, or any plain tree.
 
-    source: a state, as it is unpickled; a dictionary or train state with parameters and
-        a state; or the path of what Orbax made of one, or of a directory of these.
-    params: a template, as in `restore`; where `source` has none, they are kept.
-    step: which one of a directory; the newest by default.
+    source: an unpickled state; a dictionary or train state with parameters and state;
+        the path of what Orbax saved of one; or a directory of such paths.
+    params: a template, as in `restore`; returned as they are if `source` has none.
+    step: the step in a directory; the newest by default.
     keys: the names of parameters and state in `source`.
-    tx: the transformation that will take the state.
-    renamed: from paths of parameters there to their paths in `params`.
-    missing, extra: what becomes of arrays that only one side has: "error" lists them,
-        "fresh" makes and "drop" leaves them out; see `restore`.
+    tx: the transformation that will use the state.
+    renamed: a dict from paths of parameters in `source` to their paths in `params`.
+    missing, extra: how to handle arrays that only one side has: "error" lists them,
+        "fresh" creates them and "drop" ignores them; see `restore`.
 
-    Without classes, a slot is known by the fields beside it and its path.  The step is
-    that of the directory or of a "step" in `source`, and else 0.
+    Without classes, a slot is identified by its sibling fields and its path.  The step
+    is that of the directory or of a "step" in `source`, otherwise 0.
 
     Raises as `restore` does.
     """
@@ -215,10 +213,10 @@ def from_torch(
     step: int | None = None,
     missing: str = "error",
 ) -> OptState:
-    """The state of `tx` from that of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad,
-    NAdam or RAdam, so that the next step is PyTorch's.
+    """Convert the state of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad, NAdam or RAdam
+    to that of `tx`, so that the next step is the same as PyTorch's.
 
-    `tx` must do what PyTorch's optimizer does, with the numbers it has there:
+    `tx` must match PyTorch's optimizer, with the same hyperparameters:
 
         SGD      sgd(lr, momentum or None, nesterov=...)
         Adam     adam(lr, *betas, eps)
@@ -228,21 +226,21 @@ def from_torch(
         NAdam    nadam(lr, *betas, eps, momentum_decay=...)
         RAdam    radam(lr, *betas, eps)
 
-    and for the `weight_decay` of all but AdamW `chain(add_decayed_weights(...), ...)`.
+    For `weight_decay`, except in AdamW, use `chain(add_decayed_weights(...), ...)`.
 
-    state_dict: of a `torch.optim` optimizer, `optimizer.state_dict()`.
-    tx: what does the same here, as above.
+    state_dict: `optimizer.state_dict()` of a `torch.optim` optimizer.
+    tx: the matching transformation, as above.
     params: a template, as in `restore`.
-    names: paths of the parameters here, in PyTorch's order; or from PyTorch's names to
-        them, where the optimizer was given named parameters.  Those are taken as they
-        are, with "/" for ".", if nothing is given.
-    transposed: paths, which may have "*", of parameters that are the transpose of
+    names: paths of the parameters in `params`, in PyTorch's order; or a dict from
+        PyTorch's names to them, if the optimizer was given named parameters.  By
+        default PyTorch's names with "/" for ".".
+    transposed: paths, which may contain "*", of parameters that are the transpose of
         PyTorch's, as those of linear layers often are.
-    step: how many steps were taken; for SGD, which does not count, before a schedule.
-    missing: "fresh" if PyTorch's state may lack slots, as of frozen parameters.
+    step: number of steps taken; needed for SGD with a schedule, since it has no count.
+    missing: "fresh" if PyTorch's state may lack slots, as for frozen parameters.
 
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
-    PyTorch's form, for paths that are not there, and for slots that do not fit.
+    PyTorch's form, for unknown paths, and for slots that do not fit.
     """
     require_transformation(tx, "`tx` of `from_torch`")
     found = of_torch.held(state_dict, tx, params, names, transposed, step)
@@ -253,17 +251,17 @@ def from_torch(
 def to_safetensors(
     file: Any, params: Params, state: OptState = (), *, separator: str = "."
 ) -> None:
-    """Write arrays for programs without Stepax or JAX.
+    """Export arrays for programs without Stepax or JAX.
 
-    A parameter has the names on its path, as `encoder.kernel`, and a slot those on its
-    path in the state, as `state.0.mu.encoder.kernel`.  Such a file is for exchange:
-    `save` and `restore` are for going on.
+    Parameters are named by their path, such as `encoder.kernel`, and slots by their
+    path in the state, such as `state.0.mu.encoder.kernel`.  Such files are for
+    exchange: use `save` and `restore` to resume training.
 
-    file: its path; what is there is replaced once the new file is whole.
-    params, state: any trees; random keys are written as their numbers.
-    separator: between the names.
+    file: path of the file; an existing file is replaced once the new one is complete.
+    params, state: any trees; random keys are written as their integer data.
+    separator: separator of the names.
 
-    Raises a `ValueError` for two arrays of one name, for an array that no process has
-    whole, and for a dtype that the format lacks.
+    Raises a `ValueError` for two arrays with the same name, for an array that no
+    process holds in full, and for a dtype that the format lacks.
     """
     plain.write(file, {"": params, "state": state}, separator)

@@ -1,4 +1,4 @@
-"""Optimizers from newer or less travelled papers: names only."""
+"""Optimizers from newer or less widely used papers; this module only lists names."""
 
 import typing as _typing
 

@@ -1,7 +1,7 @@
-"""Optimizers on meshes of devices: where their state lies, and what a step moves.
+"""Optimizers on device meshes: how states are sharded, and what a step communicates.
 
-All of it is for JAX's own engine, which partitions jitted programs; nothing here starts
-processes or communicates by itself.
+Everything relies on JAX's partitioning of jitted programs; nothing here starts
+processes or communicates on its own.
 """
 
 import typing as _typing

@@ -1,4 +1,4 @@
-"""Losses: names only."""
+"""Losses; this module only lists names."""
 
 import typing as _typing
 

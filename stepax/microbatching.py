@@ -1,12 +1,13 @@
-"""Evaluation of a function on one part of a batch after another, in less memory.
+"""Evaluating a function on one microbatch at a time, to save memory.
 
-The batch is cut into microbatches; a loop evaluates the function on each and combines
-the results as it goes, so that no more than one of them is held.  Microbatch i of n has
-the rows i, i + n, i + 2n and so on: a sharding of the batch stays one of each part.
+The batch is split into microbatches; a loop evaluates the function on each and
+accumulates the results, so that only one of them is in memory.  Microbatch i of n
+consists of the rows i, i + n, i + 2n and so on, which preserves a sharding of the
+batch.
 
-Differences from Optax: a batch may be empty; narrow numbers are added in float32 and
-rounded at the end; errors name the argument, its path and the sizes; `micro_vmap` takes
-trees of axes; `num_real_microbatches` beyond what there is stops at the end.
+Differences from Optax: a batch may be empty; narrow dtypes are accumulated in float32
+and rounded at the end; errors name the argument, its path and the sizes; `micro_vmap`
+accepts trees of axes; `num_real_microbatches` is clipped to the number available.
 """
 
 import enum
@@ -50,10 +51,10 @@ if not TYPE_CHECKING:
 class AccumulationType(enum.Enum):
     """How the results of microbatches are combined.
 
-    MEAN: their sum over the number of all microbatches, evaluated or not.
-    SUM: their sum; of booleans, whether any holds.
-    RUNNING_MEAN: the mean of those that are evaluated.
-    CONCAT: row by row in the order of the batch; numbers become a vector.
+    MEAN: their sum divided by the number of all microbatches, evaluated or not.
+    SUM: their sum; for booleans, whether any is true.
+    RUNNING_MEAN: the mean over the evaluated microbatches.
+    CONCAT: concatenation in the order of the batch; scalars become a vector.
     """
 
     MEAN = 1
@@ -64,12 +65,13 @@ class AccumulationType(enum.Enum):
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A way of one's own to combine the results of microbatches, for one array.
+    """A custom way to combine the results of microbatches, for one array.
 
-    init: from the shape and dtype of one result to the first carry.
+    init: maps the shape and dtype of one result to the initial carry.
     update: (carry, result, index) -> carry.
-    finalize: from the last carry to what is returned.
-    aggregate: from results stacked by example to that of a microbatch; `micro_vmap`.
+    finalize: maps the last carry to the returned value.
+    aggregate: maps results stacked by example to that of a microbatch; for
+        `micro_vmap`.
     """
 
     init: Callable[[Any], Any]
@@ -79,9 +81,10 @@ class Accumulator:
 
 
 class Aux(NamedTuple):
-    """What `micro_grad` returns beside gradients, each with an axis of examples.
+    """Auxiliary results of `micro_grad`, each with a leading axis of examples.
 
-    values: of the function.  metrics: of the gradients.  aux: what else it returned.
+    values: values of the function.  metrics: metrics of the gradients.  aux: auxiliary
+        outputs of the function.
     """
 
     values: Any
@@ -91,13 +94,13 @@ class Aux(NamedTuple):
 
 @explain_misuse
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
-    """Cut an axis into two, of microbatches and of the rows in each.
+    """Split an axis into two, over microbatches and over the rows of each.
 
         y[i, k] = x[i + k n],   n microbatches
 
     tree: a tree of arrays.
-    microbatch_size: how many rows each microbatch has, >= 1.
-    axis: which axis; negative ones count from the end.
+    microbatch_size: number of rows per microbatch, >= 1.
+    axis: the axis to split; negative axes count from the end.
 
     Raises ValueError if the size does not divide the axis, and names the path.
     """
@@ -122,21 +125,21 @@ def microbatch(
     in_axes: int | Sequence[int] | Mapping[int | str, int] = 0,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
-    """A function that evaluates `fun` on one microbatch after another.
+    """Transform `fun` to evaluate one microbatch at a time.
 
-    fun: from arrays with an axis of examples to a tree of arrays.
-    argnums, argnames: the arguments that have a batch axis, by position or name of the
-        parameter; a call may give each of them either way.
-    microbatch_size: how many rows `fun` sees at a time, a divisor of the batch size;
-        `None` for all.
-    accumulator: how results are combined; an `AccumulationType`, an `Accumulator`, or
-        a tree of them that is a prefix of the result.
-    in_axes: the batch axis, of all arguments or of each in `argnums` and `argnames`; a
-        dict from these has it for some, others have 0.
-    num_real_microbatches: how many microbatches are evaluated, the first ones; all if
-        `None`.  It may be traced, but then there is no reverse derivative.
+    fun: a function from arrays with a batch axis to a tree of arrays.
+    argnums, argnames: the arguments that have a batch axis, by position or parameter
+        name; a call may pass each of them either way.
+    microbatch_size: number of rows per evaluation of `fun`, a divisor of the batch
+        size; `None` for all.
+    accumulator: how results are combined; an `AccumulationType`, an `Accumulator`, or a
+        tree of them that is a prefix of the result.
+    in_axes: the batch axis, of all arguments or of each in `argnums` and `argnames`; or
+        a dict from these to axes, 0 by default.
+    num_real_microbatches: evaluate only the first so many microbatches; all if `None`.
+        It may be traced, but then there is no reverse-mode derivative.
 
-    Returns the function; of an empty batch it makes zeros.  It raises ValueError where
+    Returns a function, which returns zeros for an empty batch.  It raises ValueError if
     sizes do not fit, and names the argument and its path.
     """
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
@@ -165,18 +168,18 @@ def micro_vmap(
     accumulator: Any = AccumulationType.CONCAT,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., Any]:
-    """`jax.vmap`, on one microbatch after another.
+    """`jax.vmap`, one microbatch at a time.
 
-    fun: a function of one example, to a tree of arrays.
+    fun: a function from one example to a tree of arrays.
     in_axes: as for `jax.vmap`; keywords are mapped along their first axis.
-    out_axes: 0.
-    microbatch_size: how many examples are mapped at a time; `None` for all.
-    vmap_fn: used in place of `jax.vmap`.
+    out_axes: must be 0.
+    microbatch_size: number of examples mapped at a time; `None` for all.
+    vmap_fn: used instead of `jax.vmap`.
     accumulator: how results are combined; see `microbatch`.
-    num_real_microbatches: how many are evaluated, the first ones; all if `None`.
+    num_real_microbatches: evaluate only the first so many; all if `None`.
 
-    Raises ValueError for other `out_axes`; the function it returns where sizes do not
-    fit.
+    Raises ValueError for other `out_axes`; the returned function raises one if sizes
+    do not fit.
     """
     if out_axes != 0:
         raise ValueError(f"`out_axes` is {out_axes}, expected 0")
@@ -221,22 +224,22 @@ def micro_grad(
     metrics_fn: Callable[[Any], Any] = lambda gradient: None,
     num_real_microbatches: ArrayLike | None = None,
 ) -> Callable[..., tuple[Any, Aux]]:
-    """Gradients of each example, transformed and combined.
+    """Transform the gradient of each example, and combine them.
 
-        Σ transform_fn(∇ fun(params, example))   over examples, or what `accumulator` is
+        Σ transform_fn(∇ fun(params, example))   over examples, or as `accumulator` says
 
-    fun: returns a number.
-    has_aux: whether `fun` returns a pair of that and something else.
-    argnums: the arguments to differentiate in.
-    batch_argnums: the arguments that have a first axis of examples; keywords have one.
-    keep_batch_dim: whether `fun` is given batches of one example, or the example.
-    transform_fn: of the gradient of each example, such as clipping.
-    metrics_fn: of the same, to something small that is returned for each example.
-    microbatch_size: how many examples are taken at a time; `None` for all.
+    fun: a function that returns a scalar.
+    has_aux: whether `fun` returns a pair (scalar, aux).
+    argnums: the arguments to differentiate with respect to.
+    batch_argnums: the arguments with a leading batch axis; all keywords have one.
+    keep_batch_dim: whether `fun` receives a batch of one example or the example itself.
+    transform_fn: applied to the gradient of each example, such as clipping.
+    metrics_fn: applied to the same gradient; its result is returned for each example.
+    microbatch_size: number of examples at a time; `None` for all.
     accumulator: how gradients are combined; see `microbatch`.
-    num_real_microbatches: how many are evaluated, the first ones; all if `None`.
+    num_real_microbatches: evaluate only the first so many; all if `None`.
 
-    Returns a function like `fun`, whose result are the gradients and an `Aux`.
+    Returns a function like `fun` that returns the gradients and an `Aux`.
     """
     batched = [batch_argnums] if isinstance(batch_argnums, int) else [*batch_argnums]
     ordered = positional(fun)
@@ -308,7 +311,7 @@ def _loop(fun, parts, accumulator, real):
 
 
 def _types(example):
-    """Shapes, dtypes and shardings of what a function returns, without running it."""
+    """Shapes, dtypes and shardings of a function's result, without running it."""
     found = []
 
     def run():
@@ -321,7 +324,7 @@ def _types(example):
 
 
 def _zeros(shape, like, axis=None):
-    """Zeros that are sharded like a result; a new axis is not sharded."""
+    """Zeros sharded like a result; a new axis is not sharded."""
     mesh, spec = like.sharding.mesh, [*like.sharding.spec]
     if mesh.empty or not any(spec):
         return jnp.zeros(shape, like.dtype)
@@ -336,7 +339,7 @@ def _least(real, count):
 
 
 def _start(way, struct):
-    """The first carry, which inside `shard_map` varies as the results do."""
+    """The initial carry, with the varying axes of the results inside `shard_map`."""
     axes = (
         tuple(varying(struct)) if jax.sharding.get_abstract_mesh().manual_axes else ()
     )
@@ -346,13 +349,13 @@ def _start(way, struct):
 
 
 def _way(kind, struct, count, name):
-    """An accumulator for a result of this shape."""
+    """The accumulator for a result of this shape."""
     if isinstance(kind, Accumulator):
         return kind
     _check_kind(kind, struct, name)
     if kind is AccumulationType.CONCAT:
         return _concat(struct, count)
-    # Booleans and integers keep their dtype; narrow numbers are rounded at the end.
+    # Booleans and integers keep their dtype; narrow floats are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
     init = lambda s: wide(_zeros(s.shape, s))
@@ -380,13 +383,13 @@ def _check_kind(kind, struct, name):
     if is_mean and not jnp.issubdtype(struct.dtype, jnp.inexact):
         raise ValueError(
             f"the result at {name} is of dtype {struct.dtype}, which has no "
-            f"{kind.name}; return floating-point numbers"
+            f"{kind.name}; return floating-point arrays"
         )
 
 
 def _concat(struct, count):
-    """Rows of microbatches side by side, as they were in the batch."""
-    at = min(len(struct.shape), 1)  # of the axis of microbatches; numbers have no rows
+    """Concatenate the rows of microbatches in the order of the batch."""
+    at = min(len(struct.shape), 1)  # position of the microbatch axis; 0 for scalars
 
     def init(s):
         return _zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
@@ -405,7 +408,7 @@ def _rows(struct, count):
 
 
 def _aggregate(kind, x, name):
-    """What a microbatch makes of the results of its examples."""
+    """The result of a microbatch, aggregated over its examples."""
     if isinstance(kind, Accumulator):
         return kind.aggregate(x)
     _check_kind(kind, x, name)

@@ -1,12 +1,13 @@
-"""Derivatives of functions that have none, by random perturbation of their inputs.
+"""Derivatives of non-differentiable functions, by random perturbation of inputs.
 
 Berthet et al., 2020, Learning with Differentiable Perturbed Optimizers
-(arXiv:2002.08676); the derivatives are those of the score function, written with the
-operator of Foerster et al., 2018, DiCE (arXiv:1802.05098), so that there are any number
-of them.
+(arXiv:2002.08676); derivatives use the score function estimator, written with the
+operator of Foerster et al., 2018, DiCE (arXiv:1802.05098), so that they exist to any
+order.
 
-Differences from Optax: the score is taken of the noise itself, in float32 or wider, and
-not of what a narrow sum leaves of it; there is a derivative in `sigma`, too.
+Differences from Optax: the score is that of the noise itself, in float32 or wider, not
+of the noise after rounding in a narrow sum; the result is also differentiable with
+respect to `sigma`.
 """
 
 import operator
@@ -43,7 +44,7 @@ class _Noise(Protocol):
 
 
 class Gumbel:
-    """The standard Gumbel distribution, of density exp(-x - exp(-x))."""
+    """The standard Gumbel distribution, with density exp(-x - exp(-x))."""
 
     def sample(
         self,
@@ -51,20 +52,20 @@ class Gumbel:
         sample_shape: Sequence[int] = (),
         dtype: DTypeLike = float,
     ) -> jax.Array:
-        """Draw numbers.
+        """Draw samples.
 
         key: a random key.
-        sample_shape, dtype: of the result.
+        sample_shape, dtype: shape and dtype of the result.
         """
         return jax.random.gumbel(key, tuple(sample_shape), dtype)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
-        """The logarithm of the density, element by element."""
+        """The logarithm of the density, elementwise."""
         return -inputs - jnp.exp(-inputs)
 
 
 class Normal:
-    """The standard normal distribution, of density proportional to exp(-x² / 2)."""
+    """The standard normal distribution, with density proportional to exp(-x² / 2)."""
 
     def sample(
         self,
@@ -72,15 +73,15 @@ class Normal:
         sample_shape: Sequence[int] = (),
         dtype: DTypeLike = float,
     ) -> jax.Array:
-        """Draw numbers.
+        """Draw samples.
 
         key: a random key.
-        sample_shape, dtype: of the result.
+        sample_shape, dtype: shape and dtype of the result.
         """
         return jax.random.normal(key, tuple(sample_shape), dtype)
 
     def log_prob(self, inputs: jax.Array) -> jax.Array:
-        """The logarithm of the density, up to a constant, element by element."""
+        """The logarithm of the density up to a constant, elementwise."""
         return -0.5 * jnp.square(inputs)
 
 
@@ -95,23 +96,23 @@ def make_perturbed_fun(
     noise: _Noise = _GUMBEL,
     use_baseline: bool = True,
 ) -> Callable[[jax.Array, Any], Any]:
-    """A smooth random function, whose mean is that of `fun` at perturbed inputs.
+    """A smooth random function, the average of `fun` at perturbed inputs.
 
         f(x) = mean of fun(x + σ z) over samples z
         ∂f(x) = mean of -(fun(x + σ z) - baseline) ∂ log p(z) / σ
 
     `fun` itself is never differentiated.
 
-    fun: from a tree of arrays to a tree of arrays; it need not be continuous.
-    num_samples: over how many samples the mean is taken, >= 1.
+    fun: maps a tree of arrays to a tree of arrays; it need not be continuous.
+    num_samples: number of samples z, >= 1.
     sigma: σ, the scale of the perturbations, above 0.
     noise: the distribution of z, with methods `sample(key, shape, dtype)` and
         `log_prob(z)`; `Gumbel` or `Normal`.
-    use_baseline: whether the baseline is fun(x), else 0.  The mean of the derivative is
-        the same, its variance is often smaller.
+    use_baseline: whether the baseline is fun(x) rather than 0, which often reduces the
+        variance of the derivative and does not change its expectation.
 
-    Returns a function of a random key and of the inputs.  It raises a ValueError for
-    inputs that are no real floating-point numbers, and names the path.
+    Returns a function of a random key and the inputs.  It raises a ValueError for
+    inputs that are not real floating-point arrays, and names the path.
     """
     if operator.index(num_samples) < 1:
         raise ValueError(f"`num_samples` is {num_samples}, expected at least 1")
@@ -142,7 +143,7 @@ def _check(inputs):
 
 
 def _each(f, inputs, zs):
-    """`f` of the inputs that have numbers, and their noise."""
+    """Apply `f` to the numeric inputs and their noise."""
     return jax.tree.map(lambda x, z: f(x, z) if is_numeric(x) else x, inputs, zs)
 
 
@@ -159,7 +160,8 @@ def _log_prob(inputs, zs, sigma, noise):
     fixed = jax.lax.stop_gradient
 
     def leaf(x, z):
-        # z, but as what leads from x to a point that stays where it is.
+        # Equals z, but as the difference between a constant point and x: it has a
+        # derivative with respect to x.
         x, z = upcast(x), upcast(z)
         scale = jnp.asarray(sigma).astype(z.dtype)
         z = z + (fixed(x) - x + (fixed(scale) - scale) * z) / scale
@@ -171,12 +173,12 @@ def _log_prob(inputs, zs, sigma, noise):
 
 
 def _box(logs):
-    """1 for each sample, with the derivative of the logarithm of its probability."""
+    """1 for each sample, with the derivative of its log-probability (DiCE)."""
     return jnp.exp(logs - jax.lax.stop_gradient(logs))
 
 
 def _mean(y, box, baseline=0.0):
-    """The mean of (y - b) box + b, in whose value there is no b."""
+    """The mean of (y - b) box + b, whose value does not depend on b."""
     is_inexact = jnp.issubdtype(y.dtype, jnp.inexact)
     wide, b = upcast(y), jax.lax.stop_gradient(upcast(baseline))
     box = jnp.reshape(box, box.shape + (1,) * (y.ndim - 1)).astype(wide.dtype)

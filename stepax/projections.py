@@ -1,15 +1,15 @@
-"""Projections: the nearest point of a convex set, for a tree taken as one vector.
+"""Projections onto convex sets, for a tree treated as one vector.
 
 Parikh and Boyd, 2014, Proximal Algorithms (DOI:10.1561/2400000003), section 6; for the
 simplex Michelot, 1986, A finite algorithm for finding the projection of a point onto
 the canonical simplex of Rⁿ (DOI:10.1007/BF00938486), and for the l1 ball Duchi et al.,
 2008, Efficient Projections onto the l1-Ball (DOI:10.1145/1390156.1390191).
 
-Differences from Optax: each leaf keeps its dtype, and is computed with in float32 or
-wider; a sphere has a nearest point also for 0, a ball for radius 0, and a line for the
-vector 0; complex numbers are projected by their absolute values, and refused where an
-order is needed.  The simplex is found without sorting and without raveling, so that a
-sharded leaf is not gathered.
+Differences from Optax: each leaf keeps its dtype and is computed in float32 or wider;
+projections onto a sphere are defined at 0, onto a ball for radius 0, and onto a line
+for the vector 0; complex elements are projected by their absolute values, and rejected
+where an order is needed.  The simplex projection neither sorts nor ravels, so that
+sharded leaves are not gathered.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
 @explain_misuse
 @promote_freely  # a narrow leaf may meet a wide threshold
 def projection_non_negative(tree: Any) -> Any:
-    """The nearest point without negative elements: max(x, 0).
+    """The nearest point with nonnegative elements: max(x, 0).
 
     tree: a tree of real arrays.
 
@@ -66,10 +66,10 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
     tree: a tree of real arrays.
-    lower, upper: the bounds, at or below each other; a number, or a tree like `tree`
-        with arrays that broadcast to its shapes, or `None` where there is no bound.
+    lower, upper: the bounds, lower <= upper; a scalar, or a tree like `tree` with
+        arrays that broadcast to its shapes, or `None` for no bound.
 
-    Raises ValueError for complex leaves, and for bounds that do not fit or are crossed.
+    Raises ValueError for complex leaves, and for bounds that do not fit or that cross.
     """
     _check_real(tree)
     if _is_known(lower) and _is_known(upper) and np.any(np.greater(lower, upper)):
@@ -81,10 +81,10 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
 @explain_misuse
 @promote_freely
 def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
-    """The nearest point of a hypercube: min(max(x, 0), scale).
+    """The nearest point of the hypercube: min(max(x, 0), scale).
 
     tree: a tree of real arrays.
-    scale: the length of an edge, at least 0; a number, or a tree like `tree`.
+    scale: the length of an edge, at least 0; a scalar, or a tree like `tree`.
 
     Raises ValueError for complex leaves, and for a scale below 0 or that does not fit.
     """
@@ -96,12 +96,12 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
 @explain_misuse
 @promote_freely
 def projection_simplex(tree: Any, scale: ArrayLike = 1) -> Any:
-    """The nearest point without negative elements whose sum is `scale`.
+    """The nearest point with nonnegative elements that sum to `scale`.
 
         y = max(x - τ, 0),   τ such that Σ y = scale
 
     tree: a tree of real arrays.
-    scale: the sum, at least 0; a number.
+    scale: the sum, at least 0; a scalar.
 
     Raises ValueError for complex leaves, and for a negative scale.
     """
@@ -118,7 +118,7 @@ def projection_l1_ball(tree: Any, scale: ArrayLike = 1) -> Any:
         y = sign(x) projection_simplex(|x|)    elsewhere
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a number.
+    scale: the radius, at least 0; a scalar.
 
     Raises ValueError for a negative scale.
     """
@@ -136,7 +136,7 @@ def projection_l1_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
         y = sign(x) projection_simplex(|x|),   with sign(0) = 1
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a number.
+    scale: the radius, at least 0; a scalar.
 
     Raises ValueError for a negative scale.
     """
@@ -150,14 +150,14 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is at most `scale`: y = x min(1, scale / ‖x‖).
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a number.
+    scale: the radius, at least 0; a scalar.
 
     Raises ValueError for a negative scale.
     """
     scale = _radius(scale)
     norm = trees.norm(_wide_map(upcast, tree))
     is_inside = norm <= scale
-    # The norm is above a radius that is at least 0 where it divides.
+    # Where it divides, the norm is above the radius, hence positive.
     factor = scale / jnp.where(is_inside, jnp.ones_like(norm), norm)
     return _map(lambda x: jnp.where(is_inside, x, factor.astype(x.dtype) * x), tree)
 
@@ -167,10 +167,10 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
 def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
-    For x = 0, from which all points are equally far, that of equal elements.
+    For x = 0, which is equally far from all points, the one with equal elements.
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a number.
+    scale: the radius, at least 0; a scalar.
 
     Raises ValueError for a negative scale.
     """
@@ -178,7 +178,7 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     unit = _shrunk(tree)
     is_zero = trees.norm(unit) == 0
     unit = _map(lambda x: jnp.where(is_zero, jnp.ones_like(x), x), unit)
-    # At least 1: one of the elements is of size 1, unless there is none at all.
+    # The norm is at least 1, because the largest element has modulus 1, unless empty.
     norm = jnp.maximum(trees.norm(unit), 1)
     factor = scale / norm
     return _map(lambda x, u: factor.astype(x.dtype) * u.astype(x.dtype), tree, unit)
@@ -187,12 +187,12 @@ def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
 @explain_misuse
 @promote_freely
 def projection_linf_ball(tree: Any, scale: ArrayLike = 1) -> Any:
-    """The nearest point whose elements are of size at most `scale`.
+    """The nearest point whose elements have a modulus of at most `scale`.
 
         y = x min(1, scale / |x|)
 
     tree: a tree of arrays.
-    scale: the radius, at least 0; a number.
+    scale: the radius, at least 0; a scalar.
 
     Raises ValueError for a negative scale.
     """
@@ -217,7 +217,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     x: a tree of arrays.
     a: a tree of the same structure and shapes; for a = 0 the result is 0.
 
-    Raises ValueError where structures or shapes differ, and names the path.
+    Raises ValueError if structures or shapes differ, and names the path.
     """
     a, _ = _direction(x, a)
     along = trees.vdot(a, _wide_map(upcast, x))
@@ -231,9 +231,9 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
 
     x: a tree of arrays.
     a: a tree of the same structure and shapes; for a = 0 the result is x.
-    b: a number.
+    b: a scalar.
 
-    Raises ValueError where structures or shapes differ, and names the path.
+    Raises ValueError if structures or shapes differ, and names the path.
     """
     a, b = _direction(x, a, b)
     beyond = trees.vdot(a, _wide_map(upcast, x)) - b
@@ -247,9 +247,9 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
 
     x: a tree of arrays.
     a: a tree of the same structure and shapes; for a = 0 the result is x.
-    b: a number.  For complex trees it bounds the real part of the inner product.
+    b: a scalar.  For complex trees it bounds the real part of the inner product.
 
-    Raises ValueError where structures or shapes differ, and names the path.
+    Raises ValueError if structures or shapes differ, and names the path.
     """
     a, b = _direction(x, a, b)
     beyond = jnp.real(trees.vdot(a, _wide_map(upcast, x))) - b
@@ -257,7 +257,7 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
 
 
 def _map(f: Callable, tree: Any, *others: Any) -> Any:
-    """`f` of the leaves, in float32 or wider, rounded once to the first one's dtype."""
+    """`f` of the leaves in float32 or wider, rounded once to the first leaf's dtype."""
 
     def leaf(x, *xs):
         if not is_numeric(x):
@@ -271,12 +271,12 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
 
 
 def _wide_map(f: Callable, tree: Any) -> Any:
-    """`f` of each leaf in float32 or wider; nothing is rounded."""
+    """`f` of each leaf in float32 or wider, without rounding."""
     return jax.tree.map(lambda x: f(upcast(x)) if is_numeric(x) else None, tree)
 
 
 def _product(number, a, x):
-    """number a, in the dtype of `x`, whose imaginary part is 0 if that is real."""
+    """number * a in the dtype of `x`; drops the imaginary part if that is real."""
     y = number * a
     return (y if jnp.iscomplexobj(x) else y.real).astype(x.dtype)
 
@@ -286,7 +286,7 @@ def _size(x):
 
 
 def _sign(x):
-    """x / |x|, and 1 for 0, from where all directions are as good."""
+    """x / |x|, or 1 for 0, where all directions are equivalent."""
     is_zero = x == 0
     if not jnp.iscomplexobj(x):
         return jnp.where(is_zero, 1, jnp.sign(x)).astype(x.dtype)
@@ -295,11 +295,11 @@ def _sign(x):
 
 
 def _simplex(tree, scale):
-    """max(x - τ, 0), with the derivative of the last τ."""
+    """max(x - τ, 0), with the derivative of the final τ."""
     if not trees.size(tree):
         return tree
     top = jax.lax.stop_gradient(trees.max(_wide_map(upcast, tree)))
-    shifted = _wide_map(lambda x: x - top, tree)  # as it is, a large number hides a sum
+    shifted = _wide_map(lambda x: x - top, tree)  # sums of large elements lose digits
     above = _support(jax.lax.stop_gradient(shifted), jax.lax.stop_gradient(scale))
     t = _threshold(shifted, above, scale)
 
@@ -311,10 +311,10 @@ def _simplex(tree, scale):
 
 @jax.jit
 def _support(xs, scale):
-    """Where the projection on the simplex is positive, for numbers of at most 0.
+    """Where the projection onto the simplex is positive, for elements of at most 0.
 
-    Michelot's algorithm, from all that can be: each turn lays the threshold so that
-    what was above the last one sums to `scale`, until nothing more is dropped.
+    Michelot's algorithm: start from all candidates; each iteration sets the threshold
+    so that the elements above the last one sum to `scale`, until none is dropped.
     """
 
     def drop(carry):
@@ -331,7 +331,7 @@ def _support(xs, scale):
 
 def _threshold(xs, above, scale):
     kept = jax.tree.map(lambda x, m: jnp.where(m, x, 0), xs, above)
-    # At least one element is kept, the largest, unless there is a NaN.
+    # At least the largest element is kept, unless there is a NaN.
     return (trees.sum(kept) - scale) / jnp.maximum(_count(above), 1)
 
 
@@ -340,9 +340,10 @@ def _count(above):
 
 
 def _shrunk(tree, *numbers):
-    """The tree over its largest element, so that no square of it over- or underflows.
+    """The tree divided by its largest element, so that its squares do not over- or
+    underflow.
 
-    numbers: to be divided by the same; with none, only the tree is returned.
+    numbers: scalars to divide by the same; without any, only the tree is returned.
     """
     sizes = _wide_map(_size, tree)
     most = jnp.asarray(trees.max(sizes) if trees.size(tree) else 1.0)
@@ -352,7 +353,7 @@ def _shrunk(tree, *numbers):
 
 
 def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
-    """a / ‖a‖ and b / ‖a‖; a is 0 where it was, and b then too."""
+    """a / ‖a‖ and b / ‖a‖; both are 0 for a = 0."""
 
     def leaf(x, a, check):
         if x is None or not is_numeric(x):
@@ -361,7 +362,7 @@ def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
         return a
 
     if np.shape(b) != ():
-        raise ValueError(f"`b` has shape {np.shape(b)}, expected a number")
+        raise ValueError(f"`b` has shape {np.shape(b)}, expected a scalar")
     a = map_pairs(leaf, ("x", "a"), x, a)
     a, b = _shrunk(a, upcast(b))
     norm = trees.norm(a)
@@ -372,7 +373,7 @@ def _direction(x: Any, a: Any, b: ArrayLike = 0.0) -> tuple[Any, jax.Array]:
 
 
 def _bound(tree, bound, name, limit):
-    """`limit(x, bound)`, where the bound is a number or a tree."""
+    """`limit(x, bound)` for a bound that is a scalar or a tree."""
     if bound is None or (is_array(bound) and jnp.ndim(bound) == 0):
         bound = jax.tree.map(lambda x: bound, tree)
 
@@ -403,7 +404,7 @@ def _check_scale(scale):
 
 def _radius(scale):
     if np.shape(scale) != ():
-        raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a number")
+        raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a scalar")
     if _is_known(scale):
         _check_scale(scale)
     return upcast(scale)
@@ -414,5 +415,5 @@ def _check_real(tree):
         if jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.complexfloating):
             raise ValueError(
                 f"the leaf at {errors.paths(tree)[i]} is complex, but the projection "
-                "needs an order of its elements"
+                "needs ordered elements"
             )

@@ -1,14 +1,15 @@
-"""Schedules: how a number, such as the learning rate, depends on the step.
+"""Schedules: scalars, such as the learning rate, that depend on the step.
 
-A schedule is a function of the count of steps, a Python number or an array; the value
-has the shape of the count.  In the formulas `t` is the count, `I`, `P` and `E` are the
+A schedule is a function of the step count, a Python scalar or an array; its value has
+the shape of the count.  In the formulas `t` is the count, `I`, `P` and `E` are the
 initial, peak and end value, and `T` is a number of steps; any of them may be traced.
 Float32 values are Optax's bit for bit, with these differences:
 
 1. Arrays of counts and strict dtype promotion work everywhere.
-2. A phase without steps is left out: a warm-up over 0 steps starts at the peak.
-3. Lines end, and stairs change, at the right step, also where compilers divide badly.
-4. What cannot be meant is a ValueError: negative warm-ups, rates and factors, phases
+2. A phase of 0 steps is skipped: a warm-up over 0 steps starts at the peak.
+3. Linear phases end, and staircases change, at the exact step, even where compilers
+   round divisions inaccurately.
+4. Invalid arguments raise a ValueError: negative warm-ups, rates and factors, phases
    out of order, boundaries that do not fit the schedules.
 """
 
@@ -54,7 +55,7 @@ if not TYPE_CHECKING:
 
 @scheduled
 def constant_schedule(value: ArrayLike) -> Schedule:
-    """Keep one value, from step 0 for ever; a single count gets it as it is.
+    """Return the same value at every step; for a scalar count, unchanged.
 
     value: the value.
     """
@@ -74,13 +75,13 @@ def linear_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """Go from one value to another in a line: `polynomial_schedule` with power 1.
+    """Interpolate linearly between two values: `polynomial_schedule` with power 1.
 
     value(t) = I + (E - I) (t - B) / T;  it is I from 0 to B, and E from B + T on
 
     init_value, end_value: `I` and `E`.
     transition_steps: `T`; if it is not positive the value stays at `I`.
-    transition_begin: `B`, the steps before the change starts; negative means 0.
+    transition_begin: `B`, the step at which the change starts; negative means 0.
     """
     steps, begin = transition_steps, transition_begin
     return polynomial_schedule(init_value, end_value, 1, steps, begin)
@@ -94,7 +95,7 @@ def polynomial_schedule(
     transition_steps: int,
     transition_begin: int = 0,
 ) -> Schedule:
-    """Go from one value to another along a power of what remains.
+    """Interpolate between two values by a power of the remaining steps.
 
     value(t) = (I - E) (1 - (t - B) / T)^power + E
     it is I from 0 to B, and E from B + T on
@@ -102,7 +103,7 @@ def polynomial_schedule(
     init_value, end_value: `I` and `E`.
     power: positive; above 1 the change is fastest at the beginning.
     transition_steps: `T`; if it is not positive the value stays at `I`.
-    transition_begin: `B`, the steps before the change starts; negative means 0.
+    transition_begin: `B`, the step at which the change starts; negative means 0.
     """
     positive("transition_begin", transition_begin)
     if not positive("transition_steps", transition_steps):
@@ -127,16 +128,16 @@ def exponential_decay(
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> Schedule:
-    """Multiply by a rate every `T` steps, smoothly or in stairs.
+    """Multiply by a rate every `T` steps, continuously or as a staircase.
 
-    value(t) = I rate^((t - B) / T)   for t >= B; in stairs, (t - B) / T rounded down
-    value(0) = I, until B;  there is no last step: it tends to 0 (grows if rate > 1)
+    value(t) = I rate^((t - B) / T)   for t >= B; floor((t - B) / T) if `staircase`
+    value(0) = I, until B;  it tends to 0 (grows if rate > 1)
     with `E`, max(value, E) if rate < 1, and min(value, E) otherwise
 
     init_value, end_value: `I` and `E`.
     transition_steps, transition_begin: `T` and `B`, as in `polynomial_schedule`.
     decay_rate: the rate; if it is 0 the value stays at `I`; ValueError if negative.
-    staircase: whether the value changes every `T` steps only.
+    staircase: whether the value only changes every `T` steps.
     """
     positive("transition_begin", transition_begin)
     decays = positive("decay_rate", decay_rate, "not be negative")
@@ -145,13 +146,13 @@ def exponential_decay(
 
     def schedule(count):
         t, steps = phase(count, transition_begin, transition_steps)
-        # Not the floor of `t / steps`, which may come out just below a whole number.
+        # Not the floor of `t / steps`, which may round to just below an integer.
         exponent = t // steps / 1 if staircase else t / steps
         value = init_value * jnp.power(nonzero(decay_rate), exponent)
         if end_value is None:
             return value
         past = jnp.where(jnp.less(decay_rate, 1), value < end_value, value > end_value)
-        # Again, as the derivative of an overflow would be no number.
+        # Masked again, because the derivative of an overflow would be NaN.
         power = jnp.power(nonzero(decay_rate), jnp.where(past, 0, exponent))
         return jnp.where(past, end_value, init_value * power)
 
@@ -164,12 +165,12 @@ def piecewise_constant_schedule(
 ) -> Schedule:
     """Scale the value at given steps.
 
-    value(t) = I times the scales whose boundary is at most t
+    value(t) = I times all scales with boundary <= t
     value(0) = I;  from the last boundary on, I times all scales
 
     init_value: `I`.
     boundaries_and_scales: `{boundary: scale}`, in any order; ValueError for a scale
-        that is negative, TypeError for a boundary that is no number.
+        that is negative, TypeError for a boundary that is not a number.
     """
     scales = scales_at(boundaries_and_scales)
 
@@ -188,17 +189,17 @@ def piecewise_interpolate_schedule(
     init_value: ArrayLike,
     boundaries_and_scales: dict[int, float] | None = None,
 ) -> Schedule:
-    """Join the values at given steps, by lines or by half waves of a cosine.
+    """Interpolate between values at given steps, linearly or by half-cosines.
 
     v_0 = I at b_0 = 0;  v_i = v_(i-1) scale_i at boundary b_i
     s = (t - b_i) / (b_(i+1) - b_i)   for b_i <= t <= b_(i+1)
     value(t) = v_i + (v_(i+1) - v_i) s   or   v_i + (v_(i+1) - v_i) (1 - cos(pi s)) / 2
     value(0) = I;  from the last boundary on, I times all scales
 
-    interpolate_type: "linear" or "cosine", else ValueError.
+    interpolate_type: "linear" or "cosine"; otherwise ValueError.
     init_value: `I`.
     boundaries_and_scales: `{boundary: scale}`, in any order; ValueError for a scale
-        that is negative, TypeError for a boundary that is no number.
+        that is negative, TypeError for a boundary that is not a number.
     """
     if interpolate_type not in ("linear", "cosine"):
         raise ValueError(
@@ -216,19 +217,19 @@ def cosine_decay_schedule(
     alpha: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
 ) -> Schedule:
-    """Decay along half a wave of a cosine (Loshchilov & Hutter, arXiv:1608.03983).
+    """Decay along a half-cosine (Loshchilov & Hutter, arXiv:1608.03983).
 
     value(t) = I ((1 - alpha) ((1 + cos(pi t / T)) / 2)^exponent + alpha)   for t <= T
-    value(0) = I;  value(T) = alpha I, and ever after
+    value(0) = I;  value(t) = alpha I   for t >= T
 
-    init_value, decay_steps: `I`, and `T`, positive, else ValueError.
-    alpha: the last value as a fraction of `I`.
+    init_value, decay_steps: `I`, and `T`, positive; otherwise ValueError.
+    alpha: the final value as a fraction of `I`.
     exponent: positive; above 1 the decay is faster at the beginning.
     """
     positive("decay_steps", decay_steps, "be positive")
 
     def schedule(count):
-        steps = 1.0 * nonzero(decay_steps)  # it may exceed all integer dtypes
+        steps = 1.0 * nonzero(decay_steps)  # a Python int may exceed all integer dtypes
         wave = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip(count, 0, steps) / steps))
         power = jnp.where(wave > 0, wave, 1) ** exponent
         decayed = jnp.where(wave > 0, power, 0)
@@ -246,14 +247,14 @@ def cosine_onecycle_schedule(
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:
-    """Rise to a peak and fall to almost nothing (Smith & Topin, arXiv:1708.07120).
+    """Rise to a peak and decay to almost 0 (Smith & Topin, arXiv:1708.07120).
 
-    half waves of a cosine from I = P / div_factor at 0 to P at floor(pct_start T),
-    and on to E = I / final_div_factor at T and ever after
+    half-cosines from I = P / div_factor at 0 to P at floor(pct_start T), and on to
+    E = I / final_div_factor at T and later
 
     transition_steps, peak_value: `T`, positive, and `P`.
-    pct_start: the fraction of the steps that rise, from 0 to 1; not a percentage.
-    div_factor, final_div_factor: positive; ValueError for all that is out of range.
+    pct_start: the fraction of rising steps, from 0 to 1; not a percentage.
+    div_factor, final_div_factor: positive; ValueError for arguments out of range.
     """
     steps = corners(transition_steps, [pct_start], div_factor, final_div_factor)
     scales = [div_factor, 1.0 / (div_factor * final_div_factor)]
@@ -270,14 +271,14 @@ def linear_onecycle_schedule(
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:
-    """Rise to a peak, return, and fade out (Smith & Topin, arXiv:1708.07120).
+    """Rise to a peak, return, and anneal (Smith & Topin, arXiv:1708.07120).
 
-    lines from I = P / div_factor at 0 to P at floor(pct_start T), back to I at
-    floor(pct_final T), and on to E = I / final_div_factor at T and ever after
+    linear from I = P / div_factor at 0 to P at floor(pct_start T), back to I at
+    floor(pct_final T), and on to E = I / final_div_factor at T and later
 
     transition_steps, peak_value: `T`, positive, and `P`.
     pct_start, pct_final: fractions of the steps, from 0 to 1, in this order.
-    div_factor, final_div_factor: positive; ValueError for all that is out of range.
+    div_factor, final_div_factor: positive; ValueError for arguments out of range.
     """
     fractions = [pct_start, pct_final]
     steps = corners(transition_steps, fractions, div_factor, final_div_factor)
@@ -289,13 +290,14 @@ def linear_onecycle_schedule(
 def join_schedules(
     schedules: Sequence[Schedule], boundaries: Sequence[int]
 ) -> Schedule:
-    """Follow one schedule after another; each counts from its own boundary.
+    """Run schedules one after another; each counts from its own boundary.
 
     value(t) = schedule_i(t - b_i) for the last i with b_i <= t, where b_0 = 0
-    value(0) = schedule_0(0);  after the last boundary the last schedule goes on
+    value(0) = schedule_0(0);  after the last boundary the last schedule continues
 
-    schedules: functions of the step, else TypeError.
-    boundaries: when each but the first takes over; ValueError if not one less.
+    schedules: functions of the step; otherwise TypeError.
+    boundaries: the step at which each schedule but the first takes over; ValueError
+        unless there is one fewer than schedules.
     """
     schedules = list(schedules)
     starts = [None] if boundaries is None else list(boundaries)
@@ -320,12 +322,12 @@ def join_schedules(
 
 @scheduled
 def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
-    """Restart a warmed-up cosine decay (Loshchilov & Hutter, arXiv:1608.03983).
+    """Cosine decay with warm-up and restarts (Loshchilov & Hutter, arXiv:1608.03983).
 
     value(t) = cycle_i(t - S_i), with S_i the sum of the `decay_steps` before cycle i
-    it is the first initial value at 0, and the last end value after all `decay_steps`
+    it starts at the first initial value, and ends at the last end value
 
-    cosine_kwargs: for each cycle the arguments of `warmup_cosine_decay_schedule`.
+    cosine_kwargs: for each cycle, the arguments of `warmup_cosine_decay_schedule`.
     """
     cycles: list = list(cosine_kwargs)
     schedules = [warmup_cosine_decay_schedule(**cycle) for cycle in cycles]
@@ -337,12 +339,12 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, ArrayLike]]) -> Schedule:
 def warmup_constant_schedule(
     init_value: ArrayLike, peak_value: ArrayLike, warmup_steps: int
 ) -> Schedule:
-    """Rise in a line, then stay.
+    """Warm up linearly, then stay constant.
 
     value(t) = I + (P - I) t / W;  it is I at 0, and P from W on
 
     init_value, peak_value: `I` and `P`.
-    warmup_steps: `W`; for 0 it is `P` from the beginning; ValueError if negative.
+    warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
     """
     return _warm_up(init_value, peak_value, warmup_steps, constant_schedule(peak_value))
 
@@ -357,11 +359,11 @@ def warmup_cosine_decay_schedule(
     end_value: ArrayLike = 0.0,
     exponent: ArrayLike = 1.0,
 ) -> Schedule:
-    """Rise in a line, then decay along half a wave of a cosine.
+    """Warm up linearly, then decay along a half-cosine.
 
     value(t) = I + (P - I) t / W   for t <= W
     value(t) = E + (P - E) ((1 + cos(pi (t - W) / (D - W))) / 2)^exponent   for t <= D
-    value(0) = I;  value(W) = P;  value(D) = E, and ever after (0 if `P` is 0)
+    value(0) = I;  value(W) = P;  value(t) = E   for t >= D (0 if `P` is 0)
 
     init_value, peak_value, end_value: `I`, `P` and `E`.
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
@@ -387,7 +389,7 @@ def warmup_exponential_decay_schedule(
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> Schedule:
-    """Rise in a line, then follow `exponential_decay`.
+    """Warm up linearly, then follow `exponential_decay`.
 
     value(t) = I + (P - I) t / W   for t <= W
     value(t) = P rate^((t - W - B) / T)   for t >= W + B
@@ -395,10 +397,10 @@ def warmup_exponential_decay_schedule(
 
     init_value, peak_value: `I` and `P`.
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
-    transition_steps, transition_begin: `T` and `B`, counted from the end of the rise.
+    transition_steps, transition_begin: `T` and `B`, counted from the end of warm-up.
     decay_rate: the rate; if it is 0 the value stays at `P`; ValueError if negative.
-    staircase: whether the value changes every `T` steps only.
-    end_value: `E`, where the decay stops; nowhere if `None`.
+    staircase: whether the value only changes every `T` steps.
+    end_value: `E`, where the decay stops; no limit if `None`.
     """
     decay = exponential_decay(
         peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value

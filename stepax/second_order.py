@@ -1,13 +1,13 @@
-"""Parts of the second derivative of a loss, and of its Fisher information.
+"""Hessian products, and diagonals of the Hessian and the Fisher information.
 
 Martens, 2020, New Insights and Perspectives on the Natural Gradient Method
-(arXiv:1412.1193), for what they are good for.
+(arXiv:1412.1193), for their uses.
 
-They are deprecated, as in Optax: JAX says the same in a line.
+They are deprecated, as in Optax: each is one line of JAX.
 
-Differences from Optax: the vector may be a tree like the
-parameters; the diagonal of the Hessian is computed one element at a time, in memory
-proportional to the parameters and not to their square.
+Differences from Optax: the vector may be a tree like the parameters; the diagonal of
+the Hessian is computed one element at a time, in memory proportional to the number of
+parameters, not to its square.
 """
 
 from collections.abc import Callable
@@ -38,12 +38,12 @@ Loss = Callable[[Any, Any, Any], jax.Array]
 def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
     """The product of the Hessian of a loss with a vector, H v.
 
-    loss: called as `loss(params, inputs, targets)`; returns a number.
-    v: a tree like `params`, or its elements in one long vector.
-    params: where the Hessian is taken; a tree of real arrays.
-    inputs, targets: for the loss.
+    loss: called as `loss(params, inputs, targets)`; returns a scalar.
+    v: a tree like `params`, or its elements in one vector.
+    params: the point at which to take the Hessian; a tree of real arrays.
+    inputs, targets: passed to the loss.
 
-    Returns a tree like `params`.  Raises ValueError for a `v` that does not fit.
+    Returns a tree like `params`.  Raises ValueError if `v` does not fit.
     """
     deprecations.warn("hvp")
     return _product(loss, v, params, inputs, targets)
@@ -73,11 +73,11 @@ def _tangent(v, params):
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> jax.Array:
     """The diagonal of the Hessian of a loss, H_ii.
 
-    loss: called as `loss(params, inputs, targets)`; returns a number.
-    params: where the Hessian is taken; a tree of real arrays.
-    inputs, targets: for the loss.
+    loss: called as `loss(params, inputs, targets)`; returns a scalar.
+    params: the point at which to take the Hessian; a tree of real arrays.
+    inputs, targets: passed to the loss.
 
-    Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.  Takes
+    Returns a vector, in the order of `jax.flatten_util.ravel_pytree(params)`.  Takes
     one product with the Hessian for each element.
     """
     deprecations.warn("hessian_diag")
@@ -97,11 +97,12 @@ def fisher_diag(
     """The diagonal of the observed Fisher information, |∂ loss / ∂ p_i|².
 
     negative_log_likelihood: called as `loss(params, inputs, targets)`; returns a
-        number.  That of one example: of a mean, the result is the square of the mean.
-    params: where the derivative is taken; a tree of real arrays.
-    inputs, targets: for the loss.
+        scalar.  It should be that of one example: for a mean over examples, the result
+        is the square of the mean gradient.
+    params: the point at which to differentiate; a tree of real arrays.
+    inputs, targets: passed to the loss.
 
-    Returns a vector, ordered as `params` are by `jax.flatten_util.ravel_pytree`.
+    Returns a vector, in the order of `jax.flatten_util.ravel_pytree(params)`.
     """
     deprecations.warn("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)

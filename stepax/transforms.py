@@ -1,4 +1,4 @@
-"""The pieces that optimizers are made of: names only."""
+"""The building blocks of optimizers; this module only lists names."""
 
 import typing as _typing
 

@@ -1,13 +1,13 @@
-"""Arithmetic on trees of arrays, and search in the states of optimizers.
+"""Arithmetic on trees of arrays, and search in optimizer states.
 
-Leaves without numbers, which are float0 arrays and random keys, are passed over.  Three
-things differ from Optax:
+Non-numeric leaves, that is, float0 arrays and random keys, are skipped.  Differences
+from Optax:
 
-1. `norm` and `vdot` are computed and returned in float32 or wider, because the sum of a
-   tree may not exist in a narrow dtype.  They never ravel a leaf, so a sharded one is
-   not gathered.
-2. `norm` has the derivative 0 at 0, and is 0 for an empty tree whatever the order.
-3. Reductions of a whole tree are one call, in a traced program one equation.
+1. `norm` and `vdot` are computed and returned in float32 or wider, because the sum over
+   a tree may overflow in a narrow dtype.  They never ravel a leaf, so that sharded
+   leaves are not gathered.
+2. `norm` has derivative 0 at 0, and is 0 for an empty tree of any order.
+3. The reduction of a whole tree is one call, one equation in a traced program.
 """
 
 import builtins
@@ -67,7 +67,7 @@ if not TYPE_CHECKING:
 
 
 def _map(f: Callable, tree: Any, *others: Any) -> Any:
-    """`f` of corresponding leaves, or the first where one of them has no numbers."""
+    """`f` of corresponding leaves; the first of them if one is not numeric."""
 
     def leaf(*xs):
         return f(*map(as_array, xs)) if all(map(is_numeric, xs)) else xs[0]
@@ -77,36 +77,36 @@ def _map(f: Callable, tree: Any, *others: Any) -> Any:
 
 @explain_misuse
 def add(tree_x: Any, tree_y: Any, *other_trees: Any) -> Any:
-    """x + y + ..., leaf by leaf.
+    """x + y + ..., leafwise.
 
-    tree_x, tree_y, other_trees: trees of one structure.
+    tree_x, tree_y, other_trees: trees of the same structure.
     """
     return _map(lambda *xs: ft.reduce(operator.add, xs), tree_x, tree_y, *other_trees)
 
 
 @explain_misuse
 def sub(tree_x: Any, tree_y: Any) -> Any:
-    """x - y, leaf by leaf.
+    """x - y, leafwise.
 
-    tree_x, tree_y: trees of one structure.
+    tree_x, tree_y: trees of the same structure.
     """
     return _map(operator.sub, tree_x, tree_y)
 
 
 @explain_misuse
 def mul(tree_x: Any, tree_y: Any) -> Any:
-    """x y, leaf by leaf and element by element.
+    """x y, elementwise.
 
-    tree_x, tree_y: trees of one structure.
+    tree_x, tree_y: trees of the same structure.
     """
     return _map(operator.mul, tree_x, tree_y)
 
 
 @explain_misuse
 def div(tree_x: Any, tree_y: Any) -> Any:
-    """x / y, leaf by leaf and element by element.
+    """x / y, elementwise.
 
-    tree_x, tree_y: trees of one structure.
+    tree_x, tree_y: trees of the same structure.
     """
     return _map(operator.truediv, tree_x, tree_y)
 
@@ -115,18 +115,18 @@ def div(tree_x: Any, tree_y: Any) -> Any:
 def scale(scalar: ArrayLike, tree: Any) -> Any:
     """scalar x, for each leaf x.
 
-    scalar: a number; one with a dtype takes part in promotion.
-    tree: its leaves are arrays or numbers.
+    scalar: a scalar; one with a dtype takes part in promotion.
+    tree: a tree of arrays or scalars.
     """
     return _map(lambda x: scalar * x, tree)
 
 
 @explain_misuse
 def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
-    """x + scalar y, leaf by leaf; `None` where `tree_x` is.
+    """x + scalar y, elementwise; `None` where `tree_x` is `None`.
 
-    tree_x, tree_y: x and y, trees of one structure.
-    scalar: a number; one with a dtype takes part in promotion.
+    tree_x, tree_y: x and y, trees of the same structure.
+    scalar: a scalar; one with a dtype takes part in promotion.
     """
     scalar = jnp.asarray(scalar)
 
@@ -142,7 +142,7 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
 def conj(tree: Any) -> Any:
     """The complex conjugate of each leaf.
 
-    tree: its leaves are arrays or numbers.
+    tree: a tree of arrays or scalars.
     """
     return _map(jnp.conj, tree)
 
@@ -151,7 +151,7 @@ def conj(tree: Any) -> Any:
 def real(tree: Any) -> Any:
     """The real part of each leaf.
 
-    tree: its leaves are arrays or numbers.
+    tree: a tree of arrays or scalars.
     """
     return _map(jnp.real, tree)
 
@@ -162,7 +162,7 @@ def clip(
 ) -> Any:
     """min(max(x, min_value), max_value), for each leaf x.
 
-    tree: its leaves are real arrays or numbers.
+    tree: a tree of real arrays or scalars.
     min_value, max_value: the bounds; `None` for no bound.
 
     Raises ValueError for complex leaves, which have no order.
@@ -172,10 +172,10 @@ def clip(
 
 @explain_misuse
 def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
-    """x where the condition holds, y elsewhere, leaf by leaf.
+    """x where the condition holds, y elsewhere, leafwise.
 
-    condition: a boolean, or an array of them that broadcasts with every leaf.
-    tree_x, tree_y: x and y, trees of one structure.
+    condition: a boolean, or a boolean array that broadcasts with every leaf.
+    tree_x, tree_y: x and y, trees of the same structure.
     """
     return _map(lambda x, y: jnp.where(condition, x, y), tree_x, tree_y)
 
@@ -184,7 +184,7 @@ def where(condition: ArrayLike, tree_x: Any, tree_y: Any) -> Any:
 def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
     """Repeat each leaf along new leading axes.
 
-    tree: its leaves are arrays or numbers.
+    tree: a tree of arrays or scalars.
     shape: the lengths of the new axes.
     """
     return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
@@ -192,31 +192,31 @@ def batch_shape(tree: Any, shape: tuple[int, ...] = ()) -> Any:
 
 @explain_misuse
 def full_like(tree: Any, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> Any:
-    """A tree of one value, in the shapes of `tree`.
+    """A tree shaped like `tree` and filled with one value.
 
     tree: gives the structure and the shapes.
     fill_value: the value.
-    dtype: of the result; `None` keeps that of each leaf.
+    dtype: dtype of the result; `None` keeps that of each leaf.
     """
     return _like(ft.partial(jnp.full_like, fill_value=fill_value), tree, dtype)
 
 
 @explain_misuse
 def zeros_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
-    """A tree of zeros, in the shapes of `tree`.
+    """A tree of zeros, shaped like `tree`.
 
     tree: gives the structure and the shapes.
-    dtype: of the result; `None` keeps that of each leaf.
+    dtype: dtype of the result; `None` keeps that of each leaf.
     """
     return _like(jnp.zeros_like, tree, dtype)
 
 
 @explain_misuse
 def ones_like(tree: Any, dtype: DTypeLike | None = None) -> Any:
-    """A tree of ones, in the shapes of `tree`.
+    """A tree of ones, shaped like `tree`.
 
     tree: gives the structure and the shapes.
-    dtype: of the result; `None` keeps that of each leaf.
+    dtype: dtype of the result; `None` keeps that of each leaf.
     """
     return _like(jnp.ones_like, tree, dtype)
 
@@ -230,20 +230,20 @@ def _like(make, tree, dtype):
 
 @explain_misuse
 def cast(tree: Any, dtype: DTypeLike | None) -> Any:
-    """Each leaf in another dtype.
+    """Cast each leaf to another dtype.
 
-    tree: its leaves are arrays or numbers.
-    dtype: of the result; `None` keeps that of each leaf.
+    tree: a tree of arrays or scalars.
+    dtype: dtype of the result; `None` keeps that of each leaf.
     """
     return tree if dtype is None else _map(ft.partial(_cast, dtype=dtype), tree)
 
 
 @explain_misuse
 def cast_like(tree: Any, other_tree: Any) -> Any:
-    """Each leaf in the dtype of the corresponding leaf of another tree.
+    """Cast each leaf to the dtype of the corresponding leaf of another tree.
 
-    tree: its leaves are arrays or numbers.
-    other_tree: a tree of the same structure; where it has no dtype, that is kept.
+    tree: a tree of arrays or scalars.
+    other_tree: a tree of the same structure; leaves without a dtype there are kept.
     """
 
     def leaf(x, y):
@@ -260,14 +260,14 @@ def _cast(x, dtype):
 
 @explain_misuse
 def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
-    """The dtype of the leaves; the default one of floats for an empty tree.
+    """The dtype of the leaves; the default float dtype for an empty tree.
 
-    tree: its leaves are arrays or numbers.
-    mixed_dtype_handler: what to do with leaves of several dtypes.  `None` raises,
-        "promote" gives the one that JAX promotes all to, "highest" and "lowest" the
-        ones among them to which, and from which, all others can be promoted.
+    tree: a tree of arrays or scalars.
+    mixed_dtype_handler: how to handle several dtypes.  `None` raises an error,
+        "promote" gives the dtype that JAX promotes all to, "highest" and "lowest" give
+        the one among them to which, or from which, all others can be promoted.
 
-    Raises ValueError for several dtypes that cannot be handled, and names a path.
+    Raises ValueError for dtypes that cannot be handled, and names a path.
     """
     handlers = {"promote": jnp.promote_types, "highest": _higher, "lowest": _lower}
     if mixed_dtype_handler not in (None, *handlers):
@@ -313,9 +313,9 @@ def _lower(a, b):
 
 @explain_misuse
 def size(tree: Any) -> int:
-    """The number of elements of all leaves together.
+    """The total number of elements of all leaves.
 
-    tree: its leaves are arrays or numbers.
+    tree: a tree of arrays or scalars.
     """
     leaves = jax.tree.leaves(tree)
     return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
@@ -331,7 +331,7 @@ def allclose(
 ) -> jax.Array | bool:
     """Whether |x - y| <= atol + rtol |y| for all elements of all leaves.
 
-    a, b: the trees of x and of y, of one structure.
+    a, b: the trees of x and y, of the same structure.
     rtol, atol: relative and absolute tolerance, >= 0.
     equal_nan: whether NaN equals NaN.
     """
@@ -350,7 +350,7 @@ def allclose(
 def global_norm(updates: Any) -> jax.Array:
     """The Euclidean norm of a tree; deprecated name of `norm`.
 
-    updates: a tree of arrays or numbers.
+    updates: a tree of arrays or scalars.
     """
     deprecations.warn("global_norm")
     return norm(updates)
@@ -374,13 +374,13 @@ def random_like(
     sampler: Callable = jax.random.normal,
     dtype: DTypeLike | None = None,
 ) -> Any:
-    """A tree of random numbers, in the shapes of `target_tree`.
+    """A tree of random arrays, shaped like `target_tree`.
 
-    rng_key: split into one key for each leaf.
+    rng_key: the key, which is split into one key for each leaf.
     target_tree: gives the structure and the shapes.
     sampler: called as `sampler(key, shape, dtype)`, and with the keyword `out_sharding`
         if it has one.
-    dtype: of the result; `None` keeps that of each leaf.
+    dtype: dtype of the result; `None` keeps that of each leaf.
     """
     is_placed = "out_sharding" in inspect.signature(sampler).parameters
 
@@ -397,9 +397,9 @@ def random_like(
 
 @explain_misuse
 def unwrap_random_key_data(input_tree: Any) -> Any:
-    """The tree with the data of random keys, as integers, in place of the keys.
+    """Replace random keys in a tree by their integer data.
 
-    input_tree: a tree, in which anything else stays as it is.
+    input_tree: a tree; other leaves are unchanged.
     """
 
     def leaf(x):

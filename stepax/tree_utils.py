@@ -1,4 +1,4 @@
-"""The functions of `stepax.tree` under their longer names."""
+"""The functions of `stepax.tree` under their long Optax names."""
 
 import functools as ft
 from typing import TYPE_CHECKING

@@ -226,10 +226,10 @@ WRONG = {
     "`argnums` has 2, but the call has 2 positional": lambda: ours.microbatch(
         two, 2, 2
     )(X, X),
-    "`argnames` has 'c', but the call has no such keyword": lambda: ours.microbatch(
+    "`argnames` has 'c', but the call passes no such argument": lambda: ours.microbatch(
         two, 0, 2, argnames="c"
     )(X, X),
-    "`argnames` has 'b', but the call has no such keyword": lambda: ours.microbatch(
+    "`argnames` has 'b', but the call passes no such argument": lambda: ours.microbatch(
         lambda *both: two(*both), 0, 2, argnames="b"
     )(X, X),
     "`in_axes` has 'c', which is in neither": lambda: ours.microbatch(
