@@ -31,7 +31,7 @@ def run(library, jobs, more):
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", ROWS, "-q", "-n", jobs]
         command += ["--junitxml", report, "-W", "ignore", *more]
-        own = {"STEPAX_REPORTS_ON": library}
+        own = {"STEPAX_REPORTS_ON": library, "STEPAX_TESTS": "all"}
         print(f"running the tests on {library}", flush=True)
         subprocess.run(
             list(map(str, command)),

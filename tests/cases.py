@@ -4,6 +4,7 @@ A factory is built from its row in the registry.  Arguments that have no default
 looked up by name in `ARGUMENTS`; a new name is added there, and nowhere else.
 """
 
+import functools as ft
 import inspect
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ import stepax
 import stepax.contrib
 from stepax._engine.base.protocol import transformation
 from stepax._engine.factories.registry import ROWS, Row
+from stepax._engine.step.plan import parts
+from stepax._engine.step.rule import Rule
 
 
 def ndim(p: Any) -> int:
@@ -110,21 +113,42 @@ def on_fast_parameters(tx: Any) -> Any:
     return alone
 
 
+# Measures return no updates, and aggregates take gradients of each example.
+OTHERS = "measure", "aggregate"
+
+
 def rows(takes: str | None = None, **traits: Any) -> list:
     """Rows with these traits, as parameters of a test.
-
-    Measures return no updates, and aggregates take gradients of each example.
 
     takes: the name of a parameter that the factory must have.
     """
     chosen = [
         row
         for row in ROWS.values()
-        if row.kind not in ("measure", "aggregate")
+        if row.kind not in OTHERS
         and all(getattr(row, k) == v for k, v in traits.items())
         and (takes is None or takes in inspect.signature(row.factory).parameters)
     ]
     return [pytest.param(row, id=row.name) for row in chosen]
+
+
+# What a rule may use of the engine.
+USES = ("slots", "scalars", "leaf_stat", "global_stat", "batched", "elementwise")
+
+
+@ft.cache
+def traits(name: str) -> Any:
+    """What a factory uses of the engine: those that are alike run the same code in it.
+
+    For one that is not made of rules alone, which runs code of its own, its name.
+    """
+    row = ROWS[name]
+    node = None if row.kind in OTHERS else make(row).node
+    rules = [] if node is None else list(parts(node))
+    if not all(isinstance(x, Rule) for x in rules) or not rules:
+        return name
+    uses = lambda rule: frozenset(x for x in USES if getattr(rule, x))
+    return frozenset(map(uses, rules))
 
 
 class Pair(NamedTuple):

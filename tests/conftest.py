@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 from flags import flags
 
@@ -22,34 +23,77 @@ def pytest_collection_modifyitems(config, items):
     """Take those cases that `STEPAX_TESTS` says; all that are asked for by name."""
     if any("[" in x for x in config.args):
         return
-    chosen = {"all": list, "quick": two_of_each}.get(os.environ.get("STEPAX_TESTS", ""))
+    chosen = {"all": list, "quick": one_of_each}.get(os.environ.get("STEPAX_TESTS", ""))
     kept = (chosen or thinned)(items)
     ids = set(map(id, kept))
     config.hook.pytest_deselected(items=[x for x in items if id(x) not in ids])
     items[:] = kept
 
 
-def thinned(items):
-    """Of the cases (i, j) of a large product those whose sum is a multiple of n.
-
-    Each row of the one table still meets an n-th of the other.
-    """
-    place = lambda item: sum(item.callspec.indices.values())
-    marks = ((item, item.get_closest_marker("thinned")) for item in items)
-    return [item for item, mark in marks if not mark or place(item) % mark.args[0] == 0]
-
-
-def two_of_each(items):
-    """The first and the middle case of each function that is not slow."""
-    functions = {}
+def functions(items):
+    """The cases of each test function."""
+    found = {}
     for item in items:
-        if not item.get_closest_marker("slow"):
-            functions.setdefault((item.path, item.originalname), []).append(item)
-    pairs = ({0, len(cases) // 2} for cases in functions.values())
+        found.setdefault((item.path, item.originalname), []).append(item)
+    return found.values()
+
+
+def thinned(items):
+    """Of the functions that are marked so a part of the cases, of the others all."""
+    kept = set()
+    for cases in functions(items):
+        if cases[0].get_closest_marker("nightly"):
+            continue
+        mark = cases[0].get_closest_marker("thinned")
+        kept.update(part_of(cases, *mark.args) if mark else cases)
+    return [item for item in items if item in kept]
+
+
+def part_of(cases, n=1):
+    """One factory for each set of traits, and every n-th case of the remaining product.
+
+    Those cases (i, j) of a product are kept whose sum is a multiple of n, so that each
+    row of the one table still meets an n-th of the other.  Which factory stands for its
+    traits, and where counting starts, differs from function to function.
+    """
+    tables = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
+    groups = {}
+    for case in cases:
+        key = tuple(_alike(case.callspec.params, names) for names in tables)
+        groups.setdefault(key, []).append(case)
+    columns = (dict.fromkeys(rows) for rows in zip(*groups, strict=True))
+    places = [{x: i for i, x in enumerate(rows)} for rows in columns]
+    turn = crc32(cases[0].originalname.encode())
+    found = []
+    for key, alike in groups.items():
+        place = turn + sum(rows[x] for rows, x in zip(places, key, strict=True))
+        if place % n == 0:
+            found.append(alike[place // n % len(alike)])
+    return found
+
+
+def _names(mark):
+    names = mark.args[0]
+    return [x.strip() for x in names.split(",")] if isinstance(names, str) else names
+
+
+def _alike(params, names):
+    """What counts of a row of a table: of a factory its traits."""
+    from cases import traits  # after the environment is set
+
+    one = lambda x: x if isinstance(x, str) else id(x)
+    return tuple(
+        traits(params[k].name) if k == "row" else one(params[k]) for k in names
+    )
+
+
+def one_of_each(items):
+    """The middle case of each function that is neither slow nor nightly."""
+    is_left_out = lambda item: any(map(item.get_closest_marker, ("slow", "nightly")))
     return [
-        cases[i]
-        for cases, pair in zip(functions.values(), pairs, strict=True)
-        for i in sorted(pair)
+        cases[len(cases) // 2]
+        for cases in functions(items)
+        if not is_left_out(cases[0])
     ]
 
 

@@ -122,6 +122,7 @@ def test_every_kind_is_optimized(tx):
 STRANGE = ["reference", "hijax Param", "__jax_array__, shape"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_every_wrapper_takes_every_kind(name):
     plain = {k: jnp.asarray(X) for k in STRANGE} | {"b": jnp.ones(3)}

@@ -52,6 +52,7 @@ GUARDED = {
 guarded = pytest.mark.parametrize("inner", GUARDED.values(), ids=GUARDED)
 
 
+@pytest.mark.thinned(3)
 @everyhow
 @guarded
 @pytest.mark.parametrize("at", [0, K - 1])

@@ -190,6 +190,7 @@ def run_twice(tx, lib, dtype):
     return built.kinds, carry
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", CASES)
 def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

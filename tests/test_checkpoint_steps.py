@@ -87,6 +87,7 @@ def test_a_step_that_is_not_whole_is_skipped_and_named(name, folder):
         restore(folder, TX, PARAMS, step=2)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("step", [2, 3])
 @pytest.mark.parametrize("name", HOLLOW)
 def test_saving_goes_on_after_a_broken_step(name, step, folder):

@@ -186,6 +186,7 @@ WEAK = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", WEAK)
 @pytest.mark.parametrize("place", ["alone", AxisType.Auto, AxisType.Explicit], ids=str)
 def test_weak_types_are_restored_weak(name, place, tmp_path):
@@ -208,6 +209,7 @@ def test_weak_types_are_restored_weak(name, place, tmp_path):
         assert found.params["a"].sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 @pytest.mark.parametrize("shape", [0, (0, 3), (2, 0), (), 3], ids=str)
 def test_keys_of_every_shape_are_restored(impl, shape, tmp_path):

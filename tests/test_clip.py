@@ -62,6 +62,7 @@ def assert_within(found, wanted, ulps):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(name, dtype):
@@ -89,6 +90,7 @@ def test_equals_optax_for_complex_gradients(name):
         np.testing.assert_array_max_ulp(x.imag, y.imag, maxulp=TWO_ULPS)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("bound", [0.0, 1.0])
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -273,6 +275,7 @@ EXAMPLES = {
 close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("bound", [0.0, 1.25, jnp.inf])
 @pytest.mark.parametrize("tree", EXAMPLES)
 @pytest.mark.parametrize("how", ["global", "uniform", "by size"])

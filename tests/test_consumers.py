@@ -281,6 +281,7 @@ LABELS = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("factory", [stepax.multi_transform, stepax.partition])
 def test_labels_for_brax_parameters_in_every_spelling(factory, labels, ppo_params):

@@ -81,6 +81,7 @@ def read_all(terminal):
             return told.decode()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", training.CHOICES)
 def test_every_offered_optimizer_learns_to_read_digits(name, data):
     """AdamW must reach 97 %, the others 95 %: 11 and 18 of 360 held-out digits wrong.

@@ -81,6 +81,7 @@ def test_takes_any_tree(row, tree):
         assert jnp.isfinite(x).all()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_init_is_pure_and_looks_at_shapes_alone(row):
     p = TREES["dict"]()
@@ -96,6 +97,7 @@ def test_init_is_pure_and_looks_at_shapes_alone(row):
     assert types(tx.init(jax.tree.map(jnp.zeros_like, p))) == types(state)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_jitted_equals_not_jitted(row):
     p = TREES["dict"]()
@@ -114,6 +116,7 @@ def test_jitted_equals_not_jitted(row):
     assert types(eager) == types(state)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_vmap_runs_each_on_its_own(row):
     p = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), TREES["dict"]())
@@ -134,6 +137,7 @@ def test_vmap_runs_each_on_its_own(row):
         jax.tree.map(close, jax.tree.map(take, both), alone)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_can_be_differentiated(row):
     p = TREES["dict"]()
@@ -148,6 +152,7 @@ def test_can_be_differentiated(row):
         assert jnp.isfinite(x).all()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_parameters_and_fresh_state_can_be_donated(row):
     p = TREES["dict"]()
@@ -168,6 +173,7 @@ def test_parameters_and_fresh_state_can_be_donated(row):
     assert all(x.is_deleted() for x in jax.tree.leaves(p))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_nothing_leaks_from_a_trace(row):
     p = TREES["dict"]()
@@ -186,6 +192,7 @@ def test_what_leaks_from_a_trace_is_seen():
         jax.eval_shape(lambda g: tx.update(g, stepax.EmptyState()), jnp.ones(3))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_state_is_sharded_like_the_parameters(row):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -204,6 +211,7 @@ def test_state_is_sharded_like_the_parameters(row):
 EXTREMES = {"zero": 0.0, "tiny": 1e-7, "huge": 6e4}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_extreme_gradients_give_finite_updates(row, dtype):
@@ -218,6 +226,7 @@ def test_extreme_gradients_give_finite_updates(row, dtype):
             assert jnp.isfinite(x).all(), size
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_gradients_of_integers_pass(row):
     p = {"w": jnp.ones(3), "n": jnp.arange(2), "flag": jnp.array(True)}
@@ -250,6 +259,7 @@ def test_equal_recipes_make_equal_transformations(row):
         assert pickle.loads(pickle.dumps(tx)) == tx
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_mask_keeps_other_leaves_out(row):
     p = TREES["dict"]()

@@ -118,7 +118,7 @@ def test_the_guide_takes_less_than_ten_minutes_to_read():
     assert len(text.split()) < 2000  # of 200 words a minute, code and all
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("the tests of Brax in test_consumers.py")
 def test_brax_learns_with_a_frozen_value_network():
     before, after, kept, learning = check("brax_ppo")
     # An untrained policy balances for 10 to 40 of 100 steps; with three seeds and two

@@ -37,11 +37,13 @@ def check(program):
     assert not found, "\n".join([*found, "", program.script()])
 
 
+@pytest.mark.thinned(3)
 @parts
 def test_programs_do_what_they_do_in_optax(part):
     fuzz(check, part, program=programs())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda d: d.reason)
 def test_documented_differences_are_there(difference):
     program = difference.example

@@ -106,6 +106,7 @@ def minimum_of_cubic(low, high):
         return a - ga / (q + np.sqrt(q * q - 3 * p * ga))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", LINES)
 def test_trials_are_those_of_the_book(name, x64):
     f, seen = LINES[name], []

@@ -263,6 +263,7 @@ def ctc(x, labels, pads=None):
     return losses.ctc_loss(x[None], jnp.zeros((1, len(x))), y, pads)[0]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("labels", [(), (1,), (1, 2), (2, 2), (1, 2, 1)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_ctc_counts_every_alignment(labels, masked):

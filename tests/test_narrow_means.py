@@ -47,6 +47,7 @@ def warned(tx, params):
     return {text.split("`")[1].split("/")[-1] for text in texts}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_every_narrow_mean_is_warned_of_and_no_other(row):
     tx = make(row)
@@ -133,6 +134,7 @@ def squares(tx):
                 yield jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_whatever_holds_squares_is_known_to_stand_still(row):
     tx = stepax.with_extra_args_support(make(row))

@@ -54,6 +54,7 @@ COMPARED = [
 ]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", COMPARED)

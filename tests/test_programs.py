@@ -43,6 +43,7 @@ def steps(tx, n: int = 2) -> list:
 ROWS = [q for q in rows() if others(q.values[0], 1)]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", ROWS)
 def test_other_numbers_compile_nothing(row, monkeypatch):
     for n in (0, 1):

@@ -84,6 +84,7 @@ def test_equal_schedules_make_equal_things(name, use):
         assert again == one and hash(again) == hash(one) and repr(again) == repr(one)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_is_a_function_as_in_optax(name):
     ours, theirs = (SCHEDULES[name](o, 0.1) for o in (stepax, optax))
@@ -308,6 +309,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimistix_traces_once_for_all_numbers(name):
     found, wanted = (solutions(o, OPTIMIZERS[name]) for o in (stepax, optax))

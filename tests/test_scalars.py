@@ -141,6 +141,7 @@ def is_used(row, name) -> bool:
     return bool(seen)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("row", "name"), SCHEDULES)
 def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
     if row.kind == "aggregate" or not is_used(row, name):
@@ -183,6 +184,7 @@ INJECTED = [
 ]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("row", "name"), INJECTED)
 def test_what_is_written_to_the_state_is_looked_at(row, name):
     tx = stepax.inject_hyperparams(row.factory)(**_needed(row, name))

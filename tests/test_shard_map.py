@@ -91,11 +91,13 @@ def _compare(make, axis_name, spec, is_checked=True, only=()):
 HOW = [(NAME, ROWS), (ROWS, ROWS), (COLUMNS, COLUMNS)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("make", "how"), list(it.product(MAKE, HOW)), ids=str)
 def test_a_part_steps_as_the_whole_does(make, how):
     _compare(MAKE[make], *how)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("make", MAKE)
 def test_without_the_name_a_part_is_taken_for_the_whole(make):
     """If that were not so, the test above could not fail."""

@@ -27,6 +27,7 @@ def cast(tree, dtype):
     return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_the_dtypes_of_any_optimizer_are_kept(row, dtype):

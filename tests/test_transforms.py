@@ -52,6 +52,7 @@ def both(entry):
     return getattr(module, name)(**kwargs), getattr(optax, name)(**kwargs)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("entry", TABLE)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(entry, dtype):
@@ -76,6 +77,7 @@ def test_equals_optax_for_200_steps(entry, dtype):
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("entry", "dtype"),
     [

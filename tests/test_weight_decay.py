@@ -112,6 +112,7 @@ def test_every_optimizer_takes_decay_or_says_why_not():
         assert all(takes(row, x) for x in names) == (name not in WITHOUT), name
 
 
+@pytest.mark.thinned
 @those()
 def test_weights_decay_where_the_mask_says(row):
     p = parameters()

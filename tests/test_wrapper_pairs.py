@@ -80,7 +80,7 @@ flax.serialization.register_serialization_state(
 )
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
 def test_every_wrapper_works_in_every_other(outer, inner):
@@ -92,12 +92,20 @@ def test_every_wrapper_works_in_every_other(outer, inner):
     )
 
 
-@hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
-@hypothesis.given(
+triples = hypothesis.given(
     st.lists(st.sampled_from(list(WRAPPERS)), min_size=3, max_size=3),
     st.sampled_from(list(FAMILIES)),
 )
-def test_three_wrappers_work_in_each_other(wrappers, family):
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("part", range(4))
+def test_three_wrappers_work_in_each_other(part):
+    some = hypothesis.settings(max_examples=10, deadline=None, database=None)
+    hypothesis.seed(part)(some(triples(check_saved)))()
+
+
+def check_saved(wrappers, family):
     first, state = check(wrappers, family)
     with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as saver:
         saver.save(Path(folder, "state"), state)

@@ -1,7 +1,7 @@
 """How many random examples are tried, and which.
 
-`make test` tries 300 of each kind, the same ones each time; `make fuzz` sets the
-variables, and tries thousands of others.
+`make test` tries 100 programs and `make test-all` 300, the same ones each time;
+`make fuzz` sets the variables, and tries thousands of others.
 """
 
 import functools as ft

@@ -44,6 +44,7 @@ def steps_of(inner, k, **more):
     return optax.MultiSteps(inner, k, **more)
 
 
+@pytest.mark.thinned
 @row("MultiSteps: NaN", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_bad_batch_costs_one_window_and_training_goes_on(row):
@@ -133,6 +134,7 @@ def test_the_value_of_the_loss_reaches_the_inner_optimizer(in_chain):
     assert float(optax.tree.get(state, "scale")) < 1.0
 
 
+@pytest.mark.thinned
 @row("Equinox models handed over unfiltered", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_whole_module_may_be_handed_over(row):

@@ -29,6 +29,7 @@ def shapes(tree):
 KINDS = ("gradient", "parameter", "state")
 
 
+@pytest.mark.thinned
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("wrong", KINDS)
 @pytest.mark.parametrize("row", cases.rows())

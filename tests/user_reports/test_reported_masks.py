@@ -175,6 +175,7 @@ FREEZERS = {
 }
 
 
+@pytest.mark.thinned
 @row("freezing and parameter groups", optax="passes")
 @pytest.mark.parametrize("freezer", ["selective_transform", "partition"])
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))

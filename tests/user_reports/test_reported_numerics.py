@@ -53,6 +53,7 @@ def all_finite(tree):
 SIZES = {"float16": [0.0, 1e-4, 1e4], "bfloat16": [0.0, 1e-30, 1e15]}
 
 
+@pytest.mark.thinned
 @row("float16 zero/tiny gradients", optax="fails")
 @pytest.mark.parametrize("dtype", SIZES)
 @every_optimizer
@@ -214,6 +215,7 @@ def test_gradients_are_let_through_until_one_is_finite():
     ]
 
 
+@pytest.mark.thinned
 @row("meta-learning", optax="fails")
 @every_optimizer
 def test_a_derivative_through_two_steps_from_zero_is_a_number(row):

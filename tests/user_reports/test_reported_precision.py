@@ -56,6 +56,7 @@ def close(x, y, **tolerance):
 # --- averages ------------------------------------------------------------------------
 
 
+@pytest.mark.thinned
 @row("EMA / SWA of parameters", optax="fails")
 @optimizers
 def test_any_optimizer_keeps_the_average_of_its_parameters(row):
@@ -88,6 +89,7 @@ def test_an_average_is_debiased_and_can_start_late():
 # --- masters and dtypes of states ----------------------------------------------------
 
 
+@pytest.mark.thinned
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @optimizers
 def test_parameters_follow_masters_with_any_optimizer(row):
@@ -170,6 +172,7 @@ def test_spikes_that_keep_coming_are_let_through():
     assert moved == [True, False, False, True, True]
 
 
+@pytest.mark.thinned
 @row("skip steps on spikes, loss scaling", optax="fails")
 @optimizers
 def test_the_loss_scale_falls_and_grows_around_any_optimizer(row):

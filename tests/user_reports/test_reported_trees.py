@@ -31,6 +31,7 @@ def check(tx, p, times=2):
             assert jnp.shape(x) == jnp.shape(y) and jnp.isfinite(x).all()
 
 
+@pytest.mark.thinned
 @row("sm3 and scalars, odd shapes", optax="fails")
 @pytest.mark.parametrize("tree", ["0-d", "zero size", "FrozenDict"])
 @every_optimizer
@@ -55,6 +56,7 @@ def slope(tx, p, g):
     return total
 
 
+@pytest.mark.thinned
 @row("complex parameters", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):
@@ -70,6 +72,7 @@ def shards():
     return jax.sharding.NamedSharding(mesh, spec)
 
 
+@pytest.mark.thinned
 @row("sharding, abstract init", optax="fails")
 @every_optimizer
 def test_a_state_is_sharded_as_its_parameters_and_made_of_shapes(row):
