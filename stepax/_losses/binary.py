@@ -1,10 +1,10 @@
-"""Cross-entropy of sigmoids, and the focal loss.
+"""Binary cross-entropy of sigmoids, and the focal loss.
 
 Lin et al., 2017, Focal Loss for Dense Object Detection (arXiv:1708.02002), equation 5,
-for `sigmoid_focal_loss`; labels between 0 and 1 mix its two cases.
+for `sigmoid_focal_loss`; labels between 0 and 1 interpolate between its two cases.
 
-Difference from Optax: loss and derivatives are finite, or infinite as they should be,
-for every logit, those of ±inf and 3e38 among them.
+Difference from Optax: loss and derivatives are correct for every logit, including ±inf
+and 3e38, and never NaN.
 """
 
 import functools as ft
@@ -21,15 +21,15 @@ from .inputs import fit, floats
 
 @explain_misuse
 def sigmoid_binary_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
-    """Cross-entropy of each element between a sigmoid and a probability.
+    """Elementwise cross-entropy between a sigmoid and a probability.
 
         -y log σ(x) - (1 - y) log σ(-x)
 
-    logits: x.
+    logits: the logits x.
     labels: y, in [0, 1]; broadcast to the shape of the logits.
 
     Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
-    point, ValueError where shapes do not fit.
+    point, ValueError if shapes do not fit.
     """
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y})
@@ -44,19 +44,19 @@ def sigmoid_focal_loss(
     alpha: ArrayLike | None = None,
     gamma: ArrayLike = 2.0,
 ) -> jax.Array:
-    """Cross-entropy of each element that counts the hard ones more.
+    """Elementwise cross-entropy with more weight on hard examples.
 
         q = y σ(-x) + (1 - y) σ(x)
         (alpha y + (1 - alpha) (1 - y)) q^gamma (-y log σ(x) - (1 - y) log σ(-x))
 
-    logits: x.
+    logits: the logits x.
     labels: y, in [0, 1]; broadcast to the shape of the logits.
-    alpha: weight of the label 1, in [0, 1], when that of 0 is 1 - alpha; `None` for
+    alpha: weight of label 1, in [0, 1]; that of label 0 is 1 - alpha; `None` for
         weights of 1.
-    gamma: how much less the easy ones count, at least 0; 0 for cross-entropy.
+    gamma: how much easy examples are down-weighted, at least 0; 0 is cross-entropy.
 
     Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
-    point, ValueError where shapes do not fit.
+    point, ValueError if shapes do not fit.
     """
     given = {"alpha": alpha, "gamma": gamma}
     own = {"alpha": ranges.UP_TO_1, "gamma": ranges.AT_LEAST_0}
@@ -94,36 +94,36 @@ def _weighted(weight, loss):
 @_weighted.defjvp
 def _(primals, tangents):
     (weight, loss), (d_weight, d_loss) = primals, tangents
-    # Where the loss is larger, the weight is constant, and inf · 0 must be 0.
+    # Where the loss is larger, the weight is constant, and inf * 0 must be 0.
     return weight * loss, weight * d_loss + d_weight * jnp.minimum(loss, 1e6)
 
 
 def _finite(x):
-    """x, of which a product with 0 is 0."""
+    """x made finite, so that its product with 0 is 0."""
     info = jnp.finfo(x.dtype)
     return jnp.clip(x, info.min, info.max)
 
 
 def _whole(gamma):
-    """A Python integer where it can be, of which the power is cheaper; else `None`."""
+    """`gamma` as a Python int, whose power is cheaper, or `None` if it is not one."""
     is_known = isinstance(gamma, float | int)
     return int(gamma) if is_known and float(gamma).is_integer() else None
 
 
 def _missed(x, y):
-    """q, the probability of being wrong; where it is smaller all losses are 0."""
+    """q, the probability of being wrong, clipped where all losses are 0."""
     q = y * jax.nn.sigmoid(-x) + (1 - y) * jax.nn.sigmoid(x)
     return jnp.maximum(q, jnp.finfo(x.dtype).tiny)
 
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power(whole, x, y, gamma):
-    """q^gamma, of which all derivatives are products with itself."""
+    """q^gamma, whose derivatives are all products with itself."""
     return _missed(x, y) ** (gamma if whole is None else whole)
 
 
 def _is_0(tangent):
-    """Whether what is differentiated does not depend on it, as mostly on labels."""
+    """Whether the tangent is a symbolic zero, as it usually is for labels."""
     return isinstance(tangent, SymbolicZero)
 
 
@@ -155,7 +155,7 @@ def _d_log_missed(x, y, dx, dy):
 
 @jax.custom_jvp
 def _slope_in_x(x, y):
-    """Of log q: (1 - 2 y) σ(x) σ(-x) / q, without a quotient of two zeros."""
+    """∂ log q / ∂x: (1 - 2 y) σ(x) σ(-x) / q, without 0 / 0."""
     return (1 - 2 * y) * _spread(x, y)
 
 
@@ -170,7 +170,7 @@ def _(primals, tangents):
 
 @jax.custom_jvp
 def _slope_in_y(x, y):
-    """Of log q: (σ(-x) - σ(x)) / q."""
+    """∂ log q / ∂y: (σ(-x) - σ(x)) / q."""
     return -jnp.tanh(x / 2) / _missed(x, y)
 
 

@@ -1,16 +1,16 @@
-"""Losses that draw like vectors together and push others apart.
+"""Contrastive losses: pull similar vectors together and push others apart.
 
 Chen et al., 2020, A Simple Framework for Contrastive Learning of Visual Representations
 (arXiv:2002.05709), equation 1, for `ntxent`; Balntas et al., 2016, Learning Local
 Feature Descriptors with Triplets and Shallow Convolutional Neural Networks
 (DOI:10.5244/C.30.119), section 3, for `triplet_margin_loss`.
 
-Differences from the paper, as in Optax: `ntxent` takes any number of examples of a
-class, and contrasts a pair with the examples of other classes alone.
+Differences from the paper, as in Optax: `ntxent` accepts any number of examples per
+class, and contrasts a pair with examples of other classes only.
 
 Differences from Optax: without pairs `ntxent` is 0, not NaN; distances of 0 have
-derivatives for every `norm_degree` and for `eps` of 0; odd and fractional degrees are
-of absolute values, and that of inf works.
+derivatives for every `norm_degree`, also with an `eps` of 0; odd and fractional degrees
+use absolute values, and a degree of inf works.
 """
 
 import jax
@@ -30,17 +30,17 @@ from .softmax import log_sum_exp
 def ntxent(
     embeddings: ArrayLike, labels: ArrayLike, temperature: ArrayLike = 0.07
 ) -> jax.Array:
-    """Cross-entropy of finding, for each pair of a class, one by the other.
+    """Cross-entropy of identifying one member of each same-class pair by the other.
 
         s_ij = cos(x_i, x_j) / temperature
         mean of log(exp(s_ij) + Σ exp(s_ik)) - s_ij,   k of other classes than i and j
 
     embeddings: x, shape [batch, size].
-    labels: the class of each, shape [batch].
-    temperature: how much the nearest ones count more, above 0.
+    labels: the class of each embedding, shape [batch].
+    temperature: smaller values give more weight to the nearest embeddings; above 0.
 
     Returns a scalar; 0 without pairs.  Raises TypeError unless the embeddings are of
-    floating point, ValueError where shapes do not fit.
+    floating point, ValueError if shapes do not fit.
     """
     own = {"temperature": ranges.POSITIVE}
     ranges.check("ntxent", {"temperature": temperature}, own)
@@ -71,19 +71,19 @@ def triplet_margin_loss(
     margin: ArrayLike = 1.0,
     eps: ArrayLike = 1e-6,
 ) -> jax.Array:
-    """How far the positive falls short of being nearer than the negative by a margin.
+    """Penalize positives that are not nearer than negatives by a margin.
 
         d(x) = (Σ |a - x|^norm_degree + eps)^(1 / norm_degree)
         max(0, d(p) - d(n) + margin)
 
     anchors, positives, negatives: a, p and n, shape [..., size].
-    axis: the axis or axes of the vectors; `None` for all.
+    axis: vector axis or axes; `None` for all.
     norm_degree: degree of the norm, above 0; may be inf.
-    margin: by how much the negative is to be further off.
+    margin: by how much negatives should be further away.
     eps: added to the sum of powers, at least 0.
 
-    Returns shape [...].  Raises TypeError unless all are of floating point,
-    ValueError where shapes do not fit or the degree is known not to be positive.
+    Returns shape [...].  Raises TypeError unless all are floating point,
+    ValueError if shapes do not fit or the degree is known not to be positive.
     """
     given = {"anchors": anchors, "positives": positives, "negatives": negatives}
     *vectors, dtype = floats(given)
@@ -95,7 +95,7 @@ def triplet_margin_loss(
 
 
 def _log_sum_exp_of(s, where):
-    """log Σ exp s over the elements of a row that are meant; very low without any."""
+    """log Σ exp s over the included elements of a row; very low without any."""
     s = jnp.where(where, s, jnp.finfo(s.dtype).min / 4)
     top = jax.lax.stop_gradient(jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf))
     _, log_sum = log_sum_exp(s, (1,))

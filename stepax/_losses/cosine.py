@@ -1,7 +1,7 @@
-"""The cosine of the angle between vectors, as a similarity and as a distance.
+"""Cosine similarity and cosine distance.
 
-Difference from Optax: the derivative at a vector of zeros is 0, not NaN, and lengths
-neither overflow nor underflow.
+Difference from Optax: the derivative at a zero vector is 0, not NaN, and norms neither
+overflow nor underflow.
 """
 
 import jax
@@ -27,12 +27,12 @@ def cosine_similarity(
         p·t / sqrt(max(‖p‖², epsilon) max(‖t‖², epsilon)),   0 where a vector is 0
 
     predictions, targets: p and t, shape [..., size].
-    epsilon: the least squared length to divide by, at least 0.
-    axis: the axis or axes of the vectors; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    epsilon: lower bound of the squared norms in the divisor, at least 0.
+    axis: vector axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
 
-    Returns shape [...].  Raises TypeError unless both are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless both are floating point,
+    ValueError if shapes do not fit.
     """
     p, t, dtype = floats({"predictions": predictions, "targets": targets})
     p, t = fit({"predictions": p, "targets": t}, axis)
@@ -52,15 +52,15 @@ def cosine_distance(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """One less the cosine of the angle between vectors; 0 where they are parallel.
+    """1 minus the cosine of the angle between vectors; 0 for parallel vectors.
 
     predictions, targets: the vectors, shape [..., size].
-    epsilon: the least squared length to divide by, at least 0.
-    axis: the axis or axes of the vectors; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    epsilon: lower bound of the squared norms in the divisor, at least 0.
+    axis: vector axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
 
-    Returns shape [...].  Raises TypeError unless both are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless both are floating point,
+    ValueError if shapes do not fit.
     """
     return 1 - cosine_similarity(
         predictions, targets, epsilon=epsilon, axis=axis, where=where
@@ -70,13 +70,13 @@ def cosine_distance(
 def unit(
     x: jax.Array, axes: tuple[int, ...], least: jax.Array | float = 0.0
 ) -> jax.Array:
-    """x / max(‖x‖, least); 0 where that divides by 0, with derivative 0.
+    """x / max(‖x‖, least); 0 with derivative 0 where the divisor is 0.
 
-    x is first divided by its largest element, so that no square leaves the range.
+    x is first divided by its largest element, so that no square over- or underflows.
     """
     tiny = jnp.finfo(x.dtype).tiny
     size = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axes, keepdims=True, initial=0))
-    # Products with 1 / size, which exists: XLA would join quotients to x² / size².
+    # Multiply by 1 / size, which is finite: XLA would merge quotients to x² / size².
     inverse = 1 / jnp.where(size < tiny, 1, jnp.minimum(size, 1 / (4 * tiny)))
     x = x * inverse
     norm = safe_sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))

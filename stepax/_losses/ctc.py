@@ -1,11 +1,11 @@
-"""Connectionist temporal classification: sequences of labels of unknown alignment.
+"""Connectionist temporal classification (CTC): label sequences of unknown alignment.
 
 Graves et al., 2006, Connectionist Temporal Classification: Labelling Unsegmented
 Sequence Data with Recurrent Neural Networks (DOI:10.1145/1143844.1143891), section 4.1,
-with logarithms of the forward variables; those of blanks and of labels apart.
+with logarithms of the forward variables, separately for blanks and labels.
 
-Differences from Optax: no probability is rounded above 1, so that no loss is below 0;
-classes that are masked by logits of -inf give no NaN; padded labels may be any numbers.
+Differences from Optax: probabilities are not rounded above 1, so that no loss is below
+0; classes masked by logits of -inf give no NaN; padded labels may have any value.
 """
 
 import jax
@@ -27,14 +27,14 @@ def ctc_loss(
     blank_id: int = 0,
     log_epsilon: ArrayLike = -1e5,
 ) -> jax.Array:
-    """How unlikely sequences of labels are, whatever their alignment to the frames.
+    """Negative log-likelihood of label sequences, summed over alignments to the frames.
 
-    logits: shape [batch, frames, classes], one of the classes for blanks.
-    logit_paddings: 1 for frames that do not count, else 0; shape [batch, frames].
+    logits: shape [batch, frames, classes], where one class is the blank.
+    logit_paddings: 1 for padded frames, otherwise 0; shape [batch, frames].
     labels: shape [batch, labels], integers below the number of classes.
-    label_paddings: 1 for labels that do not count, which are the last, else 0.
+    label_paddings: 1 for padded labels, which come last, otherwise 0.
     blank_id: the class of blanks.
-    log_epsilon: the logarithm that stands for that of 0; finite.
+    log_epsilon: finite value that represents log 0.
 
     Returns the losses of `ctc_loss_with_forward_probs`, shape [batch].
     """
@@ -58,19 +58,19 @@ def ctc_loss_with_forward_probs(
     blank_id: int = 0,
     log_epsilon: ArrayLike = -1e5,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How unlikely sequences of labels are, and the forward variables.
+    """Negative log-likelihood of label sequences, and the forward variables.
 
-    logits: shape [batch, frames, classes], one of the classes for blanks.
-    logit_paddings: 1 for frames that do not count, else 0; shape [batch, frames].
+    logits: shape [batch, frames, classes], where one class is the blank.
+    logit_paddings: 1 for padded frames, otherwise 0; shape [batch, frames].
     labels: shape [batch, labels], integers below the number of classes.
-    label_paddings: 1 for labels that do not count, which are the last, else 0.
+    label_paddings: 1 for padded labels, which come last, otherwise 0.
     blank_id: the class of blanks.
-    log_epsilon: the logarithm that stands for that of 0; finite.
+    log_epsilon: finite value that represents log 0.
 
-    Returns, in float32 or wider, -log p, shape [batch], about -log_epsilon where there
-    are too few frames; the logarithm of the probability of having seen n labels and of
-    ending with a blank, or, in the last frame, with either; and that of ending with the
-    n-th label; shapes [frames, batch, labels + 1] and [frames, batch, labels].
+    Returns, in float32 or wider: -log p, shape [batch], about -log_epsilon if there are
+    too few frames; the log-probability of n labels so far, ending with a blank, or, in
+    the last frame, with either; and that of ending with the n-th label; shapes
+    [frames, batch, labels + 1] and [frames, batch, labels].
 
     Raises TypeError for dtypes, ValueError for shapes and known labels that do not fit.
     """
@@ -109,9 +109,9 @@ def ctc_loss_with_forward_probs(
 
 
 def _log_add(x, y):
-    """log(exp x + exp y), of which not both are -inf.
+    """log(exp x + exp y), where not both are -inf.
 
-    JAX's own, in a scan, gives wrong second derivatives forward over reverse.
+    `jnp.logaddexp` in a scan gives wrong forward-over-reverse second derivatives.
     """
     is_larger = x > y
     high, low = jnp.where(is_larger, x, y), jnp.where(is_larger, y, x)
@@ -119,18 +119,18 @@ def _log_add(x, y):
 
 
 def _after(blank, label):
-    """Having seen n labels, after a blank or after the n-th."""
+    """The log-probability of n labels so far, ending with a blank or the n-th label."""
     either = _log_add(blank[:, 1:], label)
     return jnp.concatenate([blank[:, :1], either], axis=1)
 
 
 def _at_most_0(x):
-    """Logarithms without what rounding has put above 0; derivatives stay."""
+    """Clip logarithms that rounding put above 0, without changing derivatives."""
     return x - jax.lax.stop_gradient(jnp.maximum(x, 0))
 
 
 def _paddings(x, logit_paddings, labels, label_paddings):
-    """The paddings as booleans, if all shapes fit."""
+    """The paddings as booleans, after a check of all shapes."""
     shapes = [jnp.shape(z) for z in (logit_paddings, labels, label_paddings)]
     fits = x.ndim == 3 and shapes[0] == x.shape[:2] and shapes[1] == shapes[2]
     if not (fits and len(shapes[1]) == 2 and len(x) == shapes[1][0] and x.shape[1]):
@@ -138,13 +138,13 @@ def _paddings(x, logit_paddings, labels, label_paddings):
             f"`logits` has shape {x.shape}, `logit_paddings` {shapes[0]}, "
             f"`labels` {shapes[1]} and `label_paddings` {shapes[2]}, expected "
             "[batch, frames, classes], [batch, frames] and twice [batch, labels], "
-            "with one frame or more"
+            "with at least one frame"
         )
     return jnp.asarray(logit_paddings) > 0, jnp.asarray(label_paddings) > 0
 
 
 def _labels(labels, is_pad, classes, blank_id):
-    """Integer labels in range; what does not count may come from without."""
+    """Integer labels in range; padded ones may be out of range."""
     if not 0 <= blank_id < classes:
         raise ValueError(
             f"`blank_id` is {blank_id}, expected at least 0 and below {classes}"

@@ -1,12 +1,13 @@
 """Kullback-Leibler divergences.
 
 Kullback and Leibler, 1951, On Information and Sufficiency
-(DOI:10.1214/aoms/1177729694); for measures that are not normalized Bregman, 1967, The
-relaxation method of finding the common point of convex sets
-(DOI:10.1016/0041-5553(67)90040-7).
+(DOI:10.1214/aoms/1177729694); Bregman, 1967, The relaxation method of finding the
+common point of convex sets (DOI:10.1016/0041-5553(67)90040-7), for unnormalized
+measures.
 
-Difference from Optax: 0 log 0 = 0 everywhere, with finite derivatives of both modes:
-targets of 0 and log targets of -inf cost nothing, whatever is predicted for them.
+Difference from Optax: 0 log 0 = 0 everywhere, with finite derivatives in forward and
+reverse mode: targets of 0 and log targets of -inf contribute nothing, whatever the
+prediction.
 """
 
 import jax
@@ -27,16 +28,16 @@ def kl_divergence(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """What coding the targets by the predictions costs: Σ t (log t - log p).
+    """The Kullback-Leibler divergence: Σ t (log t - log p).
 
-    log_predictions: log p, shape [..., classes].
-    targets: t, at least 0, of the same number of classes.  The derivative in a target
-        of 0, which is -inf, is taken to be -log p.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    log_predictions: log-probabilities log p, shape [..., classes].
+    targets: t, at least 0, with the same number of classes.  The derivative with
+        respect to a target of 0, which is -inf, is replaced by -log p.
+    axis: class axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
 
-    Returns shape [...].  Raises TypeError unless both are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless both are floating point,
+    ValueError if shapes do not fit.
     """
     log_p, t, counts, axes, dtype = _given(log_predictions, targets, axis, where)
     return jnp.sum(_relative(log_p, t), axes, where=counts).astype(dtype)
@@ -49,15 +50,15 @@ def kl_divergence_with_log_targets(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """What coding the targets by the predictions costs: Σ t (log t - log p).
+    """The Kullback-Leibler divergence: Σ t (log t - log p).
 
-    log_predictions: log p, shape [..., classes].
-    log_targets: log t, of the same number of classes; may be -inf.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    log_predictions: log-probabilities log p, shape [..., classes].
+    log_targets: log t, with the same number of classes; may be -inf.
+    axis: class axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
 
-    Returns shape [...].  Raises TypeError unless both are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless both are floating point,
+    ValueError if shapes do not fit.
     """
     log_p, log_t, counts, axes, dtype = _given(
         log_predictions, log_targets, axis, where, "log_targets"
@@ -74,17 +75,17 @@ def generalized_kl_divergence(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """The divergence of measures that need not sum to 1.
+    """The Kullback-Leibler divergence of measures that need not sum to 1.
 
         Σ t (log t - log p) - t + p
 
-    log_predictions: log p, shape [..., classes].
-    targets: t, at least 0, of the same number of classes.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    log_predictions: log-probabilities log p, shape [..., classes].
+    targets: t, at least 0, with the same number of classes.
+    axis: class axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
 
-    Returns shape [...], at least 0 but for rounding.  Raises TypeError unless both are
-    of floating point, ValueError where shapes do not fit.
+    Returns shape [...], at least 0 up to rounding.  Raises TypeError unless both are
+    floating point, ValueError if shapes do not fit.
     """
     log_p, t, counts, axes, dtype = _given(log_predictions, targets, axis, where)
     terms = _relative(log_p, t) - t + jnp.exp(log_p)
@@ -98,11 +99,11 @@ def convex_kl_divergence(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """Deprecated: write `generalized_kl_divergence`, which has the same arguments.
+    """Deprecated: use `generalized_kl_divergence`, which has the same arguments.
 
     log_predictions, targets: as there, shape [..., classes].
-    axis: the axis or axes of the classes; `None` for all.
-    where: which elements count; broadcast to the predictions.
+    axis: class axis or axes; `None` for all.
+    where: which elements to include; broadcast to the predictions.
     """
     deprecations.warn("convex_kl_divergence")
     return generalized_kl_divergence(log_predictions, targets, axis, where)
@@ -112,7 +113,7 @@ def _given(log_predictions, targets, axis, where, name="targets"):
     x, y, dtype = floats({"log_predictions": log_predictions, name: targets})
     x, y = fit({"log_predictions": x, name: y}, axis)
     counts = mask(where, x.shape)
-    if counts is not None:  # what does not count has finite derivatives
+    if counts is not None:  # masked elements get finite derivatives
         x, y = (jnp.where(counts, z, 0) for z in (x, y))
     return x, y, counts, normal_axes(axis, x.ndim), dtype
 

@@ -1,4 +1,4 @@
-"""What losses are given: numbers of one dtype, shapes that fit, masks and labels."""
+"""Checks of the inputs of losses: dtypes, shapes, masks and labels."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -15,10 +15,10 @@ Given: TypeAlias = Mapping[str, ArrayLike]
 
 
 def floats(floating: Given, real: Given | None = None) -> tuple[Any, ...]:
-    """The arrays in one dtype, float32 or wider, and after them that of the result.
+    """The arrays in a common dtype, float32 or wider, followed by the result's dtype.
 
-    floating: by name, arrays that must be of floating point.
-    real: by name, arrays that may also be integers or booleans.
+    floating: arrays by name that must be floating point.
+    real: arrays by name that may also be integers or booleans.
 
     Raises TypeError for other dtypes.
     """
@@ -33,7 +33,7 @@ def floats(floating: Given, real: Given | None = None) -> tuple[Any, ...]:
 
 
 def floating(dtype: Any) -> Any:
-    """The dtype of a result: float32 or wider for integers."""
+    """The dtype of a result; float32 or wider for integers."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype
     with jax.numpy_dtype_promotion("standard"):
@@ -50,7 +50,7 @@ def _check_kind(given: Given, kinds: tuple, expected: str) -> None:
 
 
 def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
-    """The axes, counted from the front; all of them for `None`.
+    """The axes as nonnegative numbers; all axes for `None`.
 
     Raises ValueError for an axis that does not exist or is named twice.
     """
@@ -71,14 +71,14 @@ def normal_axes(axis: Axis, rank: int) -> tuple[int, ...]:
 def common_shape(
     shapes: Mapping[str, tuple[int, ...]], axis: Axis = ()
 ) -> tuple[int, ...]:
-    """The shape that arrays broadcast to, which is that of one of them.
+    """The shape that arrays broadcast to, which must be that of one of them.
 
-    So (n,) meets (m, n) and (1, n), but (n, 1), of which a column and a row would
-    silently make a matrix, does not.
+    So (n,) fits (m, n) and (1, n), but not (n, 1), with which it would silently
+    broadcast to a matrix.
 
-    axis: axes along which nothing is broadcast, such as that of the classes.
+    axis: axes that are not broadcast, such as the class axis.
 
-    Raises ValueError, with the names and the shapes, where they do not fit.
+    Raises ValueError with names and shapes if they do not fit.
     """
     text = _shapes(shapes)
     common = _broadcast(*shapes.values())
@@ -98,7 +98,7 @@ def fit(arrays: Mapping[str, jax.Array], axis: Axis = ()) -> list[jax.Array]:
 
 
 def check_same_shape(**arrays: jax.Array) -> None:
-    """Raise ValueError, with the names and the shapes, unless all shapes are equal."""
+    """Raise ValueError with names and shapes unless all shapes are equal."""
     shapes = {name: x.shape for name, x in arrays.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"{_shapes(shapes)}, expected equal shapes")
@@ -120,12 +120,12 @@ def mask(
     shape: tuple[int, ...],
     axes: tuple[int, ...] = (),
 ) -> jax.Array | None:
-    """`where` in the given shape; `None` if all elements count.
+    """`where` broadcast to the given shape; `None` if all elements are included.
 
-    axes: of the classes; a mask with fewer axes than `shape` lacks these.  With none
-        given it is broadcast as arrays are.
+    axes: class axes, which a mask with fewer axes than `shape` lacks.  If empty, the
+        mask is broadcast like any array.
 
-    Raises TypeError unless it is boolean, ValueError where it does not fit.
+    Raises TypeError unless it is boolean, ValueError if it does not fit.
     """
     if where is None:
         return None
@@ -139,7 +139,7 @@ def mask(
 
 
 def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """An array in the given shape; raises ValueError, with its name, if it cannot."""
+    """Broadcast an array to the given shape, or raise a ValueError that names it."""
     if _broadcast(x.shape, shape) == shape:
         return jnp.broadcast_to(x, shape)
     raise ValueError(
@@ -148,17 +148,17 @@ def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def is_known(x: ArrayLike) -> bool:
-    """Whether the elements can be read here and now."""
+    """Whether the values are concrete and addressable."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
 
 
 def whole_labels(
     labels: ArrayLike, classes: int, least: int = 0, known: bool = True
 ) -> jax.Array:
-    """Integer labels, whose values are checked where they are known.
+    """Integer labels; their values are checked if they are concrete.
 
-    classes: the number of classes, which every label is below.
-    least: the smallest label.
+    classes: the number of classes; every label must be below.
+    least: the smallest valid label.
     known: whether to check values at all.
 
     Raises TypeError for other dtypes, ValueError for labels out of range.
@@ -176,16 +176,16 @@ def whole_labels(
 
 
 def at_label(x: jax.Array, labels: jax.Array) -> jax.Array:
-    """The elements along the last axis that the labels name."""
+    """The elements along the last axis at the labels."""
     return jnp.take_along_axis(x, labels[..., None], axis=-1)[..., 0]
 
 
 def score_at_label(
     scores: ArrayLike, labels: ArrayLike, least: int = 0
 ) -> tuple[jax.Array, jax.Array]:
-    """Scores [..., classes] and integer labels [...], of one leading shape.
+    """Scores [..., classes] and integer labels [...], with a common leading shape.
 
-    Raises ValueError where shapes or labels do not fit.
+    Raises ValueError if shapes or labels do not fit.
     """
     x = jnp.asarray(scores)
     if x.ndim == 0 or x.shape[-1] == 0:

@@ -1,4 +1,4 @@
-"""Losses of margins: hinge and perceptron, of two classes and of many.
+"""Margin losses: hinge and perceptron, for two classes and for many.
 
 Crammer and Singer, 2001, On the Algorithmic Implementation of Multiclass Kernel-based
 Vector Machines (JMLR 2), for `multiclass_hinge_loss`; Collins, 2002, Discriminative
@@ -17,12 +17,12 @@ from .inputs import at_label, check_same_shape, fit, floats, score_at_label
 
 @explain_misuse
 def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
-    """How far each output falls short of a margin of 1: max(0, 1 - y f).
+    """The elementwise hinge loss: max(0, 1 - y f).
 
-    predictor_outputs: f.
+    predictor_outputs: the outputs f.
     targets: y, -1 or 1; broadcast to the shape of the outputs.
 
-    Raises TypeError for complex numbers, ValueError where shapes do not fit.
+    Raises TypeError for complex arrays, ValueError if shapes do not fit.
     """
     f, y, dtype = _real(predictor_outputs, targets)
     f, y = fit({"predictor_outputs": f, "targets": y})
@@ -31,12 +31,12 @@ def hinge_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
 
 @explain_misuse
 def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Array:
-    """How far each output is on the wrong side: max(0, -y f).
+    """The elementwise perceptron loss: max(0, -y f).
 
-    predictor_outputs: f.
-    targets: y, -1 or 1; shaped as the outputs.
+    predictor_outputs: the outputs f.
+    targets: y, -1 or 1; shaped like the outputs.
 
-    Raises TypeError for complex numbers, ValueError where the shapes differ.
+    Raises TypeError for complex arrays, ValueError if the shapes differ.
     """
     f, y, dtype = _real(predictor_outputs, targets)
     check_same_shape(predictor_outputs=f, targets=y)
@@ -45,15 +45,15 @@ def perceptron_loss(predictor_outputs: ArrayLike, targets: ArrayLike) -> jax.Arr
 
 @explain_misuse
 def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
-    """How far the right class falls short of a margin of 1 to the others.
+    """The hinge loss of the margin between the correct class and the best other class.
 
         max(0, max 1 + s_j - s_label over j ≠ label)
 
-    scores: s, shape [..., classes].
+    scores: the scores s, shape [..., classes].
     labels: shape [...], integers in [0, classes).
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
-    ValueError where shapes do not fit or a known label is out of range.
+    ValueError if shapes do not fit or a known label is out of range.
     """
     s, y, _ = _scores(scores, labels)
     is_label = jax.nn.one_hot(y, s.shape[-1], dtype=bool)
@@ -63,13 +63,13 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
 
 @explain_misuse
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
-    """How far the right class is behind the best: max_j s_j - s_label.
+    """How far the correct class is behind the best: max_j s_j - s_label.
 
-    scores: s, shape [..., classes].
+    scores: the scores s, shape [..., classes].
     labels: shape [...], integers in [0, classes).
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
-    ValueError where shapes do not fit or a known label is out of range.
+    ValueError if shapes do not fit or a known label is out of range.
     """
     s, y, _ = _scores(scores, labels)
     return nan_max(s, axis=-1) - at_label(s, y)

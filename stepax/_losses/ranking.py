@@ -1,7 +1,7 @@
-"""The softmax loss of ranking: cross-entropy over the items of a list.
+"""The softmax ranking loss: cross-entropy over the items of a list.
 
 Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
-(DOI:10.1145/1273496.1273513), with the relevance as it is given.
+(DOI:10.1145/1273496.1273513), with the relevance used as it is.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,15 @@ def ranking_softmax_loss(
 
         -Σ w y log softmax(s),   with 0 log 0 = 0
 
-    logits: s, shape [..., items].
-    labels: y, the relevance, at least 0, of the same number of items.
-    where: which items count; broadcast to the logits.
-    weights: w, of each item; broadcast to the logits.
-    reduce_fn: called as `reduce_fn(losses, where=lists)`, where `lists` says which
-        lists have items that count, or is `None`; `None` for losses of shape [...].
+    logits: the scores s, shape [..., items].
+    labels: the relevance y, at least 0, with the same number of items.
+    where: which items to include; broadcast to the logits.
+    weights: the weight w of each item; broadcast to the logits.
+    reduce_fn: called as `reduce_fn(losses, where=lists)`, where `lists` marks the lists
+        with included items, or is `None`; `None` returns the losses, of shape [...].
 
-    Returns the dtype of the logits; the mean without lists that count is 0.  Raises
-    TypeError unless the logits are of floating point, ValueError where shapes do not
-    fit.
+    Returns the dtype of the logits; the mean over no list is 0.  Raises TypeError
+    unless the logits are floating point, ValueError if shapes do not fit.
     """
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y}, -1)
@@ -53,7 +52,7 @@ def ranking_softmax_loss(
 
 
 def _lists(counts):
-    """Which lists count; all, whose losses are 0, where none does."""
+    """Which lists to include; if none, all of them, whose losses are 0."""
     if counts is None:
         return None
     lists = jnp.any(counts, axis=-1)

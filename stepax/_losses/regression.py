@@ -1,8 +1,8 @@
-"""Losses of differences: squared, Huber's and log-cosh.
+"""Regression losses: squared error, Huber and log-cosh.
 
 Huber, 1964, Robust Estimation of a Location Parameter (DOI:10.1214/aoms/1177703732);
 Chen et al., 2019, Log Hyperbolic Cosine Loss Improves Variational Auto-Encoder, for
-`log_cosh`, which here is exact also near 0, where Optax's is rounded to 6e-8.
+`log_cosh`, which is accurate near 0, where Optax's has rounding errors of 6e-8.
 """
 
 import jax
@@ -18,12 +18,12 @@ from .inputs import check_same_shape, fit, floats
 def squared_error(
     predictions: ArrayLike, targets: ArrayLike | None = None
 ) -> jax.Array:
-    """The squared difference of each element: (p - t)².
+    """The elementwise squared error: (p - t)².
 
-    predictions: p.
-    targets: t, shaped as the predictions; `None` for zeros.
+    predictions: the predictions p.
+    targets: t, shaped like the predictions; `None` for zeros.
 
-    Raises TypeError unless the predictions are of floating point, ValueError where the
+    Raises TypeError unless the predictions are floating point, ValueError where the
     shapes differ.
     """
     error, dtype = _error(predictions, targets, same_shape=True)
@@ -32,12 +32,12 @@ def squared_error(
 
 @explain_misuse
 def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
-    """Half the squared difference of each element: (p - t)² / 2.
+    """Half the elementwise squared error: (p - t)² / 2.
 
-    predictions: p.
-    targets: t, shaped as the predictions; `None` for zeros.
+    predictions: the predictions p.
+    targets: t, shaped like the predictions; `None` for zeros.
 
-    Raises TypeError unless the predictions are of floating point, ValueError where the
+    Raises TypeError unless the predictions are floating point, ValueError where the
     shapes differ.
     """
     error, dtype = _error(predictions, targets, same_shape=True)
@@ -48,17 +48,17 @@ def l2_loss(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Arr
 def huber_loss(
     predictions: ArrayLike, targets: ArrayLike | None = None, *, delta: ArrayLike = 1.0
 ) -> jax.Array:
-    """Quadratic near 0, linear further out; the derivative is clipped to ±delta.
+    """The Huber loss: quadratic near 0, linear beyond; the gradient is within ±delta.
 
         e = p - t
         e² / 2                      for |e| <= delta
         delta (|e| - delta / 2)     elsewhere
 
-    predictions: p.
+    predictions: the predictions p.
     targets: t, broadcast to the shape of the predictions; `None` for zeros.
-    delta: where the loss becomes linear, above 0; infinity for nowhere.
+    delta: where the loss becomes linear, above 0; with infinity it never does.
 
-    Raises TypeError unless the predictions are of floating point, ValueError where
+    Raises TypeError unless the predictions are floating point, ValueError if
     shapes do not fit.
     """
     ranges.check("huber_loss", {"delta": delta}, {"delta": ranges.POSITIVE_CAP})
@@ -70,12 +70,12 @@ def huber_loss(
 
 @explain_misuse
 def log_cosh(predictions: ArrayLike, targets: ArrayLike | None = None) -> jax.Array:
-    """The logarithm of the hyperbolic cosine of the difference: log cosh(p - t).
+    """The log-cosh loss: log cosh(p - t).
 
-    predictions: p.
+    predictions: the predictions p.
     targets: t, broadcast to the shape of the predictions; `None` for zeros.
 
-    Raises TypeError unless the predictions are of floating point, ValueError where
+    Raises TypeError unless the predictions are floating point, ValueError if
     shapes do not fit.
     """
     error, dtype = _error(predictions, targets)

@@ -1,4 +1,4 @@
-"""Dice losses: how little predicted and true regions overlap.
+"""Dice losses: 1 minus the overlap of predicted and true regions.
 
 Milletari et al., 2016, V-Net (arXiv:1606.04797), section 3; with weights of false
 positives and false negatives Salehi et al., 2017, Tversky loss function for image
@@ -6,12 +6,12 @@ segmentation (arXiv:1706.05721), equation 4; with weights of classes Sudre et al
 Generalised Dice overlap as a deep learning loss function for highly unbalanced
 segmentations (arXiv:1707.03237).
 
-Difference from Sudre et al., as in Optax: the weights go to the losses of the classes,
-not into one ratio.
+Difference from Sudre et al., as in Optax: the weights apply to the losses of the
+classes, not inside one ratio.
 
 Differences from Optax: probabilities of a single class are accepted; the check of
-probabilities does not fail under transformations; regions that are both empty cost 0
-also for `smooth` of 0.
+probabilities does not fail under transformations; two empty regions have loss 0 even
+for `smooth` of 0.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
 
-# Pixels; where a class has fewer, it is as rare as can be.
+# In pixels: lower bound of the size of a class when weights are computed.
 _RAREST = 1e-6
 
 
@@ -45,23 +45,23 @@ def dice_loss(
     ignore_background: bool = False,
     axis: int | Sequence[int] | None = None,
 ) -> jax.Array:
-    """How little predicted and true regions overlap, for each class.
+    """1 minus the overlap of predicted and true regions, for each class.
 
         miss = alpha Σ p (1 - t) + beta Σ t (1 - p)
         miss / (Σ p t + miss + smooth)
 
-    predictions: logits of p, shape [batch, ..., classes]; the last axis may lack if
-        there is one class, whose p is a sigmoid.
-    targets: t, in [0, 1], of that shape.
+    predictions: logits of p, shape [batch, ..., classes]; for a single class, whose p
+        is a sigmoid, the last axis may be missing.
+    targets: t, in [0, 1], of the same shape.
     class_weights: weights of the classes, shape [classes].
     smooth: added to the overlap, at least 0.
-    alpha, beta: what false positives and false negatives cost, at least 0.
-    apply_softmax: if not, the predictions are p, and sum to 1 over the classes.
-    reduction: of the classes: "mean", "sum" or "none".
-    ignore_background: whether to leave out class 0, if there are others.
+    alpha, beta: costs of false positives and false negatives, at least 0.
+    apply_softmax: if false, the predictions are p, which sum to 1 over the classes.
+    reduction: reduction over the classes: "mean", "sum" or "none".
+    ignore_background: whether to exclude class 0, if there are others.
     axis: the axes of a region; `None` for all but the first and the last.
 
-    Raises ValueError where shapes do not fit or known predictions are not p.
+    Raises ValueError if shapes do not fit or known predictions are not probabilities.
     """
     if reduction not in _REDUCTIONS:
         raise ValueError(f"`reduction` is {reduction!r}, expected one of {_REDUCTIONS}")
@@ -88,18 +88,18 @@ def multiclass_generalized_dice_loss(
     apply_softmax: bool = True,
     ignore_background: bool = False,
 ) -> jax.Array:
-    """The Dice loss with classes weighted by how rare they are.
+    """The Dice loss with classes weighted by their rarity.
 
         w = 1 / (Σ t)², over the batch too, scaled so that the mean of w is 1
         mean of w dice_loss, over classes and batch
 
     predictions: logits, shape [batch, ..., classes].
-    targets: t, in [0, 1], of that shape.  Classes that are absent take all the weight.
+    targets: t, in [0, 1], of the same shape.  Absent classes take all the weight.
     smooth: added to the overlap, at least 0.
-    apply_softmax: if not, the predictions are probabilities over the classes.
-    ignore_background: whether to leave out class 0, after the weights are found.
+    apply_softmax: if false, the predictions are probabilities over the classes.
+    ignore_background: whether to exclude class 0, after the weights are computed.
 
-    Returns a scalar.  Raises ValueError where shapes do not fit or known predictions
+    Returns a scalar.  Raises ValueError if shapes do not fit or known predictions
     are not probabilities.
     """
     p, t, dtype = _same_classes(predictions, targets)
@@ -125,7 +125,7 @@ def binary_dice_loss(
     smooth: ArrayLike = 1.0,
     apply_sigmoid: bool = True,
 ) -> jax.Array:
-    """The Dice loss of one region.
+    """The Dice loss of a single region.
 
         miss = (Σ p (1 - t) + Σ t (1 - p)) / 2
         miss / (Σ p t + miss + smooth)
@@ -133,10 +133,10 @@ def binary_dice_loss(
     predictions: logits of p, shape [batch, ...] or [batch, ..., 1].
     targets: t, in [0, 1], of either shape.
     smooth: added to the overlap, at least 0.
-    apply_sigmoid: if not, the predictions are p.
+    apply_sigmoid: if false, the predictions are p.
 
-    Returns shape [batch].  Raises ValueError where shapes do not fit or known
-    predictions are not p.
+    Returns shape [batch].  Raises ValueError if shapes do not fit or known predictions
+    are not probabilities.
     """
     p, t = jnp.asarray(predictions), jnp.asarray(targets)
     if p.ndim == t.ndim and p.shape[-1:] != (1,):
@@ -148,7 +148,7 @@ _REDUCTIONS = "mean", "sum", "none"
 
 
 def _same_classes(predictions, targets):
-    """Both with an axis of classes, in one shape."""
+    """Both with a class axis, broadcast to one shape."""
     p, t, dtype = floats({}, {"predictions": predictions, "targets": targets})
     if p.ndim + 1 == t.ndim:
         p = p[..., None]
@@ -167,7 +167,7 @@ def _probabilities(x):
 
 
 def _checked(p, dtype):
-    """Probabilities; checked where they are known."""
+    """Probabilities, checked if they are concrete."""
     if p.size == 0 or not is_known(p):
         return p
     is_single = p.shape[-1] == 1
@@ -201,7 +201,7 @@ def _axes(axis, p, reduction):
     axes = normal_axes(axis if isinstance(axis, int) else tuple(axis), p.ndim)
     if p.ndim - 1 in axes and reduction != "none":
         raise ValueError(
-            f"`axis` is {axis}, expected without the classes, which "
+            f"`axis` is {axis}, expected axes other than that of the classes, which "
             f"`reduction` {reduction!r} reduces"
         )
     return axes

@@ -25,13 +25,13 @@ def smooth_labels(
     """Mix labels with the uniform distribution: (1 - alpha) y + alpha / classes.
 
     labels: y, shape [..., classes].
-    alpha: the share of the uniform distribution, in [0, 1]; a number, or an array that
+    alpha: the share of the uniform distribution, in [0, 1]; a scalar, or an array that
         broadcasts to the labels.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which classes count; broadcast to the labels.
+    axis: class axis or axes; `None` for all.
+    where: which classes to include; broadcast to the labels.
 
     Returns the shape of the labels.  Raises TypeError unless the labels are of floating
-    point, ValueError where shapes do not fit.
+    point, ValueError if shapes do not fit.
     """
     ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.UP_TO_1})
     y, a, dtype = floats({"labels": labels}, {"alpha": alpha})

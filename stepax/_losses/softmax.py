@@ -1,11 +1,11 @@
-"""Cross-entropy of a softmax, and its polynomial variant.
+"""Softmax cross-entropy, and its polynomial variant.
 
 Leng et al., 2022, PolyLoss: A Polynomial Expansion Perspective of Classification Loss
 Functions (arXiv:2204.12511), equation 3 with N = 1, for `poly_loss_cross_entropy`.
 
-Difference from Optax: 0 log 0 = 0 in all of them, so that a class that is masked by a
-logit of -inf costs nothing where its label is 0, and derivatives of both modes are
-finite there.
+Difference from Optax: 0 log 0 = 0 in all of them, so that a class masked by a logit of
+-inf contributes nothing where its label is 0, with finite derivatives in forward and
+reverse mode.
 """
 
 import math
@@ -38,14 +38,14 @@ def softmax_cross_entropy(
 
         -Σ y log softmax(x),   with 0 log 0 = 0
 
-    logits: x, shape [..., classes].
-    labels: y, of the same number of classes; probabilities that sum to 1.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which classes count, shaped as the logits, or which examples, shaped as the
-        result; the others cost nothing.
+    logits: the logits x, shape [..., classes].
+    labels: y, with the same number of classes; probabilities that sum to 1.
+    axis: class axis or axes; `None` for all.
+    where: which classes to include, shaped like the logits, or which examples, shaped
+        like the result; the others contribute 0.
 
-    Returns shape [...].  Raises TypeError unless the logits are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless the logits are floating point,
+    ValueError if shapes do not fit.
     """
     x, y, dtype = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y}, axis)
@@ -58,10 +58,10 @@ def softmax_cross_entropy(
 def safe_softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
     """Cross-entropy between a softmax and distributions, over the last axis.
 
-    Another name for `softmax_cross_entropy`, which is as safe here.
+    An alias of `softmax_cross_entropy`, which is safe in Stepax.
 
     logits: shape [..., classes].
-    labels: of the same number of classes; probabilities that sum to 1.
+    labels: with the same number of classes; probabilities that sum to 1.
     """
     return softmax_cross_entropy(logits, labels)
 
@@ -73,19 +73,19 @@ def softmax_cross_entropy_with_integer_labels(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """Cross-entropy of a softmax where each example belongs to one class.
+    """Softmax cross-entropy where each example belongs to one class.
 
         log Σ exp x - x_label
 
-    logits: x, shape [..., classes].
+    logits: the logits x, shape [..., classes].
     labels: shape [...], integers below the number of classes; negative ones count from
-        the end.  With several axes they count through these in order.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which classes count, shaped as the logits, or which examples, shaped as the
-        labels; where the label does not count, the loss is 0.
+        the end.  With several class axes they index the flattened classes.
+    axis: class axis or axes; `None` for all.
+    where: which classes to include, shaped like the logits, or which examples, shaped
+        like the labels; the loss is 0 where the label is excluded.
 
     Returns shape [...].  Raises TypeError for other dtypes and ValueError where shapes
-    do not fit or a known label is out of range; one that is not known gives NaN.
+    do not fit or a known label is out of range; traced ones give NaN.
     """
     x, dtype = floats({"logits": logits})
     axes = normal_axes(axis, x.ndim)
@@ -114,20 +114,20 @@ def poly_loss_cross_entropy(
     axis: Axis = -1,
     where: ArrayLike | None = None,
 ) -> jax.Array:
-    """Cross-entropy with another weight of its first polynomial term.
+    """Cross-entropy with a modified first polynomial term.
 
         p = softmax(x)
         -Σ y log p + epsilon Σ y (1 - p)
 
-    logits: x, shape [..., classes].
-    labels: y, of the same number of classes; probabilities that sum to 1.
-    epsilon: what is added to the weight of 1 - p, at least -1; the paper has 2 for
-        images, -1 for the detection of objects.
-    axis: the axis or axes of the classes; `None` for all.
-    where: which classes count, or which examples; see `softmax_cross_entropy`.
+    logits: the logits x, shape [..., classes].
+    labels: y, with the same number of classes; probabilities that sum to 1.
+    epsilon: added to the weight of 1 - p, at least -1; the paper uses 2 for images and
+        -1 for object detection.
+    axis: class axis or axes; `None` for all.
+    where: which classes or examples to include; see `softmax_cross_entropy`.
 
-    Returns shape [...].  Raises TypeError unless both are of floating point,
-    ValueError where shapes do not fit.
+    Returns shape [...].  Raises TypeError unless both are floating point,
+    ValueError if shapes do not fit.
     """
     x, y, dtype = floats({"logits": logits, "labels": labels})
     x, y = fit({"logits": x, "labels": y}, axis)
@@ -142,7 +142,7 @@ def poly_loss_cross_entropy(
 def left_out(
     x: jax.Array, y: jax.Array, where: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Logits of -inf and labels of 0 where an element does not count."""
+    """Logits of -inf and labels of 0 where an element is excluded."""
     if where is None:
         return x, y
     return jnp.where(where, x, -jnp.inf), jnp.where(where, y, 0)
@@ -155,10 +155,10 @@ def log_softmax(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 def log_sum_exp(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """x less its maximum, and log Σ exp of that, with the axes kept.
+    """x minus its maximum, and log Σ exp of that, with the axes kept.
 
-    The maximum is finite also where all of x is -inf, and the sum is then raised to a
-    number that has a logarithm; elsewhere it is at least 1.
+    If all of x is -inf, the maximum is replaced by a finite value, and the sum by a
+    positive one; otherwise the sum is at least 1.
     """
     least = jnp.finfo(x.dtype)
     top = jnp.max(x, axes, keepdims=True, initial=least.min)

@@ -1,4 +1,4 @@
-"""Sparsemax losses: piecewise quadratic, with probabilities that may be exactly 0.
+"""Sparsemax losses: piecewise quadratic, with probabilities that can be exactly 0.
 
 Martins and Astudillo, 2016, From Softmax to Sparsemax: A Sparse Model of Attention and
 Multi-Label Classification (arXiv:1602.02068), equation 16 and algorithm 1; for two
@@ -16,16 +16,16 @@ from .inputs import at_label, fit, floating, floats, score_at_label, whole_label
 
 @explain_misuse
 def sparsemax_loss(logits: ArrayLike, labels: ArrayLike) -> jax.Array:
-    """The sparsemax loss of two classes, for each element.
+    """The elementwise sparsemax loss of two classes.
 
         z = x where the label is 0, -x where it is 1
         0 for z <= -1, z for z >= 1, (z + 1)² / 4 between
 
-    logits: x.
+    logits: the logits x.
     labels: 0 or 1; broadcast to the shape of the logits.
 
     Returns the dtype of the logits, float32 for integers.  Raises TypeError for complex
-    logits, ValueError where shapes do not fit or a known integer label is not 0 or 1.
+    logits, ValueError if shapes do not fit or a known integer label is not 0 or 1.
     """
     x, dtype = floats({}, {"logits": logits})
     y = jnp.asarray(labels)
@@ -43,15 +43,15 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
         p = the distribution nearest to s
         p·s - ‖p‖²/2 + 1/2 - s_label
 
-    scores: s, shape [..., classes].
+    scores: the scores s, shape [..., classes].
     labels: shape [...], integers in [0, classes).
 
     Returns float32 or wider, shape [...].  Raises TypeError for other dtypes,
-    ValueError where shapes do not fit or a known label is out of range.
+    ValueError if shapes do not fit or a known label is out of range.
     """
     s, _ = floats({}, {"scores": scores})
     s, y = score_at_label(s, labels)
-    # The loss is the same for all scores shifted, and these do not overflow.
+    # The loss is invariant to a shift of all scores; shifted scores do not overflow.
     s = s - jax.lax.stop_gradient(nan_max(s, -1, keepdims=True))
     p = _sparsemax(s)
     best = jnp.sum(p * jnp.where(p > 0, s, 0) - jnp.square(p) / 2, axis=-1)
@@ -59,7 +59,7 @@ def multiclass_sparsemax_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array
 
 
 def _sparsemax(s):
-    """The distribution nearest to scores of which the largest is 0."""
+    """The distribution nearest to the scores, whose maximum is 0."""
     ordered = jnp.flip(jnp.sort(jax.lax.stop_gradient(s), axis=-1), axis=-1)
     rank = jax.lax.broadcasted_iota(s.dtype, s.shape, s.ndim - 1) + 1
     is_in = 1 + rank * ordered > jnp.cumsum(ordered, axis=-1)
