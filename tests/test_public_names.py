@@ -1,6 +1,7 @@
 """What a user sees of a public module: `dir`, TAB, `import *`, and suggestions."""
 
 import inspect
+import pkgutil
 import subprocess
 import sys
 from importlib import import_module
@@ -13,15 +14,34 @@ import stepax
 from stepax._names import _MODULES
 
 
-PUBLIC = [*_MODULES, "stepax.tree_utils", "stepax.experimental", "stepax.interop.optax"]
+PUBLIC = sorted(
+    module.name
+    for module in pkgutil.walk_packages(stepax.__path__, "stepax.")
+    if "._" not in module.name
+)
+PUBLIC.insert(0, "stepax")
+INTEROP = "stepax.interop.optax"
 MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's
 moved = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+
+
+def test_suggestions_come_from_public_modules():
+    again = {"stepax.tree_utils", "stepax.experimental"}  # names of other modules
+    assert set(PUBLIC) - set(_MODULES) == again | {"stepax.interop", INTEROP}
+
+
+def test_the_switch_is_found_without_another_import():
+    program = "import sys, stepax; assert 'stepax.interop' not in sys.modules; "
+    program += "print(dir(stepax.interop), stepax.interop.optax.to_optax.__name__)"
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said == "['optax'] to_optax\n"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_module_shows_its_public_names_alone(name):
     module = import_module(name)
-    shown = [x for x in dir(module) if not x.startswith("_")]
+    assert "__all__" in vars(module)
+    shown = dir(module)
     hidden = MOVED if module is stepax else set()
     assert set(shown) == set(module.__all__) - hidden
     for x in shown:
@@ -65,6 +85,8 @@ def starred(module: str) -> set[str]:
         ("stepax.losses", "huber_los", "stepax.losses.huber_loss"),
         ("stepax.schedules", "cosine_decay", "stepax.schedules.cosine_decay_schedule"),
         ("stepax.tree_utils", "tree_zeros_lik", "stepax.tree_utils.tree_zeros_like"),
+        (INTEROP, "to_stepx", f"{INTEROP}.to_stepax"),
+        ("stepax.interop", "optx", INTEROP),
     ],
 )
 def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):

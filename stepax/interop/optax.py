@@ -1,10 +1,13 @@
-"""Stepax beside Optax, and in its place for libraries that cannot be edited.
+"""Stepax next to Optax, and in its place for libraries that cannot be edited.
 
-`python -m stepax.interop.optax script.py` runs a program whose `import optax`, and that
-of each library it uses, means Stepax.  `install`, `uninstall` and `installed` do the
-same from within a program.  `to_stepax` and `to_optax` convert states.
+`python -m stepax.interop.optax script.py` runs a program in which `import optax`, also
+in every library it uses, imports Stepax.  `install`, `uninstall` and `installed` do the
+same within a program.  `to_stepax` and `to_optax` convert states.
 """
 
+import typing as _typing
+
+from .._names import attributes as _attributes
 from ._command import main as main
 from ._states import to_optax as to_optax, to_stepax as to_stepax
 from ._switch import (
@@ -16,6 +19,8 @@ from ._switch import (
 
 __all__ = ["install", "installed", "main", "to_optax", "to_stepax", "uninstall"]
 
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _attributes(__name__)
 
 if __name__ == "__main__":
     main()
