@@ -242,7 +242,7 @@ def test_arguments_of_the_function_are_handed_on(tx):
     kwargs = {"value": value, "grad": grad, "value_fn": f}
     u, state = tx.update(-grad, tx.init(p), p, **kwargs, **more)
     np.testing.assert_allclose(state.value, f(p + u, **more), rtol=1e-6)
-    with pytest.raises(TypeError, match="`value_fn`, .* does not take `z`"):
+    with pytest.raises(TypeError, match="`value_fn`, .* does not accept `z`"):
         tx.update(-grad, tx.init(p), p, **kwargs, **more, z=1)
 
 
@@ -255,10 +255,10 @@ def test_missing_and_wrong_keywords_are_named(tx):
         with pytest.raises(TypeError, match=f"`{key}` is missing: call `update"):
             tx.update(p, tx.init(p), p, **rest)
     wrong = kwargs | {"value_fn": 3}
-    with pytest.raises(TypeError, match="`value_fn` is a `int`, no function"):
+    with pytest.raises(TypeError, match="`value_fn` is a `int`, not a function"):
         tx.update(p, tx.init(p), p, **wrong)
     for vector in ({"value": p}, {"value_fn": lambda p: p}):
-        with pytest.raises(ValueError, match=r"shape \(2,\), expected one number"):
+        with pytest.raises(ValueError, match=r"shape \(2,\), expected a scalar"):
             tx.update(p, tx.init(p), p, **(kwargs | vector))
     with pytest.raises(ValueError, match="the keyword `grad` has shape"):
         tx.update(p, tx.init(p), p, **(kwargs | {"grad": jnp.ones(3)}))

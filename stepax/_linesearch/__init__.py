@@ -1,1 +1,1 @@
-"""Line searches: how far to go along a direction."""
+"""Line searches: choose the step size along a direction."""

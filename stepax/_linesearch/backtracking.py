@@ -1,11 +1,11 @@
 """A line search that shortens the step until the value decreases.
 
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithm 3.1; Vaswani et
-al., 2019, Painless Stochastic Gradient (arXiv:1905.09997), for growth of the step from
-one search to the next.
+al., 2019, Painless Stochastic Gradient (arXiv:1905.09997), for increasing the step
+between searches.
 
-Differences from Optax: where no value is finite the state keeps that of the start, and
-a step of 0 is not where the next search starts.
+Differences from Optax: if no value is finite, the state keeps the value at the start;
+after a step of 0 the next search does not start at 0.
 """
 
 from typing import Any, NamedTuple
@@ -36,10 +36,10 @@ from .line import (
 
 @optax_compatible
 class BacktrackingLinesearchInfo(NamedTuple):
-    """How a search went; both are scalars.
+    """Diagnostics of a search; both fields are scalars.
 
-    num_linesearch_steps: evaluations of the function.
-    decrease_error: by how much the value misses a sufficient decrease; 0 if it does
+    num_linesearch_steps: number of evaluations of the function.
+    decrease_error: by how much the value misses the sufficient decrease; 0 if it does
         not, infinite if no value was finite.
     """
 
@@ -51,10 +51,10 @@ class BacktrackingLinesearchInfo(NamedTuple):
 class ScaleByBacktrackingLinesearchState(NamedTuple):
     """State of `scale_by_backtracking_linesearch`.
 
-    learning_rate: the last step, a scalar.
-    value: of the function after that step, a scalar.
-    grad: there, too, shaped as the parameters; `None` if it is not stored.
-    info: how the search went.
+    learning_rate: the last step size, a scalar.
+    value: value of the function after that step, a scalar.
+    grad: gradient there, shaped like the parameters; `None` if it is not stored.
+    info: diagnostics of the search.
     """
 
     learning_rate: jax.Array
@@ -71,7 +71,7 @@ class _Settings(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A search under way: the next step, the last point, and how far that misses."""
+    """The state of a search: the next step, the last point, and its decrease error."""
 
     count: jax.Array
     step: jax.Array
@@ -101,25 +101,26 @@ def scale_by_backtracking_linesearch(
     store_grad: bool = False,
     verbose: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Multiply by a step that decreases the value sufficiently.
+    """Multiply by a step size that decreases the value sufficiently (Armijo).
 
         f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0) + atol
         f(step) = value_fn(p + step u)
 
     `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
-    which is also given the other keywords, and may return a pair of its value and more.
+    which receives the other keywords and may return a pair (value, aux).
 
-    max_backtracking_steps: how often the step may be shortened, at least 1.
-    slope_rtol: part of the decrease along the slope that is asked for, in [0, 1].
-    decrease_factor: from one step to the next, in (0, 1).
-    increase_factor: from the last step to the first one of the next search, at least 1.
-    max_learning_rate: longest step, above 0.
-    atol, rtol: rise of the value that is allowed, absolute and relative, at least 0.
-    store_grad: whether to keep the gradient for `value_and_grad_from_state`.
+    max_backtracking_steps: maximum number of reductions of the step, at least 1.
+    slope_rtol: required fraction of the decrease predicted by the slope, in [0, 1].
+    decrease_factor: ratio of successive trial steps, in (0, 1).
+    increase_factor: ratio of the first step of the next search to the last step of this
+        one, at least 1.
+    max_learning_rate: largest step size, above 0.
+    atol, rtol: tolerated rise of the value, absolute and relative, at least 0.
+    store_grad: whether to store the gradient for `value_and_grad_from_state`.
     verbose: whether to print why a search fails.
 
-    Raises a `TypeError` for missing keywords and ones that `value_fn` does not take, a
-    `ValueError` for arguments out of range.
+    Raises a `TypeError` for missing keywords and those that `value_fn` does not accept,
+    and a `ValueError` for arguments out of range.
     """
     settings = _Settings(slope_rtol, decrease_factor, atol, rtol)
 

@@ -25,22 +25,22 @@ def value_and_grad_from_state(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
 ) -> Callable[..., Any]:
-    """Like `jax.value_and_grad`, but takes both from the state of a line search.
+    """Like `jax.value_and_grad`, but reuse the results stored by a line search.
 
-    Returns a function of the arguments of `value_fn` and the keyword `state`.  It
-    differentiates `value_fn` only where the value in the state is not finite, as at
-    first.  What it returns is that of the parameters which the last search led to, and
-    wrong for any others.
+    Returns a function of the arguments of `value_fn` and the keyword `state`.  It only
+    evaluates `value_fn` if the value in the state is not finite, as at the start.  The
+    stored results are those at the parameters that the last search led to, and wrong
+    for any others.
 
-    value_fn: the function that is minimized; its value is one number.
-    argnums: which of the arguments are the parameters that the state is for: with
-        several it is for the tuple of them, and so is the gradient.
-    has_aux: whether `value_fn` returns a pair of its value and something else; then
-        so does the result, ((value, aux), grad).  No search keeps `aux`: it is computed
-        here, where the value is known without derivatives.
+    value_fn: the function to minimize; its value is a scalar.
+    argnums: which arguments are the parameters of the state; several of them form a
+        tuple, as does the gradient.
+    has_aux: whether `value_fn` returns a pair (value, aux); the result is then
+        ((value, aux), grad).  Searches do not store `aux`: it is recomputed here,
+        without derivatives if the value is known.
 
-    The function raises a `ValueError` if the state holds no value or no gradient, or
-    an argument is missing, a `KeyError` if it holds several.
+    The function raises a `ValueError` if the state holds no value or gradient, or if an
+    argument is missing, and a `KeyError` if the state holds several values.
     """
 
     def from_state(*args, state, **kwargs):
@@ -59,7 +59,7 @@ def value_and_grad_from_state(
 
 
 def _parameters(argnums, args):
-    """The parameters among some arguments, and what puts others in their place."""
+    """The parameters among some arguments, and a function that replaces them."""
     is_one = isinstance(argnums, int)
     numbers = [argnums] if is_one else list(argnums)
     for i in numbers:
@@ -79,7 +79,7 @@ def _parameters(argnums, args):
 
 
 def _reused(function, params, state, has_aux):
-    """Value, aux and gradient; the state's own where they are finite."""
+    """Value, aux and gradient; from the state if finite."""
     value, grad = _stored(state, "value"), _stored(state, "grad")
     flow = Gradients(grad, params)
     live = [i for i, g in enumerate(flow.leaves) if g is not None and is_inexact(g)]

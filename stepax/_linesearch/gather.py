@@ -1,8 +1,8 @@
-"""Short arrays in a few vectors, on which a loop takes as few operations as on one.
+"""Concatenating small arrays into a few vectors, to reduce the number of operations.
 
-XLA compiles and starts each operation on an array by itself, which for hundreds of
-short ones takes longer than to compute them.  What lies on a mesh of devices stays by
-itself: to gather it would be to send it.
+XLA compiles and launches each operation on an array separately, which for hundreds of
+small arrays takes longer than the computation.  Arrays on a mesh are not concatenated,
+which would require communication.
 """
 
 import functools as ft
@@ -15,16 +15,16 @@ from .._engine.arrays.branch import varying
 from .._engine.trees.packed import join, split
 
 
-# Entries of an array above which a pass over it takes longer than it takes to start
-# one, and up to which it is sent in no time, wherever it lies.
+# The largest number of elements of a small array: above it, a pass takes longer than
+# its launch; up to it, transfers take negligible time.
 SHORT = 4096
 
 
 class Gathering:
-    """Which of some arrays lie in one vector; those by themselves keep their shape."""
+    """Which arrays are concatenated into one vector; others keep their shape."""
 
     def __init__(self, kinds: Sequence[Hashable], shapes: Sequence[tuple]):
-        """kinds: for each array; those of one kind lie one after another."""
+        """kinds: a key for each array; arrays with the same key are concatenated."""
         groups: dict[Hashable, list[int]] = {}
         for i, kind in enumerate(kinds):
             groups.setdefault(kind, []).append(i)
@@ -32,7 +32,7 @@ class Gathering:
         self._shapes = shapes
 
     def join(self, xs: list, axes: int = 0) -> list:
-        """The vectors of some arrays, which may all have more axes in front."""
+        """Concatenate arrays into vectors; all may have `axes` leading axes."""
         several = lambda at: _join([xs[i] for i in at], axes)
         return [xs[at[0]] if len(at) == 1 else several(at) for at in self._groups]
 
@@ -41,7 +41,7 @@ class Gathering:
         return [xs[at[0]] for at in self._groups]
 
     def split(self, vectors: list) -> list:
-        """The arrays in some vectors, which may have more axes in front."""
+        """The arrays in some vectors, which may have leading axes."""
         found: list = [None] * len(self._shapes)
         for at, x in zip(self._groups, vectors, strict=True):
             shapes = [self._shapes[i] for i in at]
@@ -52,9 +52,9 @@ class Gathering:
 
 
 def gather_short(*columns: list) -> Gathering:
-    """Short arrays together, if they lie on no mesh and their dtypes agree.
+    """Group small arrays that are on no mesh by their dtypes.
 
-    columns: lists of arrays, which may have more axes in front than the first.
+    columns: lists of arrays, which may have more leading axes than the first list.
     """
     rows = list(zip(*columns, strict=True))
     kinds = [_kind(row) or i for i, row in enumerate(rows)]
@@ -62,15 +62,15 @@ def gather_short(*columns: list) -> Gathering:
 
 
 def _kind(row: tuple) -> tuple | None:
-    """What arrays in one vector have in common; `None` of one that stays by itself."""
-    # On a mesh, because what is cut out of a vector would not lie as its parameter.
+    """The key shared by arrays in one vector; `None` for arrays kept separate."""
+    # Not on a mesh: a slice of a vector would not be sharded like its parameter.
     is_placed = not all(jax.typeof(x).sharding.mesh.empty for x in row)
     if is_placed or math.prod(row[0].shape) > SHORT:
         return None
     return tuple((x.dtype, varying(jax.typeof(x))) for x in row)
 
 
-# XLA takes less time to compile what joins several times so many arrays.
+# XLA compiles several concatenations of this many arrays faster than one of all.
 _MOST = 50
 
 
@@ -78,6 +78,6 @@ _MOST = 50
 def _join(xs, axes):
     if len(xs) > _MOST:
         parts = [xs[i : i + _MOST] for i in range(0, len(xs), _MOST)]
-        # Without the barrier it would join all at once.
+        # Without the barrier XLA would merge them into one.
         xs = jax.lax.optimization_barrier([join(part, axes) for part in parts])
     return join(xs, axes)

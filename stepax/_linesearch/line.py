@@ -1,16 +1,16 @@
-"""The function along a line, the tests of a step, and the loop that tries steps.
+"""The function along a line, the conditions on a step, and the loop over trial steps.
 
-All line searches share this file.  The line is f(step) = value_fn(params + step u).
+Shared by all line searches.  The line is f(step) = value_fn(params + step u).
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, section 3.1, for the
 conditions of Armijo and Wolfe; Hager and Zhang, 2006, Algorithm 851 (DOI
 10.1145/1132973.1132979), equation 27, for the decrease that rounding cannot hide.
 
 Differences from Optax:
 
-1. A search computes in float32 or wider, and its state is of such a dtype.
-2. `params` may hold what has no gradient, such as the functions of a module.
-3. Outside of `jit` Python runs the loop: nothing is recompiled at each step.
-4. Derivatives do not enter the search: the step counts as a constant.
+1. A search computes in float32 or wider, and so is its state.
+2. `params` may have leaves without a gradient, such as the functions of a module.
+3. Outside `jit` the loop runs in Python, so that it is not recompiled at each step.
+4. Searches are not differentiated: the step size is a constant in derivatives.
 """
 
 import functools as ft
@@ -42,11 +42,11 @@ T = TypeVar("T")
 
 
 class Point(NamedTuple):
-    """A place on the line; all numbers are scalars.
+    """A point on the line; all but `grads` are scalars.
 
-    step: how far along the line it is.
-    value, slope: of the function there.
-    grads: its gradients with respect to the parameters that move, gathered.
+    step: the step size.
+    value, slope: value and slope of the function there.
+    grads: gradients with respect to the differentiable parameters, concatenated.
     """
 
     step: jax.Array
@@ -59,7 +59,7 @@ class Point(NamedTuple):
 
 
 def search_dtype(params: Any) -> Any:
-    """The dtype of steps and values: real, float32 or wider, as the parameters ask."""
+    """The dtype of steps and values: real, float32 or wider, set by the parameters."""
     trainable = filter(is_trainable, jax.tree.leaves(params))
     return real_dtype(compute_dtype(*map(jnp.zeros_like, map(_shape, trainable))))
 
@@ -69,10 +69,10 @@ def _shape(p):
 
 
 class Line:
-    """The function along the updates, from the parameters.
+    """The function along the updates, starting at the parameters.
 
     start: the point at step 0.
-    dtype: of steps, values and slopes.
+    dtype: dtype of steps, values and slopes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Line:
         value, grad, self._value_fn, self._keywords = _keywords(name, extra)
         self._flow = flow = Gradients(updates, params)
         self._live = [i for i, u in enumerate(flow.leaves) if not has_no_gradient(u)]
-        # The step is a constant of the derivative: a loop of unknown length has none.
+        # The step size is a constant in derivatives: a while loop has no reverse mode.
         frozen = jax.lax.stop_gradient
         pick = lambda leaves: [leaves[i] for i in self._live]
         self._stored = align(flow, state.grad, "grad") if state.grad is not None else []
@@ -103,7 +103,7 @@ class Line:
     def at(self, step: jax.Array) -> Point:
         """The point after a step."""
         found = jax.value_and_grad(self._value)(self._moved(step))
-        value, grads = jax.lax.stop_gradient(found)  # of what the function closes over
+        value, grads = jax.lax.stop_gradient(found)  # for closed-over values
         grads = self._gathering.join(grads)
         return Point(step, hold(value), self._slope(grads), self._keep(grads))
 
@@ -113,16 +113,16 @@ class Line:
         return Point(step, value, jnp.zeros([], self.dtype))
 
     def updates(self, step: jax.Array) -> Any:
-        """The updates of the whole step."""
+        """The updates multiplied by the step."""
         scaled = [_times(u, step) for u in self._updates]
         return self._tree(scaled, self._flow.leaves)
 
     def gradient(self, point: Point) -> Any:
-        """The gradients at a point, as the tree that the state holds."""
+        """The gradients at a point, as a tree for the state."""
         return self._tree(point.grads, self._stored)
 
     def _tree(self, vectors, leaves):
-        """A tree of gathered arrays, which lie as these leaves do."""
+        """The tree of concatenated arrays, sharded like these leaves."""
         pairs = zip(self._live, self._gathering.split(vectors), strict=True)
         placed = [with_sharding_of(leaves[i], x) for i, x in pairs]
         return put(self._flow, self._live, placed, leaves)
@@ -140,23 +140,23 @@ class Line:
     def _number(self, value):
         if jnp.shape(value) != ():
             raise ValueError(
-                f"`value_fn` and `value` have shape {jnp.shape(value)}, expected one "
-                "number"
+                f"`value_fn` and `value` have shape {jnp.shape(value)}, expected a "
+                "scalar"
             )
         return jnp.asarray(value).astype(self.dtype)
 
     def _slope(self, grads):
-        # JAX's gradient of a complex parameter is the conjugate of the direction of
-        # ascent, so the slope is the real part of Σ u g.
+        # JAX's gradient with respect to a complex parameter is the conjugate of the
+        # ascent direction, so the slope is the real part of Σ u g.
         return dot(conj(self._updates), grads).astype(self.dtype)
 
     def _keep(self, grads):
-        """The gradients in the dtypes of the state, if it keeps any."""
+        """The gradients in the dtypes of the state, if it stores any."""
         return keep_dtypes(grads, self._kept) if self._stored else ()
 
 
 def put(flow: Gradients, live: list[int], new: list, leaves: list) -> Any:
-    """The tree of some leaves, with new ones where `live` says."""
+    """The tree of some leaves, with those at `live` replaced."""
     leaves = list(leaves)
     for i, x in zip(live, new, strict=True):
         leaves[i] = x
@@ -177,7 +177,7 @@ def _add(p, u):
 
 
 def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dict]:
-    """The keywords of a search, and those that it hands on to `value_fn`."""
+    """The keywords of a search, and those that it passes on to `value_fn`."""
     rest = dict(extra)
     wanted = "value", "grad", "value_fn"
     missing = [key for key in wanted if rest.get(key) is None]
@@ -189,12 +189,12 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
         )
     value, grad, value_fn = map(rest.pop, wanted)
     if not callable(value_fn):
-        raise TypeError(f"`value_fn` is a `{type(value_fn).__name__}`, no function")
+        raise TypeError(f"`value_fn` is a `{type(value_fn).__name__}`, not a function")
     unknown = [key for key in rest if not _takes(value_fn, key)]
     if unknown:
         raise TypeError(
             f"Unexpected keyword arguments of `update`: `value_fn`, to which `{name}` "
-            f"hands them on, does not take {', '.join(f'`{key}`' for key in unknown)}"
+            f"passes them, does not accept {', '.join(f'`{key}`' for key in unknown)}"
         )
     return value, grad, value_fn, rest
 
@@ -203,7 +203,7 @@ def _takes(f: Callable, key: str) -> bool:
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (ValueError, TypeError):
-        return True  # it does not say
+        return True  # the signature is unknown
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return True
     named = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, _EITHER)}
@@ -229,16 +229,16 @@ def _inner(x, y):
     wide = compute_dtype(x, y)
     x, y = jnp.conj(x).astype(wide), y.astype(wide)
     if any(jax.typeof(x).sharding.spec) or any(jax.typeof(y).sharding.spec):
-        return jnp.real(jnp.sum(x * y))  # a product would have to be placed
-    # As a product, which runs in half of the time of the sum on a busy processor; of
-    # all axes, because a sharded array would be gathered to be raveled.
+        return jnp.real(jnp.sum(x * y))  # `tensordot` would need an output sharding
+    # A dot product takes half the time of a sum on a busy processor; over all axes,
+    # because raveling a sharded array would gather it.
     axes, most = tuple(range(x.ndim)), jax.lax.Precision.HIGHEST
     product = jax.lax.dot_general(x, y, ((axes, axes), ((), ())), precision=most)
     return jnp.real(product)
 
 
 def largest(xs: list, dtype: Any) -> jax.Array:
-    """max |x| over all entries of a list of arrays; NaN if there is one."""
+    """max |x| over all elements of a list of arrays; NaN if any is NaN."""
     sizes = [_largest(x) for x in xs if x.size]
     wide = [x.astype(dtype) for x in sizes] or [jnp.zeros([], dtype)]
     return reduce_scalars(wide, jnp.maximum, nan_max)
@@ -250,20 +250,20 @@ def _largest(x):
 
 
 def scaled_square(xs: list, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """A power of two, and |x / it|², which exists where |x|² does not."""
+    """A power of two, and |x / it|², which does not overflow where |x|² does."""
     unit = power_of_two(largest(xs, dtype))
     short = divided(xs, unit)
     return unit, dot(short, short).astype(dtype)
 
 
 def divided(xs: list, unit: jax.Array) -> list:
-    """Arrays over a power of two, in float32 or wider."""
+    """Arrays divided by a power of two, in float32 or wider."""
     wide = [x.astype(compute_dtype(x)) for x in xs]
     return [x / unit.astype(real_dtype(x.dtype)) for x in wide]
 
 
 def hold(x: jax.Array) -> jax.Array:
-    """`x`, a scalar that many arrays need."""
+    """Keep XLA from recomputing `x`, a scalar that many arrays use."""
     reduce = jnp.any if x.dtype == bool else jnp.sum
     return reduce_behind_barrier([x, jnp.zeros_like(x)], reduce)
 
@@ -275,7 +275,8 @@ def decrease_error(
     rtol: ArrayLike = 0.0,
     approx_rtol: ArrayLike | None = None,
 ) -> jax.Array:
-    """How far the value is from decreasing enough: 0 if it does, inf if not finite.
+    """By how much the value misses the sufficient decrease: 0 if it does not, inf if it
+    is not finite.
 
     f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0)                 (Armijo)
     or  f'(step) <= (2 slope_rtol - 1) f'(0)                  (Hager and Zhang)
@@ -291,11 +292,11 @@ def decrease_error(
 
 
 def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Array:
-    """How far the slope is from flat enough: 0 if it is, inf if not finite.
+    """By how much the slope misses flatness: 0 if it does not, inf if not finite.
 
     |f'(step)| <= curv_rtol |f'(0)|                                       (Wolfe)
     """
-    # No slope is too steep for an infinite tolerance, whose product with 0 is NaN.
+    # `fmax`: an infinite tolerance accepts any slope, but its product with 0 is NaN.
     error = jnp.fmax(jnp.abs(point.slope) - curv_rtol * jnp.abs(start.slope), 0)
     return jnp.where(point.is_finite(), error, jnp.inf)
 
@@ -306,14 +307,14 @@ def choose(pred: jax.Array, x: T, y: T) -> T:
 
 
 def as_numbers(settings: T, dtype: Any) -> T:
-    """The numbers of a search as arrays of its dtype."""
+    """The settings of a search as arrays of its dtype."""
     return jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), settings)
 
 
 def repeat(goes_on: Callable[[T], Any], step: Callable[[T], T], state: T) -> T:
-    """Repeat a step while a condition holds; in Python as long as it is known.
+    """Repeat a step while a condition holds; in Python while its value is concrete.
 
-    A loop that is called from Python would be recompiled for each new function.
+    A `while_loop` called from Python would be recompiled for each new function.
     """
     while not any(isinstance(x, Tracer) for x in jax.tree.leaves(state)):
         if not goes_on(state):

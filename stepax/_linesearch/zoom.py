@@ -1,19 +1,19 @@
-"""A line search for a step that decreases the value and flattens the slope.
+"""A line search for the strong Wolfe conditions.
 
-Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 3.5 (find an
-interval) and 3.6 (zoom into it); Hager and Zhang, 2006 (DOI 10.1145/1132973.1132979)
-for the decrease near a minimum.  What the algorithms leave open: the next step is the
-minimum of the cubic through values and slopes at the last two points, or at both ends
-of the interval (3.59 in the book), kept away from the ends; Moré and Thuente, 1994, ACM
-TOMS 20, 286-307, for how far a step may be lengthened at once.
+Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, Algorithms 3.5 (bracket)
+and 3.6 (zoom); Hager and Zhang, 2006 (DOI 10.1145/1132973.1132979) for the decrease
+near a minimum.  The choice that the algorithms leave open: the next step is the minimum
+of the cubic through values and slopes at the last two points, or at both ends of the
+interval (3.59 in the book), kept away from the ends; Moré and Thuente, 1994, ACM TOMS
+20, 286-307, for the largest increase of a step.
 
 Differences from Optax:
 
-1. The interpolation, which there takes no slope but that of the lower end, halves the
-   interval instead of going near its ends, and lengthens a step by a fixed factor.
-2. `info` tells of the step that is taken, not of the last one that was tried.
-3. Where no step is flat enough, the one of the lowest value is taken.
-4. A step of 0 is not where the next search starts.
+1. Optax's interpolation only uses the slope at the lower end, bisects the interval
+   where it would come near an end, and increases a step by a fixed factor.
+2. `info` describes the step that is taken, not the last one that was tried.
+3. If no step is flat enough, the one with the lowest value is taken.
+4. After a step of 0 the next search does not start at 0.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -45,10 +45,10 @@ from .line import (
 
 @optax_compatible
 class ZoomLinesearchInfo(NamedTuple):
-    """How a search went; all are scalars.
+    """Diagnostics of a search; all fields are scalars.
 
-    num_linesearch_steps: evaluations of the function.
-    decrease_error: by how much the value misses a sufficient decrease; 0 if it does
+    num_linesearch_steps: number of evaluations of the function.
+    decrease_error: by how much the value misses the sufficient decrease; 0 if it does
         not, infinite if no finite value was found.
     curvature_error: by how much the slope misses flatness.
     """
@@ -62,10 +62,10 @@ class ZoomLinesearchInfo(NamedTuple):
 class ScaleByZoomLinesearchState(NamedTuple):
     """State of `scale_by_zoom_linesearch`.
 
-    learning_rate: the last step, a scalar.
-    value: of the function after that step, a scalar.
-    grad: there, too, shaped as the parameters.
-    info: how the search went.
+    learning_rate: the last step size, a scalar.
+    value: value of the function after that step, a scalar.
+    grad: gradient there, shaped like the parameters.
+    info: diagnostics of the search.
     """
 
     learning_rate: jax.Array
@@ -75,7 +75,7 @@ class ScaleByZoomLinesearchState(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """The numbers of a search, as the arguments of `scale_by_zoom_linesearch` say."""
+    """The settings of a search, see the arguments of `scale_by_zoom_linesearch`."""
 
     most: Any = jnp.inf
     tol: Any = 0.0
@@ -87,10 +87,10 @@ class Settings(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Between which points the step is; their `grads` are empty.
+    """The interval that contains the step; the `grads` of its ends are empty.
 
-    low: the point of the lowest value so far, with a slope towards `high`; before an
-        interval is found, the last point.
+    low: the point with the lowest value so far, which descends towards `high`; before
+        an interval is found, the last point.
     high: the other end, if there is one.
     """
 
@@ -99,15 +99,15 @@ class Ends(NamedTuple):
     is_bracketed: jax.Array
 
     def is_short(self, settings: Settings) -> jax.Array:
-        """Whether there is an interval so short that a decrease is enough."""
+        """Whether the interval is so short that a decrease is enough."""
         width = jnp.abs(self.high.step - self.low.step)
         return self.is_bracketed & (width <= settings.precision)
 
 
 class _Search(NamedTuple):
-    """A search under way.
+    """The state of a search.
 
-    best: what would be taken now, and its errors; at first the start.
+    best: the point that would be taken now, with its errors; initially the start.
     """
 
     count: jax.Array
@@ -143,27 +143,27 @@ def scale_by_zoom_linesearch(
     initial_guess_strategy: Literal["keep", "one"] = "keep",
     verbose: bool = False,
 ) -> GradientTransformationExtraArgs:
-    """Multiply by a step that meets the strong Wolfe conditions.
+    """Multiply by a step size that meets the strong Wolfe conditions.
 
         f(step) <= f(0) + slope_rtol step f'(0) + tol,   f(step) = value_fn(p + step u)
         |f'(step)| <= curv_rtol |f'(0)| + tol
 
     `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
-    which is also given the other keywords, and may return a pair of its value and more.
+    which receives the other keywords and may return a pair (value, aux).
 
-    max_linesearch_steps: most evaluations of the function, at least 1.
-    max_learning_rate: longest step, above 0.
+    max_linesearch_steps: maximum number of evaluations of the function, at least 1.
+    max_learning_rate: largest step size, above 0.
     tol: slack in both conditions, at least 0.
-    increase_factor: from one step to the next in search of an interval, at least,
-        above 1; at most it is 5, or this if that is more.
+    increase_factor: least factor between trial steps while bracketing, above 1; the
+        largest factor is the maximum of 5 and this.
     slope_rtol, curv_rtol: factors of the slope, in [0, 1], and at least 0.
-    approx_dec_rtol: rise of the value, relative to it, up to which the slope decides.
+    approx_dec_rtol: relative rise of the value up to which the slope decides.
     stepsize_precision: length of the interval at which a decrease is enough.
-    initial_guess_strategy: try the last step first, "keep", or 1, "one".
+    initial_guess_strategy: first step to try: "keep" for the last one, "one" for 1.
     verbose: whether to print why a search fails.
 
-    Raises a `TypeError` for missing keywords and ones that `value_fn` does not take, a
-    `ValueError` for arguments out of range.
+    Raises a `TypeError` for missing keywords and those that `value_fn` does not accept,
+    and a `ValueError` for arguments out of range.
     """
     if initial_guess_strategy not in ("keep", "one"):
         raise ValueError(
@@ -222,7 +222,7 @@ def _begin(line: Line, guess: Any, settings: Settings) -> _Search:
 
 
 def nothing_known(start: Point) -> Ends:
-    """The ends before the first trial."""
+    """The interval before the first trial."""
     nowhere = jnp.full_like(start.value, jnp.nan)
     return Ends(start, Point(nowhere, nowhere, nowhere), jnp.zeros([], bool))
 
@@ -236,7 +236,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
     decreases, is_flat = decrease <= settings.tol, curvature <= settings.tol
     ends, is_low, step = narrow(s.ends, _bare(t), decreases, settings)
 
-    # Whether to stop, and with what.
+    # Whether to stop, and with which point.
     is_wolfe = is_low & is_flat
     is_longest = ~ends.is_bracketed & (t.step >= settings.most)
     was_safe = s.decrease_error <= settings.tol
@@ -253,7 +253,7 @@ def _advance(s: _Search, t: Point, start: Point, settings: Settings) -> _Search:
 def narrow(
     ends: Ends, t: Point, decreases: jax.Array, settings: Settings
 ) -> tuple[Ends, jax.Array, jax.Array]:
-    """The ends after a trial, whether it is the lower one, and the next step."""
+    """The interval after a trial, whether that is its lower end, and the next step."""
     low, high, was_bracketed = ends
     has_low = was_bracketed | (low.step > 0)
     is_low = decreases & ~(has_low & (t.value >= low.value))
@@ -266,8 +266,8 @@ def narrow(
     return Ends(low, high, is_bracketed), is_low, step
 
 
-# Shares of an interval beside its ends where the next step is not, and by how much a
-# step is lengthened at most, as Moré and Thuente do.
+# The next step keeps this fraction of the interval away from its ends; the largest
+# increase of a step, as in Moré and Thuente.
 _EDGE, _GROWTH = 0.1, 5.0
 
 
@@ -280,7 +280,7 @@ def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: Settings):
     least = jnp.where(is_bracketed, left + edge, factor * a.step)
     most = jnp.where(is_bracketed, right - edge, growth * a.step)
     cubic = _cubic(a, b)
-    # Where the cubic falls for ever, its minimum is NaN or lies behind.
+    # If the cubic has no minimum ahead, it is NaN or lies behind.
     is_ahead = (cubic > left) & (cubic < right) | ~is_bracketed & (cubic > a.step)
     default = jnp.where(is_bracketed, (left + right) / 2, most)
     step = jnp.clip(jnp.where(is_ahead, cubic, default), least, most)
@@ -290,7 +290,7 @@ def _next(a: Point, b: Point, is_bracketed: jax.Array, settings: Settings):
 def _cubic(a: Point, b: Point) -> jax.Array:
     """The minimum of the cubic through two points with their slopes."""
     h, rise = b.step - a.step, b.value - a.value
-    # Squares of slopes may overflow, or vanish, where the slopes do neither.
+    # Squares of slopes may overflow or underflow where the slopes do not.
     steepest = jnp.maximum(jnp.abs(a.slope), jnp.abs(b.slope))
     unit = power_of_two(jnp.maximum(steepest, jnp.abs(rise)))
     left, right, rise = a.slope / unit, b.slope / unit, rise / unit

@@ -1,9 +1,8 @@
-"""A loop whose many numbers travel as a few short vectors.
+"""A loop that carries its many scalars as a few short vectors.
 
-XLA compiles each number that a loop carries as a function of its own, copies it where
-it may, and calls it from a list, which takes longer than the arithmetic.  A vector is
-one of each: a loop over 25 numbers compiles in five sixths of the time, and runs twice
-as fast.
+XLA compiles, copies and calls each scalar that a loop carries as a separate function,
+which takes longer than the arithmetic.  Bundled into vectors, a loop over 25 scalars
+compiles in five sixths of the time, and runs twice as fast.
 """
 
 from collections.abc import Callable
@@ -15,15 +14,15 @@ import jax.numpy as jnp
 
 T = TypeVar("T")
 
-# XLA computes a longer vector as so many numbers, and joins them.
+# XLA splits the computation of longer vectors into scalars and concatenates them.
 _LONGEST = 8
 
 
 def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) -> T:
-    """`jax.lax.while_loop`, in which real numbers and flags are bundled.
+    """`jax.lax.while_loop` with real scalars and flags bundled into vectors.
 
-    Whether it goes on is computed with a step, and not in a function of its own that
-    would unpack all of them.
+    The condition is computed in the body, since a separate function would have to
+    unpack all bundles.
     """
     leaves, treedef = jax.tree.flatten(first)
     leaves = [jnp.asarray(goes_on(first)), *leaves]
@@ -53,7 +52,7 @@ def while_loop(goes_on: Callable[[T], Any], step: Callable[[T], T], first: T) ->
 
 
 def _bundles(leaves: list) -> list[tuple[Any, list[int]]]:
-    """Pairs of a dtype and the places of the numbers that are bundled in it."""
+    """Pairs of a dtype and the indices of the scalars bundled in it."""
     groups: dict = {}
     for i, x in enumerate(leaves):
         dtype = jnp.result_type(x)

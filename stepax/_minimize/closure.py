@@ -1,8 +1,8 @@
-"""What a function closes over, as further inputs of its program.
+"""Closed-over values of a function as additional inputs of its program.
 
-Tracers have to be: a compiled program keeps none.  Large arrays are, because it would
-keep a copy of what it holds as a constant.  `jax.closure_convert` does the former, but
-keeps each function that it has seen.
+Tracers must be inputs, since a compiled program cannot keep them.  Large arrays are,
+because a program would keep a copy of a constant.  `jax.closure_convert` handles
+tracers, but keeps every function that it has seen alive.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 
-# Entries of an array up to which it stays a constant, with which XLA may compute.
+# Arrays of up to this many elements stay constants, which XLA can fold.
 _SMALL = 1024
 
 
 def open_closure(fun: Callable, *examples: Any) -> tuple[Callable, list]:
-    """A function that takes a list of arrays, and that list, mostly empty.
+    """A function with closed-over arrays as a further argument, and these arrays.
 
-    examples: arguments of `fun`, trees of arrays; the new function is for these shapes.
+    examples: arguments of `fun`, trees of arrays; the result is for these shapes only.
     """
     closed, out = jax.make_jaxpr(fun, return_shape=True)(*examples)
     treedef = jax.tree.structure(out)

@@ -1,4 +1,4 @@
-"""`minimize`: a function, a start, and a method, run until they are at a minimum."""
+"""`minimize`: run a method on a function from a start until it converges."""
 
 import operator
 import weakref
@@ -40,31 +40,31 @@ def minimize(
     progress: bool = False,
     project: bool = False,
 ) -> MinimizeResult:
-    """Minimize a function of any tree, in one compiled loop, until it converges.
+    """Minimize a function of any tree, in one compiled loop, until convergence.
 
         p = p + u,   u and the state from `method.update`,   until max |g| <= tol
 
-    fun: of the parameters, and `args`; returns one real number.
-    has_aux: whether `fun` returns a pair of that and more arrays.
-    x0: the start; floating-point arrays and numbers in it move, all else stays.
-    args: further arguments of `fun`, a tuple of them, or the only one; for others of
-        these shapes nothing is compiled.
-    method: "lbfgs", with the whole matrix up to 64 parameters, and else 50 to 10 pairs;
-        or a transformation, which is given `value`, `grad`, `value_fn`.
-    bounds: a pair of lower and upper ones, each `None`, a number, or a tree or prefix
-        like `x0`; the method is then "lbfgsb".
-    tol: the largest entry of the gradient at which to stop, >= 0; or `Tolerances`.
-    max_steps: at most so many, >= 0.
-    history: whether to keep value and gradient of each step, or of how many.
-    callback: called with the result so far after each step; `True` stops.
-    progress: whether to show a live line.
-    project: whether a start outside the bounds is moved within, instead of an error.
+    fun: a function of the parameters and `args` that returns a real scalar.
+    has_aux: whether `fun` returns a pair of the scalar and auxiliary arrays.
+    x0: the initial parameters; floating-point leaves are optimized, others are fixed.
+    args: further arguments of `fun`, a tuple, or a single one; other values of the same
+        shapes do not recompile.
+    method: "lbfgs", with the full matrix for up to 64 parameters, otherwise 50 to 10
+        pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
+    bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
+        prefix of it; the method is then "lbfgsb".
+    tol: the largest |g| element at which to stop, >= 0; or `Tolerances`.
+    max_steps: maximum number of steps, >= 0.
+    history: whether to record value and gradient norm of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
+    project: whether to clip a start outside the bounds instead of raising an error.
 
-    The result is differentiable in what `fun` closes over, and in `args`, by the
-    implicit function theorem; `docs/minimize.md` has more.
+    The result is differentiable with respect to `args` and values that `fun` closes
+    over, by the implicit function theorem; see `docs/minimize.md`.
 
-    Raises a `TypeError` or a `ValueError` for bad arguments, and names their path; that
-    nothing was found is no error but a `status`.
+    Raises a `TypeError` or a `ValueError` for bad arguments, and names their path; lack
+    of convergence is not an error but a `status`.
     """
     if not callable(fun):
         raise TypeError(f"`fun` is {errors.describe(fun)}, expected a function")
@@ -89,7 +89,7 @@ def minimize(
 
 
 def _method(method: Any, bounds: Any) -> Any:
-    """The transformation, `None` for L-BFGS; with bounds, a function that makes it."""
+    """The transformation, `None` for L-BFGS; with bounds, a factory of it."""
     if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
         raise ValueError(
             f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
@@ -111,7 +111,7 @@ def _method(method: Any, bounds: Any) -> Any:
 
 
 def _is_local(xs: list) -> bool:
-    """Whether arrays are on one device, as far as is known."""
+    """Whether all arrays are known to be on one device."""
     if jax.device_count() == 1:
         return True
     is_traced = any(isinstance(x, Tracer) for x in xs)
@@ -119,12 +119,12 @@ def _is_local(xs: list) -> bool:
 
 
 def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, list]:
-    """The bounds of what moves, and the start, within them."""
+    """The bounds of the optimized leaves, and the start clipped to them."""
     if given is None:
         return None, moving
     lower, upper = sides(given, frame, moving)
     params = frame.params(moving)
-    from .._optimizers import bounds as boxes  # few need them
+    from .._optimizers import bounds as boxes  # rarely needed
 
     boxes.check_sides(lower, upper)
     boxes.check(lower, upper, params, project)
@@ -145,7 +145,7 @@ def _limit(max_steps: Any) -> Any:
 
 
 def _length(history: Any, max_steps: Any) -> int | None:
-    """For how many steps the history is kept."""
+    """The number of steps to record in the history."""
     if history is False or history is None:
         return None
     length = max_steps if history is True else history
@@ -161,9 +161,9 @@ def _length(history: Any, max_steps: Any) -> int | None:
 def _require_values(inputs: Inputs, name: str) -> None:
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(inputs)):
         raise ValueError(
-            f"`{name}` runs in Python between the steps, and needs numbers that are "
-            "not traced: call `minimize` outside of `jit`, `vmap` and `grad`, or ask "
-            "for `history`"
+            f"`{name}` runs in Python between the steps, and needs values that are "
+            "not traced: call `minimize` outside of `jit`, `vmap` and `grad`, or use "
+            "`history`"
         )
 
 
@@ -171,9 +171,9 @@ def _require_values(inputs: Inputs, name: str) -> None:
 
 
 class Program:
-    """A minimization compiled for a function: the whole, or in pieces.
+    """A minimization compiled for a function, as a whole or in pieces.
 
-    both: from lists of arrays, moving and other, to the value and what is aux.
+    both: maps lists of arrays, optimized and other, to the value and the aux output.
     """
 
     def __init__(self, setup: Setup, both: Callable):
@@ -186,8 +186,8 @@ class Program:
         self.whole = jax.jit(lambda inputs: loop(inputs).run())
 
 
-# Programs by the identity of their functions.  They live as long as these, and do not
-# keep them alive, with what they close over.
+# Programs by the identity of their functions.  They live as long as the functions, but
+# do not keep the functions, nor what they close over, alive.
 _SHELVES: dict[int, tuple[Any, dict]] = {}
 
 
@@ -215,20 +215,20 @@ def _with(inputs: Inputs, more: list) -> Inputs:
 
 
 def _shelf(fun: Callable) -> tuple[Callable, dict]:
-    """A weak reference to a function, and where its programs are kept."""
+    """A weak reference to a function, and the dict of its programs."""
     is_method = isinstance(fun, MethodType)
     owner = fun.__self__ if is_method else fun
     name = id(owner)
     try:
         found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
-    except TypeError:  # there are objects without
+    except TypeError:  # some callables have no weak references
         return lambda: fun, {}
     shelf = _SHELVES.setdefault(name, (found, {}))[1]
     return weakref.WeakMethod(fun) if is_method else weakref.ref(fun), shelf
 
 
 def _bind(get: Callable, setup: Setup) -> Callable:
-    """The function that `get` returns, as one of lists of arrays."""
+    """The function that `get` returns, as a function of lists of arrays."""
 
     def both(moving, data):
         staying, arrays = data
@@ -251,7 +251,7 @@ def _checked(out: Any, has_aux: bool) -> tuple[jax.Array, Any]:
             f"`fun` returns {errors.describe(value)}, expected one real number; with "
             "more to return, use `has_aux=True`"
         )
-    # Of Python's numbers an integer is no mistake, as it may be of an array.
+    # A Python int is accepted, unlike an integer array, which may be a mistake.
     value = jnp.asarray(float(value) if type(value) is int else value)
     if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Trees opened into arrays that move, arrays that stay, and everything else.
+"""Splitting trees into optimized arrays, fixed arrays, and everything else.
 
-A compiled loop carries arrays alone.  A tree of parameters may hold more: functions and
-flags of a module, random keys, `None`.  What moves is what has a derivative.
+A compiled loop carries only arrays.  A tree of parameters may hold more: functions and
+flags of a module, random keys, `None`.  Leaves with a derivative are optimized
+("moving"), other arrays are fixed ("staying").
 """
 
 from collections.abc import Callable, Iterable
@@ -23,45 +24,45 @@ _MOVES, _STAYS = _Mark("moves"), _Mark("stays")
 
 
 class Frame(NamedTuple):
-    """A tree without its arrays, so that it can be compared and hashed.
+    """A tree without its arrays, which can be compared and hashed.
 
-    treedef: the structure, in which `None` counts as a leaf.
-    marks: for each leaf, whether it moves or stays, or itself if it is no array.
+    treedef: the structure, with `None` as a leaf.
+    marks: for each leaf, whether it moves or stays, or the leaf itself if not an array.
     """
 
     treedef: Any
     marks: tuple
 
     def whole(self, moving: Iterable, staying: Iterable) -> Any:
-        """The tree with arrays in their places."""
+        """The tree with its arrays put back."""
         xs, ys = iter(moving), iter(staying)
         fill = lambda m: next(xs) if m is _MOVES else next(ys) if m is _STAYS else m
         return self.treedef.unflatten(map(fill, self.marks))
 
     def params(self, moving: Iterable) -> Any:
-        """The tree of what moves, with `None` for the rest."""
+        """The tree of moving leaves, with `None` for the others."""
         xs = iter(moving)
         fill = lambda m: next(xs) if m is _MOVES else None
         return self.treedef.unflatten(map(fill, self.marks))
 
     @property
     def is_one(self) -> bool:
-        """Whether the tree is an array by itself."""
+        """Whether the tree is a single array."""
         return self.treedef.num_nodes == 1
 
     @property
     def live(self) -> list[int]:
-        """Which leaves move."""
+        """The indices of the moving leaves."""
         return [i for i, mark in enumerate(self.marks) if mark is _MOVES]
 
     def pick(self, tree: Any) -> list:
-        """The leaves of a tree that move."""
+        """The moving leaves of a tree."""
         leaves = self.treedef.flatten_up_to(tree)
         return [leaves[i] for i in self.live]
 
 
 def open_start(x0: Any) -> tuple[Frame, list, list]:
-    """The frame of the parameters, and the arrays in it that move and that stay."""
+    """The frame of the parameters, their moving arrays and their staying arrays."""
     leaves, treedef = jax.tree.flatten(x0, is_leaf=is_none)
     where = lambda i: errors.paths(x0)[i]
     marks = tuple(_mark_start(x, i, where) for i, x in enumerate(leaves))
@@ -88,7 +89,7 @@ def _mark_start(x: Any, i: int, where: Callable) -> Any:
 
 
 def open_arguments(args: Any) -> tuple[Frame, list]:
-    """The frame of the further arguments, and the arrays in it; numbers are arrays."""
+    """The frame of the further arguments, and their arrays, including scalars."""
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_none)
     marks = tuple(_STAYS if is_array(x) else x for x in leaves)
     return Frame(treedef, marks), _staying(leaves, marks)

@@ -1,16 +1,16 @@
-"""Derivatives of a minimum in what the function depends on.
+"""Derivatives of a minimum with respect to the data of the function.
 
-At a minimum the gradient is 0, however the data change: the implicit function theorem.
+At a minimum the gradient is 0 for any data, so that by the implicit function theorem
 
     H dx = - d(g) / d(data) ddata,   H the Hessian at the minimum
     df   =   d(f) / d(data) ddata  + g dx
 
-H is never formed: conjugate gradients need its products with vectors alone.  Hestenes
-and Stiefel, 1952, for these; Blondel et al., 2022, Efficient and Modular Implicit
-Differentiation (arXiv:2105.15183), for the use made of them.
+H is never formed: conjugate gradients (Hestenes and Stiefel, 1952) only need its
+products with vectors.  Blondel et al., 2022, Efficient and Modular Implicit
+Differentiation (arXiv:2105.15183), for the method.
 
-Parameters at a bound stay there, so that H is that of the others.  Complex parameters
-are taken as pairs of real ones, in which H is symmetric.
+Parameters at a bound stay there, so that H is restricted to the others.  Complex
+parameters are treated as pairs of real ones, for which H is symmetric.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from .result import MinimizeResult
 
 
 def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeResult:
-    """The result with its derivatives, where there may be any.
+    """The result with its derivatives, where they can exist.
 
-    both: from lists of arrays, moving and other, to the value and what is aux.
+    both: maps lists of arrays, moving and other, to the value and the aux output.
     """
     data = inputs.data, inputs.box
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
@@ -45,14 +45,14 @@ def _minimum(both, xs, data):
 
     @minimum.defjvp
     def rule(primals, tangents):
-        xs = minimum(*primals)  # which the second derivative depends on, too
+        xs = minimum(*primals)  # so that second derivatives go through it, too
         return xs, _motion(both, xs, primals[1], tangents[1])
 
     return minimum(xs, data)
 
 
 def _value(both, value, xs, data):
-    """`value`, as a function of the data and of where the minimum is."""
+    """`value`, as a function of the data and of the minimum."""
     at = lambda xs, arrays: both(xs, arrays)[0].astype(value.dtype)
 
     @jax.custom_jvp
@@ -67,7 +67,7 @@ def _value(both, value, xs, data):
 
 
 def _motion(both, xs, data, data_dot):
-    """How the minimum moves as the data do."""
+    """The tangent of the minimum for a tangent of the data."""
     (arrays, box), (arrays_dot, box_dot) = data, data_dot
     value = lambda rs, arrays: both(_join(rs, xs), arrays)[0]
     gradient, rs = jax.grad(value), split(xs)
@@ -80,7 +80,7 @@ def _motion(both, xs, data, data_dot):
         pairs = zip(is_free, vs, strict=True)
         return [v if is_on is None else jnp.where(is_on, v, 0) for is_on, v in pairs]
 
-    def product(vs):  # that of the other parameters is the identity
+    def product(vs):  # the identity for parameters at a bound
         inner, outer = free(times_hessian(free(vs))), free(vs)
         return [x + (v - w) for x, v, w in zip(inner, vs, outer, strict=True)]
 
@@ -89,15 +89,15 @@ def _motion(both, xs, data, data_dot):
 
 
 def _solve(product, b):
-    """Conjugate gradients, until rounding hides the rest."""
+    """Conjugate gradients, to rounding error."""
     tol = max(float(jnp.finfo(x.dtype).eps) for x in b) ** 0.75
     cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]
-    # That of JAX alone has no derivative in reverse mode.
+    # `cg` alone has no reverse-mode derivative.
     return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)
 
 
 def _held(rs, box, box_dot):
-    """Which parameters are inside their bounds, and how those at a bound move."""
+    """Which parameters are inside their bounds; the tangents of those at a bound."""
     if box is None:
         return [None] * len(rs), [jnp.zeros_like(r) for r in rs]
     is_free, held = [], []

@@ -1,13 +1,13 @@
-"""The loop: steps of a transformation until a rule says stop.
+"""The loop: take steps of a transformation until a stopping rule holds.
 
-The function is twice in the program, at the start and within the loop.  What ends in a
-line search has evaluated the next point already, and keeps value and gradient in its
-state; for other transformations they are computed at the next point.
+The function occurs twice in the program, at the start and in the loop.  A
+transformation that ends in a line search has already evaluated the next point, and
+stores value and gradient in its state; for others they are computed at the next point.
 
-Where a search finds no lower value the step is refused and the memory emptied, so that
-the next search is along the gradient.  Only if that fails, too, is it the end.  The
-memory of a transformation is emptied in an outer loop: a select in each step would copy
-it; L-BFGS of `quasi_newton.py` forgets by itself.
+If a search finds no lower value, the step is rejected and the memory cleared, so that
+the next search is along the gradient.  If that fails, too, the run ends.  The memory of
+a transformation is cleared in an outer loop, since a select in each step would copy it;
+the L-BFGS of `quasi_newton.py` clears its own memory.
 """
 
 from collections.abc import Callable
@@ -40,12 +40,12 @@ from .stop import (
 from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
-# As arrays of NumPy, which no tracer keeps.
+# NumPy arrays, so that they never hold a tracer.
 _GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED = map(
     np.int32, MinimizeStatus
 )
 
-# Evaluations that a run may have beyond one for each step.
+# Evaluations that a run may use beyond one per step.
 SPARE = 15_000
 
 _GIVEN = (
@@ -55,14 +55,14 @@ _GIVEN = (
 
 
 class Setup(NamedTuple):
-    """What a program is compiled for, besides the function and the shapes.
+    """The static configuration of a program, besides the function and the shapes.
 
-    frame, args_frame: of the parameters and of the further arguments.
-    tx: the transformation; with bounds, a function of them that makes it; `None` for
-        L-BFGS of `quasi_newton.py`.
-    has_aux: whether the function returns more than its value.
-    length: of the history, in steps; `None` without.
-    is_local: whether all arrays that move are known to be on one device.
+    frame, args_frame: frames of the parameters and of the further arguments.
+    tx: the transformation; with bounds, a function of them that creates it; `None` for
+        the L-BFGS of `quasi_newton.py`.
+    has_aux: whether the function returns an auxiliary output.
+    length: length of the history in steps; `None` without history.
+    is_local: whether all moving arrays are known to be on one device.
     """
 
     frame: Frame
@@ -74,11 +74,11 @@ class Setup(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The arrays that a program is called with.
+    """The arrays passed to a program.
 
-    moving: the start.
-    data: whatever else the function reads.
-    box: lower and upper bounds, each for all that moves; `None` without.
+    moving: the initial parameters.
+    data: all other arrays that the function reads.
+    box: lower and upper bounds, each for all moving arrays; `None` without bounds.
     """
 
     moving: list
@@ -89,9 +89,9 @@ class Inputs(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Parameters, with the value there and its gradients, these over a `unit`.
+    """Parameters with their value and gradients, the latter divided by `unit`.
 
-    norm, size: the largest entry of the gradients, and of the parameters.
+    norm, size: the largest element of the gradients and of the parameters.
     """
 
     xs: list
@@ -102,14 +102,15 @@ class Place(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A minimization under way.
+    """The state of a running minimization.
 
-    at: where it is; with L-BFGS of `quasi_newton.py` its arrays are gathered.
-    state: of the method, which sees the value and its gradients over `unit`.
-    lowest: the lowest value so far; `seen`: what else has been seen.
-    steps, evaluations: so far; `tried`: steps since the memory was empty.
-    still_values, still_steps: for how many steps in a row they have been.
-    is_stuck: whether the memory has to be emptied.
+    at: the current point; its arrays are concatenated for `quasi_newton.py`.
+    state: state of the method, which sees the value and gradients divided by `unit`.
+    lowest: the lowest value so far; `seen`: other observations.
+    steps, evaluations: counts so far; `tried`: steps since the memory was cleared.
+    still_values, still_steps: consecutive steps in which the value or the parameters
+        did not change.
+    is_stuck: whether the memory has to be cleared.
     """
 
     at: Place
@@ -131,9 +132,9 @@ class Loop:
     """The parts of the loop, for one function and its inputs."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: from lists of arrays, moving and other, to a value and what is aux."""
+        """both: maps lists of arrays, moving and other, to the value and the aux."""
         self._setup, self._inputs, tree = setup, inputs, setup.frame.params
-        # Traced here, once, and not for each place in which it is evaluated.
+        # Trace once here, rather than at each place of evaluation.
         self._both, more = open_closure(both, inputs.moving, inputs.data)
         self._data = inputs.data, more
         self._dtype = search_dtype(inputs.moving)
@@ -149,12 +150,12 @@ class Loop:
         )
 
     def run(self) -> MinimizeResult:
-        """All of it."""
+        """The whole minimization."""
         return self.finish(self.advance(self.begin(), self._inputs.max_steps))
 
     def begin(self) -> Run:
         at = self._start()
-        # Within bounds the norm is no longer than a side.
+        # With bounds the norm is at most the side of the box.
         steep = at.norm if self._inputs.box is None else largest(at.grads, self._dtype)
         seen, unit = watch(at), unit_of(at.value, steep) if self._searches else None
         at = at._replace(grads=_over(unit, at.value, at.grads)[1])
@@ -177,7 +178,7 @@ class Loop:
         )
 
     def advance(self, run: Run, limit: jax.Array) -> Run:
-        """Steps until the end, or until there are `limit`."""
+        """Take steps until the end, or until `limit`."""
         goes_on = lambda r: (
             (r.code == RUNNING)
             & (r.steps < limit)
@@ -200,7 +201,7 @@ class Loop:
         return while_loop(goes_on, attempt, run)
 
     def finish(self, run: Run) -> MinimizeResult:
-        """What was found; its `params` is the list of what moves."""
+        """The result; its `params` is the list of moving arrays."""
         found = run.at
         aux, evaluations = None, run.evaluations
         if self._setup.has_aux:
@@ -210,7 +211,7 @@ class Loop:
         return MinimizeResult(self.unpack(found.xs), *numbers, aux, run.history)
 
     def unpack(self, xs: list) -> list:
-        """What moves, as the caller knows it."""
+        """The moving arrays in the caller's form."""
         return self._pack.unpack(xs) if self._pack else xs
 
     def _step(self, run: Run) -> Run:
@@ -263,17 +264,17 @@ class Loop:
     def _judge(
         self, run: Run, new: Place, is_stuck: jax.Array, is_hidden: Any = False
     ) -> Run:
-        """The run with a step, or without it if that is refused.
+        """The run with a step, or without it if it is rejected.
 
-        is_hidden: whether rounding of the value hides what was to be gained.
+        is_hidden: whether rounding of the value hides the expected decrease.
         """
         seen = run.seen.after(run.at, new)
         still_values, still_steps = self._still(run, new)
         rests = still_values >= (PATIENCE_OF_SEARCHES if self._searches else PATIENCE)
         rises = jnp.zeros([], bool)
         if self._searches and self._tol.value is not OFF:
-            # A search at the limit of its precision may go to and fro by more than one
-            # rounding; a rise by many is no rest.
+            # A search at the limit of precision may oscillate by more than one rounding
+            # error; a rise by many does not count as unchanged.
             size = jnp.maximum(jnp.abs(run.at.value), jnp.abs(new.value))
             rises = new.value - run.lowest > 4 * self._tol.value * size
             is_stuck = is_stuck | (rises & rests)
@@ -307,14 +308,14 @@ class Loop:
         return end._replace(history=_record(end))
 
     def _is_flat(self, at: Place, seen: Watch) -> jax.Array:
-        """Whether the gradient is small, for the scale of this problem by default."""
+        """Whether the gradient is small, by default relative to the problem's scale."""
         if self._tol.is_absolute:
             return at.norm <= self._tol.gradient
         limit = self._tol.gradient * jnp.minimum(seen.steepest, 1)
         return (at.norm <= limit) & (seen.growths == 0)
 
     def _still(self, run: Run, new: Place) -> tuple[jax.Array, jax.Array]:
-        """For how many steps in a row the value has been still, and the parameters."""
+        """The number of consecutive steps without change of value and parameters."""
         old, values, steps = run.at, run.still_values, run.still_steps
         count = lambda is_still, n: jnp.where(is_still, n + 1, 0)
         if self._tol.value is not OFF:
@@ -333,7 +334,7 @@ class Loop:
         return values, steps
 
     def _is_rounding(self, run: Run) -> jax.Array:
-        """Whether the value is what rounding of the parameters may add to it."""
+        """Whether the value is within the rounding error due to the parameters."""
         at, norm = run.at, run.at.norm
         if self._inputs.box is not None:
             norm = largest(at.grads, self._dtype) * run.unit
@@ -343,12 +344,12 @@ class Loop:
         xs = self._inputs.moving
         if not self._pack:
             return self._evaluate(xs)
-        # Of the arrays that are there, none of which has to be cut out of a vector.
+        # Evaluate on the given arrays, which need not be sliced out of a vector.
         number = lambda xs: jnp.asarray(self._both(xs, *self._data)[0])
         value = lambda xs: number(xs).astype(self._dtype)
         found, grads = self._held(*jax.value_and_grad(value)(xs))
         pack = self._pack.pack
-        # JAX's gradient of a complex number is the conjugate of that of its parts.
+        # JAX's gradient of a complex array is the conjugate of that of its parts.
         return self._place(pack(xs), found, pack(conj(grads)))
 
     def _evaluate(self, xs: list) -> Place:
@@ -358,14 +359,14 @@ class Loop:
         return self._held(*jax.value_and_grad(self._value)(xs))
 
     def _held(self, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
-        # XLA would compile the sum of many arrays into each kernel that reads it.
+        # XLA would fuse the sum of many arrays into each kernel that reads it.
         is_long = len(self._inputs.moving) >= 32
         return hold(value) if is_long else value, grads
 
     def _place(
         self, xs: list, value: jax.Array, grads: list, unit: Any = None
     ) -> Place:
-        """With max |P(x - g) - x|, which is max |g| without bounds."""
+        """The point with max |P(x - g) - x|, which is max |g| without bounds."""
         is_split = self._pack and self._pack.has_complex
         sizes = self.unpack(grads) if is_split else grads
         if self._inputs.box is not None:
@@ -400,9 +401,9 @@ class Loop:
 
 
 def search_in(state: Any) -> Any:
-    """The state of the line search that a transformation ends in; `None` without one.
+    """The state of the line search at the end of a transformation, or `None`.
 
-    Only what comes last has led to the next point, whose value and gradient it keeps.
+    Only a search that comes last holds the value and gradient of the next point.
     """
     kind = type(state)
     if kind is tuple and len(state):
@@ -414,7 +415,7 @@ def search_in(state: Any) -> Any:
 
 
 def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
-    """A value and its gradients over a power of two; without one as they are."""
+    """A value and its gradients divided by a power of two, if given."""
     if unit is None:
         return value, grads
     return value / unit, [x / unit.astype(real_dtype(x.dtype)) for x in grads]

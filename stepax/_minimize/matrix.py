@@ -1,14 +1,14 @@
-"""The inverse Hessian of BFGS as a matrix, for few parameters.
+"""The inverse Hessian of BFGS as a dense matrix, for few parameters.
 
 Nocedal and Wright, 2006, Numerical Optimization, 2nd edition, equation 6.17; Al-Baali,
 1998, Numerical experience with a class of self-scaling quasi-Newton algorithms (DOI
-10.1023/A:1022608410710), for the scale, without which directions whose curvature is
-less than that of the first pair are learned slowly:
+10.1023/A:1022608410710), for the scaling, without which directions with less curvature
+than the first pair are learned slowly:
 
-    H = max(1, s·y / y·H y) H;   of the first pair s·y / y·y times the identity
+    H = max(1, s·y / y·H y) H;   for the first pair, s·y / y·y times the identity
     H = V' H V + s s' / s·y,   V = I - y s' / s·y
 
-It takes less memory than the pairs would, holds all of them, and its product is one
+It takes less memory than the pairs, includes all of them, and its product is one
 operation.
 """
 
@@ -21,17 +21,17 @@ from jax.typing import ArrayLike
 from .pairs import curvature, flatter, next_guess, times
 
 
-# Parameters up to which it is a matrix.
+# The largest number of parameters for which to use a matrix.
 MOST = 64
 
 
 class Matrix(NamedTuple):
-    """The inverse Hessian of one vector.
+    """The inverse Hessian for one vector.
 
-    h: of shape (n, n).
+    h: the matrix, of shape (n, n).
     scale: s·y / y·y of the newest pair.
-    is_first: whether there was no pair yet.
-    guess: the step that the next search tries first.
+    is_first: whether there has been no pair yet.
+    guess: the first step size to try in the next search.
     flattest: the largest s·s / s·y of all pairs so far.
     """
 
@@ -42,7 +42,7 @@ class Matrix(NamedTuple):
     flattest: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Matrix":
-        """Without any pair, if `is_empty`; the scale stays."""
+        """Drop all pairs if `is_empty`; the scale is kept."""
         plain = self.scale * jnp.eye(len(self.h), dtype=self.h.dtype)
         h = jnp.where(is_empty, plain, self.h)
         return self._replace(h=h, is_first=self.is_first | is_empty)
@@ -52,7 +52,7 @@ class Matrix(NamedTuple):
         return [-times(self.h, grads[0].astype(self.h.dtype))]
 
     def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Matrix":
-        """With a pair, if it has curvature; `step` times the direction is s."""
+        """Update with a pair if it has curvature; s is `step` times the direction."""
         sy, yy, ss, fits = curvature(s, y, self.scale.dtype)
         t, change = s[0].astype(sy.dtype), y[0].astype(sy.dtype)
         hy = times(self.h, change)

@@ -1,4 +1,4 @@
-"""Many arrays as few vectors, on which a method takes as few operations as on one.
+"""Concatenating many arrays into a few vectors, to reduce the number of operations.
 
 Complex arrays become two real ones.
 """
@@ -10,13 +10,13 @@ from .._linesearch.gather import SHORT, Gathering
 
 
 class Pack:
-    """How the real parts of some arrays are gathered, by dtype.
+    """How the real parts of some arrays are concatenated, by dtype.
 
-    has_complex: whether some have two parts.
+    has_complex: whether some arrays are complex.
     """
 
     def __init__(self, xs: list, is_local: bool):
-        """is_local: whether all of them are known to be on one device."""
+        """is_local: whether all arrays are known to be on one device."""
         self._complex = [jnp.iscomplexobj(x) for x in xs]
         self.has_complex = any(self._complex)
         parts = split(xs)
@@ -41,13 +41,13 @@ class Pack:
 
 
 def split(xs: list) -> list:
-    """Real arrays: complex ones as two."""
+    """Split complex arrays into real and imaginary parts."""
     parts = lambda x: [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
     return [part for x in xs for part in parts(x)]
 
 
 def join(parts: list, is_complex: list[bool]) -> list:
-    """What `split` has split."""
+    """The inverse of `split`."""
     rest = iter(parts)
     pair = lambda real: jax.lax.complex(real, next(rest))
     return [pair(next(rest)) if is_pair else next(rest) for is_pair in is_complex]

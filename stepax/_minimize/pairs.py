@@ -6,12 +6,13 @@ triangle of the products s_i·y_j and D its diagonal:
 
     u = R^-1 S'g,   r = g - Y u,   v = R^-T (D u - scale Y'r),   H g = scale r + S v
 
-These are the numbers of the two recursions of `scale_by_lbfgs`, without a loop.  R^-1
-is stored: a new pair adds a column to it, and the oldest one is its first row and
-column, which can be left out.  So its rows and columns may lie in a ring as the pairs.
+The result equals that of the two-loop recursion of `scale_by_lbfgs`, without a loop.
+R^-1 is stored: a new pair adds a column, and the oldest pair is its first row and
+column, which can be dropped.  So its rows and columns form a ring buffer, like the
+pairs.
 
-Where there are few parameters more pairs are remembered than ten, as many as fit into
-the memory that ten need of many parameters.
+For few parameters more than ten pairs are stored, as many as fit into the memory that
+ten pairs of many parameters take.
 """
 
 import functools as ft
@@ -26,20 +27,20 @@ from .._engine.arrays.precision import compute_dtype
 from .._linesearch.line import dot, hold
 
 
-# Pairs, and how many numbers each half of them may have before there are the fewest.
+# Numbers of pairs, and the number of elements of all s (or y) from which the fewest
+# pairs are stored.
 _FEWEST, _MOST, _ROOM = 10, 50, 2**17
 
 
 class Pairs(NamedTuple):
-    """The last pairs of differences; m is how many fit.
+    """The last pairs of differences; m is their maximum number.
 
     s, y: lists of arrays of shape (m, ...); the next pair is written `at`.
-    inverse: R^-1, of shape (m, m); its row and column of a pair that does not count, or
-        is forgotten, are 0.
+    inverse: R^-1, of shape (m, m); rows and columns of ignored or dropped pairs are 0.
     curvatures: s·y, of shape (m,).
     scale: s·y / y·y of the newest pair.
     products: S'g, of shape (m,).
-    guess: the step that the next search tries first.
+    guess: the first step size to try in the next search.
     flattest: the largest s·s / s·y of all pairs so far.
     """
 
@@ -54,7 +55,7 @@ class Pairs(NamedTuple):
     flattest: jax.Array
 
     def forget(self, is_empty: jax.Array) -> "Pairs":
-        """Without any pair, if `is_empty`; the scale stays."""
+        """Drop all pairs if `is_empty`; the scale is kept."""
         clear = lambda x: jnp.where(is_empty, jnp.zeros_like(x), x)
         inverse, products = clear(self.inverse), clear(self.products)
         return self._replace(inverse=inverse, products=products)
@@ -70,22 +71,22 @@ class Pairs(NamedTuple):
         return each(add, r, _combine(v, self.s))
 
     def remember(self, s: list, y: list, grads: list, step: ArrayLike = 1) -> "Pairs":
-        """With the newest pair in the place of the oldest one, if it has curvature.
+        """Replace the oldest pair by the newest, if it has curvature.
 
-        step: how many times the direction s is.
+        step: the ratio of s to the direction.
         """
         at, (sy, yy, ss, fits) = self.at, curvature(s, y, self.scale.dtype)
         weight = jnp.where(fits, 1 / jnp.where(fits, sy, 1), 0)
         is_kept = hold(fits)
 
-        def write(rows, x):  # else NaN times 0
+        def write(rows, x):  # a NaN in an ignored pair would give NaN * 0
             x = jnp.where(is_kept, x, jnp.zeros_like(x))
             return jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
 
         rows = each(write, self.s, s)
         products = _rows(rows, grads, sy.dtype)
         is_new = jnp.arange(products.size, dtype=at.dtype) == at
-        # S'y of the other pairs; the newest one is above none of them.
+        # S'y of the other pairs; R is triangular, so that the newest row has no others.
         change = jnp.where(is_new, 0, products - self.products)
         column = jnp.where(is_new, weight, -weight * times(self.inverse, change))
         inverse = jnp.where(is_new[:, None], 0, self.inverse)
@@ -106,7 +107,7 @@ def no_pairs(grads: list, scale: jax.Array) -> Pairs:
     """No pair yet."""
     size = max(1, sum(g.size for g in grads))
     m = min(max(_ROOM // size, _FEWEST), _MOST)
-    stack = lambda g: jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape))  # and placed
+    stack = lambda g: jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape))  # sharded, too
     memory = lambda: list(map(stack, grads))
     zeros = ft.partial(jnp.zeros, dtype=scale.dtype)
     at = jnp.zeros([], jnp.int32)
@@ -116,17 +117,17 @@ def no_pairs(grads: list, scale: jax.Array) -> Pairs:
 
 
 def next_guess(fits: jax.Array, step: ArrayLike, last: jax.Array) -> jax.Array:
-    """1; but where a search went far, and saw no curvature, as far again."""
+    """1, or the last step size if the search went far and saw no curvature."""
     return jnp.where(fits, 1, jnp.maximum(step, 1)).astype(last.dtype)
 
 
 def flatter(last: jax.Array, ss: jax.Array, sy: jax.Array, fits: jax.Array):
-    """The largest s·s / s·y, with that of a pair if it fits."""
+    """The largest s·s / s·y, including that of a pair with curvature."""
     return jnp.where(fits, jnp.maximum(last, ss / jnp.where(fits, sy, 1)), last)
 
 
 def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, ...]:
-    """s·y, y·y, s·s; whether the first is positive beyond rounding, and a number."""
+    """s·y, y·y, s·s; whether s·y is finite and positive beyond rounding error."""
     sy, yy, ss = (dot(a, b).astype(dtype) for a, b in ((s, y), (y, y), (s, s)))
     limits = jnp.finfo(dtype)
     is_curved = (sy > limits.eps * safe_sqrt(ss) * safe_sqrt(yy)) | (ss == jnp.inf)
@@ -136,17 +137,17 @@ def curvature(s: list, y: list, dtype: Any) -> tuple[jax.Array, ...]:
 
 
 def each(f, *lists):
-    """A function of the entries of lists."""
+    """Map a function over lists."""
     return [f(*xs) for xs in zip(*lists, strict=True)]
 
 
 def times(matrix: jax.Array, x: jax.Array) -> jax.Array:
-    """A product that accelerators do not round."""
+    """A matrix product in full precision on accelerators."""
     return jnp.matmul(matrix, x, precision=jax.lax.Precision.HIGHEST)
 
 
 def _rows(memory: list, xs: list, dtype: Any) -> jax.Array:
-    """The products of each row with the arrays."""
+    """The inner product of each row with the arrays."""
 
     def one(rows, x):
         wide = compute_dtype(rows, x)
@@ -162,7 +163,7 @@ def _rows(memory: list, xs: list, dtype: Any) -> jax.Array:
 
 
 def _combine(numbers: jax.Array, memory: list) -> list:
-    """The sum of the rows, each times a number."""
+    """A linear combination of the rows."""
 
     def one(rows):
         wide = compute_dtype(rows)

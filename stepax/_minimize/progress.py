@@ -1,8 +1,8 @@
-"""A minimization in pieces, between which Python looks at it.
+"""A minimization in pieces, with Python code in between.
 
-The compiled loop takes the number of steps at which to come back, so that all pieces
-are one program.  With `callback` a piece is one step.  With `progress` it takes about
-as long as a picture should last; while Python draws one, the next piece is running.
+The compiled loop takes the step number at which to return, so that all pieces share one
+program.  With `callback` a piece is one step.  With `progress` it takes about one
+refresh period; while Python draws, the next piece is running.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from .loop import RUNNING, Inputs, Run
 from .result import MinimizeResult, MinimizeStatus
 
 
-PERIOD = 0.1  # seconds from one picture to the next
-PAUSE = 5.0  # seconds from one plain line to the next
+PERIOD = 0.1  # seconds between refreshes
+PAUSE = 5.0  # seconds between plain lines
 
 
 def run_in_pieces(
@@ -31,9 +31,9 @@ def run_in_pieces(
     progress: bool,
     whole: Callable,
 ) -> MinimizeResult:
-    """The result of a compiled program; its `params` is the list of what moves.
+    """The result of a compiled program; its `params` is the list of moving arrays.
 
-    whole: from that list to the parameters as the user knows them.
+    whole: maps that list to the user's tree of parameters.
     """
     most = int(inputs.max_steps)
     with _display(most) if progress else contextlib.nullcontext(_nothing) as show:
@@ -56,7 +56,7 @@ def _by_steps(advance, inputs, run, most, show, tell):
         before = int(run.steps)
         run = advance(inputs, run, run.steps + 1)
         show(run)
-        # The last step may be seen not to be worth it, and not be made.
+        # A step that is predicted to gain too little is not taken.
         if int(run.steps) > before and tell(run) and int(run.code) == RUNNING:
             stopped = MinimizeStatus.STOPPED_BY_CALLBACK
             return run._replace(code=jnp.full_like(run.code, stopped.value))
@@ -69,16 +69,16 @@ def _by_time(advance, inputs, run, most, show):
         begin = time.perf_counter()
         limit = jnp.minimum(run.steps + steps, inputs.max_steps)
         following = advance(inputs, run, limit)
-        show(run)  # meanwhile
+        show(run)  # while the next piece runs
         run = jax.block_until_ready(following)
         steps = next_length(steps, time.perf_counter() - begin)
     return run
 
 
 def next_length(steps: int, seconds: float) -> int:
-    """How many steps take about a period, if the last so many took so long.
+    """The number of steps that take about one period, from the time of the last piece.
 
-    The first piece is long because it is compiled, and shows nothing of the next.
+    The first piece includes compilation, and does not predict the next.
     """
     factor = min(max(PERIOD / max(seconds, 1e-9), 0.1), 10.0)
     return min(max(1, round(steps * factor)), 2**20)
@@ -104,7 +104,7 @@ def _line(run: Run, most: int) -> str:
 
 
 def _display(most: int) -> Any:
-    """A context whose value shows a run: live in a terminal, else as plain lines."""
+    """A context manager that shows a run: live in a terminal, otherwise plain lines."""
     return _live(most) if _is_live() else _plain(most)
 
 
@@ -113,7 +113,7 @@ def _is_live() -> bool:
 
 
 def _every(seconds: float, draw: Callable[[Run], None]) -> Callable:
-    """Draws at most so often, and at the end."""
+    """Draw at most every `seconds`, and at the end."""
     last = -math.inf
 
     def show(run, is_last=False):

@@ -1,8 +1,8 @@
 """BFGS with its line search, for a few vectors in a compiled loop.
 
-What is known of the Hessian is a `Matrix` of few parameters, or the last `Pairs`.  The
-first step is that to the minimum of the parabola whose minimum is 0, and its length 1
-at most.
+The Hessian approximation is a `Matrix` for few parameters, otherwise the last `Pairs`.
+The first step goes to the minimum of a parabola with minimum value 0, and has a length
+of at most 1.
 """
 
 import functools as ft
@@ -23,16 +23,16 @@ from .pairs import each, no_pairs
 
 _TRIALS = 20
 _SETTINGS = Settings()
-# Roundings of a value that a sum of many numbers may be off by.
+# Rounding error of a value that is a long sum, in units of one rounding.
 _HIDDEN = 4
 
 
 class Found(NamedTuple):
-    """Where a step leads.
+    """The outcome of a step.
 
-    count: trials of the search.
-    is_hidden: whether rounding of the value hides what the step promised.
-    is_near: whether there was so little to gain that none was made.
+    count: number of trials of the search.
+    is_hidden: whether rounding of the value hides the predicted decrease.
+    is_near: whether the predicted decrease was too small to take a step.
     """
 
     xs: list
@@ -44,9 +44,9 @@ class Found(NamedTuple):
 
 
 def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
-    """Nothing known of the Hessian but a scale of its inverse.
+    """An approximation without pairs, with only a scale of the inverse Hessian.
 
-    size: the largest parameter, beside which a first step must not vanish.
+    size: the largest parameter; the first step must not be negligible against it.
     """
     square = dot(grads, grads).astype(value.dtype)
     square = jnp.where(square > 0, square, 1)
@@ -67,10 +67,10 @@ def step(
     both: Callable,
     little: ArrayLike | None = None,
 ) -> tuple[Found, Any]:
-    """One search, and what is known with its pair of differences.
+    """One search, and the approximation updated with its pair of differences.
 
-    both: from a list of arrays to the value and its gradients.
-    little: how much the value has to fall for a search to be worth its evaluations.
+    both: maps a list of arrays to the value and its gradients.
+    little: the least decrease for which a search is worth its evaluations.
     """
     d = known.direction(grads)
     start = Point(jnp.zeros_like(value), value, _inner(d, grads, value), grads)
@@ -94,17 +94,17 @@ def step(
 
 
 def _is_near(known: Any, at: Point, little: ArrayLike) -> jax.Array:
-    """Whether the minimum is but a little lower, as far as is known.
+    """Whether the minimum is predicted to be only slightly lower.
 
-    A quadratic function is lower by half of g·H g.  What H has not seen of it may be
-    flatter, but hardly than the flattest that any pair has seen.
+    A quadratic function falls by g·H g / 2.  Directions that H has not seen may be
+    flatter, but rarely flatter than the flattest pair.
     """
     square = dot(at.grads, at.grads).astype(at.value.dtype)
     return jnp.maximum(-at.slope, known.flattest * square) <= little
 
 
 class _Search(NamedTuple):
-    """A search under way; `grads` are those at the lower end."""
+    """The state of a search; `grads` are those at the lower end."""
 
     count: jax.Array
     step: jax.Array
@@ -116,7 +116,7 @@ class _Search(NamedTuple):
 def _search(
     at: Callable, start: Point, guess: jax.Array, is_over: jax.Array
 ) -> tuple[Point, jax.Array]:
-    """The point that a search finds, or its start; the count of trials."""
+    """The point that a search finds, or its start, and the number of trials."""
 
     def advance(s):
         t = at(s.step)
@@ -126,7 +126,7 @@ def _search(
         bare = t._replace(grads=())
         ends, is_low, step = narrow(s.ends, bare, error <= 0, _SETTINGS)
         is_enough = s.ends.is_short(_SETTINGS) & (ends.low.step > 0)
-        # Nothing is below that, and the loop says so.
+        # Nothing is below -inf; the loop reports it.
         is_lowest = t.value == -jnp.inf
         ends = ends._replace(low=choose(is_lowest, bare, ends.low))
         grads = each(ft.partial(jnp.where, is_low), t.grads, s.grads)
@@ -136,7 +136,7 @@ def _search(
         return _Search(s.count + 1, step, ends, is_done, grads)
 
     ends = nothing_known(start._replace(grads=()))
-    is_over = is_over | ~(start.slope < 0)  # also of NaN
+    is_over = is_over | ~(start.slope < 0)  # True for NaN, too
     first = _Search(jnp.zeros([], jnp.int32), guess, ends, is_over, start.grads)
     goes_on = lambda s: ~s.is_done & (s.count < _TRIALS)
     end = while_loop(goes_on, advance, first)

@@ -1,4 +1,4 @@
-"""What a minimization found, and why it stopped."""
+"""The result of a minimization, and why it stopped."""
 
 import enum
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 
 class MinimizeStatus(enum.IntEnum):
-    """Why a minimization stopped; `message` says it in a sentence."""
+    """Why a minimization stopped; `message` explains it in a sentence."""
 
     CONVERGED_BY_GRADIENT = 0
     CONVERGED_BY_VALUE = 1
@@ -23,7 +23,7 @@ class MinimizeStatus(enum.IntEnum):
 
     @property
     def message(self) -> str:
-        """A sentence for people."""
+        """An explanation in a sentence."""
         return _MESSAGES[self]
 
 
@@ -61,10 +61,10 @@ _MESSAGES = {
 
 
 class MinimizeHistory(NamedTuple):
-    """How a minimization went: arrays of shape (n + 1,), NaN after the last step.
+    """The course of a minimization: arrays of shape (n + 1,), NaN after the last step.
 
-    value: of the function, at the start and after each step.
-    grad_norm: the largest entry of the gradient there.
+    value: value of the function, at the start and after each step.
+    grad_norm: the largest |g| element there.
     """
 
     value: jax.Array
@@ -72,19 +72,19 @@ class MinimizeHistory(NamedTuple):
 
 
 class MinimizeResult(NamedTuple):
-    """What a minimization found.
+    """The result of a minimization.
 
-    params: where it stopped, a tree like `x0`.
-    value: of the function there, a scalar.
-    grad_norm: the largest entry of the gradient there, in size; with bounds, of the
-        projected gradient P(x - g) - x.
-    steps: how many were taken.
-    evaluations: of the function, most of them with its gradient.
-    code: the `MinimizeStatus` as an integer, which may be compared with one in `jit`.
-    aux: what the function returned besides its value, at `params`; else `None`.
-    history: value and gradient of each step, if asked for; else `None`.
+    params: the final parameters, a tree like `x0`.
+    value: value of the function there, a scalar.
+    grad_norm: the largest |g| element there; with bounds, that of the projected
+        gradient P(x - g) - x.
+    steps: number of steps taken.
+    evaluations: number of evaluations of the function, most with its gradient.
+    code: the `MinimizeStatus` as an integer, which can be compared with one in `jit`.
+    aux: auxiliary output of the function at `params`, or `None`.
+    history: the `MinimizeHistory`, if requested, or `None`.
 
-    Under `vmap` each array has the axis of the batch.
+    Under `vmap` each array has a batch axis.
     """
 
     params: Any
@@ -98,9 +98,9 @@ class MinimizeResult(NamedTuple):
 
     @property
     def status(self) -> Any:
-        """Why it stopped, a `MinimizeStatus`; of a batch, an array of them.
+        """Why it stopped, a `MinimizeStatus`, or an array of them for a batch.
 
-        Raises a `TypeError` where the code is not known yet, as in `jit`.
+        Raises a `TypeError` if the code is traced, as in `jit`.
         """
         if isinstance(self.code, Tracer):
             raise TypeError(

@@ -1,7 +1,7 @@
-"""Answers to those who call `minimize` as they call SciPy's.
+"""Help for users who call `minimize` with SciPy's arguments.
 
-What can mean one thing alone is taken: bounds as pairs, or as SciPy's `Bounds`.  For
-the rest the error says what to write here.
+Unambiguous forms are accepted: bounds as pairs, or as SciPy's `Bounds`.  For the others
+an error says what to write instead.
 """
 
 import functools as ft
@@ -24,7 +24,7 @@ _DERIVATIVE = (
     "nothing: JAX differentiates `fun`, which returns its value alone; a derivative of "
     "your own goes into it by `jax.custom_jvp`"
 )
-# What to write in the place of SciPy's arguments, and of its options; {} is the value.
+# Replacements of SciPy's arguments and options; {} is the value.
 _WORDS = {
     "maxiter": _LIMIT,
     "maxfun": _LIMIT,
@@ -43,7 +43,7 @@ _WORDS = {
 
 
 def answering(minimize: Callable[P, R]) -> Callable[P, R]:
-    """The function, which says of a keyword of SciPy's what to write in its place."""
+    """Make a function raise errors for SciPy's keywords that name the replacements."""
     explaining = explain_misuse(minimize)
 
     @ft.wraps(explaining)
@@ -75,7 +75,7 @@ _PAIR = (
 
 
 def sides(given: Any, frame: Frame, moving: list) -> tuple[Any, Any]:
-    """The lower and the upper bounds, which may be given as SciPy takes them."""
+    """The lower and upper bounds, which may be given in SciPy's forms."""
     if hasattr(given, "lb") and hasattr(given, "ub"):
         _require_one(frame, "SciPy's `Bounds`")
         return given.lb, given.ub
@@ -103,7 +103,7 @@ def _require_one(frame: Frame, what: str) -> None:
 
 
 def _columns(pairs: Any, x: Any) -> tuple[Any, Any]:
-    """Two arrays, of a pair for each number in `x`."""
+    """Two arrays from a list with one pair per element of `x`."""
     if len(pairs) != x.size:
         raise ValueError(
             f"`bounds` has {len(pairs)} pairs, but `x0` has {x.size} numbers; expected "

@@ -1,28 +1,28 @@
-"""When to stop: three tolerances, and the rules that read them.
+"""Stopping rules, and the three tolerances that set them.
 
     max |g| <= gradient min(1, max |g| so far)           converged by gradient
     |f' - f| <= value max(|f'|, |f|),  5 times in a row  converged by value
     f* - f' <= value max(|f'|, |f|)   10 times, after searches; f* is the lowest so far
     max |x' - x| <= step max |x'|,     5 times in a row  converged by step
 
-A tolerance that is given for the gradient is taken as it is, without the minimum; by
-default it is also that of the value in a window of steps, see `watch.py`, and a run of
-BFGS ends by value where there is nothing left to gain as far as it knows:
+A gradient tolerance given by the user is absolute, without the minimum; the default
+also applies to the value in a window of steps, see `watch.py`, and a run of BFGS ends
+by value where it predicts no further decrease:
 
     max(g·H g, |g|² max s·s/s·y) <= rest min(f(start) - f, max(1, |f|)),
     max |g| <= gentle max |g| so far
 
-where they are 9.3e-10 and 1.9e-6 in float64, 7.5e-9 and 9.8e-4 in float32.  A quadratic
-function falls by half of g·H g from there to its minimum.  The second bound has the
-flattest curvature of any pair, which H may have forgotten or not seen yet; and six
-pairs are wanted.  It is asked before a search, which is then not made, whereas a fall
-of the value that was small has cost an evaluation already.
+where `rest` and `gentle` are 9.3e-10 and 1.9e-6 in float64, 7.5e-9 and 9.8e-4 in
+float32.  A quadratic function falls by g·H g / 2 from there to its minimum.  The second
+bound uses the flattest curvature of any pair, which H may have dropped or not seen yet;
+six pairs are required.  This rule is checked before a search, which is then skipped,
+whereas a small decrease of the value has already cost an evaluation.
 
-The last two compare one step with the next, and in a flat valley, or with a small
-learning rate, a step may be short far from a minimum.  So a rule that is 0 is off, as
-`step` is by default; `value` is on only for methods that search along a line, at the
-rounding of the value; and one short step is not enough.  In float32 a plateau of
-Wood's function holds searches up for more than five steps.
+The last two rules compare successive steps; but in a flat valley, or with a small
+learning rate, steps may be short far from a minimum.  Hence a tolerance of 0 turns a
+rule off, which is the default for `step`; `value` is only on for methods with a line
+search, at the rounding error of the value; and one short step is not enough.  In
+float32 a plateau of Wood's function delays searches by more than five steps.
 """
 
 from typing import Any, NamedTuple
@@ -36,26 +36,26 @@ from .._linesearch.line import largest as largest
 
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
-# How little of the scale of the value, and of the steepest slope, ends a run: see
-# `Rules`; both are known to less in float32.  With ten times `_REST` no minimum of the
-# benchmark's tuning half would be missed.
+# `rest` and `gentle` of `Rules`, relative to the scale of the value and to the steepest
+# slope; both are larger in float32.  Even ten times `_REST` misses no minimum of the
+# benchmark's tuning half.
 _REST, _GENTLE = 2.0**-30, 2.0**-19
-# A rule that is off: no array, so that a program knows it when it is compiled.
+# A rule that is off: not an array, so that it is known at compile time.
 OFF: Any = ()
-# Of the rounding error of float64.
+# The square root of the rounding error of float64.
 _ROOT = 2.0**-26
 
 
 class Tolerances(NamedTuple):
-    """When `minimize` stops; each is >= 0, and `None` the default.
+    """When `minimize` stops; each tolerance is >= 0, or `None` for the default.
 
-    gradient: the largest entry of the gradient, in size; by default 9.5e-7 in float32
-        and 1.5e-8 in float64, of the largest gradient so far if that is below 1, or if
-        the value falls by no more in 20 steps, or "lbfgs" sees next to nothing left
-        to gain.  For methods that do not search along
-        lines 3.5e-4 and 1.5e-8, and by the gradient alone.
-    value: the change of the value, relative to it; 0 is off.  By default its rounding
-        error, 1.2e-7 and 2.2e-16, for methods that search along a line, else 0.
+    gradient: the largest |g| element; by default 9.5e-7 in float32 and 1.5e-8 in
+        float64, relative to the largest gradient so far if that is below 1; the run
+        also ends if the value falls by no more in 20 steps, or if "lbfgs" predicts
+        almost no further decrease.  For methods without a line search 3.5e-4 and
+        1.5e-8, by the gradient only.
+    value: the relative change of the value; 0 is off.  By default its rounding error,
+        1.2e-7 and 2.2e-16, for methods with a line search, otherwise 0.
     step: the largest change of a parameter, relative to the largest parameter; 0, the
         default, is off.
     """
@@ -66,7 +66,7 @@ class Tolerances(NamedTuple):
 
 
 def check_tolerances(tol: Any) -> Tolerances:
-    """`tol` as `Tolerances`; a number is that of the gradient."""
+    """`tol` as `Tolerances`; a scalar is the gradient tolerance."""
     found = tol if isinstance(tol, Tolerances) else Tolerances(tol)
     for name, x in zip(found._fields, found, strict=True):
         if x is None or isinstance(x, Tracer):
@@ -89,10 +89,10 @@ def check_tolerances(tol: Any) -> Tolerances:
 class Rules(NamedTuple):
     """The tolerances as arrays, or `OFF`.
 
-    fall: by how much the value has to fall in a window, see `watch.py`.
-    rest: by how much BFGS has to promise that it will fall.
-    gentle: how small the gradient has to be for that, beside the largest one.
-    is_absolute: whether the gradient is compared as it is.
+    fall: the least decrease of the value in a window, see `watch.py`.
+    rest: the least decrease that BFGS must predict.
+    gentle: how small the gradient must be for that, relative to the largest one.
+    is_absolute: whether the gradient tolerance is absolute.
     """
 
     gradient: Any
@@ -105,10 +105,10 @@ class Rules(NamedTuple):
 
 
 def resolve_tolerances(tol: Tolerances, xs: list, dtype: Any, searches: bool) -> Rules:
-    """The rules for a method that searches along lines, or does not."""
+    """The rules for a method with or without a line search."""
     eps = max(float(jnp.finfo(x.dtype).eps) for x in xs)
-    # Searches go on until rounding stops them, in float64 until what is left of the
-    # parameters is about the square root of it.
+    # Searches continue to the limit set by rounding, in float64 until the error of the
+    # parameters is about its square root.
     precise = max(8 * eps, _ROOT) if searches else eps**0.5
     value = float(jnp.finfo(dtype).eps) if searches else OFF
     pairs = zip(tol, (precise, value, OFF), strict=True)

@@ -1,14 +1,14 @@
-"""What a run has seen so far, by which its scale is known.
+"""Observations of a run, which determine its scale.
 
-Two rules read it.  The value no longer falls noticeably:
+Two rules use them.  The value no longer falls noticeably:
 
     f(20 steps ago) - f <= tol min(f(start) - f, max(1, |f|))
 
 and there is no minimum: the value is -inf, or has fallen by 1e12 times what the start
-and the gradients suggest, or the parameters have grown 30 times in a row by a half, as
+and the gradients suggest, or the parameters have grown by a half 30 times in a row, as
 towards the infimum of -log x, while the value fell by more than a thousandth of that
-scale each time.  Where a search fails, there is none either if the value has become
-very low, or lower and much steeper than at the start, as beside the pole of log x.
+scale each time.  If a search fails, there is no minimum either if the value has become
+very low, or lower and much steeper than at the start, as near the pole of log x.
 """
 
 from typing import Any, NamedTuple
@@ -19,25 +19,25 @@ import jax.numpy as jnp
 from .._engine.arrays.numerics import power_of_two
 
 
-# Steps between two looks at the value, and those after which BFGS knows enough to say
-# what is left to gain.
+# Steps between two checks of the value, and steps after which BFGS can predict the
+# remaining decrease.
 WINDOW, ENOUGH = 20, 6
 _FALL, _GROWTH, _GROWTHS, _NOTICED = 1e12, 1.5, 30, 1e-3
 _STEEPENS, _DEEPER = 1e4, 10
-# How far above the lowest value a search may lead, relative to that: ten times the rise
-# that `scale_by_zoom_linesearch` takes for rounding.
+# The largest relative rise above the lowest value that a search may lead to: ten times
+# the rise that `scale_by_zoom_linesearch` attributes to rounding.
 _RISE = 1e-5
 _FLAT = 1e-2
 
 
 class Watch(NamedTuple):
-    """What has been seen; all are scalars.
+    """Observations so far; all fields are scalars.
 
-    first, slope: the value at the start, and the largest entry of the gradient there.
-    likely: how far a value falls at such a slope, over as much as the parameters are.
-    steepest: the largest entry of any gradient, in size.
-    mark: the value when the window began; since: steps since then.
-    growths: steps in a row in which the parameters have grown.
+    first, slope: the value and the largest |g| element at the start.
+    likely: the decrease at that slope over a distance of the size of the parameters.
+    steepest: the largest |g| element of any gradient.
+    mark: the value at the start of the window; since: steps since then.
+    growths: consecutive steps in which the parameters have grown.
     """
 
     first: jax.Array
@@ -49,7 +49,7 @@ class Watch(NamedTuple):
     growths: jax.Array
 
     def after(self, old: Any, new: Any) -> "Watch":
-        """With a step from one place to another, which may be refused."""
+        """Include a step from one place to another, which may be rejected."""
         is_full = self.since == WINDOW
         falls = old.value - new.value > _NOTICED * self.scale(new.value)
         grows = falls & (new.size >= _GROWTH * old.size)
@@ -62,27 +62,27 @@ class Watch(NamedTuple):
         )
 
     def scale(self, value: jax.Array) -> jax.Array:
-        """Relative to what a decrease of the value is small."""
+        """The scale against which a decrease of the value counts as small."""
         return jnp.minimum(self.first - value, jnp.maximum(1, jnp.abs(value)))
 
     def is_slow(self, at: Any, tol: jax.Array) -> jax.Array:
         """Whether the value has not fallen noticeably in a window.
 
-        Where it is steep, this is a narrow bend of a valley, and not its end.
+        If the slope is steep, this is a narrow bend of a valley rather than its end.
         """
         is_still = self.mark - at.value <= tol * self.scale(at.value)
         flat = _FLAT * jnp.minimum(self.steepest, jnp.maximum(1, jnp.abs(at.value)))
         return (self.since == WINDOW) & is_still & (at.norm <= flat)
 
     def has_no_minimum(self, value: jax.Array) -> jax.Array:
-        """Whether the function is unbounded, as far as can be seen."""
-        # By the steepest slope, because a saddle may be flat at the start.
+        """Whether the function appears to be unbounded below."""
+        # Use the steepest slope, because the start may be near a flat saddle.
         likely = self.likely * (self.steepest / self.slope)
         is_far = self.first - value > _FALL * likely
         return (value == -jnp.inf) | is_far | (self.growths >= _GROWTHS)
 
     def falls_off(self, at: Any) -> jax.Array:
-        """Whether a search fails there because the value overflows, or is singular."""
+        """Whether a search fails because the value overflows or is near a pole."""
         far = jnp.finfo(at.value.dtype).max ** 0.5
         is_low = at.value < -far * jnp.maximum(1, jnp.abs(self.first))
         is_steep = at.norm > _STEEPENS * self.slope
@@ -90,16 +90,16 @@ class Watch(NamedTuple):
 
 
 def watch(at: Any) -> Watch:
-    """Nothing seen but the start."""
+    """The observations at the start."""
     zero = jnp.zeros([], jnp.int32)
     likely = jnp.maximum(jnp.abs(at.value), at.norm * jnp.maximum(1, at.size))
     return Watch(at.value, at.norm, likely, at.norm, at.value, zero, zero)
 
 
 def little_to_gain(run: Any, rules: Any) -> jax.Array:
-    """What is left to gain where a run ends, over `unit`.
+    """The predicted decrease below which a run ends, divided by `unit`.
 
-    It does not end where it is steep, or as long as few pairs are known.
+    It does not end where the slope is steep, or while there are few pairs.
     """
     little = rules.rest * run.seen.scale(run.at.value) / run.unit
     is_gentle = run.at.norm <= rules.gentle * run.seen.steepest
@@ -107,11 +107,11 @@ def little_to_gain(run: Any, rules: Any) -> jax.Array:
 
 
 def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
-    """Whether a search has led neither to a lower value, nor where it is as low.
+    """Whether a search has found no value that is lower or as low.
 
-    misses: whether the search says so.  Near a minimum rounding hides the decrease, and
-    a search goes by the slope.  Many small rises are a large one, however, as they are
-    where the gradient is wrong.
+    misses: whether the search reports a failure.  Near a minimum rounding hides the
+    decrease, and a search relies on the slope.  However, many small rises add up, as
+    they do if the gradient is wrong.
     """
     old = run.at
     is_same = (new.value == old.value) & (new.norm == old.norm)
@@ -120,16 +120,16 @@ def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
 
 
 def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
-    """A power of two by which a method divides the value and its gradients.
+    """A power of two by which to divide the value and its gradients for the method.
 
-    It is 1 where squares of the gradients exist, and remain exact as these become
-    smaller; otherwise a search begins with slopes of the middle of the range.
+    It is 1 if squares of the gradients neither overflow nor underflow, also as the
+    gradients become smaller; otherwise it moves them to the middle of the range.
     """
     limits = jnp.finfo(value.dtype)
     most = jnp.asarray(2.0 ** (limits.maxexp * 3 // 8), value.dtype)
     least = jnp.asarray(2.0 ** (-limits.maxexp * 3 // 16), value.dtype)
     is_steep, is_flat = norm > most, (norm < least) & (norm > 0)
     unit = jnp.where(is_steep, norm * least, jnp.where(is_flat, norm, 1))
-    # The value has to exist as well.
+    # The scaled value must be finite as well.
     high = jnp.abs(value) * least**4
     return power_of_two(jnp.where(is_steep | is_flat, jnp.maximum(unit, high), 1))
