@@ -83,7 +83,7 @@ def test_keywords_of_the_loss_are_handed_on():
     more = {"value": value, "grad": grad, "value_fn": f, "target": target}
     u, _ = tx.update(grad, tx.init(p), p, **more)
     assert f(p + u, target) < value
-    with pytest.raises(TypeError, match="does not take `other`"):
+    with pytest.raises(TypeError, match="does not accept `other`"):
         tx.update(grad, tx.init(p), p, **more, other=1)
 
 
