@@ -18,20 +18,26 @@ def at(i, tree):
     return jax.tree.map(lambda x: x[i], tree)
 
 
+def array(x):
+    """A leaf as a NumPy array; of a key, its data."""
+    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x)
+
+
 def leaves(tree):
-    """The leaves as NumPy arrays; of keys, their data."""
-
-    def one(x):
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return np.asarray(jax.random.key_data(x) if is_key else x)
-
-    return list(map(one, jax.tree.leaves(tree)))
+    return list(map(array, jax.tree.leaves(tree)))
 
 
 def assert_equal(found, wanted):
     for x, y in zip(leaves(found), leaves(wanted), strict=True):
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
+
+
+def assert_same_tree(found, wanted):
+    """Equal structures, dtypes and values."""
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    assert_equal(found, wanted)
 
 
 def assert_same_structure(found, wanted):

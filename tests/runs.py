@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import TREES, gradients
+from compare import array
 
 import stepax
 
@@ -29,12 +30,7 @@ def compare(check, x, y):
     x, y = jax.tree.leaves(x), jax.tree.leaves(y)
     assert len(x) == len(y)
     for a, b in zip(x, y, strict=True):
-        check(_numbers(a), _numbers(b))
-
-
-def _numbers(x):
-    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
+        check(array(a), array(b))
 
 
 def eager(tx, gs, p, state=None, **extra) -> Any:

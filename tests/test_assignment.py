@@ -48,6 +48,7 @@ def test_costs_as_little_as_scipys(shape, kind):
         assert cost(costs, found) == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_both_names_give_the_same_pairs_under_every_transformation():
     costs = jnp.asarray(np.random.default_rng(1).normal(size=(3, 4, 5)), jnp.float32)
     wanted = jax.vmap(hungarian_algorithm)(costs)

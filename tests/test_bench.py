@@ -32,6 +32,7 @@ def bench(*args, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "md", "png")}
     quick = "--quick", "--rounds", 1, "--shapes", "small", "--only", "sgd*"
@@ -57,6 +58,7 @@ def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     assert np.ptp(imread(files["png"])[..., :3], axis=-1).max() > 0.3
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar_and_tables(tmp_path):
     ours, theirs = pty.openpty()
     env = dict(os.environ, TERM="xterm", COLUMNS="160")
@@ -78,6 +80,7 @@ def tiny(monkeypatch):
     jax.config.update("jax_enable_compilation_cache", True)
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_said_and_done_without(
     tiny, monkeypatch, capsys, tmp_path
 ):
@@ -95,6 +98,7 @@ def test_what_is_not_installed_is_said_and_done_without(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "installed", lambda: ("stepax",))  # Optax promotes
     kept = tmp_path / "kept.json"

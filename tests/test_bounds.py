@@ -50,6 +50,7 @@ def test_updates_of_any_dtype_land_within_the_bounds(dtype, narrow):
 # --- starts, keywords, errors --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_start_outside_is_projected_and_evaluated_there():
     seen = []
 
@@ -74,6 +75,7 @@ def test_a_start_outside_is_projected_and_evaluated_there():
     assert state.linesearch.value == f(p) < 10.25  # that of the projected start
 
 
+@pytest.mark.slow
 def test_keywords_of_the_loss_are_handed_on():
     def f(p, target):
         return jnp.sum((p - target) ** 2)
@@ -87,6 +89,7 @@ def test_keywords_of_the_loss_are_handed_on():
         tx.update(grad, tx.init(p), p, **more, other=1)
 
 
+@pytest.mark.slow
 def test_missing_keywords_are_named():
     tx, p = stepax.lbfgsb(0.0, 1.0), jnp.full(2, 0.5)
     for project in False, True:

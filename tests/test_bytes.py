@@ -117,6 +117,7 @@ def test_a_waiting_step_does_nothing_of_the_inner_transformation():
     assert "sqrt" not in set(outside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [240, 600])
 def test_a_clipped_and_scheduled_step_lowers_to_few_lines(leaves):
     tx = stepax.chain(CLIP, stepax.adamw(stepax.cosine_decay_schedule(1e-3, 100)))

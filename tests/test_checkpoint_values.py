@@ -63,6 +63,7 @@ def values():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "x64"])
 def test_every_dtype_of_numpy_comes_back_with_its_bits(wide, tmp_path):
     with jax.enable_x64(wide):

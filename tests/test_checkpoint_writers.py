@@ -117,6 +117,7 @@ def run_here(code, *args, **how):
     return subprocess.run(command, cwd=HERE, timeout=120, **how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["all", "keep"])
 def test_a_step_that_save_returned_for_is_whole_whoever_else_writes(keep, tmp_path):
     folder = tmp_path / "run"
@@ -166,6 +167,7 @@ def other(tmp_path):
         started.communicate()
 
 
+@pytest.mark.slow
 def test_another_writer_is_named_and_its_files_left_alone(other, tmp_path):
     owner = rf"process {other.pid} on {socket.gethostname()} since 20\d\d-.*\+00:00:"
     with pytest.raises(ValueError, match=f"is being written to by {owner} two runs"):
@@ -179,6 +181,7 @@ def test_another_writer_is_named_and_its_files_left_alone(other, tmp_path):
     assert names(tmp_path) == ["1", "2", "8.orbax-checkpoint-tmp"]
 
 
+@pytest.mark.slow
 def test_a_writer_that_has_no_lock_is_left_alone_while_it_lives(other, tmp_path):
     """As where the file system knows none."""
     (tmp_path / ".stepax.lock").unlink()
@@ -336,6 +339,7 @@ ends_early = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @ends_early
 @pytest.mark.parametrize(("kind", "status"), [("ends", 0), ("raises", 3)])
 def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):
@@ -344,6 +348,7 @@ def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):
     assert latest_step(tmp_path) == 1 and names(tmp_path) == ["1"]
 
 
+@pytest.mark.slow
 @ends_early
 def test_an_error_that_nobody_asked_for_is_told_at_the_end(tmp_path):
     ended = run_here(END, tmp_path, "fails", capture_output=True, text=True)
@@ -419,6 +424,7 @@ checkpoint.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_has_nothing_to_save(tmp_path):
     run_here(FORKED, tmp_path, check=True)
     assert is_as_saved(tmp_path, 1) and names(tmp_path) == ["1"]

@@ -185,6 +185,7 @@ def test_optimistix_minimises_with_every_schedule(rate):
     np.testing.assert_allclose(found.value, target, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_numpyro_svi_accepts_a_transformation_and_hands_it_the_loss():
     data = jnp.array([1.0, 2.0, 3.0])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +91,7 @@ def device_put_replicated(tree, devices):
     return jax.tree.map(lambda x: jax.device_put(copies(x), sharding), tree)
 
 
+@pytest.mark.slow
 def test_libraries_run_on_stepax():
     command = [sys.executable, "-m", "stepax.interop.optax", __file__]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}

@@ -31,6 +31,7 @@ def demo(*args, **kwargs):
     )
 
 
+@pytest.mark.slow
 def test_piped_demo_prints_plain_lines_and_draws_a_picture(tmp_path):
     out = tmp_path / "picture.png"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -58,6 +59,7 @@ def assert_drawn(path):
         assert (np.ptp(panel, axis=-1) > 0.3).sum() > 500
 
 
+@pytest.mark.slow
 def test_terminal_shows_a_table_and_a_bar_and_ends_with_the_score(tmp_path):
     ours, theirs = pty.openpty()
     env = dict(os.environ, TERM="xterm", COLUMNS="120")
@@ -81,6 +83,7 @@ def read_all(terminal):
             return told.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", training.CHOICES)
 def test_every_offered_optimizer_learns_to_read_digits(name, data):

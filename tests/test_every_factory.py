@@ -17,6 +17,7 @@ from cases import (
     rows,
     types,
 )
+from compare import assert_same_tree
 from keywords import keywords
 from runs import no_leaks, traced
 
@@ -25,18 +26,6 @@ import stepax
 
 def one_step(tx):
     return jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(g)))
-
-
-def plain(x):
-    """A leaf as a NumPy array; random keys by their data."""
-    is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(x) if is_key else x)
-
-
-def leaves_equal(x, y):
-    assert jax.tree.structure(x) == jax.tree.structure(y)
-    for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
-        np.testing.assert_array_equal(plain(a), plain(b))
 
 
 @pytest.mark.thinned(3)
@@ -88,7 +77,7 @@ def test_init_is_pure_and_looks_at_shapes_alone(row):
     shapes = jax.eval_shape(lambda: p)
     tx = make(row)
     state = tx.init(p)
-    leaves_equal(jax.jit(tx.init)(p), state)
+    assert_same_tree(jax.jit(tx.init)(p), state)
     assert types(jax.eval_shape(tx.init, shapes)) == types(state)
     if tx.node is not None:  # a closure may measure the parameters
         assert types(tx.init(shapes)) == types(state)
@@ -192,21 +181,6 @@ def test_what_leaks_from_a_trace_is_seen():
         jax.eval_shape(lambda g: tx.update(g, stepax.EmptyState()), jnp.ones(3))
 
 
-@pytest.mark.thinned
-@pytest.mark.parametrize("row", rows())
-def test_state_is_sharded_like_the_parameters(row):
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    spec = jax.sharding.PartitionSpec("d", None)
-    sharding = jax.sharding.NamedSharding(mesh, spec)
-    p = {"w": jax.device_put(jnp.ones((16, 4)), sharding)}
-    found = jax.tree.leaves(jax.jit(make(row).init)(p))
-    alike = [x for x in found if x.shape == (16, 4)]
-    wholes = [x for x in found if x.shape != (16, 4)]
-    assert all(x.sharding.is_equivalent_to(sharding, 2) for x in alike)
-    assert all(x.sharding.is_fully_replicated or x.ndim for x in wholes)
-    assert len(alike) + len(wholes) == len(jax.tree.leaves(make(row).init(p)))
-
-
 # The last is near the largest float16.
 EXTREMES = {"zero": 0.0, "tiny": 1e-7, "huge": 6e4}
 
@@ -238,7 +212,7 @@ def test_gradients_of_integers_pass(row):
     u, state = tx.update(g, state, p, **keywords(g))
     assert u["n"].dtype == jax.dtypes.float0
     moved = stepax.apply_updates(p, u)
-    leaves_equal(
+    assert_same_tree(
         {k: moved[k] for k in ("n", "flag", "key")},
         {k: p[k] for k in ("n", "flag", "key")},
     )
@@ -268,8 +242,8 @@ def test_a_mask_keeps_other_leaves_out(row):
     u, state = one_step(tx)(g, tx.init(p), p)
     alone = make(row)
     v, inner = one_step(alone)({"w": g["w"]}, alone.init({"w": p["w"]}), {"w": p["w"]})
-    leaves_equal(u, {"w": v["w"], "b": g["b"]})
-    leaves_equal(jax.tree.leaves(state), jax.tree.leaves(inner))
+    assert_same_tree(u, {"w": v["w"], "b": g["b"]})
+    assert_same_tree(jax.tree.leaves(state), jax.tree.leaves(inner))
 
 
 @pytest.mark.parametrize("row", rows(kind="optimizer"))

@@ -87,15 +87,18 @@ def check(name):
     return [float(x) for x in found.groups()]
 
 
+@pytest.mark.slow
 def test_accumulation_survives_a_nan():
     check("accumulate_nan")
 
 
+@pytest.mark.slow
 def test_injected_hyperparameters_of_a_callable_model():
     gaps = check("inject_equinox")[:2]
     assert max(gaps) < 1e-5
 
 
+@pytest.mark.slow
 def test_masks_and_labels_that_are_models():
     losses = check("masked_equinox")
     assert losses[:2] * 4 == losses
@@ -107,6 +110,7 @@ def test_lbfgs_fits_a_neural_ode_better_than_adam():
     assert start > 1 and found < min(adam[1::2])
 
 
+@pytest.mark.slow
 def test_blocks_of_the_guide_run(capsys):
     with jax.numpy_rank_promotion("allow"):  # as readers have it
         assert run_blocks("docs/guide.md") == 15

@@ -126,6 +126,7 @@ DAMAGES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @fuzzed
 @given(PARAMS, STATES, st.floats(0, 0.999), DAMAGES)
 def test_what_is_damaged_is_restored_with_the_same_bits_or_not_at_all(

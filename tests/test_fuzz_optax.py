@@ -37,6 +37,7 @@ def check(program):
     assert not found, "\n".join([*found, "", program.script()])
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @parts
 def test_programs_do_what_they_do_in_optax(part):

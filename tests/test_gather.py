@@ -60,6 +60,7 @@ def kernels(leaves):
     return len({bodies[name] for name in called})
 
 
+@pytest.mark.slow
 def test_more_leaves_of_the_same_shapes_are_no_more_kernels():
     few = kernels(8)
     # Less than one for each leaf more: sums of 40 numbers are cut into parts.

@@ -201,6 +201,7 @@ def test_narrow_parameters_keep_their_states_in_optimizers_of_optax(dtype):
 # --- schedules and dtypes ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_hundred_steps_with_schedules_equal_the_plain_run():
     # The error of one rounding of the rate to float32, 6e-8 of each step, adds up over
     # 300 steps of about 0.01 to at most 2e-7, which Adam's division makes larger.
@@ -234,6 +235,7 @@ def test_hyperparameters_take_the_dtype_asked_for(given):
     assert dtypes == {given or "float32"}
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_float64_for_float64_parameters_alone(x64):
     for dtype in "float32", "float64":
         params, tx = parameters(dtype), inject(stepax.adam)(0.1)
@@ -295,6 +297,7 @@ def test_parameters_and_a_fresh_state_can_be_donated(factory, args, jit):
     assert rate == 0.1 and not rate.is_deleted()
 
 
+@pytest.mark.slow
 def test_nothing_leaks():
     tx, params = inject(stepax.adamw)(half, mask=is_matrix), parameters()
     with no_leaks():

@@ -246,6 +246,7 @@ assert not [m for m in loaded() if m.startswith("optax")]
 """
 
 
+@pytest.mark.slow
 def test_neither_stepax_nor_the_switch_loads_optax():
     run("-c", LOADS)
 
@@ -267,12 +268,14 @@ def script(tmp_path):
 COMMAND = "-m", "stepax.interop.optax"
 
 
+@pytest.mark.slow
 def test_a_script_runs_under_the_switch(script):
     said = run(*COMMAND, script, "--steps", "3", "-m")
     wanted = f"['--steps', '3', '-m'] {script.parent}"
     assert said == f"stepax._optimizers.adam __main__ {wanted}\n"
 
 
+@pytest.mark.slow
 def test_a_module_runs_under_the_switch(script):
     path = os.pathsep.join([str(ROOT), str(script.parent)])
     said = run(*COMMAND, "-m", "some_script", "x", PYTHONPATH=path)

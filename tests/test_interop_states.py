@@ -176,6 +176,7 @@ def descend(tx, params, state, count):
     return params, state
 
 
+@pytest.mark.slow
 def test_a_run_of_lbfgs_goes_on_in_stepax(x64):
     # Where a search tries more, ours interpolates otherwise, and better.
     theirs, ours = optax.lbfgs(), stepax.lbfgs()
@@ -245,6 +246,7 @@ except ModuleNotFoundError:
 """
 
 
+@pytest.mark.slow
 def test_pickles_of_optax_are_read_where_there_is_no_optax(tmp_path):
     saved = saved_states()
     (tmp_path / "theirs").write_bytes(pickle.dumps(saved))
@@ -255,6 +257,7 @@ def test_pickles_of_optax_are_read_where_there_is_no_optax(tmp_path):
     assert_close(found, saved)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_optax_are_restored(tmp_path):
     states = saved_states().items()
     # Orbax saves no array without numbers.

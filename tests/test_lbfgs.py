@@ -120,6 +120,7 @@ def test_path_is_that_of_optax(name, x64):
     np.testing.assert_allclose(*map(np.array, runs), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_path_without_search_is_that_of_optax_at_negative_curvature(x64):
     f = lambda p: 0.5 * jnp.sum(jnp.array([-1.0, -3.0, 1.0]) * p**2)
@@ -185,6 +186,7 @@ def test_a_pair_without_curvature_changes_nothing():
     assert jnp.isfinite(u).all() and jnp.isfinite(healed.diff_updates_memory).all()
 
 
+@pytest.mark.slow
 def test_a_whole_module_is_optimized():
     model, x = mlp(), jnp.array([[0.1, 0.2], [0.5, -1.0], [-0.3, 0.4]])
     loss = lambda model: jnp.mean((jax.vmap(model)(x) - jnp.sin(x)) ** 2)

@@ -109,6 +109,7 @@ def compare(parts):
     return (cauchy > lower) & (cauchy < upper)
 
 
+@pytest.mark.slow
 def test_the_model_and_its_minimum_are_those_of_the_papers(x64):
     free = [compare(case(seed)).sum() for seed in range(60)]
     assert min(free) <= 1 and max(free) >= 4  # so that short and long paths are among
@@ -188,6 +189,7 @@ def results():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [p.name for p in PROBLEMS])
 def test_minima_are_published_ones_and_scipys(results, name):
@@ -208,6 +210,7 @@ def test_evaluations_are_about_scipys(results):
     assert np.median(ratios) <= 1.1
 
 
+@pytest.mark.slow
 def test_random_quadratics_end_where_an_active_set_does(x64):
     random = np.random.RandomState(3)
     A, b = random.randn(8, 12, 6), random.randn(8, 12)
@@ -267,6 +270,7 @@ def mixed():
     return p, tx, end, state
 
 
+@pytest.mark.slow
 def test_parameters_end_at_their_bounds_to_the_last_bit(mixed):
     p, _, end, _ = mixed
     np.testing.assert_array_equal(end["fixed"], p["fixed"])
@@ -282,6 +286,7 @@ def test_dtypes_of_the_state_are_kept(mixed):
     assert state.linesearch.value == bowl(end)
 
 
+@pytest.mark.slow
 def test_a_whole_module_is_optimized_by_one_program():
     model, x = mlp(), jnp.array([[0.1, 0.2], [0.5, -1.0], [-0.3, 0.4]])
     loss = lambda model: jnp.mean((jax.vmap(model)(x) - jnp.sin(x)) ** 2)
@@ -341,6 +346,7 @@ def simple():
     return step, state
 
 
+@pytest.mark.slow
 def test_a_pair_without_curvature_is_left_out(simple):
     step, state = simple
     p = state.params + 1

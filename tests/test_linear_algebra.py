@@ -85,6 +85,7 @@ def test_inverse_roots_do_not_depend_on_the_size():
         np.testing.assert_allclose(found, root * scale**-0.5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_inverse_roots_of_special_matrices():
     find = stepax.matrix_inverse_pth_root
     root, error = find(jnp.zeros((2, 2)), 2)  # λ counts as 1: (1e-6)^(-1/2)

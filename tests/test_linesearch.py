@@ -326,6 +326,7 @@ def test_nothing_is_compiled_anew_outside_of_jit(tx):
     assert not [name for name in names if "backend_compile" in name]
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_only_if_asked(capfd):
     for verbose in (False, True):
         zoom = stepax.scale_by_zoom_linesearch(3, verbose=verbose)

@@ -86,6 +86,7 @@ def test_parameters_are_optax_s(dtype, reset):
             np.testing.assert_allclose(x, y, rtol=0, atol=eps)
 
 
+@pytest.mark.slow
 def test_every_way_to_run_it_gives_the_same():
     close = lambda x, y: np.testing.assert_allclose(x, y, rtol=3e-6, atol=1e-7)
     tx, p = lookahead(stepax.adam(0.1), 2, 0.5, reset_state=True), start()

@@ -130,6 +130,7 @@ def test_curvature_at_0_is_that_of_a_smooth_function(f):
     assert jax.hessian(f)(jnp.float32(0), jnp.float32(0)) == wanted
 
 
+@pytest.mark.slow
 def test_regression_losses_are_exact_at_edges():
     x = XS[1:-1]
     size = np.abs(x)
@@ -237,6 +238,7 @@ def test_sparsemax_is_exact_at_edges():
         check(f, s, value, p - np.array([0, 0, 1]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_regions_that_are_empty_cost_nothing():
     x = jnp.zeros((2, 5))
     f = lambda p: losses.binary_dice_loss(p, x, smooth=0.0, apply_sigmoid=False)
@@ -263,6 +265,7 @@ def ctc(x, labels, pads=None):
     return losses.ctc_loss(x[None], jnp.zeros((1, len(x))), y, pads)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("labels", [(), (1,), (1, 2), (2, 2), (1, 2, 1)])
 @pytest.mark.parametrize("masked", [False, True])
@@ -284,6 +287,7 @@ def test_ctc_counts_every_alignment(labels, masked):
     np.testing.assert_allclose(padded, value, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_ctc_is_never_negative():
     for size in 5.0, 10.0, 17.0, 1e4, TOP:
         x = jnp.asarray([[0, size], [0, size]])
@@ -295,6 +299,7 @@ def test_ctc_is_never_negative():
     assert all((z <= 0).all() for z in logs)
 
 
+@pytest.mark.slow
 def test_ctc_of_too_few_frames_is_large_and_has_derivatives():
     value, *slopes = both_modes(lambda x: ctc(x, [1, 1]), jnp.zeros((2, 3)))
     assert 0.9e5 < value < 1.1e5 and np.isfinite(slopes).all()

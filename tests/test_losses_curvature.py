@@ -248,6 +248,7 @@ def focal_curvature(x, y, gamma):
     return jax.jvp(lambda *z: focal_slopes(x, *z), (y, gamma), (1.0, 2.0))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_focal_loss_has_derivatives_in_labels_and_exponent(gamma):
     for y in 0.0, 0.3, 1.0:

@@ -15,6 +15,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from cases import make, types
+from compare import assert_same_tree
 from keywords import keywords
 from mask_forms import (
     BOOLEANS,
@@ -27,7 +28,6 @@ from mask_forms import (
     specs_of,
     valued,
 )
-from runs import compare, equal
 
 import stepax
 from stepax._engine.factories.registry import ROWS
@@ -249,12 +249,7 @@ def test_files_of_a_trained_state_fit_the_first_one(holder, tmp_path):
             first = tx.init(params)
             state = stepped(tx, params, first)
             data = flax.serialization.to_bytes(state)
-            same(flax.serialization.from_bytes(first, data), state)
+            assert_same_tree(flax.serialization.from_bytes(first, data), state)
             saver.save(Path(tmp_path, str(i)), state)
             saver.wait_until_finished()
-            same(saver.restore(Path(tmp_path, str(i)), first), state)
-
-
-def same(found, wanted):
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    compare(equal, found, wanted)
+            assert_same_tree(saver.restore(Path(tmp_path, str(i)), first), state)

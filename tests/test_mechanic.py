@@ -80,6 +80,7 @@ def test_keywords_reach_the_base_optimizer():
         tx.update(p, tx.init(p), p)
 
 
+@pytest.mark.slow
 def test_it_starts_where_the_first_step_does(x64):
     """As when parameters are loaded after `init`, or `lookahead` resets the state."""
     p = jnp.array([1.1, -2.1])

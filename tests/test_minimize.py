@@ -314,6 +314,7 @@ def test_a_second_call_compiles_nothing():
     assert not found
 
 
+@pytest.mark.slow
 def test_a_program_dies_with_its_function():
     data = jnp.ones(7)
     fun = lambda p: jnp.sum((p - data) ** 2)
@@ -324,6 +325,7 @@ def test_a_program_dies_with_its_function():
     assert alive() is None
 
 
+@pytest.mark.slow
 def test_what_a_function_closes_over_is_kept_once_and_as_long_as_it():
     size = 54_321
     held = lambda: sum(x.size == size for x in jax.live_arrays())

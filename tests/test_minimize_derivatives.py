@@ -30,6 +30,7 @@ def closed(l):
     return jnp.linalg.solve(A.T @ A + l * jnp.eye(3), A.T @ B)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_closed_form(x64):
     def least(l):
         w = closed(l)
@@ -45,6 +46,7 @@ def test_derivatives_are_those_of_the_closed_form(x64):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_batch_are_those_of_its_members(x64):
     ls = jnp.array([0.1, 0.7, 2.0])
     wanted = jax.vmap(jax.grad(lambda l: jnp.sum(closed(l))))(ls)
@@ -79,6 +81,7 @@ def test_derivatives_are_those_of_finite_differences(method, x64):
         np.testing.assert_allclose(found[name][i], slope, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_parameters_at_a_bound_move_with_it(x64):
     c = jnp.array([1.0, -2.0, 3.0])
 
@@ -98,6 +101,7 @@ def test_parameters_at_a_bound_move_with_it(x64):
     np.testing.assert_allclose(rows.T, wanted, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_complex_minima_have_derivatives(x64):
     center, scale = jnp.asarray(1 + 2j), jnp.array([1.0, 10.0])
     fun = lambda z, t: jnp.sum(scale * jnp.abs(z - t * center) ** 2)

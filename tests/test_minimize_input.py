@@ -236,6 +236,7 @@ def test_one_argument_needs_no_tuple():
         np.testing.assert_allclose(found.params, center * np.ones(2), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_constant_is_at_its_minimum():
     for value in (3, 3.0, np.float32(3), jnp.float32(3)):
         for method in ("lbfgs", stepax.sgd(0.1)):
@@ -292,6 +293,7 @@ def test_pieces_grow_until_they_last_a_tenth_of_a_second():
     assert progress.next_length(2**20, 0.0) == 2**20
 
 
+@pytest.mark.slow
 def test_the_page_runs():
     with jax.numpy_dtype_promotion("standard"):  # as its readers have it
         assert run_blocks("docs/minimize.md") == 5

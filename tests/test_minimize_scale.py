@@ -99,6 +99,7 @@ BOTTOMLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("is_double", [False, True], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", BOTTOMLESS)

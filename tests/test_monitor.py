@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compare import assert_equal
 
 from stepax._engine.base.protocol import EmptyState
 from stepax._engine.trees.apply import apply_updates
@@ -31,13 +32,6 @@ G = jax.tree.map(jnp.sin, P)
 
 both = lambda updates: {"norm": norm(updates), "all": updates}
 is_long = lambda updates: norm(updates) > 1.0
-
-
-def assert_equal(found, wanted):
-    """Equal leaves; classes of states count as equal by their names."""
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(x, y)
 
 
 def types(tree):

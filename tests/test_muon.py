@@ -223,6 +223,7 @@ def test_complex_matrices_become_unitary():
     np.testing.assert_allclose(turned, plain * phase, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMS)
 def test_zeros_stay_zero_and_have_a_derivative(name):
     x = jnp.zeros((2, 3))

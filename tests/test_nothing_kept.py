@@ -194,12 +194,14 @@ def kept_after(uses) -> list[str]:
     return [title for title, ref in kept if ref() is not None]
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_seen():
     kept = []
     use = lambda hold: kept.append(hold(counted))
     assert len(kept_after([("a list", use, False)])) == len(HOLDERS)
 
 
+@pytest.mark.slow
 def test_no_factory_keeps_what_a_function_holds():
     """Over all arguments that may be functions, and all that a function can hold."""
     uses, used = [], set()
@@ -362,6 +364,7 @@ def test_all_public_functions_of_functions_are_tried():
     assert given <= OTHERS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 def test_no_function_keeps_what_a_function_holds():
     assert kept_after([(k, use, False) for k, use in OTHERS.items()]) == []

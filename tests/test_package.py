@@ -44,6 +44,7 @@ def loaded_by(statement):
     return set(names.split())
 
 
+@pytest.mark.slow
 def test_importing_stepax_imports_nothing_that_jax_has_not():
     new = loaded_by("import stepax") - loaded_by("import jax, numpy")
     outside = {x for x in new if x.split(".")[0] not in sys.stdlib_module_names}
@@ -156,6 +157,7 @@ def functions(file):
             yield f"{file.relative_to(ROOT)}:{node.lineno} {node.name}", len(body)
 
 
+@pytest.mark.slow
 def test_functions_are_short():
     """Half under 8 lines, nine in ten under 30, none above 50."""
     lengths = dict(pair for file in SOURCES for pair in functions(file))

@@ -91,6 +91,7 @@ def test_gradients_are_joined_by_one_operation():
     assert "dynamic_update_slice" not in text
 
 
+@pytest.mark.slow
 def test_derivatives_of_all_kinds():
     tree = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2), "s": jnp.float32(2)}
     packed = pack(tree)
@@ -140,6 +141,7 @@ def _labels(mask):
     return {True: "a", False: "b", None: None}[mask]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_masks_and_labels_mean_the_arrays(mask):
     p = _tree()

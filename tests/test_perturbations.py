@@ -32,6 +32,7 @@ def both(fun, noise="Gumbel", **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_baseline", [True, False])
 @pytest.mark.parametrize("noise", NOISES)
 def test_value_and_derivatives_are_optaxs_for_the_same_key(noise, use_baseline):
@@ -43,6 +44,7 @@ def test_value_and_derivatives_are_optaxs_for_the_same_key(noise, use_baseline):
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_trees_draw_the_bits_of_optax():
     mine, theirs = both(largest)
     tree = {"a": X, "b": jnp.array([1.0, 2.0]), "none": None}
@@ -62,6 +64,7 @@ def test_samples_and_densities_are_those_of_the_distribution(noise):
     assert mass == pytest.approx(wanted, rel=2e-3)  # the tails that are left out
 
 
+@pytest.mark.slow
 def test_the_mean_over_samples_is_the_soft_maximum():
     """With Gumbel noise the mean of the arg max is the softmax of x / σ."""
     f = ours.make_perturbed_fun(largest, 20_000, 0.5)
@@ -72,6 +75,7 @@ def test_the_mean_over_samples_is_the_soft_maximum():
     np.testing.assert_allclose(*jacobians, atol=0.08)
 
 
+@pytest.mark.slow
 def test_sigma_has_a_derivative_too():
     """E (x + σ z)² = x² + σ² for normal noise, so that its derivative is 2 σ."""
 
@@ -83,6 +87,7 @@ def test_sigma_has_a_derivative_too():
     assert jax.grad(mean)(jnp.float32(1.5)) == pytest.approx(3.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_narrow_inputs_score_the_noise_itself():
     step = lambda x: jnp.sum((x > 0).astype(jnp.float32))
     f = ours.make_perturbed_fun(step, 4000, 1e-3, ours.Normal())

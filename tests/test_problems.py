@@ -80,6 +80,7 @@ def run(functions, points):
     return compiled(points)
 
 
+@pytest.mark.slow
 def test_value_and_gradient_at_the_start_are_finite():
     some = list(FIRST.values())
     starts = [jnp.asarray(p.x0, jnp.float32) for p in some]
@@ -262,6 +263,7 @@ def test_results_of_another_dtype_are_not_mixed_in(tmp_path):
         kept(file, "float64")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_results(tmp_path, monkeypatch):
     file = tmp_path / "x.json"
     given = [

@@ -61,6 +61,7 @@ def test_other_numbers_compile_nothing(row, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=0, atol=4 * 2.0**-23 * largest)
 
 
+@pytest.mark.slow
 def test_the_bits_are_those_of_literals():
     """What XLA does with literals is done before they are taken out."""
     x = np.linspace(0.1, 3, 1000, dtype=np.float32)

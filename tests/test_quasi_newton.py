@@ -36,6 +36,7 @@ def advance(known, s, y, g):
     return known.remember([jnp.asarray(s)], [jnp.asarray(y)], [jnp.asarray(g)])
 
 
+@pytest.mark.slow
 def test_direction_of_pairs_is_that_of_the_dense_matrix(x64):
     size, number = 7, 56
     known = no_pairs([jnp.zeros(size)], jnp.asarray(0.25))
@@ -101,6 +102,7 @@ def test_the_first_step_is_no_longer_than_1_nor_than_to_a_value_of_0():
     np.testing.assert_array_equal(known.direction([jnp.zeros(2)])[0], 0)
 
 
+@pytest.mark.slow
 def test_many_parameters_have_88_bytes_of_state_each():
     size = 10**6
     g, value = jax.ShapeDtypeStruct((size,), "float32"), jnp.float32(0)
@@ -182,6 +184,7 @@ def test_a_loop_carries_its_numbers_in_vectors(x64):
     assert len(loops) == 1 and len(loops[0].outvars) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 def test_parameters_and_pairs_stay_on_their_devices(axis_type):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(axis_type,))

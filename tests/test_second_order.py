@@ -31,6 +31,7 @@ def hessian():
     return jax.hessian(lambda p: loss(unravel(p), INPUTS, TARGETS))(flat)
 
 
+@pytest.mark.slow
 def test_a_product_is_with_the_whole_hessian():
     v = jnp.arange(6.0)
     found = ours.hvp(loss, v, *DATA)

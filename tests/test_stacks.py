@@ -49,6 +49,7 @@ def _counts(found):
     return {x.kind: x.count for x in found.collectives}
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,6 +60,7 @@ def test_each_device_works_on_some_of_the_matrices(kind, spec):
     assert found.share <= 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_zero_shares_matrices_too(kind):
     mesh = _mesh(kind)
@@ -69,6 +71,7 @@ def test_zero_shares_matrices_too(kind):
     assert found.share <= 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_group_that_is_smaller_than_the_mesh_is_filled_up(kind):
     found = _check(scale_by_muon(), _mesh(kind), P("data", None), _matrices(5))
@@ -76,12 +79,14 @@ def test_a_group_that_is_smaller_than_the_mesh_is_filled_up(kind):
     assert found.share <= 1.25 * 8 / 5
 
 
+@pytest.mark.slow
 def test_groups_are_of_one_shape():
     p = _matrices(8) | {"b": _matrices(1, (16, 8))["w0"], "c": jnp.ones(8)}
     found = _check(scale_by_muon(), _mesh("auto"), P("data"), p)
     assert _counts(found)["all-to-all"] == 2  # `b` is alone, and stays as it lies
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("kind", "spec"), list(it.product(KINDS, SPECS)))
 def test_matrices_may_stay_as_they_lie(kind, spec):
@@ -91,12 +96,14 @@ def test_matrices_may_stay_as_they_lie(kind, spec):
     assert "all-to-all" not in _counts(found)
 
 
+@pytest.mark.slow
 def test_a_mesh_of_two_axes_counts_as_one():
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     found = _check(scale_by_muon(), mesh, P("data", "model"), _matrices(8))
     assert found.share <= 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_stacks_need_no_mesh(dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), _matrices(3, (8, 12)))
@@ -113,6 +120,7 @@ def test_stacks_need_no_mesh(dtype):
     assert all(x.dtype == dtype for x in jax.tree.leaves(u))
 
 
+@pytest.mark.slow
 def test_layers_in_one_array_are_stacked_with_others():
     mesh, axes = _mesh("auto"), Axes(-2, -1)
     p = {"a": _matrices(1, (3, 16, 24))["w0"], "b": _matrices(2, (3, 16, 24))["w1"]}

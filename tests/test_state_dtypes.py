@@ -100,6 +100,7 @@ def length(tx, dtype="bfloat16", steps=1000):
     return abs(float(run()[-1][0]))
 
 
+@pytest.mark.slow
 def test_steps_of_adam_in_bfloat16_have_the_right_length():
     adam = stepax.adam(1.0)
     assert abs(length(adam) - 1) > 0.1

@@ -250,6 +250,7 @@ def test_adafactor_takes_one_kind_of_decay():
         stepax.adafactor(RATE, weight_decay_rate=DECAY, weight_decay=DECAY)
 
 
+@pytest.mark.slow
 def test_private_descent_decays_without_looking_at_examples():
     p = parameters()
     g = jax.tree.map(lambda p: jnp.ones((5, *p.shape)), p)

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
 from cases import types
+from compare import assert_same_tree
 from hypothesis import strategies as st
-from runs import compare, equal, traced
+from runs import traced
 from wrappers import FAMILIES, WRAPPERS, nest
 
 import stepax
@@ -58,11 +59,6 @@ def check(wrappers, family):
     return first, state
 
 
-def same(found, wanted):
-    assert jax.tree.structure(found) == jax.tree.structure(wanted)
-    compare(equal, found, wanted)
-
-
 # What Optax's named chains keep their states in, and Flax cannot write of itself.
 def to_flax(state):
     return {k: flax.serialization.to_state_dict(x) for k, x in state.items()}
@@ -86,8 +82,8 @@ flax.serialization.register_serialization_state(
 def test_every_wrapper_works_in_every_other(outer, inner):
     place = list(WRAPPERS).index(outer) + list(WRAPPERS).index(inner)
     first, state = check([outer, inner], list(FAMILIES)[place % len(FAMILIES)])
-    same(pickle.loads(pickle.dumps(state)), state)
-    same(
+    assert_same_tree(pickle.loads(pickle.dumps(state)), state)
+    assert_same_tree(
         flax.serialization.from_bytes(first, flax.serialization.to_bytes(state)), state
     )
 
@@ -98,6 +94,7 @@ triples = hypothesis.given(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("part", range(4))
 def test_three_wrappers_work_in_each_other(part):
@@ -110,4 +107,4 @@ def check_saved(wrappers, family):
     with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as saver:
         saver.save(Path(folder, "state"), state)
         saver.wait_until_finished()
-        same(saver.restore(Path(folder, "state"), first), state)
+        assert_same_tree(saver.restore(Path(folder, "state"), first), state)

@@ -46,6 +46,7 @@ def test_one_call_runs_to_convergence():
     np.testing.assert_allclose(found.params, 1.0, atol=1e-2)
 
 
+@pytest.mark.slow
 @row(FORM, optax="fails")
 def test_bounds_are_kept():
     found = optax.minimize(rosenbrock, jnp.array([-1.2, 0.5]), bounds=(None, 0.8))
@@ -124,6 +125,7 @@ CLASSICS = {
 }
 
 
+@pytest.mark.slow
 @row(QUALITY, optax="passes")
 @pytest.mark.parametrize("name", CLASSICS)
 def test_classics_end_where_those_of_scipy_do(name, x64):
@@ -195,6 +197,7 @@ def test_the_parameters_may_be_another_argument():
     np.testing.assert_allclose(grad, jax.grad(f, 1)(2.0, p), rtol=1e-5)
 
 
+@pytest.mark.slow
 @row(MORE, optax="fails")
 def test_a_step_with_a_search_can_be_differentiated():
     def after(scale):

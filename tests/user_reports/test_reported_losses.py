@@ -120,6 +120,7 @@ def test_ctc_is_never_negative(size):
     np.testing.assert_allclose(value, wanted, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @row("CTC", optax="passes")
 def test_ctc_of_masked_symbols_has_derivatives():
     x = jnp.zeros((4, 3)).at[:, 2].set(-1e30)

@@ -287,6 +287,7 @@ def test_muon_takes_another_rate_for_what_is_no_matrix():
     assert jnp.abs(u["b"]).max() < 0.02 and jnp.abs(u["w"]).max() > 0.1
 
 
+@pytest.mark.slow
 @row("Muon", optax="fails")
 def test_muon_takes_names_and_empty_matrices():
     p = {"w": jnp.ones((4, 3)), "nothing": jnp.zeros((0, 3)), "b": jnp.ones(3)}
@@ -297,6 +298,7 @@ def test_muon_takes_names_and_empty_matrices():
     assert all_finite(u) and u["nothing"].shape == (0, 3)
 
 
+@pytest.mark.slow
 @row("Bugs found by us 6", optax="fails")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_lbfgs_stays_at_the_optimum_in_any_precision(dtype):

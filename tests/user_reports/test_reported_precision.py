@@ -105,6 +105,7 @@ def test_parameters_follow_masters_with_any_optimizer(row):
     assert any((x != 1).any() for x in jax.tree.leaves(masters))
 
 
+@pytest.mark.slow
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @pytest.mark.parametrize("wrapper", ["master_weights", "stochastic_rounding"])
 def test_steps_smaller_than_the_spacing_of_numbers_are_not_lost(wrapper):

@@ -105,6 +105,7 @@ def test_a_callable_model_says_which_of_its_leaves_learn(wrapper):
         assert (x == y).all() == (y.ndim == 1)
 
 
+@pytest.mark.slow
 @row("L-BFGS on modules: L-BFGS on Equinox / neural ODE", optax="fails")
 def test_a_whole_model_is_handed_to_lbfgs():
     x = jax.random.normal(jax.random.key(1), (16, 2))

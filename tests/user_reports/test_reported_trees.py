@@ -39,6 +39,7 @@ def test_arrays_of_any_shape_are_trained(row, tree):
     check(make(row), TREES[tree]())
 
 
+@pytest.mark.thinned
 @row("None leaves, empty trees", optax="fails")
 @pytest.mark.parametrize("tree", ["None leaf", "empty", "only None"])
 @every_optimizer
@@ -87,6 +88,7 @@ def test_a_state_is_sharded_as_its_parameters_and_made_of_shapes(row):
     assert all(jax.tree.leaves(jax.tree.map(same, shapes, state)))
 
 
+@pytest.mark.thinned
 @row("buffer donation", optax="fails")
 @every_optimizer
 def test_no_buffer_is_in_parameters_and_state_at_once(row):
@@ -97,6 +99,7 @@ def test_no_buffer_is_in_parameters_and_state_at_once(row):
     assert len(set(buffers)) == len(buffers)
 
 
+@pytest.mark.slow
 @row("Bugs found by us 8", optax="fails")
 def test_parameters_and_fresh_state_are_donated_together():
     for name in ("dog", "prodigy", "cocob", "madgrad", "lbfgs"):
