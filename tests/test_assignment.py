@@ -78,6 +78,7 @@ def test_nothing_to_assign(shape):
     assert rows.shape == columns.shape == (0,) and rows.dtype == jnp.int32
 
 
+@pytest.mark.slow
 def test_infinite_costs_are_avoided_and_never_loop():
     rng = np.random.default_rng(3)
     for _ in range(5):

@@ -110,6 +110,7 @@ def rewrite(folder, **changes):
     file.write_text(json.dumps({"checksum": total, **body}))
 
 
+@pytest.mark.slow
 def test_a_later_schema_is_refused(tmp_path):
     save_steps(tmp_path, 2)
     rewrite(tmp_path)

@@ -73,5 +73,6 @@ def test_what_is_not_installed_is_named(package, call, monkeypatch, tmp_path):
         call(tmp_path)
 
 
+@pytest.mark.slow
 def test_blocks_of_the_page_run():
     assert run_blocks("docs/checkpoints.md") == 7

@@ -375,6 +375,7 @@ def test_what_save_returns_for_is_on_the_disk(tmp_path, monkeypatch):
     assert all(".new" in x for x in order[:-1])
 
 
+@pytest.mark.slow
 def test_a_reader_finds_the_newest_while_steps_come_and_go(tmp_path):
     """`latest_step` never says that there is none, nor warns."""
     save_step(tmp_path, 0)

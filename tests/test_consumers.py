@@ -102,6 +102,7 @@ def test_flax_train_state_trains_as_with_optax():
     assert isinstance(found.opt_state[0], optax.ScaleByAdamState)
 
 
+@pytest.mark.slow
 def test_a_train_state_is_saved_and_restored():
     """By Flax, with a state of Optax to start from, too."""
     params = linen.Dense(2).init(jax.random.key(0), inputs)
@@ -282,6 +283,7 @@ LABELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("factory", [stepax.multi_transform, stepax.partition])

@@ -97,6 +97,7 @@ def test_every_offered_optimizer_learns_to_read_digits(name, data):
     assert last.test_accuracy >= (0.97 if name == "adamw" else 0.95)
 
 
+@pytest.mark.slow
 def test_rate_and_norm_are_those_of_the_step(data):
     steps = 20
     tx = training.optimizer("adam", 1e-3, steps)
@@ -161,6 +162,7 @@ def test_wrong_argument_is_one_line_and_exit_code_2(args, message, capsys):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_wrong_optimizer_gives_no_traceback():
     process = demo("--optimizer", "adamv", stderr=subprocess.PIPE)
     _, errors = process.communicate()
@@ -191,6 +193,7 @@ def test_interrupt_ends_without_a_traceback(monkeypatch):
     assert main(["demo"]) == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 61])
 def test_any_number_of_steps_is_reported_to_the_last(steps, data):
     tx = training.optimizer("sgd", 1e-2, steps)

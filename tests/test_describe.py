@@ -183,6 +183,7 @@ def test_rich_shows_tables():
     assert "scale_by_adam()" in shown and "┃" in shown
 
 
+@pytest.mark.slow
 def test_text_needs_no_rich():
     code = (
         "import sys; sys.modules['rich'] = None\n"

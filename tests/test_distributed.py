@@ -153,6 +153,7 @@ def _two_steps(tx, state, g, p):
     return step(g, state, p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
 @pytest.mark.parametrize("kind", AXES)
 def test_zero_splits_the_state_and_gives_the_same_updates(kind, lib, as_usual):

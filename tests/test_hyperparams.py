@@ -159,6 +159,7 @@ def test_factories_of_optax_run_without_static_args(factory, injected, fixed):
     assert not fixed & set(state.hyperparams)
 
 
+@pytest.mark.slow
 def test_lbfgs_of_optax_is_injected():
     tx = inject(optax.lbfgs)(0.1, linesearch=None)
     with jax.numpy_dtype_promotion("standard"):
@@ -168,6 +169,7 @@ def test_lbfgs_of_optax_is_injected():
     assert set(state.hyperparams) == {"learning_rate"}
 
 
+@pytest.mark.slow
 def test_states_are_those_of_optax():
     schedule = lambda count: jnp.float32(0.1) / (1 + count).astype(jnp.float32)
     for args in (0.1,), (schedule,):
@@ -188,6 +190,7 @@ def test_states_are_those_of_optax():
     assert repr(old) == repr(inject(stepax.adam)(0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_parameters_keep_their_states_in_optimizers_of_optax(dtype):
     tx, params = inject(optax.adam)(0.1), parameters(dtype)
@@ -278,6 +281,7 @@ def test_nothing_is_mutated_and_nothing_is_shared():
     assert state.hyperparams["learning_rate"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(
     "factory, args",

@@ -119,6 +119,7 @@ def test_private_modules_have_what_they_define(name, switched):
         assert not hasattr(home, "__module__") or home.__module__.startswith("stepax")
 
 
+@pytest.mark.slow
 def test_a_star_gives_all_names_but_the_modules(switched):
     names = {}
     exec("from optax import *", names)

@@ -244,6 +244,7 @@ def test_one_program_serves_all_steps():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_members_of_a_batch_search_on_their_own():
     starts = jnp.array([START, (0.0, 0.0, 0.0, 0.0)])
     run = lambda p: minimize(stepax, rosenbrock, stepax.lbfgs(), p, 4)[0][-1]

@@ -115,6 +115,7 @@ def test_the_model_and_its_minimum_are_those_of_the_papers(x64):
     assert min(free) <= 1 and max(free) >= 4  # so that short and long paths are among
 
 
+@pytest.mark.slow
 def test_a_path_through_many_blocks_of_breakpoints_is_the_same(x64):
     n = 2 * bounded_model.BLOCK + 40
     for scale in (1e-2, 30.0, 1e4):
@@ -317,6 +318,7 @@ def test_a_whole_module_is_optimized_by_one_program():
 # --- the memory ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pairs_are_a_ring_and_products_are_theirs():
     tx = stepax.lbfgsb(memory_size=3, linesearch=None)
     p, scale = jnp.array([1.0, -2.0, 3.0]), np.array([1, 2, 5], np.float32)
@@ -379,6 +381,7 @@ def test_a_singular_matrix_is_forgotten(simple):
     np.testing.assert_allclose(u, jnp.clip(p - g, -5, 5) - p, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_nan_passes_and_leaves_nothing_behind(simple):
     step, state = simple
     p = state.params

@@ -51,6 +51,7 @@ def test_power_iteration_of_a_function_of_trees():
     assert v["a"].dtype == jnp.bfloat16 and abs(v["b"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_power_iteration_of_special_matrices():
     value, v = stepax.power_iteration(jnp.zeros((3, 3)))
     assert value == 0 and not v.any()
@@ -63,6 +64,7 @@ def test_power_iteration_of_special_matrices():
     assert stepax.power_iteration(jnp.array([[2, 1], [1, 3]]))[0].dtype == jnp.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
 def test_inverse_roots_are_those_of_the_eigenvalues(p):
     matrix, values, q = definite(5)
@@ -140,6 +142,7 @@ def test_nnls_of_zeros_is_finite():
     assert stepax.nnls(jnp.ones((2, 2), int), jnp.ones(2), 3).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_a_scaled_gradient_is_scaled_in_both_modes():
     f = lambda x, s: jnp.square(stepax.scale_gradient({"x": x, "s": "text"}, s)["x"])
     for scale in 0.5, jnp.float32(0.5), 1, 0:
@@ -163,6 +166,7 @@ def test_scaled_gradients_agree_with_optax():
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 def test_normal_variables():
     loc, log_scale = jnp.array([1.0, 2.0]), jnp.array([0.0, -1.0])
     ours, theirs = (m.multi_normal(loc, log_scale) for m in (stepax, optax))

@@ -168,6 +168,7 @@ def test_backtracking_steps_are_those_of_optax(x64):
         np.testing.assert_allclose(found, wanted, **close)
 
 
+@pytest.mark.slow
 def test_zoom_takes_no_more_trials_than_optax(x64):
     """Its steps are others, because Optax's interpolation leaves out most slopes."""
     fewer = 0
@@ -192,6 +193,7 @@ def test_zoom_meets_both_wolfe_conditions(name, x64):
     assert state.info.decrease_error == 0 and state.info.curvature_error == 0
 
 
+@pytest.mark.slow
 @BOTH
 def test_walls_are_backed_away_from(tx):
     wall = stepax.scale_by_zoom_linesearch(3) if tx is ZOOM else BACK

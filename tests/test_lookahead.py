@@ -70,6 +70,7 @@ def test_steps_are_those_of_the_paper(k, part, x64):
             np.testing.assert_allclose(ours[name], theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "reset"), [("float32", True), ("float64", False)])
 def test_parameters_are_optax_s(dtype, reset):
     with jax.enable_x64(dtype == "float64"):
@@ -115,6 +116,7 @@ def test_fast_and_slow_meet_to_an_ulp():
     jax.tree.map(met, fast, slow)
 
 
+@pytest.mark.slow
 def test_the_fast_optimizer_begins_anew_if_asked():
     params = LookaheadParams.init_synced(start())
     for reset, count in ((True, 1), (False, 7)):

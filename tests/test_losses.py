@@ -147,6 +147,7 @@ def test_dtypes_are_those_of_optax(name):
         assert found.dtype == (first if MIXED[name] == "first" else second)
 
 
+@pytest.mark.slow
 def test_a_mask_counts_for_integer_labels_as_for_one_hot_ones():
     x, where = jnp.asarray(X), jnp.asarray(WHERE)
     one_hot = jax.nn.one_hot(LABELS, 4)
@@ -160,6 +161,7 @@ def test_a_mask_counts_for_integer_labels_as_for_one_hot_ones():
     assert rows[1] == 0 and jnp.isfinite(rows).all()
 
 
+@pytest.mark.slow
 def test_fenchel_young_loss_of_log_sum_exp_is_cross_entropy():
     loss = losses.make_fenchel_young_loss(jax.nn.logsumexp)
     x, y = jnp.asarray(Z), jnp.asarray(T)

@@ -67,6 +67,7 @@ SOFTMAX = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), SOFTMAX, ids=str)
 def test_softmax_cross_entropy_is_exact_at_edges(x, y):
     value, slope = cross_entropy(x, y)
@@ -124,6 +125,7 @@ def test_focal_loss_stacks_nothing():
     assert "concatenate" not in program and "[2,8]" not in program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [losses.sigmoid_binary_cross_entropy, losses.log_cosh])
 def test_curvature_at_0_is_that_of_a_smooth_function(f):
     wanted = {"log_cosh": 1.0}.get(f.__name__, 0.25)
@@ -184,6 +186,7 @@ def test_cosine_is_that_of_any_length(scale):
         np.testing.assert_allclose(s, slope, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_of_0_have_derivatives():
     x, y = jnp.zeros((4, 3)), jnp.ones((4, 3))
     labels = jnp.asarray([0, 0, 1, 1])
@@ -223,6 +226,7 @@ def test_triplets_are_told_apart_by_norms_of_any_degree():
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sparsemax_is_exact_at_edges():
     for s in [0.0, 0, 0], [1e4, -1e4, 0], [TOP, 0, -TOP], [0.2, 0, -0.1], [1, -INF, 0]:
         s = np.array(s, "float64")

@@ -236,6 +236,7 @@ def stepped(tx, params, state):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_files_of_a_trained_state_fit_the_first_one(holder, tmp_path):

@@ -188,6 +188,7 @@ def test_numbers_beyond_the_largest_become_it_or_infinite(sign):
     assert found <= {np.float32(65504), np.float32(np.inf)}
 
 
+@pytest.mark.slow
 def test_the_key_decides():
     p = jax.tree.map(lambda x: x.astype("bfloat16"), parameters())
     gs = [jax.tree.map(jnp.ones_like, p)] * 3

@@ -43,6 +43,7 @@ def test_follows_the_paper(decay, x64):
     assert_follows(tx, mechanic(0.1, decay_at, 1e-3, 1e-2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("args", [(), (1.0, 0.1, 0.01, 3)], ids=["default", "other"])
 def test_each_step_is_that_of_optax(args, dtype):
@@ -70,6 +71,7 @@ def test_each_step_is_that_of_optax(args, dtype):
             np.testing.assert_allclose(x.s, scale, rtol=8 * eps)
 
 
+@pytest.mark.slow
 def test_keywords_reach_the_base_optimizer():
     p = jnp.ones(2)
     tx = contrib.mechanize(stepax.polyak_sgd())

@@ -32,6 +32,7 @@ def parabola(p):
 # --- what it finds -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_minimum_of_scipy_is_found_in_as_few_evaluations(x64):
     # Told when to stop, as SciPy is: its default looks at what is left to gain.
     found = stepax.minimize(rosenbrock, jnp.array(START), tol=1.5e-8)
@@ -279,6 +280,7 @@ def test_the_function_is_twice_in_the_program(method, has_aux):
     assert len(calls) <= 2  # to look for tracers, and to compile
 
 
+@pytest.mark.slow
 def test_evaluations_are_those_that_are_made():
     seen = []
 

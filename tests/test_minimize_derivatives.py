@@ -121,6 +121,7 @@ def rosenbrock(p):
     return jnp.sum(100 * (p[1:] - p[:-1] ** 2) ** 2 + (1 - p[:-1]) ** 2)
 
 
+@pytest.mark.slow
 def test_members_of_a_batch_stop_on_their_own(x64):
     starts = jnp.array([[-1.2, 1.0], [1.0, 1.0], [0.0, 0.0], [jnp.nan, 0.0]])
     one = lambda p: stepax.minimize(rosenbrock, p, max_steps=25)

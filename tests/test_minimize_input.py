@@ -216,6 +216,7 @@ def test_bounds_hold_and_the_minimum_is_that_of_scipy(x64):
     np.testing.assert_allclose(outside.params, wanted.x, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bounds_are_taken_as_scipy_has_them():
     start, fun = jnp.zeros(2), lambda p: jnp.sum((p - jnp.array([3.0, -2.0])) ** 2)
     wanted = stepax.minimize(fun, start, bounds=(jnp.array([0.0, -jnp.inf]), 1.0))
@@ -227,6 +228,7 @@ def test_bounds_are_taken_as_scipy_has_them():
         np.testing.assert_allclose(found.params, [1, -2], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_argument_needs_no_tuple():
     fun = lambda p, center: jnp.sum((p - center) ** 2)
     for center in (2.0, jnp.array([1.0, 2.0])):

@@ -144,6 +144,7 @@ def test_a_run_ends_by_the_window_unless_it_is_steep(slope, is_flat, x64):
 # --- what is left to gain ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_ends_where_bfgs_promises_nothing_more(x64):
     # What is left of this valley is 3e-7, for which there were 116 evaluations more.
     found = solve(problem("penalty 2 10"))
@@ -153,6 +154,7 @@ def test_a_run_ends_where_bfgs_promises_nothing_more(x64):
     assert told_when.grad_norm <= 1e-7 < found.grad_norm
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_made_is_not_counted(x64):
     seen = []
     more = {"callback": lambda found: seen.append(int(found.steps))}

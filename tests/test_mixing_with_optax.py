@@ -234,6 +234,7 @@ assert isinstance(optax.adam(1e-3).init(p)[0], stepax.ScaleByAdamState)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [("stepax", "optax"), ("optax", "stepax")])
 def test_isinstance_does_not_depend_on_the_order_of_imports(order):
     program = ORDER.format(first=order[0], second=order[1])

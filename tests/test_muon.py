@@ -206,6 +206,7 @@ def test_what_comes_out_is_orthogonal(name):
     assert 0.65 < s.min() and s.max() < 1.2
 
 
+@pytest.mark.slow
 def test_complex_matrices_become_unitary():
     random = np.random.default_rng(4)
     x = random.normal(size=(4, 6)) + 1j * random.normal(size=(4, 6))

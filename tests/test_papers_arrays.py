@@ -215,6 +215,7 @@ def test_adafactor_factors_the_two_longest_axes():
     assert shapes["v"] == {"cube": (1,), "flat": (4, 2)}
 
 
+@pytest.mark.slow
 def test_schedules_are_followed_where_optax_takes_numbers():
     gs, p = problem(3)
     rate = lambda count: 0.5 / (count + 1.0)

@@ -119,6 +119,7 @@ def test_a_mask_function_sees_what_masks_around_it_left():
     assert len(seen) == 2
 
 
+@pytest.mark.slow
 def test_patterns_for_all_parameters_work_inside_a_partition():
     decay = {"b": False, "**": True}
     tx = stepax.partition(
@@ -214,6 +215,7 @@ def test_frozen_leaves_are_bit_identical_whatever_their_gradients(freezer, grads
         assert np.asarray(p).tobytes() == np.asarray(found["body"][k]).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freezer", THRIFTY)
 def test_frozen_leaves_own_no_state_and_poison_nothing(freezer):
     clipped = stepax.chain(stepax.clip_by_global_norm(0.5), stepax.adamw(0.1))

@@ -98,6 +98,7 @@ def test_narrow_inputs_score_the_noise_itself():
     np.testing.assert_allclose(narrow.astype(jnp.float32), wide, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_results_that_are_integers_are_averaged():
     f = ours.make_perturbed_fun(jnp.argmax, 4, 0.5)
     assert f(KEY, X).dtype == jnp.float32

@@ -32,6 +32,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_narrow_dtypes_are_nearer_to_the_truth_than_optax(name, dtype, x64):

@@ -68,6 +68,7 @@ def joined(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_SCALE)
 @CHECK
 @given(x=VECTORS, scale=st.sampled_from([0.0, 0.5, 1.0, 3.0]))
@@ -77,6 +78,7 @@ def test_of_a_given_size_is_the_formula_in_float64(name, x, scale):
     np.testing.assert_allclose(joined(found), wanted, atol=NEAR, rtol=NEAR)
 
 
+@pytest.mark.slow
 @CHECK
 @given(x=VECTORS, y=VECTORS, b=FLOATS)
 def test_half_spaces_and_lines_are_the_formulas_in_float64(x, y, b):
@@ -96,6 +98,7 @@ def test_half_spaces_and_lines_are_the_formulas_in_float64(x, y, b):
         np.testing.assert_allclose(joined(found), y, atol=3 * NEAR, rtol=NEAR)
 
 
+@pytest.mark.slow
 @CHECK
 @given(x=arrays(np.float32, 6, elements=FLOATS), scale=st.sampled_from([0.5, 2.0]))
 def test_no_point_of_a_convex_set_is_nearer(x, scale):
@@ -107,6 +110,7 @@ def test_no_point_of_a_convex_set_is_nearer(x, scale):
         assert ((zs - y) @ (x - y)).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_SCALE)
 def test_agrees_with_optax(name):
     x = split(np.random.default_rng(1).normal(size=9).astype(np.float32))
@@ -120,6 +124,7 @@ def test_agrees_with_optax(name):
     np.testing.assert_allclose(joined(found), joined(wanted), rtol=1e-5, atol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_ends_are_right(name):
     project = getattr(ours, name)
@@ -172,6 +177,7 @@ def test_nan_stays_nan():
         assert jnp.isnan(getattr(ours, name)(x)).any()
 
 
+@pytest.mark.slow
 def test_complex_numbers_are_projected_by_their_size():
     x = jnp.array([3.0 + 4.0j, 0.3j, 0.0])
     found = ours.projection_linf_ball(x, 1.0)

@@ -102,6 +102,7 @@ def test_a_name_like_nothing_brings_no_suggestion():
     assert str(found.value) == "module 'stepax' has no attribute 'quxquux'"
 
 
+@pytest.mark.slow
 def test_asking_for_special_names_loads_nothing():
     program = (
         "import sys, stepax; before = set(sys.modules); "

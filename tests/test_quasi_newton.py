@@ -78,6 +78,7 @@ def test_direction_of_a_matrix_is_that_of_the_scaled_formula(x64):
     np.testing.assert_allclose(plain.direction([g])[0], -known.scale * g)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MOST, MOST + 1])
 def test_what_has_no_curvature_is_not_learned(size):
     g = jnp.ones(size)
@@ -138,6 +139,7 @@ def count(jaxpr):
     return len(jaxpr.eqns) + sum(map(count, inner))
 
 
+@pytest.mark.slow
 def test_a_leaf_adds_to_what_it_costs_in_the_function_alone():
     """What gathers it is added at the start and the end, and in each evaluation."""
     counts = []

@@ -84,6 +84,7 @@ def test_equal_schedules_make_equal_things(name, use):
         assert again == one and hash(again) == hash(one) and repr(again) == repr(one)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_is_a_function_as_in_optax(name):

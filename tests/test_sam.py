@@ -152,6 +152,7 @@ def test_zero_gradients_leave_parameters_where_they_are(opaque):
         assert not any(x.any() for x in jax.tree.leaves(u))
 
 
+@pytest.mark.slow
 def test_a_normalized_gradient_has_length_1_or_0():
     tx = normalize()
     for dtype in ("bfloat16", "complex64"):

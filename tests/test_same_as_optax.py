@@ -297,6 +297,7 @@ def test_float64_is_equal_to_the_last_bit(name, call, x64):
     assert layout(found[-1]) == layout(expected[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "call"), NARROW_TABLE)
 def test_a_narrow_mean_is_rounded_less_than_by_optax(name, call):
     """We round it once a step, when it is stored; Optax also computes with it so."""

@@ -285,6 +285,7 @@ def assert_same(found, wanted, **tolerance):
         np.testing.assert_allclose(x, y, **(tolerance or {"rtol": 0}))
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", ASKED)

@@ -91,6 +91,7 @@ def _compare(make, axis_name, spec, is_checked=True, only=()):
 HOW = [(NAME, ROWS), (ROWS, ROWS), (COLUMNS, COLUMNS)]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("make", "how"), list(it.product(MAKE, HOW)), ids=str)
 def test_a_part_steps_as_the_whole_does(make, how):
@@ -111,6 +112,7 @@ def test_unchecked_all_arrays_are_in_parts(make):
     _compare(MAKE[make], NAME, ROWS, is_checked=False, only=["a", "b", "c", "bias"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ["adafactor", "novograd", "muon"])
 def test_a_state_may_be_made_outside(make):
     """Its arrays go inside by the specs of `state_sharding`."""

@@ -52,6 +52,7 @@ def both(entry):
     return getattr(module, name)(**kwargs), getattr(optax, name)(**kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("entry", TABLE)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -155,6 +156,7 @@ def test_trust_ratio_is_one_where_a_norm_is_zero():
 # Noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_noise_has_the_bits_of_optax(dtype):
     g: Any = {k: jnp.zeros_like(x) for k, x in random(0, dtype).items()}

@@ -58,6 +58,7 @@ def test_a_bad_batch_costs_one_window_and_training_goes_on(row):
         assert jnp.isfinite(x).all()
 
 
+@pytest.mark.slow
 @row("MultiSteps: dtypes", optax="fails")
 def test_the_imaginary_part_of_complex_gradients_is_kept():
     g = constant(1 + 2j, "complex64")
@@ -65,6 +66,7 @@ def test_the_imaginary_part_of_complex_gradients_is_kept():
     np.testing.assert_array_equal(updates[-1]["w"], g["w"])
 
 
+@pytest.mark.slow
 @row("MultiSteps: dtypes", optax="fails")
 def test_double_gradients_are_accumulated_in_double(x64):
     g = constant(1 + 1e-12, "float64")

@@ -75,6 +75,7 @@ def test_float16_stays_finite_at_the_optimum():
     np.testing.assert_allclose(p.astype(jnp.float32), 1.0, atol=1e-2)
 
 
+@pytest.mark.slow
 @row(DTYPES, optax="fails")
 def test_leaves_of_two_dtypes_are_minimized_together():
     p = {"w": jnp.ones(3), "b": jnp.full(2, 2.0, jnp.bfloat16)}

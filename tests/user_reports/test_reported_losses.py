@@ -155,6 +155,7 @@ def test_embeddings_that_are_equal_have_derivatives():
     check(lambda x: optax.ntxent(x, labels), np.ones((4, 3)))
 
 
+@pytest.mark.slow
 @row("focal, BCE, ntxent", optax="passes")
 def test_a_fraction_of_a_focal_exponent_has_derivatives():
     for y in (0.0, 1.0):

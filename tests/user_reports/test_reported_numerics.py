@@ -144,6 +144,7 @@ def test_norms_are_right_as_far_as_float32_reaches(size):
 BOUNDS = ["clip_by_global_norm", "clip_by_block_rms", "adaptive_grad_clip", "clip"]
 
 
+@pytest.mark.slow
 @row("clipping and norms", optax="fails")
 @pytest.mark.parametrize("bound", [0.0, 1.0])
 @pytest.mark.parametrize("name", BOUNDS)
@@ -215,6 +216,7 @@ def test_gradients_are_let_through_until_one_is_finite():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned
 @row("meta-learning", optax="fails")
 @every_optimizer
@@ -235,6 +237,7 @@ def test_a_derivative_through_two_steps_from_zero_is_a_number(row):
         assert all_finite(jax.jvp(moved, (zero,), (one,)))
 
 
+@pytest.mark.slow
 @row("meta-learning", optax="passes")
 def test_a_rate_can_be_learned():
     p, g = parameters(), gradients(parameters())
