@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 def _say_what_is_missing(args):
     needed = {
         "optax": "there are no ratios to Optax",
-        "torch": "there is no PyTorch beside",
+        "torch": "PyTorch is not compared",
         "rich": "there are plain lines and plain tables",
         "matplotlib": "there is no chart",
     }
@@ -101,7 +101,7 @@ def _conclude(rows, about, args):
         what = SHAPES[shape].what
         title = f"{shape}: {what}" + (", an eighth as wide" if args.quick else "")
         tables.append(
-            (f"{title}; beside Optax in parentheses", report.times(rows, shape))
+            (f"{title}; ratios to Optax in parentheses", report.times(rows, shape))
         )
         tables.append((f"{shape}: counts, Stepax / Optax", report.counts(rows, shape)))
     if not args.quick:
@@ -126,7 +126,7 @@ def _conclude(rows, about, args):
 def _title(about):
     versions = about["versions"]
     names = [f"{k} {versions[k]}" for k in ("optax", "jax") if versions[k]]
-    return f"Stepax beside Optax: {', '.join(names)}, Python {about['python']}"
+    return f"Stepax and Optax: {', '.join(names)}, Python {about['python']}"
 
 
 def _show(table):

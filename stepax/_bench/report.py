@@ -131,7 +131,7 @@ def goals(rows: list[dict]) -> Table:
         lines.append(
             [*named(goal), f"{goal.asked:g}", shown, "yes" if is_met else "no"]
         )
-    return ["goal", "on", "beside", "at most", "got", "met"], lines
+    return ["goal", "on", "relative to", "at most", "result", "met"], lines
 
 
 def markdown(table: Table) -> str:

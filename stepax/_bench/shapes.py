@@ -93,26 +93,26 @@ def stack(leaves: int, d: int) -> dict:
 
 SHAPES = {
     "large": Shape(
-        "16 arrays, 64 million numbers",
+        "16 arrays, 64 million parameters",
         lambda n: {f"w{i:02}": (2000 // n, 2000 // n) for i in range(16)},
     ),
     "small": Shape(
-        "600 small arrays, 1.2 million numbers", lambda n: stack(600 // n, 44)
+        "600 small arrays, 1.2 million parameters", lambda n: stack(600 // n, 44)
     ),
     "many": Shape(
-        "2,000 small arrays, 1 million numbers", lambda n: stack(2000 // n, 22)
+        "2,000 small arrays, 1 million parameters", lambda n: stack(2000 // n, 22)
     ),
     "gpt2": Shape(
-        "GPT-2 small, 148 arrays, 124 million numbers",
+        "GPT-2 small, 148 arrays, 124 million parameters",
         lambda n: gpt2(12 // min(n, 6), 768 // n, 50257 // n, 1024 // n),
     ),
     "gpt1b": Shape(
-        "a GPT of 24 layers, 292 arrays, 1.0 billion numbers",
+        "a GPT of 24 layers, 292 arrays, 1.0 billion parameters",
         lambda n: gpt2(24 // min(n, 12), 1792 // n, 50257 // n, 1024 // n),
     ),
-    "resnet50": Shape("ResNet-50, 161 arrays, 26 million numbers", resnet50),
+    "resnet50": Shape("ResNet-50, 161 arrays, 26 million parameters", resnet50),
     "vit": Shape(
-        "a ViT of 6 layers, 79 arrays, 11 million numbers",
+        "a ViT of 6 layers, 79 arrays, 11 million parameters",
         lambda n: vit(6 // min(n, 3), 384 // n),
     ),
 }
