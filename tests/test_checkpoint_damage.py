@@ -77,7 +77,7 @@ def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
                 assert "`step=1` restores the one before" in text
                 noticed.setdefault(file.parent.name, []).append(text)
             file.write_bytes(before)
-    assert any("has other numbers than saved" in x for x in noticed["d"])
+    assert any("has other values than saved" in x for x in noticed["d"])
     assert len(noticed["manifest"]) == 3
     assert is_as_saved(tmp_path, 1) and is_as_saved(tmp_path, 2)
 

@@ -99,7 +99,9 @@ def test_saving_goes_on_after_a_broken_step(name, step, folder):
     assert latest_step(folder) == step
     assert len(told) == (step == 2)
     if step == 2:
-        assert "is no whole step and is now called `2.broken`" in str(told[0].message)
+        assert "is not a complete step and is now called `2.broken`" in str(
+            told[0].message
+        )
         aside = folder / "2.broken"
         assert sorted(x.relative_to(aside) for x in aside.rglob("*")) == left
     compare(equal, restore(folder, TX, PARAMS).params, PARAMS)
@@ -337,7 +339,7 @@ def test_a_checkpoint_without_check_sums_of_files_is_restored(folder):
     del body["checksum"]
     text = json.dumps({"checksum": _checksum(body), **body})
     (folder / "2" / "manifest" / "metadata").write_text(text)
-    with pytest.raises(ValueError, match="`b` of `params` has other numbers than sav"):
+    with pytest.raises(ValueError, match="`b` of `params` has other values than saved"):
         restore(folder, TX, PARAMS)
 
 

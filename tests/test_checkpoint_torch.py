@@ -190,7 +190,7 @@ def test_what_pytorch_does_otherwise_is_refused():
 
 def test_what_does_not_fit_is_said():
     state_dict, params = saved()
-    with pytest.raises(ValueError, match="`state_dict` is none of an optimizer"):
+    with pytest.raises(ValueError, match="`state_dict` is not that of a PyTorch"):
         from_torch({}, ADAM, params, names=PATHS)
     with pytest.raises(ValueError, match="no names, only an order: give `names`"):
         from_torch(state_dict, ADAM, params)

@@ -1,1 +1,1 @@
-"""How parameters and states are named, stored and brought together again."""
+"""Naming, storing and restoring parameters and states."""

@@ -1,4 +1,4 @@
-"""From named arrays to the parameters and the state of a transformation."""
+"""Assembling parameters and the state of a transformation from named arrays."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from .values import JAX
 
 
 class Held(NamedTuple):
-    """A source of arrays that are in memory.
+    """A source of arrays in memory.
 
-    what: the source, in words.
-    params: `None` if there are none.
-    arrays: by "params" or "state", and the key of the entry.
+    what: description of the source.
+    params: entries of the parameters; `None` if there are none.
+    arrays: arrays by "params" or "state" and the key of the entry.
     """
 
     what: str
@@ -46,9 +46,9 @@ class Held(NamedTuple):
 
 
 def _of_memory(x: Entry, a: Any) -> Entry:
-    """As JAX's, since other libraries use NumPy's arrays for what will be JAX's.
+    """Treat a NumPy array as JAX's, since other libraries use NumPy for such arrays.
 
-    Single numbers have a digest, so that counts can be known to be equal.
+    Scalars get a digest, so that equal counts can be recognized.
     """
     x = x._replace(kind=JAX)
     is_number = x.shape == () and not x.dtype.startswith("key<")
@@ -62,11 +62,10 @@ def assemble(
     policy: Policy,
     renamed: Mapping[str, str] | None,
 ) -> tuple[Any, Any]:
-    """Parameters and state for `tx`, of the arrays in `source`.
+    """Assemble parameters and state for `tx` from the arrays in `source`.
 
-    source: has `params` and `state`, which are lists of entries, and `read`, see
-        `Held`.
-    params: a template; if `source` has no parameters, those to be kept.
+    source: has `params` and `state`, lists of entries, and `read`; see `Held`.
+    params: a template; returned as they are if `source` has no parameters.
     """
     p_into, s_into = template_of_params(params), template_of_state(tx, params)
     p_source = p_into.entries if source.params is None else source.params
@@ -91,7 +90,7 @@ def _kinds(old: list[Entry], how: Match) -> list[str | None]:
 
 
 def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[Any]:
-    """The array for each place, `None` where there is none."""
+    """The array for each place, or `None`."""
     rows = zip(how.chosen, into.targets, strict=True)
     targets = {i: target for i, target in rows if i is not None}
     wanted = [(old[i], target) for i, target in targets.items()]
@@ -100,7 +99,7 @@ def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list
 
 
 def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
-    """The values, with fresh ones where there are none."""
+    """The values, with missing ones initialized."""
     if all(x is not None for x in values):
         return values
     fresh = into.values(make())

@@ -1,10 +1,10 @@
-"""A number for the numbers of an array, the same on every mesh.
+"""A digest of the values of an array that does not depend on its sharding.
 
     sum of (w_i m_i) modulo 2^32,   m_i = (2654435761 (i + 1)) | 1
 
-over the words w_i of 32 bits, or of the size of its numbers if that is less.  An odd
-factor has an inverse, so the digest differs where a single number does.  Orbax's files
-have check sums of their indices alone; a bit that flips in the data goes unseen.
+over the words w_i of 32 bits, or of the size of an element if that is less.  Odd
+factors are invertible, so that the digest changes if a single element does.  Orbax's
+files only have checksums of their indices; a flipped bit in the data goes unnoticed.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ import numpy as np
 
 
 def digest(x: Any) -> int:
-    """The digest of an array; NumPy's is computed on the host.
+    """The digest of an array; that of a NumPy array is computed on the host.
 
-    x: of any dtype but random keys.
+    x: an array of any dtype but random keys.
     """
     if isinstance(x, np.ndarray):
         return int(_sum(np, _words(np, x))[0])
@@ -36,7 +36,7 @@ def _digest(x):
 
 
 def _words(xp: Any, x: Any) -> list:
-    """Unsigned numbers in the shape of the array."""
+    """Unsigned words, each shaped like the array."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return [*_words(xp, xp.real(x)), *_words(xp, xp.imag(x))]
     if x.dtype == bool or _is_small(x.dtype):
@@ -49,7 +49,7 @@ def _words(xp: Any, x: Any) -> list:
 
 
 def _is_small(dtype: Any) -> bool:
-    """Whether its numbers have fewer bits than a byte."""
+    """Whether elements have fewer bits than a byte."""
     return dtype.name in ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
 
 
@@ -62,7 +62,7 @@ def _bits(xp: Any, x: Any, dtype: Any) -> Any:
 
 
 def _sum(xp: Any, words: list) -> Any:
-    total = xp.zeros(1, np.uint32)  # NumPy warns of scalars that overflow
+    total = xp.zeros(1, np.uint32)  # an array: NumPy warns when scalars overflow
     for n, w in enumerate(words):
         w = xp.atleast_1d(w)
         index, stride = xp.full(w.shape, n + 1, np.uint32), len(words)

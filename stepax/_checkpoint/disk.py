@@ -1,4 +1,4 @@
-"""Paths, and what is written to a disk so that it outlives a loss of power."""
+"""Paths, and durable writes that survive a power failure."""
 
 import os
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ def orbax() -> Any:
 
 
 def place(directory: Any) -> Any:
-    """A path, of this machine or of a store that Orbax writes to; "~" is home."""
+    """A path on this machine or in a store that Orbax supports; expands "~"."""
     orbax()
-    from etils import epath  # which Orbax brings
+    from etils import epath  # a dependency of Orbax
 
     try:
         name = os.fsdecode(directory)
@@ -34,7 +34,7 @@ def is_local(path: Any) -> bool:
 
 
 def sync_tree(folder: Any) -> None:
-    """Have all below a folder on the disk, names and contents."""
+    """Flush everything below a folder to disk, names and contents."""
     if not is_local(folder):
         return
     for top, _, names in os.walk(folder, topdown=False):
@@ -49,7 +49,7 @@ def sync(files: Iterable[Any]) -> None:
 
 
 def sync_names(folder: Any) -> None:
-    """Have the names in a folder on the disk, where the system can do that."""
+    """Flush the names in a folder to disk, if the system supports it."""
     if os.name == "nt" or not is_local(folder):
         return
     opened = os.open(folder, os.O_RDONLY)

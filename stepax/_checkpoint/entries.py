@@ -1,8 +1,7 @@
-"""The names of what a checkpoint holds.
+"""The names of the arrays in a checkpoint.
 
-A slot, which is an array of a state, is known by the class of the state that it belongs
-to, by its field, and by the path of its parameter.  Where it stands in a chain is no
-part of its name.
+A slot, that is, an array of a state, is identified by the class of its state, its
+field, and the path of its parameter.  Its position in a chain is not part of its name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,15 +18,15 @@ from .values import kind_of, shape_and_dtype
 
 
 class Entry(NamedTuple):
-    """An array, by its names.
+    """The name and description of an array.
 
-    names: its path in the tree that it is from.
-    where: the names, without numbers, on the way to the state that it belongs to.
-    owner: the class of that state; "" for a parameter, or if it is not known.
-    own: its path in that state; the whole path if there is none.
-    shape, dtype: of the array; a random key has a dtype of its own.
-    digest: of its numbers; `None` if they are not known.
-    kind: whose value it was, see `values.kind_of`.
+    names: its path in its tree.
+    where: the names, without indices, on the path to the state that it belongs to.
+    owner: the class of that state; "" for a parameter, or if unknown.
+    own: its path in that state; the whole path if there is no state.
+    shape, dtype: shape and dtype of the array; random keys have a dtype of their own.
+    digest: digest of its values; `None` if they are not known.
+    kind: the library of the value, see `values.kind_of`.
     """
 
     names: tuple[str, ...]
@@ -50,15 +49,15 @@ class Entry(NamedTuple):
 
 
 def entries(tree: Any) -> list[Entry]:
-    """One for each array of a tree without packed ones, in flattening order.
+    """One entry for each array of a tree, unpacked, in flattening order.
 
-    Raises ValueError if two have one name.
+    Raises ValueError if two arrays have the same name.
     """
     return [x for x, _ in arrays_of(tree)]
 
 
 def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
-    """The same, each with its array."""
+    """The entries, each with its array."""
     found = [(_entry(x), x.value) for x in named(tree) if is_array(x.value)]
     names = [x.key for x, _ in found]
     if len(set(names)) < len(names):
@@ -85,11 +84,11 @@ Paths = Iterable[tuple[str, ...]]
 def rename(
     renamed: Mapping[str, str], params: list[Entry], state: list[Entry]
 ) -> tuple[list[Entry], list[Entry]]:
-    """Parameters and slots under new paths of the parameters.
+    """Move parameters and their slots to new paths.
 
-    renamed: from paths to paths; what is below them moves along.
+    renamed: a dict from old to new paths; everything below a path moves along.
 
-    Raises ValueError for a path that is none of a parameter, nor leads to one.
+    Raises ValueError for a path that is neither that of a parameter nor a prefix.
     """
     pairs = {_split(old): _split(new) for old, new in renamed.items()}
     known = [x.names for x in params]
@@ -128,18 +127,17 @@ def _renamed(path: tuple, pairs: Mapping[tuple, tuple]) -> tuple:
 
 
 def param_of(entry: Entry, params: Iterable[tuple]) -> tuple | None:
-    """The path of the parameter that an array belongs to, if its path ends with it."""
+    """The path of the parameter of an array, if the array's path ends with it."""
     params = params if isinstance(params, Mapping) else set(params)
     ends = (entry.own[i:] for i in range(len(entry.own) + 1))
     return next((end for end in ends if end in params), None)
 
 
 def adopt(old: list[Entry], new: list[Entry]) -> list[Entry]:
-    """Slots without a class get that of the slots in `new` that they are like.
+    """Give slots without a class the class of matching slots in `new`.
 
-    A plain tree has the names of fields only: a node with the fields of one class in
-    `new`, and of no other, is taken for one of that class, and else a slot for the one
-    with the very same path.
+    A plain tree only has field names: a node with the fields of exactly one class in
+    `new` is taken to be of that class; otherwise a slot is matched by its exact path.
     """
     if all(x.owner for x in old):
         return old
@@ -157,7 +155,7 @@ def adopt(old: list[Entry], new: list[Entry]) -> list[Entry]:
 
 
 def _owners(old: list[Entry], new: list[Entry]) -> dict[tuple, list[str]]:
-    """For each node in the tree of `old`, the classes in `new` that it may be of."""
+    """For each node in the tree of `old`, its possible classes in `new`."""
     used, below = {}, {}
     for x in new:
         if x.owner:

@@ -1,4 +1,4 @@
-"""What Optax's users have saved: a tree in memory, or in a directory of Orbax."""
+"""Checkpoints of Optax users: a tree in memory, or an Orbax directory."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -15,7 +15,7 @@ from .steps import numbered
 
 
 def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, int]:
-    """The arrays of a tree or of a directory, and the step that these are of.
+    """The arrays of a tree or a directory, and their step.
 
     keys: the names of the parameters and the state.
     """
@@ -49,7 +49,7 @@ def _names(tree: Any) -> str:
 
 
 def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
-    """A checkpoint, or one of a directory of several, by their numbers."""
+    """A checkpoint, or one of a directory of numbered checkpoints."""
     known = [] if _is_tree(path) else _steps(path)
     if step is not None and step not in known:
         raise ValueError(f"there is no step {step} in `{path}`, which has {known}")
@@ -81,7 +81,7 @@ def _is_tree(path: Any) -> bool:
 
 
 def _read(path: Any) -> Any:
-    """The tree, in arrays of NumPy."""
+    """The tree, as NumPy arrays."""
     ocp: Any = orbax()
     try:
         with ocp.PyTreeCheckpointer() as reader:

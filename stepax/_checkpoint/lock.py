@@ -1,9 +1,9 @@
-"""One writer at a time in a directory of checkpoints.
+"""Locking: one writer at a time in a directory of checkpoints.
 
-Threads of a process take turns.  Another process is told who writes: it holds a lock of
-the operating system on a file, which ends with its process however that ends, so there
-are no stale ones.  Stores and file systems without such locks have no protection but
-that each writer has a name of its own for what it writes.
+Threads of a process take turns.  Other processes get an error that names the writer,
+which holds an operating system lock on a file.  The lock is released when its process
+ends, however it ends, so that no lock is stale.  On stores and file systems without
+such locks the only protection is that each writer uses its own temporary names.
 """
 
 import datetime
@@ -28,7 +28,7 @@ NAME = ".stepax.lock"
 class Turn:
     """The right to write in a directory.
 
-    is_exclusive: whether no other process can have it, too.
+    is_exclusive: whether other processes are excluded.
     """
 
     is_exclusive = False
@@ -41,24 +41,24 @@ class Turn:
     def take(self) -> None:
         """Wait for other threads.
 
-        Raises a `ValueError` in one that is saving already, as in a signal handler.
+        Raises a `ValueError` if this thread is already saving, as in a signal handler.
         """
         if self.thread.owner == threading.get_ident():
             raise ValueError(
-                f"`{self.folder}` is being saved to by this very thread: a handler of "
-                "a signal should only note that there was one"
+                f"`{self.folder}` is being saved to by this very thread: a signal "
+                "handler should only set a flag"
             )
         self.thread.lock.acquire()
         self.thread.owner = threading.get_ident()
 
     def hand_over(self) -> None:
-        """This thread goes on with what another has begun."""
+        """Transfer the turn from another thread to this one."""
         self.thread.owner = threading.get_ident()
 
     def lock(self) -> None:
         """Keep other processes out.
 
-        Raises a `ValueError` that names the one that writes.
+        Raises a `ValueError` that names the current writer.
         """
         if fcntl is None or not is_local(self.folder):
             return
@@ -71,20 +71,20 @@ class Turn:
                 owner = os.read(opened, 1000)
                 os.close(opened)
                 raise ValueError(_busy(self.folder, owner)) from None
-            except OSError:  # no locks here
+            except OSError:  # locks are not supported
                 os.close(opened)
                 path.unlink(missing_ok=True)
                 return
             if _is_same(opened, path):
                 break
-            os.close(opened)  # its owner has just removed it
+            os.close(opened)  # the owner has just removed the file
         os.ftruncate(opened, 0)
         os.write(opened, _me())
         self.file, self.is_exclusive = opened, True
         _HELD.add(opened)
 
     def give(self) -> None:
-        """Let others write."""
+        """Release the turn."""
         if self.file >= 0:
             (self.folder / NAME).unlink(missing_ok=True)
             _HELD.discard(self.file)
@@ -105,7 +105,7 @@ def _busy(folder: Any, owner: bytes) -> str:
         who = json.loads(owner)
         text = f"process {who['pid']} on {who['host']} since {who['since']}"
     except (ValueError, KeyError, TypeError):
-        text = "another process"  # which has not yet said who it is
+        text = "another process"  # it has not written its identity yet
     return (
         f"`{folder}` is being written to by {text}: two runs cannot save to one "
         "directory; end one of them, or give it another directory"
@@ -120,7 +120,7 @@ def _is_same(opened: int, path: Any) -> bool:
 
 
 class _ThreadLock:
-    """owner: the thread that has it."""
+    """owner: the thread that holds the lock."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -128,7 +128,7 @@ class _ThreadLock:
 
 
 _THREADS: dict[str, _ThreadLock] = {}
-_HELD: set[int] = set()  # files that this process has locked
+_HELD: set[int] = set()  # file descriptors that this process has locked
 
 
 def _thread_lock(name: str) -> _ThreadLock:
@@ -136,7 +136,7 @@ def _thread_lock(name: str) -> _ThreadLock:
 
 
 def _forget() -> None:
-    """A child that was forked has no thread that writes, and must hold no lock."""
+    """A forked child has no writer thread, and must not hold a lock."""
     for opened in _HELD:
         os.close(opened)
     _HELD.clear()

@@ -1,6 +1,6 @@
-"""What a step holds: names, shapes, dtypes and digests, and a check sum of each file.
+"""The manifest of a step: names, shapes, dtypes, digests, and a checksum of each file.
 
-The manifest is written last, so a step has one only if all of it was written.
+The manifest is written last, so that only complete steps have one.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from .entries import Entry
 
 
-SCHEMA = 1  # a reader refuses a higher one
+SCHEMA = 1  # readers reject higher ones
 FILE = ("manifest", "metadata")
 
 
 class Manifest(NamedTuple):
-    """What is written about one step.
+    """The description of one step.
 
-    step: its number.
-    schema: of a later version of Stepax if it is above `SCHEMA`; then that is all.
-    parts: arrays by the names of the trees, "params" and "state".
-    files: from names to size and check sum; `None` in checkpoints of Stepax 0.1.
+    step: the number of the step.
+    schema: if above `SCHEMA`, from a later version of Stepax; no other field is read.
+    parts: entries by the names of the trees, "params" and "state".
+    files: from names to size and checksum; `None` in checkpoints of Stepax 0.1.
     """
 
     step: int
@@ -37,11 +37,11 @@ class Manifest(NamedTuple):
 
 
 class Damage(ValueError):
-    """Why a step is not whole."""
+    """Why a step is not complete."""
 
 
 def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
-    """Add the manifest to what is in a folder, all of which is then on the disk."""
+    """Add the manifest to a folder, and flush all of it to disk."""
     files = sorted(_files(folder))
     with ThreadPoolExecutor() as pool:
         sums = [*pool.map(_sum, files)]
@@ -84,7 +84,7 @@ def _seal(body: dict) -> str:
 
 
 def _checksum(body: dict) -> int:
-    """What versions before `seal` read."""
+    """The checksum that versions before `seal` read."""
     return zlib.crc32(_text(body))
 
 
@@ -93,10 +93,10 @@ def _text(body: dict) -> bytes:
 
 
 def read(folder: Any, step: int) -> Manifest:
-    """The manifest of a step, if all files that it lists are there.
+    """The manifest of a step, if all files that it lists exist.
 
-    Raises `Damage` if there is none, if it is damaged, or is that of another step, and
-    for files that are missing.
+    Raises `Damage` if the manifest is missing, damaged or that of another step, and for
+    missing files.
     """
     try:
         found = _open(folder.joinpath(*FILE))
@@ -135,7 +135,7 @@ def _open(path: Any) -> Manifest:
 
 
 def _of_json(body: dict[str, Any]) -> Manifest:
-    """Any field may be missing or wrong in a manifest that somebody has edited."""
+    """Parse a manifest; any field may be missing or wrong if it has been edited."""
     step: Any = body.get("step")
     schema, files = body.get("schema"), body.get("files")
     if not _is_count(step) or schema != SCHEMA or isinstance(schema, bool):
@@ -208,7 +208,7 @@ def _check_files(folder: Any, manifest: Manifest) -> None:
 
 
 def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
-    """Compare each file with its check sum; of `n` processes the `i`-th takes its part.
+    """Compare each file with its checksum; process `i` of `n` checks its share.
 
     Raises `Damage` for one that differs.
     """
@@ -221,11 +221,11 @@ def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
         sums = [*pool.map(lambda name: _sum(folder / name), names)]
     for name, found in zip(names, sums, strict=True):
         if found != files[name][1]:
-            raise Damage(f"the file `{name}` has other numbers than saved")
+            raise Damage(f"the file `{name}` has other values than saved")
 
 
 def _share(names: list[str], i: int, n: int) -> list[str]:
-    """Which files a process reads: what it has written, if several have."""
+    """Which files a process checks: those it wrote, if several processes wrote."""
     writers = [re.search(r"/ocdbt\.process_(\d+)/", name) for name in names]
     is_shared = len({x[1] for x in writers if x}) > 1
     owners = [int(x[1]) if x and is_shared else k for k, x in enumerate(writers)]

@@ -1,4 +1,4 @@
-"""Which array of a checkpoint goes where."""
+"""Matching the arrays of a checkpoint to the places of a template."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from .entries import Entry, param_of
 
 @dataclass
 class Match:
-    """Arrays of a checkpoint in the places of a template.
+    """An assignment of arrays of a checkpoint to places of a template.
 
-    chosen: for each place the number of the array that goes there, `None` if there is
-        none.
-    missing, extra, unclear, reshaped: for an error, what has no array, no place, could
-        have several arrays, and has an array of another shape.
+    chosen: for each place, the index of its array, or `None`.
+    missing, extra, unclear, reshaped: for errors: places without an array, arrays
+        without a place, places with several candidates, and places whose array has
+        another shape.
     """
 
     chosen: list[int | None]
@@ -27,9 +27,9 @@ class Match:
 def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     """Find the array of each place by its name.
 
-    Of several with one name, those pair that are under the same wrappers, and else all
-    in their order, if there are as many on both sides.  What belongs to no parameter,
-    such as a count of steps, may go to several places.
+    Arrays with the same name are paired if they are under the same wrappers, otherwise
+    in order, if there are equally many on both sides.  Arrays that belong to no
+    parameter, such as step counts, may go to several places.
 
     params: the paths of the parameters.
     """
@@ -62,7 +62,7 @@ def _groups(found: list[Entry]) -> dict[tuple, list[int]]:
 
 
 def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:
-    """From places to arrays."""
+    """A dict from places to arrays."""
     pairs = {}
     for where in {new[j].where for j in places}:
         here = [j for j in places if new[j].where == where]
@@ -77,7 +77,7 @@ def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:
 
 
 def _is_one(old: list, arrays: list) -> bool:
-    """Whether there is one array, or several with the same numbers."""
+    """Whether there is one array, or several with equal values."""
     found = {(old[i].shape, old[i].dtype, old[i].digest) for i in arrays}
     return len(found) == 1 and (len(arrays) == 1 or old[arrays[0]].digest is not None)
 
@@ -94,7 +94,7 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
 
 @dataclass
 class Policy:
-    """What to do about what does not fit.
+    """How to handle arrays that do not fit.
 
     missing: "error" or "fresh".
     extra: "error" or "drop".
@@ -112,9 +112,9 @@ class Policy:
                 )
 
     def check(self, what: str, params: Match, state: Match) -> None:
-        """Raise an error that lists all that does not fit.
+        """Raise an error that lists everything that does not fit.
 
-        what: the checkpoint, in words.
+        what: description of the checkpoint.
         """
         both = params, state
         of = lambda kind: [x for m in both for x in getattr(m, kind)]
@@ -129,13 +129,13 @@ class Policy:
 
     def _hint(self) -> str:
         return (
-            '  `missing="fresh"` takes what is missing from a first state, '
-            '`extra="drop"` leaves out what is extra, and `renamed={"old/path": '
-            '"new/path"}` moves parameters and what belongs to them'
+            '  `missing="fresh"` takes what is missing from an initial state, '
+            '`extra="drop"` ignores what is extra, and `renamed={"old/path": '
+            '"new/path"}` moves parameters and their slots'
         )
 
 
-MOST = 20  # names in an error
+MOST = 20  # names listed in an error
 
 
 def _listed(what: str, found: list[Entry]) -> str:

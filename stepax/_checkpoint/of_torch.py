@@ -1,7 +1,7 @@
-"""The states of PyTorch's optimizers as slots of ours.
+"""Converting states of PyTorch's optimizers to our slots.
 
-PyTorch keeps a dictionary for each parameter, by the number of the parameter, and does
-not say which optimizer it is of.
+PyTorch stores a dictionary for each parameter, by the index of the parameter, and does
+not record which optimizer it belongs to.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ from .entries import Entry, entries
 from .place import template_of_state
 
 
-# PyTorch's names for arrays, and the classes and fields that we have for them; of
-# several classes, the one that the state has.
+# From PyTorch's names of arrays to our classes and fields; of several classes, the one
+# that the state has is used.
 SLOTS = {
     "momentum_buffer": {"TraceState": "trace"},
     "exp_avg": {"ScaleByAdamState": "mu", "ScaleByNadamState": "mu"},
@@ -31,16 +31,16 @@ SLOTS = {
     "sum": {"ScaleByRssState": "sum_of_squares"},
 }
 
-# Options under which PyTorch's step is none of ours.
+# Options for which PyTorch's step has no equivalent here.
 REFUSED = {
-    "amsgrad": "its maximum is of the mean square before the correction, in Stepax's "
+    "amsgrad": "its maximum is of the mean square before bias correction, in Stepax's "
     "`amsgrad` of the corrected one",
-    "dampening": "Stepax's `trace` adds whole gradients",
+    "dampening": "Stepax's `trace` adds undamped gradients",
 }
 
 
 class Parameter(NamedTuple):
-    """One parameter of PyTorch: its path here, its state, and its group's options."""
+    """A parameter of PyTorch: its path here, its state, and its group's options."""
 
     path: tuple[str, ...]
     state: Mapping[str, Any]
@@ -90,7 +90,7 @@ def _arrays(p: Parameter, turn: bool) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _array(x: Any) -> np.ndarray:
-    """A tensor as an array; what NumPy has no dtype for, in float32."""
+    """A tensor as a NumPy array, in float32 if NumPy lacks its dtype."""
     if not hasattr(x, "detach"):
         return np.asarray(x)
     x = x.detach().cpu()
@@ -101,13 +101,13 @@ def _array(x: Any) -> np.ndarray:
 
 
 def _parameters(state_dict: Any, known: list[Entry], names: Any) -> list[Parameter]:
-    """The parameters in PyTorch's order, under the paths that they have here."""
+    """The parameters in PyTorch's order, with their paths here."""
     try:
         groups, states = state_dict["param_groups"], state_dict["state"]
     except (TypeError, KeyError):
         raise ValueError(
-            "`state_dict` is none of an optimizer of PyTorch: it needs `state` and "
-            "`param_groups`, as `optimizer.state_dict()` has them"
+            "`state_dict` is not that of a PyTorch optimizer: it needs `state` and "
+            "`param_groups`, as in `optimizer.state_dict()`"
         ) from None
     rows = [(i, group) for group in groups for i in group["params"]]
     paths = _paths([name for g in groups for name in _named(g)], names, known)
@@ -124,9 +124,9 @@ def _named(group: Mapping[str, Any]) -> Sequence[str | None]:
 
 
 def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]]:
-    """Where each of PyTorch's parameters is here.
+    """The path of each PyTorch parameter here.
 
-    theirs: its name there, `None` if it has none.
+    theirs: the name of each in PyTorch, or `None`.
     """
     if names is None and len(theirs) == len(known) == 1:
         return [known[0].names]
@@ -150,26 +150,26 @@ def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]
 
 
 def _check(p: Parameter, owners: Iterable[str]) -> None:
-    """Raise for what PyTorch's optimizer does and ours do not."""
+    """Raise for options of PyTorch's optimizer without an equivalent here."""
     for option, why in REFUSED.items():
         if p.options.get(option):
             raise ValueError(
-                f"`{option}` of PyTorch cannot be taken over: {why}; the parameter is "
+                f"`{option}` of PyTorch cannot be converted: {why}; the parameter is "
                 f"`{'/'.join(p.path)}`"
             )
     if "mu_product" in p.state and "ScaleByNadamState" not in owners:
         raise ValueError(
-            "PyTorch's NAdam has a schedule of its momentum, and `tx` has none: make "
-            f"it by `nadam(..., momentum_decay={p.options['momentum_decay']})`"
+            "PyTorch's NAdam has a momentum schedule, and `tx` has none: create it "
+            f"with `nadam(..., momentum_decay={p.options['momentum_decay']})`"
         )
 
 
-# Numbers of one state of ours that PyTorch keeps for each parameter.
+# Scalars of our states that PyTorch stores for each parameter.
 NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
 
 
 def _number(field: str, found: list[Parameter], step: int | None) -> Any:
-    """The number of a field; `None` for a field that PyTorch has not."""
+    """The scalar of a field; `None` for a field that PyTorch lacks."""
     if field not in NUMBERS:
         return None
     name, dtype = NUMBERS[field]
@@ -193,7 +193,7 @@ def _number(field: str, found: list[Parameter], step: int | None) -> Any:
 def _follows_rate(organ: Component) -> bool:
     """Whether a trace comes after the learning rate in its chain, as in `rmsprop`.
 
-    Then it remembers steps, and PyTorch's remembers what is multiplied by the rate.
+    It then accumulates steps, while PyTorch's buffer is multiplied by the rate later.
     """
     if isinstance(part_of(organ.tx), Chain | NamedChain):
         kinds = [[_kind(x) for x in part.walk()] for part in organ.parts]

@@ -1,4 +1,4 @@
-"""Parameters and state that were given in the wrong order."""
+"""A check for swapped parameters and state."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from .entries import entries
 
 
 def require_order(params: Any, state: Any) -> None:
-    """Raise if `params` is a state and `state` is what that state is of.
+    """Raise if `params` is a state and `state` looks like its parameters.
 
-    A tree with states in it may be saved as parameters, such as a train state; so there
-    must be both.
+    Both are required, because a tree that contains states, such as a train state, may
+    be saved as parameters.
     """
     if not _has_state(params) or _has_state(state):
         return

@@ -1,4 +1,4 @@
-"""The parameters and the state that are asked for: shapes, and places on devices."""
+"""Templates of parameters and states: shapes, dtypes and shardings."""
 
 import math
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ from .values import JAX, kind_of, require_numbers, restored, traceable
 class Template(NamedTuple):
     """A tree to be filled.
 
-    tree: as it is asked for, with arrays or with their shapes.
-    entries: its arrays by name; packed ones are taken apart.
-    shardings: of the leaves that are arrays; `None` for JAX's default device.
-    is_made: whether `tree` is described by JAX, and not given.
+    tree: the requested tree, of arrays or their shapes.
+    entries: entries of its arrays, unpacked.
+    shardings: shardings of the array leaves; `None` for JAX's default device.
+    is_made: whether `tree` comes from `jax.eval_shape` rather than from the caller.
     """
 
     tree: Any
@@ -37,16 +37,16 @@ class Template(NamedTuple):
 
     @property
     def targets(self) -> list[Any]:
-        """Where each entry is read to; `None` for the host, from where it is placed."""
+        """The sharding to read each entry to; `None` to read to the host first."""
         if len(self.shardings) != len(self.entries) or _holds_packed(self.tree):
             return [None] * len(self.entries)
         pairs = zip(self.shardings, self.entries, strict=True)
         return [s if _can_be_read_to(s, x) else None for s, x in pairs]
 
     def fill(self, values: list, kinds: list[str | None]) -> Any:
-        """The tree with these arrays, in its dtypes and in their places.
+        """The tree with these arrays, in its dtypes and shardings.
 
-        kinds: whose they were when they were saved; `None` for fresh ones.
+        kinds: their libraries when saved, see `kind_of`; `None` for fresh ones.
         """
         shapes, rebuild = partition_arrays(unpack(self.tree))
         rows = zip(self.entries, shapes, values, kinds, strict=True)
@@ -59,12 +59,12 @@ class Template(NamedTuple):
         return rebuild([_put(x, s) for x, s in pairs])
 
     def values(self, tree: Any) -> list:
-        """The arrays of a tree like it, one for each entry."""
+        """The arrays of a tree of the same structure, one for each entry."""
         return partition_arrays(unpack(tree))[0]
 
 
 def _put(x: Any, where: Any) -> Any:
-    """On its devices; what JAX cannot hold stays on the host."""
+    """Put a value on its devices; values that JAX cannot hold stay on the host."""
     return x if where is None or kind_of(x) != JAX else put_on(x, where)
 
 
@@ -79,7 +79,7 @@ def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
 
 
 def template_of_params(params: Any) -> Template:
-    """For parameters like these, which may be shapes with or without a sharding."""
+    """The template of these parameters, or of shapes with or without a sharding."""
     arrays, _ = partition_arrays(params)
     found = entries(unpack(params))
     for entry, x in zip(found, partition_arrays(unpack(params))[0], strict=True):
@@ -90,13 +90,13 @@ def template_of_params(params: Any) -> Template:
 
 
 def _is_usual(sharding: Any) -> bool:
-    """Whether an array is there that was put nowhere."""
+    """Whether this is the default placement of an uncommitted array."""
     is_single = isinstance(sharding, SingleDeviceSharding)
     return is_single and sharding.device_set == {jnp.zeros(()).device}
 
 
 def template_of_state(tx: Any, params: Any) -> Template:
-    """For the state that `tx` has for parameters like these."""
+    """The template of the state of `tx` for parameters like these."""
     params = traceable(params)
     init = lambda params, init=tx.init: traceable(init(params))
     tx = GradientTransformation(init, tx.update)
@@ -112,9 +112,9 @@ def first_state(tx: Any, params: Any) -> Any:
 
 
 def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
-    """By the parameters, or as `init` has it, if that splits or keeps it elsewhere.
+    """Shardings derived from the parameters, or those of `init` if it differs.
 
-    `zero` and `offload` say in `init` where the state lies.
+    `zero` and `offload` set the sharding of the state in `init`.
     """
     both = state_sharding(tx, params), init_shardings(tx, params)
     trees = map(jax.tree.leaves, (shapes, *both))

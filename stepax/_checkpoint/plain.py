@@ -1,4 +1,4 @@
-"""Parameters and states as a file of `safetensors`."""
+"""Writing parameters and states to a `safetensors` file."""
 
 import os
 import uuid
@@ -16,9 +16,9 @@ from .values import storable
 
 
 def write(file: Any, parts: dict[str, Any], separator: str) -> None:
-    """Write trees into one file, each array under the names on its path.
+    """Write trees to one file, each array named by its path.
 
-    parts: by what their names begin with.
+    parts: trees by the prefix of their names.
     """
     try:
         from safetensors.numpy import save_file
@@ -36,7 +36,7 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
         raise ValueError(f"several arrays would have the name {list_some(twice)}")
     if jax.process_index() > 0:
         return
-    # Under its own name once it is whole and on the disk.
+    # Renamed to its final name once it is complete and on disk.
     file = Path(os.fsdecode(file)).expanduser()
     new = file.with_name(f"{file.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.new")
     try:
@@ -65,7 +65,7 @@ def _whole(entry: Any, x: Any) -> np.ndarray:
         x.is_fully_addressable or x.is_fully_replicated
     ):
         raise ValueError(
-            f"{entry} lies on the devices of several processes: replicate it first, "
+            f"{entry} is sharded over several processes: replicate it first, "
             "with `jax.jit(lambda x: x, out_shardings=...)`"
         )
     return np.asarray(x, order="C")

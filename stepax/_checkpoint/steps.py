@@ -1,4 +1,4 @@
-"""Which steps a directory holds, and which of them are whole."""
+"""The steps in a directory, and which of them are complete."""
 
 import os
 import re
@@ -15,18 +15,18 @@ from .manifest import Damage
 
 
 class SkippedStep(UserWarning, ValueError):
-    """A newer step is not whole.
+    """A newer step is not complete.
 
-    Who makes warnings errors gets one of the kind that everything is that cannot be
-    restored.
+    Also a `ValueError`, so that with warnings as errors it is of the same kind as other
+    failures to restore.
     """
 
 
 def numbered(directory: Any) -> list[int]:
-    """The directories that have the name of a step, whatever is in them, in order."""
+    """The directories named like a step, whatever they contain, in order."""
     path = place(directory)
     found = _numbered(path)
-    # Of a step that comes while an older one goes, a listing may show neither.
+    # A listing may miss both a step that appears and an older one that disappears.
     while (again := _numbered(path)) != found:
         found = again
     return found
@@ -38,21 +38,21 @@ def _numbered(path: Any) -> list[int]:
 
 
 def _is_number(name: str) -> bool:
-    """As `save` writes it: no sign, no leading zero, no digits of other scripts."""
+    """Whether `save` writes such a name: no sign, leading zero or non-ASCII digits."""
     return re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None
 
 
 def newest(
     directory: Any, before: int | None = None
 ) -> tuple[int | None, dict[int, str]]:
-    """The newest step that is whole, and what the newer ones lack."""
+    """The newest complete step, and what newer ones lack."""
     folder, skipped = place(directory), {}
     known = [x for x in numbered(folder) if before is None or x < before]
     for step in reversed(known):
         try:
             manifest.read(folder / str(step), step)
         except Damage as error:
-            if not (folder / str(step)).exists():  # its writer has newer ones by now
+            if not (folder / str(step)).exists():  # pruned; there are newer ones now
                 return newest(directory, before)
             skipped[step] = str(error)
         else:
@@ -61,7 +61,7 @@ def newest(
 
 
 def warn_of(directory: Any, skipped: dict[int, str], found: int | None) -> None:
-    """Say which steps are damaged, and which is taken in their place."""
+    """Warn of damaged steps, and name the step that is used instead."""
     if not skipped:
         return
     folder = place(directory)
@@ -73,17 +73,17 @@ def warn_of(directory: Any, skipped: dict[int, str], found: int | None) -> None:
     warnings.warn(text, SkippedStep, stacklevel=level_of_user())
 
 
-# What is being written or removed: its step, host, process and a name of its own.
+# Names of folders being written or removed: step, host, process and a unique part.
 _TEMPORARY = re.compile(r"\.(\d+)\.(.+)\.(\d+)\.([0-9a-f]{8})\.(new|old)(\..*)?")
 
 
 def temporary(step: int, kind: str) -> str:
-    """A name that no other writer has; "new" or "old"."""
+    """A unique temporary name; `kind` is "new" or "old"."""
     return f".{step}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.{kind}"
 
 
 def clear(folder: Any) -> None:
-    """Remove what writers have left that were killed; the caller has the lock."""
+    """Remove leftovers of killed writers; the caller holds the lock."""
     for path in folder.iterdir():
         found = _TEMPORARY.fullmatch(path.name)
         if found and not _is_written(found[2], int(found[3])):
@@ -91,9 +91,9 @@ def clear(folder: Any) -> None:
 
 
 def _is_written(host: str, process: int) -> bool:
-    """Whether a writer of that name may be there.
+    """Whether a writer with that host and process may still be running.
 
-    None may be on another host or in this process, as the caller has the lock.
+    On another host or in this process there is none, since the caller holds the lock.
     """
     if host != socket.gethostname() or process == os.getpid():
         return False
@@ -114,7 +114,7 @@ def _remove(path: Any) -> None:
 
 
 def make_room(folder: Any, step: int) -> None:
-    """Move what has the name of a step and is none out of the way."""
+    """Rename a directory that has the name of a step but is not one."""
     path = folder / str(step)
     if not path.exists():
         return
@@ -122,21 +122,21 @@ def make_room(folder: Any, step: int) -> None:
     free = next(folder / x for x in names if not (folder / x).exists())
     path.rename(free)
     warnings.warn(
-        f"`{path}` is no whole step and is now called `{free.name}`",
+        f"`{path}` is not a complete step and is now called `{free.name}`",
         SkippedStep,
         stacklevel=level_of_user(),
     )
 
 
 def prune(folder: Any, keep: int) -> None:
-    """Remove steps of Stepax before the newest `keep` that are whole."""
+    """Remove steps of Stepax older than the newest `keep` complete ones."""
     kept = 0
     for step in reversed(numbered(folder)):
         path = folder / str(step)
         if kept < keep:
             kept += _is_whole(path, step)
         elif path.joinpath(*manifest.FILE).exists():
-            # At once, so that none is there in part.
+            # Renamed first, so that no partially removed step is visible.
             gone = folder / temporary(step, "old")
             path.rename(gone)
             _remove(gone)

@@ -1,7 +1,7 @@
-"""One step of a directory of checkpoints, read back.
+"""Reading one step of a directory of checkpoints.
 
-A step holds the parameters and the state, each as a flat tree from names to arrays that
-Orbax has written, and a manifest; see `manifest`.
+A step consists of the parameters and the state, each a flat dict from names to arrays
+written by Orbax, and a manifest; see `manifest`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from .write import agreed, in_all_processes, settle
 class Step:
     """One checkpoint in a directory.
 
-    params, state: what it holds, once it is open.
+    params, state: its entries, once it is open.
     """
 
     params: list[Entry]
@@ -45,7 +45,7 @@ class Step:
             found, skipped = steps.newest(self.directory)
             if found is not None:
                 steps.warn_of(self.directory, skipped, found)
-            # If none is whole, the newest says what it lacks.
+            # If none is complete, opening the newest reports what it lacks.
             return known[-1] if found is None else found
         if step not in known:
             raise ValueError(
@@ -57,10 +57,10 @@ class Step:
         return f"step {self.step} in `{self.directory}`"
 
     def open(self) -> "Step":
-        """Read what the checkpoint holds, and compare its files with their check sums.
+        """Read the manifest, and compare the files with their checksums.
 
-        Raises ValueError for one that Stepax did not write, for one of a later schema,
-        and for a damaged one.
+        Raises ValueError for a checkpoint that Stepax did not write, that has a later
+        schema, or that is damaged.
         """
         with self.reading():
             found = manifest.read(self.path, self.step)
@@ -78,15 +78,15 @@ class Step:
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
         """Arrays of one of the trees, in the dtypes in which they were saved.
 
-        wanted: which, and their shardings, `None` for an array of NumPy.
+        wanted: the entries, each with its sharding, `None` for a NumPy array.
 
-        Raises ValueError for arrays that cannot be read, or have other numbers.
+        Raises ValueError for arrays that cannot be read, or whose digest differs.
         """
         ocp = orbax()
         how = {x.key: _how(ocp, x, s) for x, s in wanted if 0 not in x.shape}
         item = {key: np.zeros(()) for key in how}
         args = ocp.args.PyTreeRestore(item, how, partial_restore=True)
-        # Not by a `Checkpointer`, which waits for processes that could not read.
+        # Not with a `Checkpointer`, which would wait for processes that failed.
         with self.reading():
             reader = ocp.PyTreeCheckpointHandler()
             found = reader.restore(self.path / name, args=args) if how else {}
@@ -98,16 +98,16 @@ class Step:
         if x is None:
             x = _empty_key_data(entry) if is_key else np.zeros(entry.shape, entry.dtype)
         elif digest(x := of_bytes(x, entry.dtype)) != entry.digest:
-            raise ValueError(f"`{entry.key}` of `{name}` has other numbers than saved")
+            raise ValueError(f"`{entry.key}` of `{name}` has other values than saved")
         if not is_key:
             return x
         return jax.random.wrap_key_data(jnp.asarray(x), impl=entry.dtype[4:-1])
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Say which checkpoint an error is about, and which are there beside it.
+        """Add to an error which checkpoint it is about, and which one to use instead.
 
-        If one process has an error, all have one: what they do next needs them all.
+        If one process fails, all raise, because the next operation needs all of them.
         """
         problem = None
         try:
@@ -133,7 +133,7 @@ def _empty_key_data(entry: Entry) -> np.ndarray:
 
 
 def _how(ocp: Any, entry: Entry, target: Any) -> Any:
-    # JAX would cut numbers of 64 bits before they could be compared with their digest.
+    # JAX would truncate 64-bit values before they are compared with their digest.
     is_key = entry.dtype.startswith("key<")
     if target is None or not is_key and is_wide(entry.dtype):
         return ocp.RestoreArgs(restore_type=np.ndarray)

@@ -1,7 +1,7 @@
-"""Values of a tree as arrays that a file can hold, and back, exactly.
+"""Exact conversion between the values of a tree and arrays that a file can store.
 
-JAX without 64-bit numbers would cut those of NumPy and Python.  So they are written by
-NumPy as they are, and an entry notes whose they were.
+Without x64 JAX would truncate 64-bit values of NumPy and Python.  So they are written
+by NumPy, and an entry records which library they belong to.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def kind_of(x: Any) -> str:
-    """Whose value it is: Python's, NumPy's (a scalar or an array), or JAX's."""
+    """The library of a value: Python, NumPy (scalar or array), or JAX."""
     if isinstance(x, np.generic):  # `np.float64` is also a `float`
         return SCALAR
     if isinstance(x, np.ndarray):
@@ -29,22 +29,22 @@ def kind_of(x: Any) -> str:
 
 
 def shape_and_dtype(x: Any) -> tuple[tuple[int, ...], Any]:
-    """As it is stored; a random key has a dtype of its own."""
+    """Shape and dtype as stored; random keys have a dtype of their own."""
     kind = kind_of(x)
-    if kind == PYTHON:  # of 64 bits, whatever JAX is set to
+    if kind == PYTHON:  # 64 bits, whatever the configuration of JAX
         return (), np.asarray(x).dtype
     if kind != JAX:
         return x.shape, x.dtype
-    # A description may be of what is wider than JAX's arrays.
+    # A `ShapeDtypeStruct` may have a dtype wider than JAX's arrays.
     typed = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(as_array(x))
     return typed.shape, typed.dtype
 
 
 def storable(name: str, x: Any) -> Any:
-    """An array of numbers; what every process has is the host's.
+    """A numeric array; values that every process holds are NumPy arrays.
 
-    Raises a `TypeError` for a dtype that JAX does not have, and for Python's integers
-    of more than 64 bits.
+    Raises a `TypeError` for a dtype that JAX lacks, and for Python integers of more
+    than 64 bits.
     """
     if kind_of(x) == JAX:
         x = as_array(x)
@@ -65,11 +65,11 @@ def require_numbers(name: str, x: Any) -> None:
         raise TypeError(f"`{name}` is a masked array: take its data and its mask")
     dtype = np.asarray(x).dtype
     if not _is_numeric(dtype):
-        is_long = isinstance(x, int)  # more than 64 bits make it an object
+        is_long = isinstance(x, int)  # above 64 bits NumPy makes it an object
         what = "an integer of more than 64 bits" if is_long else f"of {dtype!r}"
         raise TypeError(
             f"`{name}` is {what}, which no checkpoint can hold; expected numbers of at "
-            "most 64 bits, or 128 if they are complex"
+            "most 64 bits, or 128 if complex"
         )
 
 
@@ -82,12 +82,12 @@ def _is_numeric(dtype: np.dtype) -> bool:
     return dtype.itemsize <= most
 
 
-# TensorStore lacks them; they are written as bytes.
+# Dtypes that TensorStore lacks, which are written as bytes.
 _AS_BYTES = ("uint2", "uint4", "float8_e4m3")
 
 
 def as_bytes(x: Any) -> Any:
-    """An array of a dtype that Orbax writes, with the same bits."""
+    """The same bits in a dtype that Orbax can write."""
     if x.dtype.name not in _AS_BYTES:
         return x
     if x.dtype.name != "float8_e4m3":
@@ -97,7 +97,7 @@ def as_bytes(x: Any) -> Any:
 
 
 def of_bytes(x: Any, dtype: str) -> Any:
-    """What `as_bytes` was given."""
+    """The inverse of `as_bytes`."""
     if dtype not in _AS_BYTES:
         return x
     new = jnp.dtype(dtype)
@@ -108,13 +108,13 @@ def of_bytes(x: Any, dtype: str) -> Any:
 
 
 def is_wide(dtype: Any) -> bool:
-    """Whether JAX, as it is set, would make it narrower."""
+    """Whether JAX, as configured, would narrow this dtype."""
     dtype = jnp.dtype(dtype)
     return jax.dtypes.canonicalize_dtype(dtype) != dtype
 
 
 def traceable(tree: Any) -> Any:
-    """A tree of the same shapes that JAX can trace, whatever numbers it holds."""
+    """A tree of the same shapes that JAX can trace, whatever its values."""
     return jax.tree.map(_traceable, tree)
 
 
@@ -132,14 +132,14 @@ def _traceable(x: Any) -> Any:
 
 
 def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool) -> Any:
-    """A value that was saved, as a leaf of the template has it.
+    """Convert a saved value to the form of a leaf of the template.
 
-    kind: whose it was when it was saved; `None` for one that is fresh.
-    is_made: whether `leaf` is only JAX's description of what `tx.init` returns, which
-        is narrow where that is wide; then NumPy's and Python's stay what they were.
+    kind: its library when saved; `None` for a fresh value.
+    is_made: whether `leaf` is JAX's abstract value of what `tx.init` returns, which may
+        be narrower; values of NumPy and Python then stay as they were.
 
-    Raises a `ValueError` if the leaf has a dtype that cannot hold the value, and a
-    `TypeError` if it is one for numbers of another kind.
+    Raises a `ValueError` if the dtype of the leaf cannot hold the value, and a
+    `TypeError` if it is of another kind.
     """
     kind = kind_of(value) if kind is None else kind
     value = np.asarray(value) if kind_of(value) != JAX else value
@@ -149,7 +149,7 @@ def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool)
     if _is_key(dtype) or _is_key(value.dtype):
         return fitted(entry.key, entry.names, leaf, value)
     if wanted == PYTHON and dtype.kind in "iu" and value.dtype.kind in "iu":
-        dtype = value.dtype  # Python's integers are of any size
+        dtype = value.dtype  # Python integers have any size
     if not (_is_numeric(dtype) and fits(value.dtype, dtype)):
         raise TypeError(
             f"the value at `{entry.key}` is of dtype {dtype}, to which its new value "
@@ -169,7 +169,7 @@ def _is_key(dtype: Any) -> bool:
 
 
 def _is_narrowed(leaf: Any, kind: str, value: Any) -> bool:
-    """Whether a leaf is what JAX makes of such a value of NumPy's or Python's."""
+    """Whether a leaf is JAX's narrowed form of such a NumPy or Python value."""
     if kind == PYTHON and value.dtype.kind in "iu" and _is_long(int(value)):
         return leaf.dtype.kind in "iu"
     if kind == JAX or jax.dtypes.canonicalize_dtype(value.dtype) != leaf.dtype:
@@ -178,14 +178,14 @@ def _is_narrowed(leaf: Any, kind: str, value: Any) -> bool:
 
 
 def _cast(entry: Any, x: Any, dtype: Any) -> Any:
-    """The same numbers, but for rounding."""
+    """Cast with rounding, but without overflow."""
     if x.dtype == dtype:
         return x
     xp = np if isinstance(x, np.ndarray) else jnp
     with np.errstate(over="ignore", invalid="ignore"):
         try:
             new = x.astype(dtype)
-        except TypeError:  # narrow dtypes may have no cast but by one that has them all
+        except TypeError:  # some narrow dtypes can only be cast via a wide one
             new = x.astype(np.float64).astype(dtype)
     if not np.can_cast(x.dtype, dtype) and x.size and not _holds(xp, x, new):
         raise ValueError(
@@ -199,7 +199,7 @@ def _holds(xp: Any, old: Any, new: Any) -> bool:
     if not jnp.issubdtype(new.dtype, np.integer):
         lost = xp.isfinite(old) & ~xp.isfinite(new)
         return not lost.any()
-    # JAX has no wider dtype to compare in, but then `old` is not narrower than `new`.
+    # JAX may lack a wider dtype to compare in; then `old` is not narrower than `new`.
     limits = jnp.iinfo(new.dtype)
     least, most = int(old.min()), int(old.max())
     return limits.min <= least and most <= limits.max

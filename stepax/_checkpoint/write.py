@@ -1,11 +1,11 @@
-"""A step written by Orbax, sealed, and given its name when all of it is on the disk.
+"""Writing a step with Orbax, sealing it, and renaming it once it is on disk.
 
-Orbax writes under a name that nobody else has; then process 0 adds the manifest, waits
-for the disk and renames.  What needs all processes and their devices happens in the
-thread that calls `begin` and `settle`, and the rest may happen in another.
+Orbax writes under a unique name; then process 0 adds the manifest, flushes to disk and
+renames.  Everything that needs all processes and their devices runs in the thread that
+calls `begin` and `settle`; the rest may run in another.
 """
 
-import concurrent.futures.thread  # noqa: F401  (it must ask to be told of the end first)
+import concurrent.futures.thread  # noqa: F401  (must register its exit handler first)
 import functools as ft
 import os
 import sys
@@ -28,7 +28,7 @@ from .lock import Turn
 from .values import JAX, as_bytes, storable
 
 
-WAIT = 1200  # seconds for what other processes write, as Orbax has it
+WAIT = 1200  # seconds to wait for other processes, as in Orbax
 
 
 class Part(NamedTuple):
@@ -44,12 +44,12 @@ class Part(NamedTuple):
         return cls(found, [b for *_, b in rows])
 
     def stored(self) -> dict[str, Any]:
-        """From names to arrays; Orbax takes none without numbers."""
+        """A dict from names to arrays; Orbax rejects empty arrays."""
         pairs = zip(self.entries, self.arrays, strict=True)
         return {x.key: as_bytes(a) for x, a in pairs if a.size}
 
     def copied(self) -> "Part":
-        """Arrays that stay as they are, whatever becomes of those that were given."""
+        """Copies, which are not affected if the originals are modified or donated."""
         return self._replace(arrays=[_copy(x) for x in self.arrays])
 
 
@@ -65,9 +65,9 @@ def _copy(x: Any) -> Any:
 
 
 class Saving:
-    """A step that is being written, in this thread or in one of its own.
+    """A step that is being written, in this thread or in its own.
 
-    done: set when it is written or could not be.
+    done: set when writing has succeeded or failed.
     """
 
     def __init__(self, turn: Turn, finish: Callable[[], None], what: str):
@@ -84,19 +84,19 @@ class Saving:
         except BaseException as error:
             self.error = error
         finally:
-            self.finish = None  # which holds the arrays
+            self.finish = None  # releases the arrays
             self.turn.give()
             self.done.set()
 
 
-# By directory, until somebody has asked how they ended.
+# Saves by directory, until their outcome is requested.
 _RUNNING: dict[str, Saving] = {}
 
 
 def begin(
     directory: Any, step: int, trees: Mapping[str, Any], keep: int | None, wait: bool
 ) -> None:
-    """Save trees under names; in the background unless `wait`."""
+    """Save named trees; in the background unless `wait`."""
     parts = {name: Part.of(tree) for name, tree in trees.items()}
     folder = place(directory)
     turn = Turn(folder)
@@ -119,12 +119,12 @@ def begin(
     _RUNNING[_key(folder)] = saving
     try:
         threading.Thread(target=saving.run, name=f"save step {step}").start()
-    except RuntimeError:  # no more threads
+    except RuntimeError:  # no thread can be started
         saving.run()
 
 
 def _prepared(turn: Turn, folder: Any, step: int) -> str:
-    """What process 0 does first: a name for what is written."""
+    """Prepare the directory in process 0; returns a temporary name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -133,19 +133,19 @@ def _prepared(turn: Turn, folder: Any, step: int) -> str:
     last, _ = steps.newest(folder)
     if last is not None and step <= last:
         raise ValueError(
-            f"`{folder}` has step {last}, and `step` is {step}: nothing that is "
-            "saved is written over; delete what is after it, or give another directory"
+            f"`{folder}` has step {last}, and `step` is {step}: saved steps are "
+            "not overwritten; delete later ones, or give another directory"
         )
     if turn.is_exclusive:
         steps.clear(folder)
     return steps.temporary(step, "new")
 
 
-TEXT = 2000  # bytes that processes tell each other
+TEXT = 2000  # bytes of messages between processes
 
 
 def agreed(prepare: Callable[[], str], step: int = 0) -> str:
-    """What process 0 returns, in all; an error of it is one in all."""
+    """The result of process 0, in all processes; its errors are raised in all."""
     if jax.process_count() == 1:
         return prepare()
     problem, text = None, ""
@@ -167,7 +167,7 @@ def agreed(prepare: Callable[[], str], step: int = 0) -> str:
 
 
 def _start(new: Any, parts: Mapping[str, Part]) -> Any:
-    """Have Orbax begin to write; `None` if there is nothing for it."""
+    """Let Orbax start to write; `None` if there is nothing to write."""
     ocp = orbax()
     kept = {name: part.stored() for name, part in parts.items()}
     saved = {name: ocp.args.PyTreeSave(x) for name, x in kept.items() if x}
@@ -190,7 +190,7 @@ def _finish(
 ) -> None:
     try:
         if written is not None:
-            written.close()  # which waits until all processes have written
+            written.close()  # waits until all processes have written
         if jax.process_index() == 0:
             _publish(new, step, parts)
             if keep is not None:
@@ -200,7 +200,7 @@ def _finish(
             steps.clear(new.parent)
         raise
     finally:
-        # Others may look for the step when they go on.
+        # Other processes may look for the step as soon as they continue.
         barrier = orbax().multihost.get_barrier_sync_fn()
         barrier(key=f"stepax {new.name}", timeout_ms=WAIT * 1000)
 
@@ -214,9 +214,9 @@ def _publish(new: Any, step: int, parts: Mapping[str, Part]) -> None:
 
 
 def settle(directory: Any) -> None:
-    """Wait for a save in the background; in all processes of a run at once.
+    """Wait for a background save; to be called in all processes of a run.
 
-    Raises what it ended with, once.
+    Raises its error, once.
     """
     join(directory)
     saving = _RUNNING.pop(_key(directory), None)
@@ -234,7 +234,7 @@ def settle_all() -> None:
 
 
 def join(directory: Any) -> None:
-    """Wait, and leave what went wrong to `settle`."""
+    """Wait, and leave errors to `settle`."""
     saving = _RUNNING.get(_key(directory))
     if saving is not None:
         saving.done.wait()
@@ -260,7 +260,7 @@ def in_all_processes(flag: bool) -> list[bool]:
 
 
 def _end() -> None:
-    """The process ends: wait, and tell of errors that nobody has asked for."""
+    """At process exit: wait, and report errors that were not requested."""
     for saving in list(_RUNNING.values()):
         saving.done.wait()
         if (error := saving.error) is not None:
@@ -268,7 +268,7 @@ def _end() -> None:
             sys.excepthook(type(error), error, error.__traceback__)
 
 
-# Before thread pools close, which Orbax writes with; `atexit` comes after that.
+# Runs before the thread pools that Orbax writes with are closed, unlike `atexit`.
 threading._register_atexit(_end)  # pyright: ignore[reportAttributeAccessIssue]
-if hasattr(os, "register_at_fork"):  # a child has no thread that writes
+if hasattr(os, "register_at_fork"):  # a forked child has no writer thread
     os.register_at_fork(after_in_child=_RUNNING.clear)
