@@ -104,7 +104,7 @@ def test_masks_and_labels_that_are_models():
     assert losses[:2] * 4 == losses
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("test_lbfgs.py")
 def test_lbfgs_fits_a_neural_ode_better_than_adam():
     start, found, *adam = check("lbfgs_neural_ode")
     assert start > 1 and found < min(adam[1::2])

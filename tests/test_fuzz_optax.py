@@ -38,7 +38,7 @@ def check(program):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @parts
 def test_programs_do_what_they_do_in_optax(part):
     fuzz(check, part, program=programs())

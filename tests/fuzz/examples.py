@@ -1,6 +1,6 @@
 """How many random examples are tried, and which.
 
-`make test` tries 100 programs and `make test-all` 300, the same ones each time;
+`make test` tries 50 programs and `make test-all` 300, the same ones each time;
 `make fuzz` sets the variables, and tries thousands of others.
 """
 
