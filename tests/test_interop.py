@@ -287,7 +287,7 @@ def test_the_command_explains_itself(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "python -m stepax.interop.optax" in said and "gives Stepax" in said
+    assert "python -m stepax.interop.optax" in said and "imports Stepax" in said
 
 
 # --- the page ------------------------------------------------------------------------

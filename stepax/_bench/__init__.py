@@ -1,1 +1,1 @@
-"""The benchmark: what a step costs beside Optax and PyTorch."""
+"""The benchmark: the cost of a step compared with Optax and PyTorch."""

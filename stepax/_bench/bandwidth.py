@@ -1,7 +1,7 @@
-"""How near a step comes to the rate at which the device copies memory.
+"""How close a step comes to the memory bandwidth of the device.
 
-That rate is measured, by copies of an array that no cache holds, not looked up.  A step
-that does little arithmetic can at best be as fast as a copy of as many bytes.
+The bandwidth is measured by copying an array that exceeds all caches.  A step with
+little arithmetic can at best be as fast as a copy of the same number of bytes.
 """
 
 import statistics
@@ -14,7 +14,7 @@ from .measure import timed
 
 
 def copy_rate(numbers: int = 2**28, rounds: int = 20) -> float:
-    """Bytes read and written in a second by the device, copying so many float32."""
+    """Bytes read and written per second when copying this many float32 elements."""
     program = copy(numbers)
     x = program(jnp.ones(numbers, jnp.float32))
     seconds = []
@@ -25,16 +25,16 @@ def copy_rate(numbers: int = 2**28, rounds: int = 20) -> float:
 
 
 def copy(numbers: int) -> Any:
-    """A program that reads and writes so many float32, in place."""
-    # A product, because a plain copy would be left out.
+    """A program that reads and writes this many float32 elements in place."""
+    # A product, because XLA would eliminate a plain copy.
     scale = jax.jit(lambda x: x * jnp.float32(1.0000001), donate_argnums=0)
     return scale.lower(jax.ShapeDtypeStruct((numbers,), jnp.float32)).compile()
 
 
 def add_rates(rows: list[dict], rate: float) -> None:
-    """Write into each row with a program its bytes in a second, and as part of `rate`.
+    """Add to each row its bytes per second, absolute and as a fraction of `rate`.
 
-    The bytes are those that XLA counts, both sides of every branch included.
+    The bytes are those that XLA counts, including both sides of every branch.
     """
     for row in rows:
         if "bytes" in row and "step" in row:

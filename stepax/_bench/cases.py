@@ -1,4 +1,4 @@
-"""What is measured: optimizers that Stepax and Optax make by the same call."""
+"""The cases: optimizers that Stepax and Optax create by the same call."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ GPTS = ("gpt2", "gpt1b")
 class Case(NamedTuple):
     """A transformation to measure.
 
-    make: the transformation; takes the library and the learning rate.
-    shapes: names of the trees on which it makes sense.
-    on_gpu: names of further ones, which take a CPU long.
-    calls: after how many calls it comes round; its step is their mean.
-    arrange: how a library holds a tree of parameters; gradients come as the tree is.
-    dtype: of parameters and gradients.
+    make: creates the transformation from the library and the learning rate.
+    shapes: names of the trees for which it makes sense.
+    on_gpu: names of further trees, which are slow on a CPU.
+    calls: the period in calls; a step is their mean.
+    arrange: how a library stores the parameters; gradients come as a tree.
+    dtype: dtype of parameters and gradients.
     """
 
     make: Callable[[Any, float], Any]
@@ -34,12 +34,12 @@ class Case(NamedTuple):
 
 
 def packed(lib: Any, tree: Any) -> Any:
-    """In one vector for each dtype, in the library that has it."""
+    """The tree packed into one vector per dtype, if the library supports it."""
     return lib.tree.pack(tree) if hasattr(lib.tree, "pack") else tree
 
 
 def matrices(params: Any) -> Any:
-    """The mask of those parameters that decay."""
+    """The mask of the parameters that decay."""
     return jax.tree.map(lambda p: p.ndim > 1, params)
 
 
@@ -57,7 +57,7 @@ def without_nans(lib: Any, rate: float) -> Any:
 
 
 def averaged(lib: Any, rate: float) -> Any:
-    """AdamW, and the exponential average of where it leads."""
+    """AdamW with an exponential moving average of the parameters."""
     tx = lib.adamw(rate)
 
     def init(params):
@@ -72,14 +72,14 @@ def averaged(lib: Any, rate: float) -> Any:
 
 
 class Mastered(NamedTuple):
-    """State of masters written by hand, named as those of `master_weights`."""
+    """State of hand-written masters, with the field names of `master_weights`."""
 
     masters: Any
     inner_state: Any
 
 
 def mastered(lib: Any, rate: float) -> Any:
-    """AdamW on float32 masters; by hand in a library that has no such wrapper."""
+    """AdamW on float32 masters, hand-written for libraries without such a wrapper."""
     tx = lib.adamw(rate)
     if hasattr(lib, "master_weights"):
         return lib.master_weights(tx)
@@ -134,7 +134,7 @@ CASES = {
     ),
     "clip + adamw, packed": Case(clipped, ("small", "many"), arrange=packed),
     "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",), on_gpu=GPTS),
-    # Ten pairs are twenty trees; those of 600 arrays take minutes to compile, and GB.
+    # Ten pairs are twenty trees; with 600 arrays they take minutes and GB to compile.
     "lbfgs": Case(
         lambda lib, rate: lib.lbfgs(rate, memory_size=10, linesearch=None), ("vit",)
     ),

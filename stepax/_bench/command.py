@@ -1,4 +1,4 @@
-"""The command `bench`: measure, tell, and write down."""
+"""The command `bench`: measure, print and save."""
 
 import argparse
 import fnmatch
@@ -15,9 +15,9 @@ from .shapes import SHAPES, size
 
 
 def chosen(only: str, shapes: list[str] | None) -> list[tuple[str, str]]:
-    """Pairs of a tree and a case whose name holds `only`, or fits it as a pattern.
+    """Pairs of a tree and a case whose name contains `only`, or matches it as a glob.
 
-    What takes a CPU long is measured there on trees that are asked for.
+    Cases that are slow on a CPU are measured there only if their tree is requested.
     """
     fits = lambda name: only in name or fnmatch.fnmatch(name, only)
     is_patient = shapes is not None or on_gpu()
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if not pairs:
         print(f'nothing fits "{args.only}"; there are: {", ".join(CASES)}')
         return 2
-    # A program from a cache would look as if it took no time to compile.
+    # A cached program would seem to compile in no time.
     jax.config.update("jax_enable_compilation_cache", False)
     _say_what_is_missing(args)
     plan = Plan(8 if args.quick else 1, args.rounds, installed())

@@ -1,4 +1,4 @@
-"""Say what is being measured: a live line in a terminal, plain lines anywhere else."""
+"""Show what is being measured: a live line in a terminal, otherwise plain lines."""
 
 import contextlib
 import importlib.util
@@ -11,8 +11,8 @@ from .goals import total
 
 
 def open_display(cases: int) -> Any:
-    """A context; its value is called with (shape, case, what, library), and at the end
-    of a case with (shape, case, rows)."""
+    """A context manager; its value is called with (shape, case, what, library), and at
+    the end of a case with (shape, case, rows)."""
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if is_terminal and importlib.util.find_spec("rich"):
         return _live(cases)
@@ -20,7 +20,7 @@ def open_display(cases: int) -> Any:
 
 
 def summary(rows: list[dict]) -> str:
-    """A step of Stepax, and what part of the others' it is."""
+    """The time of a step of Stepax, and its ratios to the others."""
     steps = {row["library"]: total(row, ("step",)) for row in rows}
     ours = steps.pop("stepax")
     parts = (f"{ours / x:.2f} of {name}" for name, x in steps.items())
@@ -28,10 +28,10 @@ def summary(rows: list[dict]) -> str:
 
 
 class Display:
-    """Shows a run in progress.
+    """Shows the progress of a run.
 
     write: prints a finished line.
-    tell: shows what is being done, if anybody can see it.
+    tell: shows the current activity, if the display is live.
     """
 
     def __init__(self, write: Callable, tell: Callable):

@@ -1,16 +1,16 @@
-"""What is asked of Stepax, and whether a run has got it."""
+"""Performance goals of Stepax, and whether a run meets them."""
 
 import math
 from typing import NamedTuple
 
 
 class Goal(NamedTuple):
-    """A number that is asked for.
+    """A performance goal.
 
-    asked: the largest value.
-    case, shape: what it is asked of.
-    key: of the row, or several to be added.
-    rival: the library to which it is a ratio; `None` for the number itself.
+    asked: the largest acceptable value.
+    case, shape: the case and the tree it applies to.
+    key: the key of the row, or several to add up.
+    rival: the library relative to which it is a ratio; `None` for an absolute value.
     """
 
     asked: float
@@ -52,17 +52,17 @@ GOALS = (
 
 
 def named(goal: Goal) -> tuple[str, str, str]:
-    """A goal in words: of what, on which tree, beside whom."""
+    """A goal in words: the case and key, the tree, and the library to compare with."""
     return f"{goal.case}: {' + '.join(goal.key)}", goal.shape, goal.rival or ""
 
 
 def total(row: dict, keys: tuple[str, ...]) -> float:
-    """The sum of some of a row's numbers; not a number if one is missing."""
+    """The sum of some values of a row; NaN if one is missing."""
     return sum(row.get(key, math.nan) for key in keys)
 
 
 def got(goal: Goal, rows: list[dict]) -> float | None:
-    """What a run got; `None` if it did not measure it."""
+    """The value in a run; `None` if it was not measured."""
     at = {(row["shape"], row["case"], row["library"]): row for row in rows}
     ours = total(at.get((goal.shape, goal.case, "stepax"), {}), goal.key)
     if goal.rival is None:

@@ -1,4 +1,4 @@
-"""The same optimizers in PyTorch, as far as it has them."""
+"""The same optimizers in PyTorch, where available."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def adafactor(torch: Any, params: list, how: dict) -> Any:
     return torch.optim.Adafactor(params, RATE, **how)
 
 
-# The optimizer, and whether the gradient is clipped, and the learning rate scheduled.
+# The optimizer, whether gradients are clipped, and whether the rate is scheduled.
 MADE: dict[str, tuple[Callable, bool, bool]] = {
     "sgd, momentum": (sgd, False, False),
     "adam": (adam, False, False),
@@ -48,10 +48,10 @@ MADE: dict[str, tuple[Callable, bool, bool]] = {
 
 
 def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Callable]]:
-    """The parameters, and for each way of PyTorch a function that takes a step.
+    """The parameters, and a function that takes a step for each PyTorch implementation.
 
-    params, gradients: NumPy's arrays, which are copied.  All ways work on the same
-        tensors and on one state, in turn.
+    params, gradients: NumPy arrays, which are copied.  All implementations share the
+        tensors and the state, in turn.
     """
     import torch
 
@@ -64,7 +64,7 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
     state = None
     for name, how in HOW.items():
         if make is adafactor and "fused" in how:
-            continue  # it has no such way
+            continue  # the optimizer lacks this implementation
         optimizer = make(torch, tensors, how)
         optimizer.state = optimizer.state if state is None else state
         state = optimizer.state
@@ -73,7 +73,7 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
 
 
 def wait() -> None:
-    """Until a GPU has taken all steps that it was told to take."""
+    """Wait until the GPU has finished all steps."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Measures one transformation on one tree, all libraries in turn in one process."""
+"""Measure one transformation on one tree, all libraries in turn in one process."""
 
 import importlib
 import importlib.util
@@ -18,19 +18,19 @@ from .shapes import SHAPES, abstract, filled, size
 from .stages import Built, build
 
 
-TURN = 0.03  # seconds that the steps of a turn take, at least
-LONG = 6.0  # seconds after which all libraries together compile no further time
-SMALL = 5_000_000  # parameters up to which a step is also taken without `jit`
-MORE = 5  # times as many turns for quick steps, which others disturb more
-TORCH = 70_000_000  # and beyond which PyTorch's copies do not fit beside on a CPU
+TURN = 0.03  # minimum seconds of the steps of a turn
+LONG = 6.0  # seconds of compilation after which it is not repeated
+SMALL = 5_000_000  # largest number of parameters to also measure without `jit`
+MORE = 5  # factor of turns for fast steps, which are more easily disturbed
+TORCH = 70_000_000  # largest number of parameters for which PyTorch fits, too, on a CPU
 
 
 class Plan(NamedTuple):
     """What to measure.
 
-    divisor: of the widths of the trees.
-    rounds: turns of each library.
-    libraries: those that are there.
+    divisor: divisor of the widths of the trees.
+    rounds: number of turns of each library.
+    libraries: the installed libraries.
     """
 
     divisor: int
@@ -39,22 +39,22 @@ class Plan(NamedTuple):
 
 
 def installed() -> tuple[str, ...]:
-    """The libraries that there are to compare, ourselves first."""
+    """The installed libraries to compare, Stepax first."""
     found = importlib.util.find_spec
     return ("stepax", *(name for name in ("optax", "torch") if found(name)))
 
 
 def on_gpu() -> bool:
-    """Whether there is an accelerator to measure on, of whatever kind."""
+    """Whether there is an accelerator of any kind."""
     return jax.default_backend() != "cpu"
 
 
 class Measured(NamedTuple):
-    """What one library costs.
+    """The costs of one library.
 
-    seconds: of each round, by what was measured: a step, the stages of compilation, an
+    seconds: seconds of each round, by quantity: a step, the stages of compilation, an
         update without `jit`, and `init`.
-    counts: those of `Built`.
+    counts: the counts of `Built`.
     """
 
     seconds: dict[str, list[float]]
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 
 def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
-    """Says what it does next, and at last (True, what each library costs)."""
+    """Yield what is measured next, and finally (True, the costs of each library)."""
     tree, dtype = SHAPES[shape].make(plan.divisor), CASES[case].dtype
     jaxes = {name: importlib.import_module(name) for name in plan.libraries}
     jaxes.pop("torch", None)
@@ -89,7 +89,7 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 def _shuffled(names, turn):
-    """Another order in each turn, so that none always follows the same other one."""
+    """A different order in each turn, so that no library always follows another."""
     return random.Random(turn).sample(list(names), len(names))
 
 
@@ -98,7 +98,7 @@ def _note(found, name, key, seconds):
 
 
 def _compile(case, libraries, params, rounds, found, built):
-    """Builds a program for each library, of a new optimizer in each round."""
+    """Build a program for each library, from a new optimizer in each round."""
     spent = 0.0
     for turn in range(rounds):
         if spent > LONG:
@@ -115,7 +115,7 @@ def _compile(case, libraries, params, rounds, found, built):
 
 
 def _without_jit(case, libraries, params, gradients, rounds, found):
-    """A call of `init` and one of `update`, as they are."""
+    """Measure `init` and `update` without `jit`."""
     trees = jax.tree.map(jnp.asarray, (params, gradients))
     made = {k: CASES[case].make(lib, RATE) for k, lib in libraries.items()}
     held = {
@@ -137,16 +137,16 @@ def _without_jit(case, libraries, params, gradients, rounds, found):
 
 
 def timed(f: Callable[[], Any]) -> tuple[Any, float]:
-    """What `f` returns, and after how many seconds it is there."""
+    """The result of `f`, and the seconds until it is ready."""
     begin = time.perf_counter()
     found = jax.block_until_ready(f())
     return found, time.perf_counter() - begin
 
 
 def _runners(case, libraries, built, params, gradients):
-    """For each library a function that takes so many steps.
+    """For each library, a function that takes a given number of steps.
 
-    Libraries whose state is the same arrays work on them in turn.
+    Libraries whose states consist of the same arrays share them in turn.
     """
     gradients = [jnp.asarray(g) for g in jax.tree.leaves(gradients)]
     carries: dict[Any, list] = {}
@@ -156,7 +156,7 @@ def _runners(case, libraries, built, params, gradients):
             tx = CASES[case].make(libraries[name], RATE)
             own = CASES[case].arrange(libraries[name], params)
             own = jax.tree.map(jnp.copy, own)
-            # Copied, since what shares a buffer cannot be taken over twice.
+            # Copied, since a shared buffer cannot be donated twice.
             state = jax.tree.map(jnp.copy, tx.init(own))
             carries[program.kinds] = jax.tree.leaves((own, state))
         runners[name] = _runner(program, carries, gradients)
@@ -195,13 +195,13 @@ def _steps(runners, calls, rounds, found):
     for turn in range(MORE * rounds):
         for name in _shuffled(runners if turn < rounds else sorted(quick), turn):
             yield name
-            runners[name](calls)  # threads of the one before may still be spinning
+            runners[name](calls)  # threads of the previous library may still spin
             seconds = timed(lambda name=name: runners[name](many[name]))[1]
             _note(found, name, "step", seconds / many[name])
 
 
 def row(shape: str, case: str, library: str, measured: Measured) -> dict:
-    """What is kept of a measurement: medians of the seconds, and the counts."""
+    """The row of a measurement: medians of the seconds, and the counts."""
     seconds = {k: statistics.median(v) for k, v in measured.seconds.items()}
     return {
         "shape": shape,

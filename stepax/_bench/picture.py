@@ -6,8 +6,8 @@ from .goals import GOALS, total
 
 
 def draw(rows: list[dict], title: str, path: Path) -> None:
-    """Write a PNG of a panel for each tree that was measured."""
-    # The figure is made without pyplot, which would look for a window system.
+    """Write a PNG with a panel for each measured tree."""
+    # Without pyplot, which would look for a window system.
     from matplotlib.figure import Figure
 
     ratios = step_ratios(rows)
@@ -25,7 +25,7 @@ def draw(rows: list[dict], title: str, path: Path) -> None:
 
 
 def step_ratios(rows: list[dict]) -> dict[str, dict[str, float]]:
-    """By shape and case the time of our step over that of Optax, if both have one."""
+    """The ratio of our step time to Optax's, by shape and case, if both exist."""
     at = {(row["shape"], row["case"], row["library"]): row for row in rows}
     found: dict[str, dict[str, float]] = {}
     for (shape, case, library), row in at.items():

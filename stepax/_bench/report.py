@@ -1,4 +1,4 @@
-"""The tables of a run, as text, as Markdown, and as a file to keep."""
+"""The tables of a run, as text, as Markdown, and as a JSON file."""
 
 import json
 import platform
@@ -14,7 +14,7 @@ from .goals import GOALS, got, named, total
 
 PACKAGES = ("stepax", "jax", "jaxlib", "optax", "torch", "numpy")
 
-# In words: keys of a row, what a unit of the number shown is, and its digits.
+# By title: the keys of a row, the unit of the number shown, and its digits.
 TIMES = {
     "step, ms": (("step",), 1e-3, 2),
     "trace + lower, ms": (("trace", "lower"), 1e-3, 0),
@@ -33,7 +33,7 @@ COUNTS = {
 
 
 def surroundings(command: list[str], divisor: int) -> dict[str, Any]:
-    """What a result depends on: versions, machine, devices, trees, and the command."""
+    """The environment of a result: versions, machine, devices, trees, and command."""
     return {
         "divisor": divisor,
         "command": " ".join(["python -m stepax", *command]),
@@ -45,9 +45,9 @@ def surroundings(command: list[str], divisor: int) -> dict[str, Any]:
 
 
 def kept(path: Path | None, about: dict[str, Any]) -> list[dict]:
-    """The rows of an earlier run with the same versions and trees, if it is there.
+    """The rows of an earlier run with the same versions and trees, if there is one.
 
-    Raises a `ValueError` if the file is of another one.
+    Raises a `ValueError` if the file is from a different environment.
     """
     if path is None or not path.exists():
         return []
@@ -76,7 +76,7 @@ Table = tuple[list[str], list[list[str]]]  # a header, and lines of as many cell
 
 
 def times(rows: list[dict], shape: str) -> Table:
-    """For each case: Stepax's time, and in parentheses its ratio to the others'."""
+    """For each case: the time of Stepax, and in parentheses its ratio to the others."""
     header = ["", *TIMES, "step / torch fused", "foreach", "loop"]
     lines = []
     for case, found in _cases(rows, shape).items():
@@ -119,13 +119,13 @@ def _ratio(found, keys, rival):
 
 
 def goals(rows: list[dict]) -> Table:
-    """Each goal that the run can tell of: what was asked, and what it got."""
+    """Each goal that the run has measured: the limit, and the result."""
     lines = []
     for goal in GOALS:
         value = got(goal, rows)
         if value is None:
             continue
-        # Counts are compared as they are shown: a few scalars are no array.
+        # Counts are compared as displayed: a few scalars do not amount to an array.
         is_met = round(value, 2 if goal.rival else 0) <= goal.asked
         shown = f"{value:.2f}" if goal.rival else f"{value:.1f}"
         lines.append(

@@ -1,4 +1,4 @@
-"""Trees of parameters to measure on: shapes alone, and made only when they are used."""
+"""Trees of parameters to measure on: only shapes, with arrays created on use."""
 
 import itertools as it
 import math
@@ -14,7 +14,7 @@ class Shape(NamedTuple):
     """A tree of float32 arrays.
 
     what: a phrase that describes it.
-    make: a tree of shapes; takes the divisor of all widths, 1 for the full size.
+    make: creates a tree of shapes from the divisor of all widths, 1 for full size.
     """
 
     what: str
@@ -84,7 +84,7 @@ def _convolution(size, before, after):
 
 
 def stack(leaves: int, d: int) -> dict:
-    """Exactly so many arrays, of a transformer of width d."""
+    """Exactly this many arrays of a transformer of width d."""
     tree = transformer(-(-leaves // 12), d)
     paths = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_shape)
     named = ((jax.tree_util.keystr(path), shape) for path, shape in paths)
@@ -124,10 +124,10 @@ def is_shape(x: Any) -> bool:
 
 
 def filled(tree: dict, seed: int, scale: float = 1.0, dtype: Any = np.float32) -> dict:
-    """Normal numbers in a tree of shapes; NumPy's, which JAX and PyTorch both take.
+    """NumPy arrays of normal samples, which both JAX and PyTorch accept.
 
-    They repeat after a million or so, as a billion would take longer than what is
-    measured.
+    Samples repeat after about a million, since drawing a billion would take longer than
+    the measurement.
     """
     random = np.random.default_rng(seed)
     numbers = random.standard_normal(min(size(tree)[1], 2**20 + 7), np.float32)
@@ -138,13 +138,13 @@ def filled(tree: dict, seed: int, scale: float = 1.0, dtype: Any = np.float32) -
 
 
 def abstract(tree: dict, dtype: Any = jnp.float32) -> dict:
-    """What JAX traces a tree of shapes with."""
+    """The tree of `jax.ShapeDtypeStruct`s for tracing."""
     as_array = lambda shape: jax.ShapeDtypeStruct(shape, dtype)
     return jax.tree.map(as_array, tree, is_leaf=is_shape)
 
 
 def size(tree: dict) -> tuple[int, int]:
-    """How many arrays, and how many numbers, a tree of shapes has."""
+    """The number of arrays and the number of elements of a tree of shapes."""
     shapes = _shapes(tree)
     return len(shapes), sum(map(math.prod, shapes))
 

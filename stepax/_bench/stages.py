@@ -1,4 +1,4 @@
-"""From a transformation to a program: how long it takes, and what comes out."""
+"""From a transformation to a program: the time it takes, and the resulting program."""
 
 import functools as ft
 import time
@@ -11,11 +11,10 @@ import jax
 class Built(NamedTuple):
     """A compiled step.
 
-    seconds: to trace, to lower and to compile.
-    counts: equations, lines of StableHLO, fusions, and of each parameter the bytes
-        accessed, those of temporaries, and the most that are held at once, as XLA
-        counts them.
-    run: (carry, gradients) -> carry, lists of arrays; it takes over the carry.
+    seconds: seconds to trace, to lower and to compile.
+    counts: equations, lines of StableHLO, fusions, and bytes per parameter as counted
+        by XLA: accessed, in temporaries, and at peak.
+    run: (carry, gradients) -> carry, lists of arrays; the carry is donated.
     kinds: path, shape and dtype of each array in the carry.
     """
 
@@ -32,9 +31,9 @@ def as_it_is(lib: Any, tree: Any) -> Any:
 def step_of(
     tx: Any, lib: Any, params: Any, arrange: Callable = as_it_is
 ) -> tuple[Callable, Any]:
-    """A step on lists of arrays, and the shapes of the first such list, as a tree.
+    """A step on lists of arrays, and the shapes of the first carry, as a tree.
 
-    Lists, so that programs of two libraries can work on the same arrays in turn.
+    Lists, so that the programs of two libraries can share arrays in turn.
     """
     hold = ft.partial(arrange, lib)
     held = jax.eval_shape(hold, params)
@@ -50,7 +49,7 @@ def step_of(
 
 
 def stages(step: Callable, first: Any, params: Any) -> tuple[dict, Any, Any]:
-    """Seconds to trace and to lower a step, the step as traced, and as lowered."""
+    """Seconds to trace and to lower a step, the traced step, and the lowered step."""
     arguments = jax.tree.leaves(first), jax.tree.leaves(params)
     begin = time.perf_counter()
     traced = jax.jit(step, donate_argnums=0).trace(*arguments)
@@ -81,7 +80,7 @@ def build(tx: Any, lib: Any, params: Any, arrange: Callable = as_it_is) -> Built
 
 
 def counts_of(program: Any, numbers: int) -> dict[str, float]:
-    """What XLA says of a compiled step on so many parameters."""
+    """XLA's statistics of a compiled step on this many parameters."""
     cost, memory = program.cost_analysis(), program.memory_analysis()
     return {
         "fusions": program.as_text().count(" fusion("),
@@ -92,7 +91,7 @@ def counts_of(program: Any, numbers: int) -> dict[str, float]:
 
 
 def _held(memory):
-    """What donated arrays come back in is counted once."""
+    """The peak memory, with donated arrays counted once."""
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return memory.argument_size_in_bytes + new + memory.temp_size_in_bytes
 

@@ -1,4 +1,4 @@
-"""The command `demo`: train, show, draw, and tell the accuracy."""
+"""The command `demo`: train, show progress, draw, and report the accuracy."""
 
 import argparse
 import importlib.util
@@ -21,7 +21,7 @@ def missing_extras() -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demonstration; the exit code is 1 if the training diverges."""
-    # These need the extras.
+    # Both need the extra `demo`.
     from . import digits, picture
 
     train, test = digits.load()

@@ -17,7 +17,7 @@ def load() -> tuple[Digits, Digits]:
 
     The split does not depend on the seed of a run, so that runs can be compared.
     """
-    # Both imports take most of a second and are needed nowhere else.
+    # Both imports are slow, and not needed elsewhere.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

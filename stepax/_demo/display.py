@@ -1,4 +1,4 @@
-"""Show a training while it runs: live in a terminal, plain lines anywhere else."""
+"""Show the progress of training: live in a terminal, otherwise plain lines."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ LINES = 10
 
 
 def open_display(steps: int):
-    """A context whose value is called with every report of a training of `steps`."""
+    """A context manager whose value is called with each report of a run of `steps`."""
     live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return _live(steps) if live else _plain(steps)
 
 
 def summary(report: Report) -> dict[str, str]:
-    """What the display shows: means over the steps of `report`, or their last value."""
+    """The displayed values: means over the steps of `report`, or the last value."""
     trace = report.trace
     return {
         "loss": f"{trace.loss.mean():.4f}",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def init(key):
-    """Parameters by layer: two convolutions, two dense layers, 38,666 numbers."""
+    """Parameters by layer: two convolutions, two dense layers, 38,666 in total."""
     keys = jax.random.split(key, 4)
     return {
         "conv1": _layer(keys[0], 3 * 3 * 1, 16),
@@ -24,12 +24,12 @@ def logits(params, images):
 
 
 def accuracy(logits, labels):
-    """The share of right answers, in [0, 1]."""
+    """The fraction of correct predictions, in [0, 1]."""
     return jnp.mean(jnp.argmax(logits, axis=-1) == labels)
 
 
 def shift(key, images):
-    """Move each image by at most one pixel each way, so that no two are the same."""
+    """Shift each image by at most one pixel each way, as data augmentation."""
     corners = jax.random.randint(key, (len(images), 2), 0, 3)
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     cut = lambda image, corner: jax.lax.dynamic_slice(image, (*corner, 0), (8, 8, 1))
@@ -48,7 +48,7 @@ def _dense(layer, x):
 
 
 def _patches(x, stride):
-    # A product of patches and weights: on CPU three times as fast as XLA's convolution.
+    # A matrix product over patches: three times as fast as XLA's convolution on CPU.
     size = x.shape[1]
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     window = lambda i, j: padded[:, i : i + size : stride, j : j + size : stride]

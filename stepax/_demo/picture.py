@@ -1,4 +1,4 @@
-"""Draw loss, accuracy and learning rate over the steps of a training."""
+"""Plot loss, accuracy and learning rate over the training steps."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from .training import Report
 
 def draw(reports: list[Report], title: str, path: Path):
     """Write a PNG of 1,200 by 1,350 pixels to `path`."""
-    # The figure is made without pyplot, which would look for a window system.
+    # Without pyplot, which would look for a window system.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 9), dpi=150, layout="constrained")

@@ -1,4 +1,4 @@
-"""Train the network by an optimizer chosen by name, and report while it learns."""
+"""Train the network with an optimizer chosen by name, and report progress."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ BATCH = 128
 
 
 class Choice(NamedTuple):
-    """An optimizer that the demonstration offers.
+    """An optimizer of the demonstration.
 
-    learning_rate: the peak of the schedule that suits it here.
-    arguments: what else its factory is given.
+    learning_rate: a suitable peak of the schedule.
+    arguments: further arguments of its factory.
     """
 
     learning_rate: float
@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What one step, or each of several steps (n,), has to tell; float32."""
+    """Measurements of one step, or of several steps (n,); float32."""
 
     loss: Any
     accuracy: Any
@@ -39,9 +39,9 @@ class Trace(NamedTuple):
 class Report(NamedTuple):
     """The steps since the last report.
 
-    step: how many steps were taken so far.
+    step: number of steps taken so far.
     trace: one value per step.
-    test_accuracy: the share of right answers on the held-out digits.
+    test_accuracy: the fraction of correct predictions on the held-out digits.
     """
 
     step: int
@@ -73,7 +73,7 @@ CHOICES = {
 def optimizer(name, learning_rate, steps):
     """Clipping, then the optimizer `name` with warm-up and cosine decay.
 
-    The gradient norm and the learning rate are kept in its state, under those names.
+    The gradient norm and the learning rate are stored in its state under those names.
     """
     schedule = stepax.warmup_cosine_decay_schedule(
         init_value=0.0,
@@ -90,8 +90,8 @@ def optimizer(name, learning_rate, steps):
 
 
 def read(state, name):
-    """The number called `name`, wherever in the optimizer's state it is."""
-    # A schedule's own state has the name of its hyperparameter, but is no array.
+    """The scalar called `name`, anywhere in the optimizer's state."""
+    # A schedule's own state has the name of its hyperparameter, but is not an array.
     is_number = lambda path, value: isinstance(value, jax.Array)
     return stepax.tree.get(state, name, filtering=is_number)
 

@@ -1,1 +1,1 @@
-"""Optimizers on meshes of devices."""
+"""Optimizers on device meshes."""

@@ -1,4 +1,4 @@
-"""What a step costs on a mesh, read from the compiled program."""
+"""The cost of a step on a mesh, read from the compiled program."""
 
 import dataclasses
 import math
@@ -25,11 +25,11 @@ from .sharding import init_shapes, init_shardings, mesh_of
 
 @dataclass(frozen=True)
 class Collective:
-    """Operations of one kind in which devices exchange arrays.
+    """All collective operations of one kind in a program.
 
-    kind: as XLA calls it, such as "all-reduce".
-    count: how many are in the program; those in a branch or a loop count once.
-    bytes: of their results, on one device.
+    kind: XLA's name, such as "all-reduce".
+    count: number in the program; those in a branch or a loop count once.
+    bytes: size of their results on one device.
     """
 
     kind: str
@@ -39,14 +39,14 @@ class Collective:
 
 @dataclass(frozen=True, repr=False)
 class Audit(Printable):
-    """What `audit` returns; printed as text, and in colours by `rich`.
+    """The result of `audit`; printed as text, or in color by `rich`.
 
-    devices: in the mesh.
-    state: bytes of the state, counted once.
-    state_per_device: bytes of it on the device that has most.
+    devices: number of devices in the mesh.
+    state: bytes of the state, counting replicas once.
+    state_per_device: bytes of the state on the device that holds most.
     work: floating-point operations of a step on one device.
-    share: `work` as a multiple of an even share; `devices` where all do all of it.
-    collectives: what is exchanged in a step.
+    share: `work` relative to an even share; `devices` if the work is replicated.
+    collectives: the collective operations of a step.
     """
 
     devices: int
@@ -57,7 +57,7 @@ class Audit(Printable):
     collectives: tuple[Collective, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and numbers."""
+        """The same as dictionaries, lists, strings and scalars."""
         return dataclasses.asdict(self)
 
     def tables(self) -> list[Table]:
@@ -83,16 +83,16 @@ def audit(
     state: OptState | None = None,
     **extra_args: Any,
 ) -> Audit:
-    """What one step of an optimizer keeps, computes and exchanges on a mesh.
+    """Memory, computation and communication of an optimizer step on a mesh.
 
-    Compiles `update` for gradients that lie as the parameters do; runs nothing.
+    Compiles `update` for gradients sharded like the parameters; runs nothing.
 
     tx: a transformation, of any library.
     params: arrays on a mesh, or `jax.ShapeDtypeStruct`s with a sharding.
-    state: arrays or shapes with shardings; by default as `jax.jit(tx.init)` leaves it.
+    state: arrays or shapes with shardings; by default those of `jax.jit(tx.init)`.
     extra_args: keywords of `update`.
 
-    Raises a `ValueError` for parameters that are on no mesh; it names the path.
+    Raises a `ValueError` for parameters that are on no mesh, and names the path.
     """
     require_transformation(tx, "`tx` of `audit`")
     mesh = mesh_of(params, None)
@@ -104,7 +104,7 @@ def audit(
     try:
         lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
     except ValueError:
-        pass  # it names a mesh with explicit axes, as `zero` does
+        pass  # `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size
     return Audit(
         n,
@@ -123,13 +123,13 @@ def _shape(x):
 
 
 def _free(x):
-    """Without the sharding of an array that is on one device, as JAX may move it."""
+    """The shape without a single-device sharding, since JAX may move such arrays."""
     is_placed = isinstance(getattr(x, "sharding", None), NamedSharding)
     return x if is_placed else _on_one(x)
 
 
 def _on_one(x):
-    """Without a sharding."""
+    """The shape without a sharding."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 
@@ -151,7 +151,8 @@ def _most_bytes(state) -> int:
 
 
 def _work(program) -> float:
-    """Floating-point operations, before it is partitioned or on one device."""
+    """Floating-point operations: of the whole program if lowered, per device if
+    compiled."""
     found = program.cost_analysis() or {}
     return float(found.get("flops", 0.0))
 
@@ -170,7 +171,7 @@ _BITS = re.compile(r"\d+")
 
 
 def collectives(text: str) -> tuple[Collective, ...]:
-    """Those in the text of a compiled program, by their kinds."""
+    """The collectives in the text of a compiled program, by kind."""
     found = defaultdict(list)
     for line in text.splitlines():
         if call := _CALL.search(line):

@@ -1,4 +1,4 @@
-"""The optimizer's state in the memory of the host."""
+"""Keeping the optimizer state in host memory."""
 
 import functools as ft
 from collections.abc import Callable
@@ -26,15 +26,15 @@ from .._engine.functions.calls import explain_misuse
 def offload(
     tx: GradientTransformation, memory_kind: str = "pinned_host"
 ) -> GradientTransformationExtraArgs:
-    """Keep the state of an optimizer in the memory of the host.
+    """Keep the state of an optimizer in host memory.
 
-    It is fetched for each step and put back, which a compiler may do while it computes
-    something else.  A jitted `init` needs the state once on the device.
+    Each step transfers it to the device and back, which the compiler may overlap with
+    other computation.  A jitted `init` needs the whole state on the device once.
 
     tx: a transformation, of any library.
     memory_kind: "pinned_host".
 
-    Raises a `ValueError` for other kinds, a `TypeError` for `tx` that is no
+    Raises a `ValueError` for other kinds, and a `TypeError` if `tx` is not a
     transformation.
     """
     require_transformation(tx, "`tx` of `offload`")
@@ -70,7 +70,7 @@ def _to_host(memory_kind: str, params: Any, x: Any) -> Any:
     x = jnp.asarray(x)
     if isinstance(x.sharding, NamedSharding):
         return jax.device_put(x, x.sharding.with_memory_kind(memory_kind))
-    # An array that was put somewhere stays there: counts go where the parameters are.
+    # A committed array stays on its devices: put counts where the parameters are.
     at = mesh_sharding(params)
     at = x.sharding if at is None else NamedSharding(at.mesh, PartitionSpec())
     return put_on(x, at.with_memory_kind(memory_kind))

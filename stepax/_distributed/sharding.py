@@ -1,4 +1,4 @@
-"""Where the state of an optimizer lies, by where its parameters lie."""
+"""Sharding of optimizer states, derived from that of the parameters."""
 
 import itertools as it
 from collections.abc import Callable
@@ -31,21 +31,21 @@ def state_sharding(
 ) -> Any:
     """A `NamedSharding` for each array of `tx.init(params)`.
 
-    What is shaped as a parameter lies as it does; what has more axes in front, such as
-    a history, too, with these on every device; statistics of some of its axes, such as
-    sums of rows, follow these axes where they are known by their lengths.  All else is
-    on every device.
+    Arrays shaped like a parameter are sharded like it, also with additional leading
+    axes, such as those of a history, which are not sharded.  Statistics over some axes
+    of a parameter, such as row sums, are sharded along the remaining axes if their
+    lengths identify them.  All other arrays are replicated.
 
-    For `out_shardings` of a jitted `init`, templates of checkpoints, and pipelines that
-    make no arrays.
+    Use it for `out_shardings` of a jitted `init`, checkpoint templates, and pipelines
+    that create no arrays.
 
     tx: a transformation, of any library.
     params: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
-    mesh: by default that of the parameters.
-    memory_kind: where on its devices the state lies, as "pinned_host".
+    mesh: the mesh; by default that of the parameters.
+    memory_kind: memory in which to place the state, such as "pinned_host".
 
-    Raises a `ValueError` for parameters that are on no mesh or on another one, and
-    names the path; a `TypeError` for `tx` that is no transformation.
+    Raises a `ValueError` for parameters on no mesh or on another mesh, and names the
+    path; a `TypeError` if `tx` is not a transformation.
     """
     require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
@@ -63,10 +63,10 @@ def state_sharding(
 
 
 def map_beside(f: Callable, state: OptState, params: Params) -> Any:
-    """`f(x, p)` of each array in a state and its parameter, `f(x)` where it has none.
+    """`f(x, p)` for each array in a state and its parameter; `f(x)` if it has none.
 
-    What belongs to a parameter stands in a tree with the structure of the parameters,
-    in the place of it.
+    An array belongs to a parameter if it has its place in a tree with the structure of
+    the parameters.
     """
     arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
     flow, some = Gradients(arrays, None), LeafMask(Labels([]))
@@ -87,36 +87,36 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
         new = [jax.tree.map(lambda x, p=p: f(x, p), part) for part, p in pairs]
         return fold(flow, new, node, some)
 
-    if is_array(arrays):  # anything may stand in its place
+    if is_array(arrays):  # a single parameter: any subtree belongs to it
         return jax.tree.map(lambda x: f(x, arrays), state)
     return jax.tree.map(one, state, is_leaf=lambda x: beside(x) is not None)
 
 
 @explain_misuse
 def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
-    """`tx.init(params)`, each array of which is made where `state_sharding` has it.
+    """`tx.init(params)`, with each array created in its sharding by `state_sharding`.
 
-    No device ever holds more of the state than its part.
+    No device ever holds more than its shards of the state.
 
-    tx, params: see there.
+    tx, params: a transformation, and parameters on a mesh; see `state_sharding`.
     """
     init, arrays = _init_of(tx, params)
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
 def init_shapes(tx: GradientTransformation, params: Params) -> OptState:
-    """The state with shapes in place of arrays."""
+    """The state with shapes instead of arrays."""
     return jax.eval_shape(*_init_of(tx, params))
 
 
 def init_shardings(tx: GradientTransformation, params: Params) -> Any:
-    """Where a bare `jax.jit(tx.init)` puts each array of the state."""
+    """The shardings that a plain `jax.jit(tx.init)` gives to the state."""
     init, arrays = _init_of(tx, params)
     return jax.jit(init).lower(arrays).compile().output_shardings
 
 
 def _init_of(tx: GradientTransformation, params: Params) -> tuple[Callable, list]:
-    """`tx.init` as a function of the arrays among the parameters, and these."""
+    """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)
     return lambda arrays: tx.init(rebuild(arrays)), arrays
 
@@ -146,7 +146,7 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
 
 
 def spec_like(shape: tuple, p_shape: tuple, spec: PartitionSpec) -> PartitionSpec:
-    """The spec of what has so many axes, or some of them, of a parameter."""
+    """The spec of an array that has the axes of a parameter, or some of them."""
     entries = (*spec, *[None] * (len(p_shape) - len(spec)))
     front = len(shape) - len(p_shape)
     if front >= 0 and shape[front:] == p_shape:

@@ -1,4 +1,4 @@
-"""The optimizer's state in parts, one for each device that has all parameters."""
+"""Sharding the optimizer state over devices that replicate the parameters."""
 
 from typing import Any
 
@@ -29,21 +29,22 @@ def zero(
     min_size: int = 1024,
     memory_kind: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Split the work and the state of an optimizer over the devices of an axis.
+    """Shard the state and the computation of an optimizer over a mesh axis (ZeRO-1).
 
-    For parameters that are the same on all devices of a mesh axis, as in data-parallel
-    training.  Each device gets its part of the gradients, keeps its part of the state
-    and computes its part of the updates; the updates are gathered.  An array is split
-    along its longest axis that the devices divide, and stays whole if there is none.
+    For parameters that are replicated along a mesh axis, as in data-parallel training.
+    Each device receives its shard of the gradients, stores its shard of the state and
+    computes its shard of the updates, which are then gathered.  An array is sharded
+    along its longest axis that is divisible by the number of devices, or replicated if
+    there is none.
 
     tx: a transformation, of any library.
     mesh: the mesh.
-    axis: the name of its axis.
-    min_size: numbers in an array from which on it is split.
-    memory_kind: "pinned_host" keeps the state in the memory of the host, see `offload`.
+    axis: the name of the mesh axis.
+    min_size: minimum number of elements of an array to shard.
+    memory_kind: "pinned_host" keeps the state in host memory, see `offload`.
 
-    Raises a `ValueError` for an axis that the mesh lacks, a `TypeError` for `tx` that
-    is no transformation.
+    Raises a `ValueError` for an axis that the mesh lacks, and a `TypeError` if `tx` is
+    not a transformation.
     Source: arXiv:1910.02054, stage 1.
     """
     require_transformation(tx, "`tx` of `zero`")
@@ -68,7 +69,7 @@ def zero(
 
 
 class _Split:
-    """Which part of an array each device of an axis has."""
+    """How arrays are sharded over the devices of an axis."""
 
     def __init__(self, mesh: Mesh, axis: str, min_size: int):
         self.mesh = mesh
@@ -77,17 +78,17 @@ class _Split:
         self.is_explicit = AxisType.Explicit in mesh.axis_types
 
     def take(self, x: Any) -> Any:
-        """`x` in parts."""
+        """Shard `x`."""
         at = self._at(x)
         return x if at is None else self._put(x, at, self.axis)
 
     def give(self, x: Any) -> Any:
-        """`x` whole."""
+        """Gather `x`."""
         at = self._at(x)
         return x if at is None else self._put(x, at, None)
 
     def state(self, state: Any, params: Any) -> Any:
-        """A state in the parts of the parameters."""
+        """Shard a state like the parameters."""
 
         def one(x: Any, p: Any = None) -> Any:
             if p is None or not is_array(x) or (at := self._at(p)) is None:
@@ -99,7 +100,7 @@ class _Split:
         return map_beside(one, state, params)
 
     def _at(self, x: Any) -> int | None:
-        """The axis of an array that is split, the longest that can be; or none."""
+        """The axis of an array to shard, the longest one possible, or `None`."""
         if not is_array(x) or not is_numeric(x) or x.size < self.min_size:
             return None
         n = self.mesh.shape[self.axis]
@@ -109,7 +110,7 @@ class _Split:
         return max(fits, key=lambda i: x.shape[i], default=None)
 
     def _spec(self, x: Any) -> list[Any]:
-        """How an array lies, as far as that is known; `None` where it is not split."""
+        """The sharding of an array as far as it is known; `None` for unsharded axes."""
         sharding = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
         known = isinstance(sharding, NamedSharding) and (
             self.is_explicit or not isinstance(x, Tracer)
@@ -120,7 +121,7 @@ class _Split:
     def _put(self, x: Any, at: int, name: str | None) -> Any:
         spec = self._spec(x)
         is_open = isinstance(x, Tracer) and not self.is_explicit
-        if is_open:  # other axes of the mesh may split it, too
+        if is_open:  # it may also be sharded over other mesh axes
             spec = list[Any]([PartitionSpec.UNCONSTRAINED] * x.ndim)
         spec[at] = name
         to = NamedSharding(self.mesh, PartitionSpec(*spec))

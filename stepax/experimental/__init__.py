@@ -1,4 +1,4 @@
-"""What may still change: names only."""
+"""Functions that may still change; this module only lists names."""
 
 import typing as _typing
 

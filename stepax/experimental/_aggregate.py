@@ -1,8 +1,7 @@
-"""Optimizers of the gradients of single examples: process, aggregate, then step.
+"""Optimizers on per-example gradients: process, aggregate, then step.
 
-Differences from Optax: means are kept in float32 or wider; the optimizer behind an
-aggregator that still gathers does no work; no NaN is carried from one step into the
-next.
+Differences from Optax: means are stored in float32 or wider; the optimizer does not run
+while the aggregator accumulates; NaN is not carried from one step into the next.
 """
 
 import functools as ft
@@ -42,7 +41,7 @@ Axis = int | Sequence[int] | None
 
 
 class AggregatorUpdateFn(Protocol):
-    """Makes one update of the updates of single examples."""
+    """Aggregates per-example updates into one update."""
 
     def __call__(
         self,
@@ -54,7 +53,7 @@ class AggregatorUpdateFn(Protocol):
 
 
 class Aggregator(GradientTransformationExtraArgs):
-    """A pair of functions like a transformation, but from many updates to one.
+    """A pair of functions like a transformation, but from per-example updates to one.
 
     init:   params -> state
     update: (per_elt_updates, state, params=None) -> (updates, state)
@@ -68,18 +67,18 @@ def process(
     postprocessor: GradientTransformation,
     aggregator_has_aux: bool = False,
 ) -> Aggregator | GradientTransformationExtraArgs:
-    """Process the gradients of examples, aggregate them, and process the aggregate.
+    """Process per-example gradients, aggregate them, and process the aggregate.
 
-    Where the state of the aggregator has a field `ready` that is false, nothing comes
-    after it: the updates are zeros and the postprocessor keeps its state.
+    While the state of the aggregator has a field `ready` that is false, the updates are
+    zeros and the postprocessor does not run.
 
-    preprocessor: sees the updates of the examples.
-    aggregator: makes one update of them.
-    postprocessor: sees that one; it is given the keywords of `update`.
-    aggregator_has_aux: whether the aggregator returns a pair of the update and a dict,
-        which are further keywords for the postprocessor.
+    preprocessor: receives the per-example updates.
+    aggregator: aggregates them into one update.
+    postprocessor: receives the aggregate, and the keywords of `update`.
+    aggregator_has_aux: whether the aggregator returns a pair of the update and a dict
+        of further keywords for the postprocessor.
 
-    Returns an aggregator if `aggregator` is one, else a transformation.
+    Returns an aggregator if `aggregator` is one, otherwise a transformation.
     """
     members = {
         "preprocessor": preprocessor,
@@ -121,16 +120,17 @@ def process(
 
 
 def _takes_keywords(aggregator):
-    """By its signature, for one that somebody writes takes three arguments."""
+    """Whether its signature takes keywords; a user's aggregator may take only three
+    arguments."""
     parameters = inspect.signature(aggregator.update).parameters.values()
     return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 @explain_misuse
 def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggregator:
-    """An aggregator that takes the mean over examples.
+    """An aggregator that averages over examples.
 
-    per_elt_axis: the axis, or axes, of examples.
+    per_elt_axis: example axis or axes.
     """
 
     def update(per_elt_updates, state, params=None, **extra_args):
@@ -144,9 +144,9 @@ def average_per_element_updates(per_elt_axis: int | Sequence[int] = 0) -> Aggreg
 class AccumulateAvgUpdatesState(NamedTuple):
     """State of `accumulate_avg_updates`.
 
-    micro_step: updates taken in since the last mean, a scalar.
+    micro_step: updates accumulated since the last mean, a scalar.
     ready: whether the last call returned a mean, a scalar.
-    avg_grad: their mean, shaped as the parameters.
+    avg_grad: mean of the accumulated updates, shaped like the parameters.
     """
 
     micro_step: jax.Array
@@ -156,13 +156,13 @@ class AccumulateAvgUpdatesState(NamedTuple):
 
 @recipe
 def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
-    """Return the mean of k updates at each k-th step, and zeros at the others.
+    """Return the mean of k updates at every k-th step, and zeros at the others.
 
         avg = avg + (g - avg) / n,   n = 1 ... k;   at n = k: u = avg, avg = 0
 
     accumulation_steps: k, at least 1.
 
-    Raises ValueError for fewer.
+    Raises ValueError for k below 1.
     """
     check_steps(accumulation_steps)
     if accumulation_steps == 1:
@@ -188,13 +188,13 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
 def average_incrementally_updates(
     per_elt_axis: Axis, accumulation_steps: int
 ) -> Aggregator | GradientTransformation:
-    """The mean over examples, and over several batches of them.
+    """Average over examples, and over several batches of them.
 
-    per_elt_axis: the axis, or axes, of examples; `None` if the updates are means.
-    accumulation_steps: how many batches, at least 1.
+    per_elt_axis: example axis or axes; `None` if the updates are already means.
+    accumulation_steps: number of batches, at least 1.
 
-    Returns an aggregator, or for no axis a transformation.  Raises ValueError for fewer
-    than 1 batch.
+    Returns an aggregator, or a transformation if `per_elt_axis` is `None`.  Raises
+    ValueError for fewer than 1 batch.
     """
     gather = accumulate_avg_updates(accumulation_steps)
     if per_elt_axis is None:
@@ -216,12 +216,12 @@ def average_incrementally_updates(
 def get_batch_size_from_per_elt_updates(
     per_elt_updates: Updates, per_elt_axis: int | Sequence[int]
 ) -> int:
-    """The number of examples, which is the same for all leaves.
+    """The number of examples, which must be the same for all leaves.
 
     per_elt_updates: a tree of arrays.
-    per_elt_axis: the axis, or axes, of examples.
+    per_elt_axis: example axis or axes.
 
-    Raises ValueError if a leaf lacks an axis or has another number, and names the path.
+    Raises ValueError if a leaf lacks an axis or has another size, and names the path.
     """
     axes = axes_of(per_elt_axis)
     sizes: dict[str, int] = {}

@@ -1,11 +1,11 @@
-"""Mean and variance of the gradients of single examples, and their running means.
+"""Mean and variance of per-example gradients, and their moving averages.
 
-The variance of several batches is joined as in Chan, Golub and LeVeque, 1983,
+The variances of several batches are combined as in Chan, Golub and LeVeque, 1983,
 Algorithms for Computing the Sample Variance (DOI:10.1080/00031305.1983.10483115).
 
-Differences from Optax: all is kept in float32 or wider; nothing is divided by 0 for a
-batch of one example, or before the first; the weight of what is new is 1 minus the
-stored decay, which is what the correction for the start divides by.
+Differences from Optax: the state is stored in float32 or wider; there is no division by
+0 for a batch of one example, or before the first; the weight of new values is 1 minus
+the stored decay, consistent with the bias correction.
 """
 
 import functools as ft
@@ -58,10 +58,10 @@ Axis = int | Sequence[int] | None
 class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     """State of `get_per_element_mean_and_sum_sq_diff_grads`.
 
-    micro_step: batches taken in since the last result, a scalar.
+    micro_step: batches accumulated since the last result, a scalar.
     ready: whether the last call returned a result, a scalar.
-    mean_grads: mean over the examples so far, shaped as the parameters.
-    sum_sq_diff_grads: sum of squared distances from it, shaped as the parameters.
+    mean_grads: mean over the examples so far, shaped like the parameters.
+    sum_sq_diff_grads: sum of squared deviations, shaped like the parameters.
     """
 
     micro_step: jax.Array
@@ -74,17 +74,17 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
 def get_per_element_mean_and_sum_sq_diff_grads(
     per_elt_axis: int | Sequence[int] = 0, accumulation_steps: int = 1
 ) -> Aggregator:
-    """An aggregator that takes the mean, and the sum of squared distances from it.
+    """An aggregator for the mean and the sum of squared deviations from it.
 
         mean = Σ g / B,   sum_sq_diff = Σ |g - mean|²      over B examples
-        joined:  δ = mean' - mean,   mean = mean + δ B / N,
-                 sum_sq_diff = sum_sq_diff + sum_sq_diff' + |δ|² B (N - B) / N
+        combined: δ = mean' - mean,   mean = mean + δ B / N,
+                  sum_sq_diff = sum_sq_diff + sum_sq_diff' + |δ|² B (N - B) / N
 
     per_elt_axis: the axis, or axes, of examples.
-    accumulation_steps: over how many batches, at least 1.
+    accumulation_steps: number of batches, at least 1.
 
-    Its update returns the mean, and a dict of `sum_sq_diff_grads` and of `sample_size`,
-    the number N of examples, which is 0 as long as it gathers.
+    Its update returns the mean, and a dict of `sum_sq_diff_grads` and `sample_size`,
+    the number N of examples, which is 0 while it accumulates.
     """
     check_steps(accumulation_steps)
 
@@ -109,7 +109,7 @@ def get_per_element_mean_and_sum_sq_diff_grads(
 
 
 def _joined(mean, sq, size, n, is_last, state):
-    """What is returned of n batches, and the next state."""
+    """The result of n batches, and the next state."""
 
     def add(old, mean):
         return old + (mean - old) / n.astype(mean.real.dtype)
@@ -132,8 +132,8 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
     """State of `track_per_element_mean_and_variance_with_ema`.
 
     count: steps taken, a scalar.
-    ema_decay: weight of the past, a scalar.
-    mean_grads_ema, variance_grads_ema: running means, shaped as the parameters; see
+    ema_decay: decay rate, a scalar.
+    mean_grads_ema, variance_grads_ema: EMAs, shaped like the parameters; see
         `get_unbiased_mean_and_variance_ema`.
     """
 
@@ -147,17 +147,17 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
 def track_per_element_mean_and_variance_with_ema(
     ema_decay: ArrayLike = 0.9,
 ) -> GradientTransformationExtraArgs:
-    """Keep running means of the gradient and of its variance among examples.
+    """Track EMAs of the gradient and of its variance over examples.
 
         mean = decay mean + (1 - decay) g
         variance = decay variance + (1 - decay) sum_sq_diff / (N - 1)
 
-    The updates are passed on; where N is 0 nothing is taken in.
+    The updates are passed on unchanged; if N is 0, the EMAs are unchanged, too.
 
-    ema_decay: weight of the past, in [0, 1).
+    ema_decay: decay rate, in [0, 1).
 
     Its update needs the keywords `sum_sq_diff_grads` and `sample_size`, which the
-    aggregator `get_per_element_mean_and_sum_sq_diff_grads` gives.
+    aggregator `get_per_element_mean_and_sum_sq_diff_grads` provides.
     """
 
     def init(params):
@@ -189,14 +189,14 @@ def track_per_element_mean_and_variance_with_ema(
 
 @explain_misuse
 def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
-    """The running means of gradient and variance, without the zeros they started from.
+    """The bias-corrected EMAs of the gradient and its variance.
 
         mean / (1 - decay^count),   and zeros before the first step
 
-    state: of an optimizer that `track_per_element_mean_and_variance_with_ema` is a part
-        of.
+    state: state of an optimizer that contains
+        `track_per_element_mean_and_variance_with_ema`.
 
-    Raises ValueError where it is none.
+    Raises ValueError if it does not contain exactly one.
     """
     found = tree.get_all_with_path(state, "PerElementMeanAndVarianceEMAState")
     if len(found) != 1:
@@ -218,14 +218,14 @@ def add_mean_variance_to_opt(
     per_elt_axis: int | Sequence[int] = 0,
     accumulation_steps: int = 1,
 ) -> Aggregator | GradientTransformationExtraArgs:
-    """Let an optimizer take gradients of examples, and keep their mean and variance.
+    """Make an optimizer accept per-example gradients and track their mean and variance.
 
-    opt: the optimizer, which sees the mean over examples and batches.
-    ema_decay: weight of the past, in [0, 1).
+    opt: the optimizer, which receives the mean over examples and batches.
+    ema_decay: decay rate, in [0, 1).
     per_elt_axis: the axis, or axes, of examples.
-    accumulation_steps: over how many batches the mean is taken, at least 1.
+    accumulation_steps: number of batches to average over, at least 1.
 
-    `get_unbiased_mean_and_variance_ema` reads them.
+    Read them with `get_unbiased_mean_and_variance_ema`.
     """
     track = track_per_element_mean_and_variance_with_ema(ema_decay)
     return process(
@@ -237,7 +237,7 @@ def add_mean_variance_to_opt(
 
 
 def _moments(gradients, axis):
-    """Mean, and sum of squared distances from it, in float32 or wider."""
+    """Mean and sum of squared deviations, in float32 or wider."""
     axes = axes_of(axis)
 
     def squares(g):

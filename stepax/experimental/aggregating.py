@@ -1,4 +1,4 @@
-"""Aggregation of the gradients of single examples: names only."""
+"""Aggregation of per-example gradients; this module only lists names."""
 
 import typing as _typing
 

@@ -1,4 +1,4 @@
-"""Working with other libraries: one module for each, imported when it is asked for."""
+"""Interoperability with other libraries: one module each, imported on demand."""
 
 import typing as _typing
 from importlib import import_module as _import_module

@@ -12,7 +12,7 @@ from ._switch import install
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a script or module under the switch, as `python` itself would.
 
-    arguments: those of the command line, if not `sys.argv`.
+    arguments: command line arguments; `sys.argv` by default.
     """
     given = _parser().parse_args(arguments)
     install()
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stepax.interop.optax",
-        description="Run a program whose `import optax`, and that of each library it "
-        "uses, gives Stepax.",
+        description="Run a program in which `import optax` imports Stepax, also in "
+        "the libraries it uses.",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module"

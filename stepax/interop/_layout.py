@@ -1,8 +1,8 @@
-"""Where programs find Optax's names: its private modules, and what only those have.
+"""The layout of Optax: its private modules, and names that only those have.
 
-Libraries import `optax._src.base` and its like.  Nearly all that they want from there
-is public under the same name; this file has the rest.  The layout is that of 0.2.8 and
-of releases before it.
+Libraries import modules such as `optax._src.base`.  Nearly all names that they use from
+there are public under the same name; this file has the rest.  The layout is that of
+0.2.8 and earlier releases.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.numerics import abs_sq as abs_sq
 
 
-VERSION = "0.2.8"  # which libraries compare with what they need
+VERSION = "0.2.8"  # libraries compare it with the version they require
 
 PRIVATE = {
     "optax": "_src",
@@ -50,7 +50,7 @@ Shape: TypeAlias = Sequence[int]
 
 
 def canonicalize_dtype(dtype: DTypeLike | None) -> Any:
-    """The dtype that JAX has for this one; `None` stays."""
+    """The canonical JAX dtype; `None` is returned as it is."""
     return None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
 
 
@@ -61,26 +61,26 @@ def canonicalize_key(key_or_seed: jax.Array | int) -> jax.Array:
 
 
 def check_subdtype(array: ArrayLike, subdtype: Any) -> None:
-    """Raise a `TypeError` unless the array has such a dtype."""
+    """Raise a `TypeError` unless the array has a subdtype of `subdtype`."""
     dtype = jnp.result_type(array)
     if not jnp.issubdtype(dtype, subdtype):
         raise TypeError(f"expected a dtype under `{subdtype}`, but got {dtype}")
 
 
 def check_rank(array: ArrayLike, rank: int) -> None:
-    """Raise a `ValueError` unless the array has so many axes."""
+    """Raise a `ValueError` unless the array has this rank."""
     if jnp.ndim(array) != rank:
         raise ValueError(f"expected {rank} axes, but got shape {jnp.shape(array)}")
 
 
 def check_shapes_equal(a: ArrayLike, b: ArrayLike) -> None:
-    """Raise a `ValueError` unless both arrays have one shape."""
+    """Raise a `ValueError` unless both arrays have the same shape."""
     if jnp.shape(a) != jnp.shape(b):
         raise ValueError(f"shapes differ: {jnp.shape(a)} and {jnp.shape(b)}")
 
 
 @contextlib.contextmanager
 def x64_precision(enable_x64_precision: bool = True) -> Iterator[None]:
-    """Sixty-four bit numbers, or none."""
+    """A context with 64-bit dtypes enabled or disabled."""
     with jax.enable_x64(enable_x64_precision):
         yield

@@ -1,8 +1,7 @@
-"""Functions as programs for Optax see them: without the parameters that we added.
+"""Functions with Optax's signatures: without the parameters that we added.
 
-Tools that fill in arguments from a file ask a function for its parameters, and set
-`weight_decay` wherever they see the name.  The added ones still work where they are
-given.
+Configuration tools inspect the parameters of a function, and set `weight_decay`
+wherever they find the name.  The added parameters still work if they are passed.
 """
 
 import functools as ft
@@ -61,7 +60,7 @@ def _added(name: str) -> frozenset[str]:
 
 
 def like_optax(x: Any) -> Any:
-    """`x`; if it is a function with parameters of ours, a twin that hides them."""
+    """`x`, or for a function with added parameters, a copy that hides them."""
     if not isinstance(x, FunctionType) or not x.__module__.startswith("stepax."):
         return x
     names = _added(x.__name__)
@@ -69,7 +68,7 @@ def like_optax(x: Any) -> Any:
 
 
 def prepare(modules: Iterable[Any]) -> None:
-    """Make all twins, so that a pickle finds them in a process that used none yet."""
+    """Create all copies, so that pickles find them in a fresh process."""
     names = {name for names in ADDED.values() for name in names.split()}
     for module in modules:
         for name in names & vars(module).keys():
@@ -78,12 +77,12 @@ def prepare(modules: Iterable[Any]) -> None:
 
 @ft.cache
 def _twin(f: FunctionType, hidden: frozenset[str]) -> FunctionType:
-    """The same code under another signature, so that no call is a step longer."""
+    """The same code with another signature, without an additional call."""
     twin: Any = FunctionType(f.__code__, f.__globals__, f.__name__, None, f.__closure__)
     signature = inspect.signature(f)
     kept = [p for k, p in signature.parameters.items() if k not in hidden]
     twin.__doc__, twin.__module__ = f.__doc__, f.__module__
-    twin.__qualname__ = f"{f.__name__}.like_optax"  # where `pickle` finds it again
+    twin.__qualname__ = f"{f.__name__}.like_optax"  # where `pickle` finds it
     named: Any = f
     named.like_optax = twin
     twin.__annotations__ = {

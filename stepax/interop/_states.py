@@ -1,6 +1,6 @@
-"""States of one library as those of the other.
+"""Converting states between Stepax and Optax.
 
-A class is known by its name, and its fields must be the same.  Values stay as they are.
+Classes are matched by name, and must have the same fields.  Values are unchanged.
 """
 
 import importlib
@@ -10,13 +10,13 @@ from typing import Any
 
 import jax
 
-from .. import contrib, experimental  # noqa: F401  (they bring their states)
+from .. import contrib, experimental  # noqa: F401  (they register their states)
 from .._engine.base.optax_types import COMPATIBLE
 from ._switch import Alias
 
 
 def to_stepax(state: Any) -> Any:
-    """A state of Optax as the state of Stepax with the same values.
+    """Convert a state of Optax to the state of Stepax with the same values.
 
     state: a tree that contains states of Optax, such as a state, or a train state.
 
@@ -27,11 +27,11 @@ def to_stepax(state: Any) -> Any:
 
 
 def to_optax(state: Any) -> Any:
-    """A state of Stepax as the state of Optax with the same values.
+    """Convert a state of Stepax to the state of Optax with the same values.
 
     state: a tree that contains states of Stepax, such as a state, or a train state.
 
-    Raises an `ImportError` if Optax is not there, or Stepax stands for it, and a
+    Raises an `ImportError` if Optax is not installed, or Stepax replaces it, and a
     `ValueError` for a class that Optax does not have, or has with other fields.
     """
     _require_optax()

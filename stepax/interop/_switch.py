@@ -1,7 +1,7 @@
-"""The switch under which `import optax` means Stepax.
+"""The switch that makes `import optax` import Stepax.
 
-A finder, first on `sys.meta_path`, answers for `optax` and all below it with modules
-that have no content: each name is looked up in Stepax when it is asked for.
+A finder, first on `sys.meta_path`, provides `optax` and its submodules as empty
+modules: each name is looked up in Stepax on access.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from ._signatures import like_optax, prepare
 
 
 class Alias(ModuleType):
-    """Stands for a module of Optax; it may be given further attributes.
+    """Stands in for a module of Optax; further attributes can be set.
 
-    homes: where its names are looked up.
+    homes: the modules in which its names are looked up.
     """
 
     def __init__(self, name: str, finder: "Finder"):
@@ -42,7 +42,7 @@ class Alias(ModuleType):
         if not name.startswith("__"):
             if self._finder.has(f"{self.__name__}.{name}"):
                 return self._finder.module(f"{self.__name__}.{name}")
-            # What one home defines comes before what another calls deprecated.
+            # A definition in one home comes before a deprecated name in another.
             defining = [home for home in self._homes if name in vars(home)]
             for home in defining or self._homes:
                 with contextlib.suppress(AttributeError):
@@ -52,12 +52,12 @@ class Alias(ModuleType):
         raise AttributeError(self._missing(name), name=name, obj=self)
 
     def _beside(self) -> list[str]:
-        """Modules of `_src` know each other, and programs rely on that."""
+        """Sibling modules, because programs rely on the imports within `_src`."""
         is_inside = self.__name__.startswith("optax._src.")
         return _private("optax._src") if is_inside else []
 
     def _missing(self, name: str) -> str:
-        """Optax's own sentence, because programs look for it, and what is near."""
+        """Optax's error message, because programs look for it, with a suggestion."""
         homes = self._homes[:1] if self._finder.is_public(self.__name__) else [stepax]
         hint = _names.hint(homes[0].__name__, name).replace("`stepax", "`optax")
         said = f"module {self.__name__!r} has no attribute {name!r}"
@@ -69,13 +69,13 @@ class Alias(ModuleType):
         return sorted(x for x in names if not x.startswith("_"))
 
     def _starred(self) -> list[str]:
-        """What `import *` gives: no modules, if this one is public."""
+        """The names for `import *`; without modules if this one is public."""
         left_out = self._finder.below(self.__name__)
         return [name for name in dir(self) if name not in left_out]
 
 
 class Finder(MetaPathFinder, Loader):
-    """Finds aliases; each is made once.
+    """Finds aliases; each is created once.
 
     public: our public modules.
     """
@@ -87,11 +87,11 @@ class Finder(MetaPathFinder, Loader):
         self.module = ft.cache(lambda name: Alias(name, self))
 
     def is_public(self, name: str) -> bool:
-        """Whether a module of Optax's is one of ours."""
+        """Whether a module of Optax is one of our public modules."""
         return bool(self._ours(name))
 
     def has(self, name: str) -> bool:
-        """Whether there is an alias of this name."""
+        """Whether there is an alias with this name."""
         parent, _, last = name.rpartition(".")
         return bool(self._ours(name)) or last in _private(parent)
 
@@ -101,7 +101,7 @@ class Finder(MetaPathFinder, Loader):
         return _private(package) + (public if package == "optax" else [])
 
     def homes(self, name: str) -> list[Any]:
-        """A public module is ours; a private one has all that we have."""
+        """The modules behind an alias: ours if public, all of ours if private."""
         if self._ours(name):
             return self._ours(name)
         near = self._ours(name.rpartition(".")[0])
@@ -133,20 +133,20 @@ def _is_optax(name: str) -> bool:
 
 
 class _Switch:
-    """What to undo."""
+    """What `uninstall` has to undo."""
 
     finder: Finder | None = None
     aside: dict[str, ModuleType] = {}
 
 
 def install(*, replace: bool = False) -> None:
-    """From now on `import optax` gives Stepax, wherever it is written.
+    """Make `import optax` import Stepax, in this program and all libraries.
 
     Covers `optax`, its public modules that Stepax has, and its private ones.
-    `uninstall` undoes it; what was imported meanwhile keeps what it got.
+    `uninstall` undoes it; modules imported in between keep their references.
 
-    replace: whether to set Optax aside if it is loaded already; modules that hold it
-        keep it.
+    replace: whether to replace Optax if it is already loaded; modules that hold a
+        reference keep it.
 
     Raises a `RuntimeError` if Optax is loaded and `replace` is false.
     """
@@ -163,7 +163,7 @@ def install(*, replace: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """From now on `import optax` gives Optax again; undoes `install`."""
+    """Undo `install`: `import optax` imports Optax again."""
     if _Switch.finder is None:
         return
     sys.meta_path.remove(_Switch.finder)
@@ -175,14 +175,14 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def installed(*, replace: bool = False) -> Iterator[None]:
-    """Within this context `import optax` gives Stepax.
+    """A context in which `import optax` imports Stepax.
 
     replace: as for `install`.
 
     Raises a `RuntimeError` if Optax is loaded and `replace` is false.
     """
     if _Switch.finder is not None:
-        yield  # by someone else, who also uninstalls it
+        yield  # already installed by another caller, who also uninstalls it
         return
     install(replace=replace)
     try:
