@@ -178,7 +178,7 @@ def test_a_path_that_leads_nowhere_or_everywhere():
     state = stepax.adam(1e-3).init(NETWORK)
     with pytest.raises(KeyError, match="`mu/encoder/bb`.* `mu/encoder/b`"):
         get(state, "mu/encoder/bb")
-    with pytest.raises(KeyError, match="`encoder/q` leads to no value"):
+    with pytest.raises(KeyError, match="no value is at the path `encoder/q`"):
         set(state, **{"encoder/q": 1.0})
     assert get(state, "mu/encoder/bb", default=7) == 7
     assert get(state, "nothing/of/this") is None  # as in Optax

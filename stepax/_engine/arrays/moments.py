@@ -40,7 +40,7 @@ def is_near_1(decay: ArrayLike, distance: float) -> bool:
 
 def one_minus(decay: Any) -> Any:
     """1 - decay as a divisor: never 0."""
-    # Far below the spacing of floats near 1, so no decay but 1 itself is affected.
+    # Far below the spacing of float32 near 1: there only a decay of 1 is affected.
     least = 1e-12
     return max(1 - decay, least) if is_number(decay) else jnp.maximum(1 - decay, least)
 

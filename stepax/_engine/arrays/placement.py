@@ -33,7 +33,7 @@ def put_on(x: jax.Array, where: Sharding) -> jax.Array:
 
 def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
     """`x` with the sharding of `p`, which a jitted function would otherwise lose."""
-    # Outside of a trace shardings are where they belong; see `put_on`.
+    # Concrete arrays have their sharding already.
     if not isinstance(p, Tracer) or p.shape != x.shape:
         return x
     if any(jax.typeof(p).sharding.spec):  # explicit axes

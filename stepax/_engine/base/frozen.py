@@ -1,5 +1,6 @@
-"""Arguments that are kept: copied, so that nobody changes them, and compared."""
+"""Arguments that are kept: copied, so that nobody can change them, and compared."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -9,12 +10,13 @@ from jax.core import Tracer
 
 
 def copy_containers(x: Any) -> Any:
-    """`x` with copies of all containers and NumPy arrays in it that can be changed.
+    """`x` with copies of all mutable containers and NumPy arrays in it.
 
-    Functions, modules, transformations and JAX's arrays are what they are.
+    Functions, modules, transformations and JAX arrays are kept as they are.
     """
     if isinstance(x, np.ndarray):
         return x.copy()
+    # A transformation is a tuple, but one that is compared by how it was made.
     if callable(x) or hasattr(x, "update") and hasattr(x, "init"):
         return x
     if type(x) is dict:  # JAX would sort it
@@ -26,26 +28,28 @@ def copy_containers(x: Any) -> Any:
     return treedef.unflatten(map(copy_containers, children))
 
 
-def frozen(x: Any) -> Any:
-    """A hashable stand-in, equal only for values that act alike: 1 and 1.0 differ.
+def frozen(x: object) -> Hashable:
+    """A hashable key, equal only for values that act alike: 1 and 1.0 differ.
 
     Raises a `TypeError` for what cannot be compared, such as a tracer.
     """
+    # Types are part of each key, because Python's 1 == 1.0 == True share one hash, and
+    # each gives another dtype.
     if isinstance(x, dict):
         return dict, tuple((k, frozen(v)) for k, v in x.items())
     if isinstance(x, tuple | list) and not hasattr(x, "init"):
         return type(x), tuple(map(frozen, x))
     if isinstance(x, jax.Array):
-        return jax.Array, *_numbers(x)
+        return jax.Array, *_contents(x)
     if isinstance(x, np.ndarray):
         return np.ndarray, x.shape, x.dtype, x.tobytes()
     hash(x)
     return type(x), x
 
 
-def _numbers(x: jax.Array) -> tuple:
+def _contents(x: jax.Array) -> tuple:
     if isinstance(x, Tracer) or x.is_deleted() or not x.is_fully_addressable:
-        raise TypeError("the numbers of this array are not at hand")
+        raise TypeError("the elements of this array cannot be read")
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x.dtype, *_numbers(jax.random.key_data(x))
+        return x.dtype, *_contents(jax.random.key_data(x))
     return x.shape, x.dtype, x.weak_type, np.asarray(x).tobytes()

@@ -8,7 +8,7 @@ happens to be loaded.  JAX's registry of trees looks at `type` alone and never n
 """
 
 import sys
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 # Where Optax keeps classes that are not at its top level.
 _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 
-# Our classes that have a twin, by name.
+# Our classes that Optax has too, by name.
 COMPATIBLE: dict[str, type] = {}
 
 
@@ -34,7 +34,8 @@ def _namesake(name: str) -> type | None:
 class _Meta(type):
     """Counts an instance of Optax's class of the same name as an instance of ours."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
+        # By name, because Optax may be loaded after us, and need not be loaded at all.
         return type.__instancecheck__(cls, instance) or any(
             c.__name__ == cls.__name__ and c.__module__.partition(".")[0] == "optax"
             for c in type(instance).__mro__
@@ -47,11 +48,12 @@ def _class(self):
 
 
 def _reduce(self, protocol):
-    return type(self), tuple(self)  # pickle would else ask `__class__`
+    return type(self), tuple(self)  # pickle would otherwise ask `__class__`
 
 
 def optax_compatible(cls: type[T]) -> type[T]:
     """Make a named tuple and Optax's class of the same name pass for each other."""
+    # A subclass, because a metaclass cannot be given to `NamedTuple` itself.
     body = {
         "__slots__": (),
         "__module__": cls.__module__,
@@ -60,6 +62,6 @@ def optax_compatible(cls: type[T]) -> type[T]:
         "__class__": property(_class),
         "__reduce_ex__": _reduce,
     }
-    made: Any = _Meta(cls.__name__, (cls,), body)
+    made = cast(type[T], _Meta(cls.__name__, (cls,), body))
     COMPATIBLE[cls.__name__] = made
     return made

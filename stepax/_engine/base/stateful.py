@@ -1,4 +1,4 @@
-"""Schedules that remember more than the number of steps."""
+"""Schedules with a state of their own."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -8,22 +8,22 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import safe_increment
 from .optax_types import optax_compatible
-from .protocol import Schedule
+from .protocol import OptState, Schedule
 
 
 @runtime_checkable
 class StatefulSchedule(Protocol):
-    """A schedule that remembers: it sees the keywords of each update."""
+    """A schedule with a state, which sees the keywords of each update."""
 
-    def init(self) -> Any:
+    def init(self) -> OptState:
         """The first state."""
         ...
 
-    def update(self, state: Any, **extra_args: Any) -> Any:
+    def update(self, state: OptState, **extra_args: Any) -> OptState:
         """The state after a step."""
         ...
 
-    def __call__(self, state: Any, **extra_args: Any) -> ArrayLike:
+    def __call__(self, state: OptState, **extra_args: Any) -> ArrayLike:
         """The value for this step."""
         ...
 
@@ -36,7 +36,7 @@ class WrappedScheduleState(NamedTuple):
 
 
 class WrappedSchedule:
-    """A schedule of the step count in the form of a `StatefulSchedule`.
+    """A schedule of the step count as a `StatefulSchedule`.
 
     schedule_fn: from the number of steps taken to a value.
     """
@@ -58,9 +58,10 @@ class WrappedSchedule:
         return WrappedScheduleState(jnp.zeros([], jnp.int32))
 
     def update(
-        self, state: WrappedScheduleState, **extra_args: Any
+        self, state: WrappedScheduleState, **extra_args: object
     ) -> WrappedScheduleState:
+        # Saturates: after 2^31 steps the schedule stays where it is.
         return WrappedScheduleState(safe_increment(state.count))
 
-    def __call__(self, state: WrappedScheduleState, **extra_args: Any) -> ArrayLike:
+    def __call__(self, state: WrappedScheduleState, **extra_args: object) -> ArrayLike:
         return self.schedule_fn(state.count)

@@ -43,7 +43,7 @@ def _names(parts: list) -> list[str]:
     """The members of a union; those that make up a named union, under its name."""
     found = []
     # Python flattens nested unions, so an alias is recognized by its members; larger
-    # ones first, as `ScalarOrSchedule` has all the members of `ArrayLike`.
+    # aliases first, because they may contain smaller ones.
     unions = {name: members(x) for name, x in NAMES.items()}
     for name, own in sorted(unions.items(), key=lambda item: -len(item[1])):
         if len(own) > 1 and all(x in parts for x in own):

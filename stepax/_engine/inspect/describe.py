@@ -1,4 +1,4 @@
-"""What a transformation is made of, what it touches, and what its state costs."""
+"""What a transformation consists of, which parameters it updates, what it stores."""
 
 import dataclasses
 import re
@@ -33,22 +33,22 @@ from .keywords import reads
 from .tables import Printable, Table, show_bytes
 
 
-# How many paths are listed of the leaves that a part touches, and of all in a text.
+# How many paths are listed of the leaves that a part updates, and in a printed table.
 FEW, MANY = 5, 20
 
 
 @dataclass(frozen=True)
 class PartDescription:
-    """One part of a transformation.
+    """One component of a transformation.
 
-    name: the call that made it, without the parts.
-    path: of its state, in that of the whole.
-    leaves: how many parameters it touches.
-    paths: these, if they are few and not all.
-    bytes: of its state, with that of its parts.
+    name: the call that made it, without its components.
+    path: of its state within the whole state.
+    leaves: how many parameters it updates.
+    paths: of these parameters, if they are few and not all.
+    bytes: the size of its state, that of its components included.
     dtypes: the dtypes of its state.
     reads: the keywords that its `update` reads; `None` if they are not known.
-    parts: what it is made of.
+    parts: its components.
     """
 
     name: str
@@ -61,7 +61,7 @@ class PartDescription:
     parts: "tuple[PartDescription, ...]"
 
     def lines(self, depth: int = 0) -> Iterator[tuple[int, "PartDescription"]]:
-        """It and all below it, with their depths."""
+        """This component and all below it, with their depths."""
         yield depth, self
         for part in self.parts:
             yield from part.lines(depth + 1)
@@ -69,15 +69,15 @@ class PartDescription:
 
 @dataclass(frozen=True)
 class Description(Printable):
-    """What `describe` returns; printed as text, and in colours by `rich`.
+    """What `describe` returns; prints as text, and in colour by `rich`.
 
-    whole: the transformation and its parts.
+    whole: the transformation and its components.
     parameters: the bytes of state for each parameter, by its path.
     shared: the bytes of state that belong to no single parameter.
-    hyperparams: by their paths, with a value and a kind, which is "injected" for those
-        that can be written to the state, "scheduled" or "fixed".
-    warnings: sentences about parts of the state that are stored too narrowly, such as
-        Adam's `nu` in bfloat16, and what to do.
+    hyperparams: by their paths, each with a value and a kind: "injected" if it can be
+        written to the state, otherwise "scheduled" or "fixed".
+    warnings: about state that is stored too narrowly, such as Adam's `nu` in bfloat16,
+        and what to do about it.
     """
 
     whole: PartDescription
@@ -87,13 +87,14 @@ class Description(Printable):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and numbers, as JSON has them."""
+        """The same as plain dictionaries, lists, strings and numbers, for JSON."""
         return _plain(dataclasses.asdict(self))
 
     def tables(self) -> list[Table]:
-        """What is printed."""
+        """The tables that are printed; empty ones are left out."""
         parts = [_row(depth, part) for depth, part in self.whole.lines()]
         sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
+        # Largest first: a model has thousands of parameters, and few take the memory.
         rows = [[path, show_bytes(n)] for path, n in sizes[:MANY]]
         if rest := sizes[MANY:]:
             rows.append([f"{len(rest)} more", show_bytes(sum(n for _, n in rest))])
@@ -115,17 +116,17 @@ class Description(Printable):
 def describe(
     tx: GradientTransformation, params: Params, *, state: OptState | None = None
 ) -> Description:
-    """What a transformation is made of, what it touches, and what its state costs.
+    """What a transformation consists of, which parameters it updates, what it stores.
 
-    No step is run, and no array as large as a parameter is made.  Of a transformation
-    of another library it says what its state and signature tell.
+    No step is run, and no array as large as a parameter is allocated.  A transformation
+    of another library is described as far as its state and signature allow.
 
     tx: the transformation.
     params: the parameters, or `jax.ShapeDtypeStruct`s in their place; packed ones are
-        described as if they were not.
-    state: from which to read hyperparameters; those of the first state if `None`.
+        described as if they were not packed.
+    state: where to read hyperparameters; those of the initial state if `None`.
 
-    Raises a `TypeError` for `tx` that is no transformation, and what its `init` raises.
+    Raises a `TypeError` if `tx` is no transformation, and whatever its `init` raises.
     Returns an object to print, whose `to_dict` gives the same as data.
     """
     require_transformation(tx, "`tx` of `describe`")
@@ -133,83 +134,98 @@ def describe(
     arrays, rebuild = partition_arrays(params)
     found: list = []
 
+    # The description leaves the trace by a list: it is no array that could be returned.
     def look(arrays):
         tree = rebuild(arrays)
-        flow = Gradients(_gradients(tree), tree)
-        organ = open_components(tx, tx.init(tree), flow)
-        found.extend(_described(organ, flow))
+        gradients = Gradients(_gradients(tree), tree)
+        component = open_components(tx, tx.init(tree), gradients)
+        found.extend(_described(component, gradients))
 
+    # Abstractly: `init` of a model that fills the memory must not allocate it again.
     jax.eval_shape(look, arrays)
     whole, sizes, shared, numbers, warnings = found
     return Description(whole, sizes, shared, _values(tx, state, numbers), warnings)
 
 
-def _gradients(params: Any) -> Any:
+def _gradients(params: Params) -> Params:
+    # Parameters stand in for gradients, of which only shapes and dtypes are read.
     return jax.tree.map(lambda p: p if is_array(p) else None, params)
 
 
-def _described(organ: Component, flow: Gradients) -> list:
-    paths = [selection.path_names(path) for path, _ in _with_path(flow)]
+def _described(component: Component, gradients: Gradients) -> list:
+    paths = [selection.path_names(path) for path, _ in _with_path(gradients)]
     names = ["/".join(path) for path in paths]
-    pairs = zip(names, flow.leaves, strict=True)
+    pairs = zip(names, gradients.leaves, strict=True)
     sizes, shared = {name: 0 for name, g in pairs if g is not None}, 0
+    # Longest first, so that the state of `a/b/c` is not counted for a parameter `b/c`.
     by_length = sorted(filter(None, paths), key=len, reverse=True)
-    for path, x in _arrays(organ.state):
+    for path, x in _arrays(component.state):
         owner = next((p for p in by_length if _is_within(p, path)), None)
         owner = owner and "/".join(owner)
         if owner in sizes:
             sizes[owner] += _size(x)
         else:
             shared += _size(x)
-    warnings = narrow_means.warnings(organ)
-    return [_part(organ, flow, names), sizes, shared, all_values(organ), warnings]
+    warnings = narrow_means.warnings(component)
+    return [
+        _part(component, gradients, names),
+        sizes,
+        shared,
+        all_values(component),
+        warnings,
+    ]
 
 
-def _with_path(flow: Gradients) -> list:
-    tree = flow.treedef.unflatten(flow.leaves)
+def _with_path(gradients: Gradients) -> list:
+    tree = gradients.treedef.unflatten(gradients.leaves)
     return tree_flatten_with_path(tree, is_leaf=is_none)[0]
 
 
-def _arrays(state: Any) -> list[tuple[tuple[str, ...], Any]]:
+def _arrays(state: OptState) -> list[tuple[tuple[str, ...], jax.Array]]:
     below, _ = tree_flatten_with_path(state)
     return [(selection.path_names(path), x) for path, x in below if hasattr(x, "dtype")]
 
 
 def _is_within(part: tuple, path: tuple) -> bool:
-    """Whether the names of a parameter are in those of a path, but not its first."""
+    """Whether the names of a parameter occur in a path, after its first name."""
+    # The first name is the field of a state, such as `mu`, also if a parameter has it.
     starts = range(1, len(path) - len(part) + 1)
     return any(path[i : i + len(part)] == part for i in starts)
 
 
-def _size(x: Any) -> int:
+def _size(x: jax.Array) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _part(organ: Component, flow: Gradients, names: list[str]) -> PartDescription:
-    scope = organ.scope
-    on = [g is not None for g in flow.leaves]
+def _part(
+    component: Component, gradients: Gradients, names: list[str]
+) -> PartDescription:
+    scope = component.scope
+    on = [g is not None for g in gradients.leaves]
     if scope is not None:
         on = [a and bool(b) for a, b in zip(on, scope, strict=True)]
     touched = [name for name, is_on in zip(names, on, strict=True) if is_on]
     is_few = len(touched) <= FEW and scope is not None
-    arrays = [x for _, x in _arrays(organ.state)]
-    known = reads(organ.tx)
+    arrays = [x for _, x in _arrays(component.state)]
+    known = reads(component.tx)
     return PartDescription(
-        name=_name(organ),
-        path=join(organ.path),
+        name=_name(component),
+        path=join(component.path),
         leaves=len(touched),
         paths=tuple(touched) if is_few else None,
         bytes=sum(map(_size, arrays)),
         dtypes=tuple(sorted({str(x.dtype) for x in arrays})),
         reads=None if known is None else tuple(sorted(known)),
-        parts=tuple(_part(part, flow, names) for part in organ.parts),
+        parts=tuple(_part(part, gradients, names) for part in component.parts),
     )
 
 
-def _name(organ: Component) -> str:
-    recipe = organ.recipe
+def _name(component: Component) -> str:
+    recipe = component.recipe
     if recipe is None:  # the function in which `update` was written
-        made_in = getattr(organ.tx.update, "__qualname__", type(organ.tx).__name__)
+        made_in = getattr(
+            component.tx.update, "__qualname__", type(component.tx).__name__
+        )
         return made_in.split(".<locals>")[0].removesuffix(".update")
     if recipe.title:
         return _short(recipe.title, 80)
@@ -218,7 +234,8 @@ def _name(organ: Component) -> str:
     return f"{recipe.build.__name__}({shown})"
 
 
-def _holds_parts(x: Any) -> bool:
+def _holds_parts(x: object) -> bool:
+    # Transformations among the arguments are listed as components of their own.
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
@@ -226,12 +243,16 @@ def _holds_parts(x: Any) -> bool:
     return hasattr(x, "init") and hasattr(x, "update")
 
 
-def _values(tx: Any, state: Any, traced: dict[str, Value]) -> dict[str, Value]:
+def _values(
+    tx: GradientTransformation, state: OptState | None, traced: dict[str, Value]
+) -> dict[str, Value]:
     """The present values of hyperparameters; `None` where they cannot be known."""
     try:
-        # Without parameters there is nothing but numbers in a first state.
+        # Without parameters, an initial state holds nothing but scalars, and is cheap.
         found = all_values(open_components(tx, tx.init(()) if state is None else state))
     except Exception:
+        # An `init` of another library need not accept an empty tree; a state that was
+        # given, however, must be readable.
         if state is not None:
             raise
         found = {}
@@ -239,7 +260,7 @@ def _values(tx: Any, state: Any, traced: dict[str, Value]) -> dict[str, Value]:
     return {k: found.get(k) or unknown(x) for k, x in traced.items()}
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: object) -> Any:
     if isinstance(x, dict):
         return {k: _plain(v) for k, v in x.items()}
     if isinstance(x, tuple | list):
@@ -248,7 +269,7 @@ def _plain(x: Any) -> Any:
         return x
     try:
         found = np.asarray(x)
-    except Exception:  # a random key, or a value that is traced
+    except Exception:  # a random key, or a traced value
         return str(x)
     return found.tolist() if found.dtype.kind in "biuf" else str(x)
 
@@ -260,7 +281,8 @@ def _row(depth: int, part: PartDescription) -> list[str]:
     return [*cells, show_bytes(part.bytes), ", ".join(part.dtypes), keywords]
 
 
-def _show(x: Any) -> str:
+def _show(x: object) -> str:
+    # A schedule is callable, but is known by its call rather than by a name.
     if isinstance(x, MadeSchedule):
         return _short(repr(x), 80)
     if callable(x):
@@ -272,6 +294,7 @@ def _show(x: Any) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """With the names of functions alone, and cut where it is too long."""
+    """A text with functions by their names alone, cut where it is too long."""
+    # Addresses would make two descriptions of the same transformation differ.
     text = re.sub(r"<function (?:\S+\.)?(\S+) at 0x\w+>", r"\1", text)
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,23 +1,28 @@
-"""Tables, as plain text and in colours."""
+"""Tables, as plain text and in colour."""
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
 Table: TypeAlias = tuple[list[str], list[list[str]]]  # a header, and rows
 
 
 class Printable:
-    """What is printed as tables: as text, and in colours by `rich`."""
+    """Base of what prints as tables: as text, and in colour by `rich`."""
 
     def tables(self) -> list[Table]:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n\n".join(_text(*sheet) for sheet in self.tables())
+        return "\n\n".join(_text(*table) for table in self.tables())
 
     __repr__ = __str__
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> "Group":
+        # Only `rich` itself calls this, so it is installed; nothing else needs it.
         from rich.console import Group
         from rich.table import Table
 
@@ -27,6 +32,7 @@ class Printable:
             for name in header:
                 table.add_column(name, overflow="fold")
             for row in rows:
+                # Otherwise `rich` takes `['w']` in a path for markup.
                 table.add_row(*(cell.replace("[", r"\[") for cell in row))
             shown.append(table)
         return Group(*shown)
@@ -41,5 +47,6 @@ def _text(header: list[str], rows: list[list[str]]) -> str:
 
 
 def show_bytes(n: int) -> str:
+    # In integers: a logarithm of 1024**k may round to either side.
     power = min(max(n, 1).bit_length() - 1, 40) // 10
     return f"{n / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

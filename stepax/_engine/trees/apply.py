@@ -1,20 +1,28 @@
-"""Moving the parameters: by updates, towards others, or now and then all the way."""
+"""Updates of parameters: by addition, by interpolation, or periodically by a copy."""
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import is_numeric, strong_type
-from ..base.protocol import Params, Updates, as_array, is_array, is_none
+from ..base.protocol import (
+    ArrayTree,
+    Params,
+    Updates,
+    as_array,
+    is_array,
+    is_none,
+)
 from ..functions.calls import explain_misuse
 from . import errors
 
 
-def map_pairs(leaf: Callable, names: tuple[str, str], first: Any, second: Any) -> Any:
+def map_pairs(
+    leaf: Callable, names: tuple[str, str], first: ArrayTree, second: ArrayTree
+) -> ArrayTree:
     """`leaf(x, y, check)` for the leaves of two trees; `None` counts as a leaf.
 
     check: raises unless x and y are arrays of one shape, and names their path.
@@ -22,6 +30,7 @@ def map_pairs(leaf: Callable, names: tuple[str, str], first: Any, second: Any) -
     Raises ValueError where the structures differ; `names` are those of the trees.
     """
     leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
+    # Not `jax.tree.map`, whose errors show whole structures but name no path.
     try:
         others = treedef.flatten_up_to(second)
     except (ValueError, TypeError):
@@ -33,6 +42,7 @@ def map_pairs(leaf: Callable, names: tuple[str, str], first: Any, second: Any) -
 
 
 def _check(x, y, names, tree, i, same_dtype=False):
+    # The number of the leaf is enough: paths are computed if there is an error.
     for name, z in zip(names, (x, y), strict=True):
         if not is_array(z):
             raise TypeError(
@@ -54,14 +64,17 @@ def _check(x, y, names, tree, i, same_dtype=False):
 
 def _dtype(x):
     x = as_array(x)
+    # `typeof` also knows the dtype that a Python scalar gets.
     return x.dtype if isinstance(x, jax.Array) else jax.typeof(x).dtype
 
 
-# Python's numbers are arrays here, but not where users turn `jit` off to debug.
+# Jitted once for each pair of shapes: three operations would be three dispatches.
 @jax.jit
 def _add(p, u):
+    # Python scalars are arrays here, but not where users disable `jit` to debug.
     p, u = jnp.asarray(p), jnp.asarray(u)
     with jax.numpy_dtype_promotion("standard"):
+        # Added in the wider dtype and rounded once, as in Optax.
         return (p + u).astype(p.dtype)
 
 
@@ -80,6 +93,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     """
 
     def leaf(p, u, check):
+        # float0 is the gradient that JAX gives for integers; there is nothing to add.
         if p is None or u is None or not is_numeric(u):
             return p
         check()
@@ -98,18 +112,18 @@ def _mix(new, old, part, rest):
 def incremental_update(
     new_tensors: Params, old_tensors: Params, step_size: ArrayLike
 ) -> Params:
-    """Move a part of the way from the old tensors to the new ones.
+    """Interpolate between the old tensors and the new ones.
 
     step_size * new + (1 - step_size) * old
 
     new_tensors: a tree of arrays; where it holds `None`, so does the result.
     old_tensors: a tree of the same structure and shapes.  What cannot be averaged, such
         as a function or a random key, is taken from here.
-    step_size: the part of the way, from 0 (stay) to 1 (arrive).
+    step_size: the weight of the new tensors, in [0, 1].
 
     Raises ValueError where the structures or the shapes differ, and names the path.
     """
-    # Not in the jitted function: Python numbers are subtracted in double precision.
+    # Outside of the jitted function, where Python scalars subtract in double precision.
     rest = 1 - step_size
 
     def leaf(new, old, check):

@@ -1,21 +1,25 @@
-"""Messages that name the leaf.  Paths are computed only when something is wrong."""
+"""Error messages that name the leaf."""
+
+# Callers pass trees and numbers of leaves, and not paths: those are computed here, when
+# something is wrong, so that a step without errors does not pay for them.
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base.protocol import is_none
 from .packed import Packed
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: object) -> list[str]:
     """The path of each leaf, `None` included, in flattening order."""
     return [keystr(path) or "the root" for path, _ in _with_path(tree)]
 
 
-def _with_path(tree: Any) -> list:
+def _with_path(tree: object) -> list:
+    # `None` is a leaf in all of the engine, as it marks a parameter without a gradient.
     return tree_flatten_with_path(tree, is_leaf=is_none)[0]
 
 
@@ -26,8 +30,8 @@ def list_some(names: Iterable[object], most: int = 5) -> str:
     return ", ".join(listed[:most]) + more
 
 
-def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
-    """The structure of `found` differs from that of `wanted`; says where."""
+def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueError:
+    """The error for a structure that differs from the one wanted; says where."""
     have, want = paths(found), paths(wanted)
     lines = [f"`{name}` and {reference} differ in structure"]
     only = [p for p in have if p not in set(want)]
@@ -36,8 +40,10 @@ def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
         lines.append(f"only in `{name}`: {list_some(only)}")
     if missing:
         lines.append(f"only in {reference}: {list_some(missing)}")
+    # The same paths, so the containers differ: a list for a tuple, or another class.
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
+    # A frequent mistake that the paths do not show: both name the same parameters.
     if _holds_packed(found) != _holds_packed(wanted):
         lines.append(
             "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
@@ -45,53 +51,60 @@ def mismatch(name: str, found: Any, reference: str, wanted: Any) -> ValueError:
     return ValueError("; ".join(lines))
 
 
-def _holds_packed(tree: Any) -> bool:
+def _holds_packed(tree: object) -> bool:
     is_packed = lambda x: isinstance(x, Packed)
     return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
 
 
-def _kind(tree: Any) -> str:
+def _kind(tree: object) -> str:
+    # Cut off: the structure of a model fills a screen.
     text = str(jax.tree.structure(tree, is_leaf=is_none))
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
-def foreign_state(name: str, kind: Any, state: Any) -> ValueError:
-    """`state` is none of the named tuple `kind`, which `name` needs."""
+def foreign_state(name: str, kind: type, state: object) -> ValueError:
+    """The error for a state that is not the named tuple `kind`, which `name` needs."""
     return ValueError(
         f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}; "
         "was this state made by another optimizer?"
     )
 
 
-def require_state(name: str, kind: Any, state: Any) -> None:
-    """Raise unless a state is of the named tuple `kind`, or Optax's of that name."""
+def require_state(name: str, kind: type, state: object) -> None:
+    """Raise unless a state is the named tuple `kind`, or Optax's of that name."""
+    # By name, so that Optax's states and restored ones pass; the fields are looked at,
+    # too, because Optax's class of that name may have been of another version.
     kinds = [x.__name__ for x in type(state).__mro__]
-    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in kind._fields):
+    fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
+    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
         raise foreign_state(name, kind, state)
 
 
-def not_floating(name: str, path: str, dtype: Any) -> TypeError:
-    """A gradient of integers, or of booleans, which no step can follow."""
+def not_floating(name: str, path: str, dtype: np.dtype) -> TypeError:
+    """The error for a gradient of integers or booleans."""
     return TypeError(
         f"`{name}` trains floating-point numbers, but the gradient at {path} is of "
         f"dtype {dtype}; cast it and its parameter, or leave them out: by `masked`, or "
-        "by `None` as the gradient"
+        "by `None` for the gradient"
     )
 
 
-def require_states(owner: str, number: int, state: Any) -> None:
-    """Raise unless a state is so many states, in a tuple without names."""
-    is_plain = isinstance(state, tuple | list) and not hasattr(state, "_fields")
-    if not is_plain or len(state) != number:
-        found = f"{len(state)} states" if is_plain else describe(state)
+def require_states(owner: str, number: int, state: object) -> None:
+    """Raise unless a state is a plain tuple of `number` states."""
+    # A list is as good: checkpoint libraries return one for a tuple.
+    is_named = hasattr(state, "_fields")
+    given = len(state) if isinstance(state, tuple | list) and not is_named else None
+    if given != number:
+        found = describe(state) if given is None else f"{given} states"
         raise ValueError(
             f"{owner} was given {found} as its state; was this state made by another "
             "optimizer?"
         )
 
 
-def describe(x: Any) -> str:
-    """A short name for a value that should not be there."""
+def describe(x: object) -> str:
+    """A short description of an unexpected value."""
+    # Not its `repr`: that of a state or a model holds all of its arrays.
     fields = getattr(x, "_fields", None)
     if fields is not None:
         return f"a `{type(x).__name__}` of fields ({', '.join(fields)})"

@@ -1,7 +1,7 @@
-"""Carries a state over when its transformation has changed."""
+"""Carries a state over to another transformation, by the names of its values."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ class Migration(NamedTuple):
     """What `migrate` returns.
 
     state: the new state.
-    fresh: paths in the new state of the values that are as at first.
-    unused: paths in the old state of the values that are nowhere in the new one.
+    fresh: paths in the new state of values that keep their initial value.
+    unused: paths in the old state of values that the new state does not use.
     """
 
     state: OptState
@@ -31,11 +31,11 @@ class Named(NamedTuple):
 
     names: its path.
     owner: the class of the state that it belongs to, "" in a plain tree.
-    own: what follows that in its path, from the field on; else the whole path.
+    own: its path within that state, from the field on; otherwise the whole path.
     where: the keys that lead to that state.
     """
 
-    value: Any
+    value: jax.Array
     names: tuple[str, ...]
     owner: str
     own: tuple[str, ...]
@@ -44,23 +44,24 @@ class Named(NamedTuple):
 
 @explain_misuse
 def migrate(old_state: OptState, new_state: OptState) -> Migration:
-    """Carry over what has the same name and shape, whatever is wrapped around it.
+    """Carry over values of the same name and shape, regardless of wrappers.
 
-    The name of a value is the field of the state that it stands in, and the path of its
-    parameter below that: `mu/encoder/kernel` is the same whether Adam stands alone, in
-    a chain, under a mask or in `MultiSteps`.  If several old values have the name, the
-    one in a state of the same class is meant, then the one at the same path, and else,
-    if the new state has as many, the one in the same order; a value that still could be
-    one of several is left as it is.  One old value may become several, such as the
-    count of steps of a partition.
+    The name of a value is its field in a state, followed by the path of its parameter:
+    `mu/encoder/kernel` is the same whether Adam is alone, in a chain, under a mask or
+    in `MultiSteps`.  Of several old values with that name, one in a state of the same
+    class is preferred, then one at the same path, and otherwise, if the new state has
+    as many, the one at the same position; a value that is still ambiguous is left as it
+    is.  One old value may be used several times, such as the step count of a partition.
 
-    old_state: what to carry over; a checkpoint that holds names and no classes will do.
+    old_state: what to carry over; plain dictionaries of a checkpoint will do.
     new_state: from `init` of the new transformation; gives structure and dtypes.
 
-    Returns the new state, and which values are fresh and which old ones were not used.
+    Returns the new state, and which values are fresh and which old ones are unused.
     """
     old, new = named(old_state), named(new_state)
     treedef = jax.tree.structure(new_state)
+    # Every ending of an old path is a name, so that a state without classes, as it
+    # comes from a checkpoint, is found as well.  One pass: states have many leaves.
     by_name = {}
     for leaf in old:
         for i in range(len(leaf.names)):
@@ -75,20 +76,22 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
     )
 
 
-def named(state: Any) -> list[Named]:
+def named(state: OptState) -> list[Named]:
     """The leaves of a state, or of any tree, in flattening order."""
     return [_named(path, x) for path, x in _walk(state, ())]
 
 
-def _walk(node: Any, path: tuple) -> Iterator[tuple[tuple, Any]]:
+def _walk(node: OptState, path: tuple) -> Iterator[tuple[tuple, jax.Array]]:
+    # Not `tree_flatten_with_path`, whose keys do not say of which class a field is.
     if jax.tree_util.all_leaves([node]):
         yield path, node
     for step, x in open_node(node)[0]:
         yield from _walk(x, (*path, step))
 
 
-def _named(path: tuple, value: Any) -> Named:
-    # Parameters may be named tuples, too, inside of a state.
+def _named(path: tuple, value: jax.Array) -> Named:
+    # Parameters may be named tuples, too, but inside of a state; hence the test of
+    # names.  The innermost state owns the value: the outer ones are wrappers.
     states = [i for i, key in enumerate(path) if _is_of_state(key)]
     names = selection.path_names(path) if path else ()
     if not states:
@@ -98,14 +101,18 @@ def _named(path: tuple, value: Any) -> Named:
     return Named(value, names, path[last].tuple_name, own, path[:last])
 
 
-def _is_of_state(key: Any) -> bool:
+def _is_of_state(key: object) -> bool:
     if not isinstance(key, NamedTupleKey):
         return False
+    # Classes that Optax has, too, are in the table whatever they are called; those of
+    # users are recognized by the customary name.
     return key.tuple_name in COMPATIBLE or key.tuple_name.endswith("State")
 
 
 def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | None:
-    """The old value to carry over; `None` if there is none, or no telling which."""
+    """The old value to carry over; `None` if there is none, or it is ambiguous."""
+    # The shape is a condition, the rest a preference: among equals no filter may leave
+    # nothing, hence the `or`.
     shape = jnp.shape(leaf.value)
     found = [x for x in candidates if jnp.shape(x.value) == shape]
     for is_nearer in _same_owner, _same_path:
@@ -113,6 +120,7 @@ def _choose(leaf: Named, candidates: list[Named], new: list[Named]) -> Named | N
     if len(found) < 2:
         return found[0] if found else None
     alike = [x for x in new if x.own == leaf.own and x.owner == leaf.owner]
+    # As many on both sides: two Adams in a chain are told apart by their order.
     if len(alike) != len(found):
         return None
     return found[next(i for i, x in enumerate(alike) if x is leaf)]
@@ -126,8 +134,10 @@ def _same_path(old: Named, new: Named) -> bool:
     return old.names == new.names
 
 
-def _carried(old: Named | None, new: Named) -> Any:
-    """A value in a buffer of its own, since another may be made of it, too."""
+def _carried(old: Named | None, new: Named) -> jax.Array:
+    """The value in the new state, in a buffer of its own."""
+    # One old value may be used twice, and a step that donates its state must not be
+    # given one buffer twice.
     if old is None:
         return new.value
     dtype = jnp.result_type(new.value)

@@ -1,37 +1,42 @@
-"""Trees to vectors, and back."""
+"""Packs the arrays of a tree into few vectors, and unpacks them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from ..arrays.numerics import is_numeric
-from ..base.protocol import as_array, is_array, is_none
+from ..base.protocol import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
 from .packed import Packed, make_layout
 
 
-@explain_misuse
-def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
-    """Put all arrays of a tree into one vector for each dtype.
+T = TypeVar("T")
 
-    The result is a tree with these vectors for leaves.  Optimizers take it for
+
+@explain_misuse
+def pack(
+    tree: ArrayTree, by: selection.Spec = None, *, like: ArrayTree = None
+) -> Packed:
+    """Pack all arrays of a tree into one vector for each dtype.
+
+    The result is a tree with these vectors for leaves.  Optimizers accept it as
     parameters, and give each array the update that it would get by itself: masks,
-    labels and paths mean the arrays, and rules that need their shapes get them.
-    `unpack` makes the tree again, for a model, with derivatives.
+    labels and paths refer to the arrays, and rules that need their shapes get them.
+    `unpack` restores the tree, for a model, and is differentiable.
 
     tree: of arrays; `None` is no leaf.
-    by: labels of any kind that `partition` takes.  Arrays of one label lie side by
-        side, so that a mask or a partition that tells them apart takes one slice for
-        each.  By default matrices lie before vectors and scalars.
-    like: a packed tree, whose layout is taken; or a tree with packed ones in it, such
-        as a state or `jax.eval_shape(tx.init, packed_params)`: what stands in their
-        places is packed.  Leaves need only have the shapes.
+    by: labels of any kind that `partition` takes.  Arrays of one label are contiguous,
+        so that a mask or a partition by these labels takes one slice for each.  By
+        default matrices come before vectors and scalars.
+    like: a packed tree, whose layout is used; or a tree with packed ones in it, such as
+        a state or `jax.eval_shape(tx.init, packed_params)`: what is in their places is
+        packed.  Its leaves may be shapes.
 
-    Raises TypeError for leaves that are no arrays of numbers, and ValueError where
-    `like` has another structure or another shape; both name the path.
+    Raises TypeError for leaves that are no numeric arrays, and ValueError where `like`
+    has another structure or another shape; both name the path.
     """
     if like is not None:
         return _pack_like(tree, like)
@@ -39,15 +44,18 @@ def pack(tree: Any, by: Any = None, *, like: Any = None) -> Packed:
     for i, x in enumerate(leaves):
         _check(x, tree, i)
     leaves = [jnp.asarray(as_array(x)) for x in leaves]
+    # Matrices first, since weight decay and Muon are most often masked by rank.
     if by is None:
         ranks = [x.ndim < 2 for x in leaves]
     else:
         found = selection.resolve(by, tree, "by")
         nodes = jax.tree.leaves(tree, is_leaf=is_none)
         labels = [x for x, leaf in zip(found, nodes, strict=True) if leaf is not None]
+        # In the order of their first appearance: labels need not be sortable.
         ranks = [labels.index(x) for x in labels]
     names = [x.dtype.name for x in leaves]
     groups = {name: [] for name in names}
+    # Stable, so that within a label the order of the tree is kept.
     for i in sorted(range(len(leaves)), key=ranks.__getitem__):
         groups[names[i]].append(i)
     return make_layout(treedef, [x.shape for x in leaves], groups).pack(leaves)
@@ -57,22 +65,23 @@ def _check(x, tree, i):
     if not is_array(x) or not is_numeric(x):
         raise TypeError(
             f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, expected an "
-            "array of numbers; keep other leaves apart, and pack the rest"
+            "numeric array; keep other leaves apart, and pack the rest"
         )
 
 
 @explain_misuse
-def unpack(tree: Any) -> Any:
-    """The tree of a packed one; any packed trees within another, such as a state.
+def unpack(tree: ArrayTree) -> ArrayTree:
+    """Restore all packed trees in a tree, which may be packed itself.
 
-    Derivatives with respect to the packed tree are packed, too.
+    Derivatives with respect to a packed tree are packed, too.
 
-    tree: any.
+    tree: any tree, such as parameters or a state.
     """
     return jax.tree.map(_opened, tree, is_leaf=lambda x: isinstance(x, Packed))
 
 
-def _pack_like(tree: Any, like: Any) -> Any:
+def _pack_like(tree: ArrayTree, like: ArrayTree) -> ArrayTree:
+    # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
     is_packed = lambda x: isinstance(x, Packed)
     wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
     try:
@@ -83,9 +92,9 @@ def _pack_like(tree: Any, like: Any) -> Any:
     return treedef.unflatten(_as(x, y) if is_packed(y) else x for x, y in pairs)
 
 
-def _as(tree: Any, like: Packed) -> Packed:
+def _as(tree: ArrayTree, like: Packed) -> Packed:
     """A tree in the layout of another, which may have other dtypes."""
-    tree = unpack(tree)
+    tree = unpack(tree)  # it may be packed in another layout
     layout = like.layout
     try:
         leaves = layout.treedef.flatten_up_to(tree)
@@ -93,6 +102,7 @@ def _as(tree: Any, like: Packed) -> Packed:
         raise errors.mismatch("tree", tree, "`like`", like.outline()) from None
     for i, (x, segment) in enumerate(zip(leaves, layout.segments, strict=True)):
         _check(x, tree, i)
+        # Under `vmap`, or stacked by `scan`, vectors have leading axes, as have leaves.
         axes = like.vectors[segment.vector].ndim - 1
         if jnp.shape(x)[axes:] != segment.shape:
             raise ValueError(
@@ -103,14 +113,16 @@ def _as(tree: Any, like: Packed) -> Packed:
 
 
 def by_leaf(init: Callable, update: Callable) -> tuple[Callable, Callable]:
-    """The functions of a transformation that works array by array, for packed trees."""
+    """`init` and `update` of a transformation of single arrays, for packed trees."""
 
+    # The state is that of the unpacked tree: it may hold one scalar for each array.
     def init_arrays(params):
         return init(_opened(params))
 
     def update_arrays(updates, state, params=None, **extra_args):
         if not isinstance(updates, Packed):
             return update(updates, state, params, **extra_args)
+        # Keywords such as `grad` are trees like the parameters.
         extra = {k: _opened(x) for k, x in extra_args.items()}
         us, state = update(updates.unpack(), state, _opened(params), **extra)
         return pack(us, like=updates), state
@@ -118,5 +130,5 @@ def by_leaf(init: Callable, update: Callable) -> tuple[Callable, Callable]:
     return init_arrays, update_arrays
 
 
-def _opened(x: Any) -> Any:
+def _opened(x: T) -> ArrayTree | T:
     return x.unpack() if isinstance(x, Packed) else x

@@ -1,9 +1,9 @@
 """Many arrays in one vector for each dtype.
 
 Hundreds of small arrays take longer to dispatch and to compile than to compute with.  A
-`Packed` is a tree whose arrays lie one after another in a few vectors, which to JAX are
-its leaves: gradients, states and loops carry them alone.  `runs` shows the engine the
-arrays in them.
+`Packed` is a tree whose arrays are concatenated to a few vectors, which are its leaves
+for JAX: gradients, states and loops carry only these.  `step/packed_gradients.py` gives
+the engine access to the single arrays.
 """
 
 import functools as ft
@@ -11,16 +11,22 @@ import itertools as it
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
+from ..base.protocol import ArrayTree
+
+
+# A vector, or its shape, as under `jax.eval_shape`; float0 gradients are NumPy's.
+Vector: TypeAlias = jax.Array | jax.ShapeDtypeStruct | np.ndarray
+
 
 class Segment(NamedTuple):
-    """Where an array lies: in which vector, and from where on."""
+    """The place of an array: its vector, and where it starts."""
 
     vector: int
     start: int
@@ -33,11 +39,11 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which array of a tree lies where; static.
+    """The places of the arrays of a tree in its vectors; static.
 
     treedef: of the tree.
     segments: one for each of its leaves, in flattening order.
-    names: of the vectors, which are those of the dtypes.
+    names: of the vectors, which are those of their dtypes.
     """
 
     treedef: Any
@@ -47,7 +53,8 @@ class Layout:
     def __repr__(self):
         return f"<{len(self.segments)} arrays in {', '.join(self.names)}>"
 
-    # Layouts are hashed and compared whenever a jitted function is called.
+    # Layouts are part of the tree structure of the arguments, so they are hashed and
+    # compared whenever a jitted function is called; hence the cached hash, and `is`.
     def __hash__(self):
         return self._hash
 
@@ -59,8 +66,8 @@ class Layout:
             == (other.treedef, other.segments, other.names)
         )
 
-    # The hash of a text differs from process to process, so a pickle may not bring its
-    # own.  Pickles of before hold it, which is why it is dropped here and not there.
+    # The hash of a string differs between processes, so that of a pickle is wrong.  It
+    # is dropped on loading, because pickles that were saved before contain it.
     def __setstate__(self, state):
         self.__dict__.update(state)
         self.__dict__.pop("_hash", None)
@@ -71,21 +78,21 @@ class Layout:
 
     @ft.cached_property
     def groups(self) -> list[list[int]]:
-        """The numbers of the leaves in each vector, as they lie there."""
+        """The indices of the leaves in each vector, in the order of their places."""
         groups: list = [[] for _ in self.names]
-        # An empty array lies before the one that starts where it does.
+        # An empty array comes before the array that starts at the same element.
         place = lambda i: (self.segments[i].start, self.segments[i].stop)
         for i in sorted(range(len(self.segments)), key=place):
             groups[self.segments[i].vector].append(i)
         return groups
 
     @property
-    def places(self) -> Any:
-        """The tree, with the number of each leaf in its place."""
+    def places(self) -> ArrayTree:
+        """The tree, with the index of each leaf in its place."""
         return self.treedef.unflatten(range(len(self.segments)))
 
     def pack(self, leaves: Sequence) -> "Packed":
-        """The tree with these leaves, which may all have more axes in front."""
+        """The tree with these leaves, which may all have the same leading axes."""
         vectors = []
         for group in self.groups:
             axes = leaves[group[0]].ndim - len(self.segments[group[0]].shape)
@@ -96,9 +103,10 @@ class Layout:
 def make_layout(
     treedef: Any, shapes: Sequence, groups: Mapping[str, Sequence]
 ) -> Layout:
-    """The layout that has the leaves of each group, by their numbers, in one vector."""
+    """The layout with the leaves of each group, given by index, in one vector."""
     segments = {}
     for n, group in enumerate(groups.values()):
+        # One more than there are arrays: the last is the size of the vector.
         starts = it.accumulate([math.prod(shapes[i]) for i in group], initial=0)
         for i, start in zip(group, starts, strict=False):
             segments[i] = Segment(n, start, shapes[i])
@@ -109,9 +117,12 @@ def make_layout(
 class Packed:
     """A tree in a few vectors; made by `stepax.tree.pack`.
 
-    vectors: one for each dtype; what is made of them may have more axes in front.
-    layout: which array lies where.
+    vectors: one for each dtype; those that are derived from them, as by `vmap`, may
+        have leading axes.
+    layout: the places of the arrays.
     """
+
+    # A class and no named tuple: JAX would take the layout for a leaf.
 
     def __init__(self, vectors: Sequence, layout: Layout):
         self.vectors = tuple(vectors)
@@ -131,19 +142,22 @@ class Packed:
     def tree_unflatten(cls, layout, vectors):
         return cls(vectors, layout)
 
-    def unpack(self) -> Any:
-        """The tree."""
+    def unpack(self) -> ArrayTree:
+        """The tree with single arrays."""
         leaves: list = [None] * len(self.layout.segments)
         for vector, group in zip(self.vectors, self.layout.groups, strict=True):
             shapes = [self.layout.segments[i].shape for i in group]
-            is_node = not hasattr(vector, "dtype")  # stands for all that is in it
+            # Specs of a sharding, `in_axes` and placeholders are no arrays: one stands
+            # for all arrays of its vector.
+            is_node = not hasattr(vector, "dtype")
             parts = [vector] * len(group) if is_node else split(vector, shapes)
             for i, x in zip(group, parts, strict=True):
                 leaves[i] = x
         return self.layout.treedef.unflatten(leaves)
 
-    def outline(self) -> Any:
+    def outline(self) -> ArrayTree:
         """The tree, with shapes and dtypes in place of arrays."""
+        # For masks and labels, which need no elements: nothing is sliced or traced.
         shapes = [
             jax.ShapeDtypeStruct(x.shape, self.vectors[x.vector].dtype)
             for x in self.layout.segments
@@ -151,22 +165,24 @@ class Packed:
         return self.layout.treedef.unflatten(shapes)
 
     def cut(self, cut: Callable) -> "Packed":
-        """What is left of the tree where `cut` takes some of its leaves away."""
+        """The tree without the leaves that `cut` removes from it."""
         kept, treedef = jax.tree.flatten(cut(self.layout.places))
         if treedef == self.layout.treedef:
             return self
+        # `cut` was given indices, so what is left tells which leaves were kept.
         number = {i: n for n, i in enumerate(kept)}
         groups, vectors = {}, []
         for n, name in enumerate(self.layout.names):
             group = [i for i in self.layout.groups[n] if i in number]
             if group:
                 groups[name] = [number[i] for i in group]
+                # Contiguous leaves are one slice: XLA compiles each by itself.
                 vectors.append(join([self.piece(*x) for x in self._spans(group)]))
         shapes = [self.layout.segments[i].shape for i in kept]
         return Packed(vectors, make_layout(treedef, shapes, groups))
 
     def piece(self, first: int, last: int) -> Any:
-        """What lies from one leaf to another, in their vector."""
+        """The part of a vector from one leaf to another."""
         segments = self.layout.segments
         vector = self.vectors[segments[first].vector]
         start, stop = segments[first].start, segments[last].stop
@@ -174,7 +190,7 @@ class Packed:
         return vector if is_whole else _slice(vector, start, stop)
 
     def _spans(self, group: list[int]) -> list[tuple[int, int]]:
-        """The first and the last of all leaves in a group without a gap between."""
+        """The first and the last leaf of each contiguous run in a group."""
         segments = self.layout.segments
         is_gap = lambda i, j: segments[i].stop < segments[j].start
         gaps = [(i, j) for i, j in it.pairwise(group) if is_gap(i, j)]
@@ -182,13 +198,13 @@ class Packed:
         return list(zip(firsts, [*(i for i, _ in gaps), group[-1]], strict=True))
 
 
-def outline(tree: Any) -> Any:
-    """The tree itself; for a packed one, its shapes and dtypes."""
+def outline(tree: ArrayTree) -> ArrayTree:
+    """The tree itself; of a packed one, its shapes and dtypes."""
     return tree.outline() if isinstance(tree, Packed) else tree
 
 
-def join(arrays: Sequence, axes: int = 0) -> Any:
-    """One vector of several arrays, which have so many axes more in front."""
+def join(arrays: Sequence, axes: int = 0) -> Vector:
+    """The concatenation of several arrays, which have `axes` leading axes."""
     first = arrays[0]
     if isinstance(first, jax.ShapeDtypeStruct):
         front = first.shape[:axes]
@@ -196,6 +212,7 @@ def join(arrays: Sequence, axes: int = 0) -> Any:
         return jax.ShapeDtypeStruct((*front, size), first.dtype)
     if isinstance(first, np.ndarray):  # also the float0 gradients of integers
         return np.concatenate(_flat(arrays, axes), axes)
+    # A single array needs no copy.
     return _flat(arrays, axes)[0] if len(arrays) == 1 else _join(list(arrays), axes)
 
 
@@ -217,8 +234,8 @@ def _slice(vector, start, stop):
     return jax.lax.slice_in_dim(vector, start, stop, axis=-1)
 
 
-def split(vector: Any, shapes: Sequence[tuple]) -> list:
-    """Arrays of these shapes, and the vector's axes in front, one after another."""
+def split(vector: Vector, shapes: Sequence[tuple]) -> list:
+    """The arrays of these shapes in a vector, each with the vector's leading axes."""
     front = vector.shape[:-1]
     shapes = tuple((*front, *shape) for shape in shapes)
     if isinstance(vector, jax.ShapeDtypeStruct):
@@ -245,12 +262,10 @@ def _starts(vector, shapes):
 
 @ft.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _split(vector, shapes):
-    """Slices that XLA compiles once for each shape.
-
-    It would write the starts into the code, and compile each slice by itself, which
-    takes seconds.  Scalars behind a barrier become constants of that code, too;
-    vectors of two do not.
-    """
+    """The arrays in a vector, as slices that XLA compiles once for each shape."""
+    # With constant starts XLA compiles each slice by itself, which takes seconds for
+    # hundreds.  Behind a barrier scalars are still folded; vectors of two are not.
+    # Starts have 32 bits, so larger vectors are split at once.
     if vector.size > np.iinfo(np.int32).max:
         return _split_at_once(vector, shapes)
     starts = [np.array([x, 0], np.uint32) for x in _starts(vector, shapes)]
@@ -275,7 +290,8 @@ def _split_at_once(vector, shapes):
 
 @_split.defjvp
 def _split_tangent(shapes, primals, tangents):
-    # A single operation, whose transpose joins: that of a slice pads with zeros.
+    # The derivative of a slice pads with zeros and adds, once for each array.  A single
+    # `lax.split` computes the same, and its transpose is one concatenation.
     (vector,), (change,) = primals, tangents
     return _split(vector, shapes), _split_at_once(change, shapes)
 

@@ -1,27 +1,28 @@
-"""Values of a tree found by the names on the way to them, and replaced strictly.
+"""Finds values of a tree by their paths, and replaces them strictly.
 
 Names of a path are joined by "/", as in masks; "*" stands for any name and "**" for any
-number of names.  A path starts at the root, or, if it leads nowhere from there, at any
-depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in whatever is called `mu`.
-Where one value that a pattern matches contains another, the outer one is meant.
+number of names.  A path starts at the root, or, if nothing is found there, at any
+depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in any value called `mu`.
+Of nested values that match a pattern, the outermost is meant.
 """
 
 import difflib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from ..arrays.placement import put_on
-from ..base.protocol import MaskedNode, is_array
+from ..base.protocol import ArrayTree, MaskedNode, is_array
 from . import selection
 from .errors import list_some
 
 
-def is_path(key: Any) -> bool:
+def is_path(key: object) -> bool:
     """Whether a key that names no value may be a path."""
+    # Keys of dictionaries need not be strings.
     return isinstance(key, str) and ("/" in key or "*" in key)
 
 
@@ -30,10 +31,12 @@ def join(path: tuple) -> str:
     return "/".join(selection.path_names(path))
 
 
-def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
+def find(
+    tree: ArrayTree, pattern: str, open: Callable
+) -> list[tuple[tuple, ArrayTree]]:
     """The outermost values that a pattern matches, with their paths.
 
-    open: from a node to what is one level below it, with keys, and its structure.
+    open: from a node to its children, with keys, and its structure.
     """
     names = tuple(pattern.split("/"))
     for start in names, ("**", *names):
@@ -42,7 +45,8 @@ def find(tree: Any, pattern: str, open: Callable) -> list[tuple[tuple, Any]]:
     return []
 
 
-def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
+def _walk(node: ArrayTree, path: tuple, names: tuple, open: Callable) -> Iterator:
+    # Left out by a mask: its parameter has no state here.
     if isinstance(node, MaskedNode):
         return
     if path and selection.is_match(names, selection.path_names(path)):
@@ -52,37 +56,38 @@ def _walk(node: Any, path: tuple, names: tuple, open: Callable) -> Iterator:
         yield from _walk(x, (*path, step), names, open)
 
 
-def why_missing(tree: Any, key: str) -> str:
-    """What to say where a path leads nowhere."""
+def why_missing(tree: ArrayTree, key: str) -> str:
+    """The message for a path that matches nothing."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     known = [selection.path_names(path) for path, _ in leaves]
+    # A path may start anywhere, so each ending of a known path is a candidate.
     tails = {"/".join(x[i:]): x for x in known for i in range(len(x))}
     near = difflib.get_close_matches(key, tails, cutoff=0)
     listed = list_some(f"`{x}`" for x in near)
     hint = f"the nearest paths are {listed}" if near else "the tree has no names"
-    return f"the path `{key}` leads to no value; {hint}"
+    return f"no value is at the path `{key}`; {hint}"
 
 
 def several(key: str, found: list, what_to_do: str) -> KeyError:
-    """The error for a path that leads to several values."""
+    """The error for a path that matches several values."""
     listed = list_some(f"`{join(path)}`" for path, _ in found)
     return KeyError(
-        f"the path `{key}` leads to {len(found)} values, {listed}; {what_to_do}"
+        f"the path `{key}` matches {len(found)} values, {listed}; {what_to_do}"
     )
 
 
-def replacement(key: str, path: tuple, old: Any, value: Any) -> Any:
-    """`value` as `fitted` gives it, on the devices of what was there.
-
-    A program is compiled for the devices that its arguments were put on, too.
-    """
+def replacement(key: str, path: tuple, old: ArrayTree, value: ArrayTree) -> ArrayTree:
+    """`value` as `fitted` returns it, placed on the devices of the old value."""
+    # A program is compiled for the devices of its arguments, so another placement would
+    # compile the step again.
     if jax.tree.structure(value) == jax.tree.structure(old):
         value = jax.tree.map(_whole, value, old)
     return jax.tree.map(_put, fitted(key, path, old, value), old)
 
 
-def _whole(x: Any, was: Any) -> Any:
-    """A number without a fraction as an integer, where there was one: 2.0 as 2."""
+def _whole(x: ArrayTree, was: ArrayTree) -> ArrayTree:
+    """A scalar without a fraction as an integer, if the old one was: 2.0 as 2."""
+    # JSON and configuration files return 2.0 for a count; 2.5 remains an error.
     is_known = not isinstance(x, Tracer | jax.ShapeDtypeStruct)
     if not (is_known and is_array(x) and is_array(was)) or jnp.ndim(x):
         return x
@@ -92,9 +97,9 @@ def _whole(x: Any, was: Any) -> Any:
     return int(x) if float(x).is_integer() else x
 
 
-def _is_raw_key(x: Any, was: Any) -> bool:
-    """Whether a random key is given as integers where there is a typed one: in Optax
-    both stand for a key, and each is taken where the other was."""
+def _is_raw_key(x: ArrayTree, was: ArrayTree) -> bool:
+    """Whether the integers of a random key are given for a typed key."""
+    # Optax accepts either where the other was.
     if not (is_array(x) and isinstance(was, jax.Array)):
         return False
     if not jnp.issubdtype(was.dtype, jax.dtypes.prng_key):
@@ -103,10 +108,10 @@ def _is_raw_key(x: Any, was: Any) -> bool:
     return (jnp.shape(x), jnp.result_type(x)) == (data.shape, data.dtype)
 
 
-def _put(x: Any, was: Any) -> Any:
-    """`x` on the devices of what was there, unless it was put on others.
+def _put(x: ArrayTree, was: ArrayTree) -> ArrayTree:
+    """`x` on the devices of the old value, unless the user placed it elsewhere.
 
-    Where one of Python's numbers was, one stays.
+    A Python scalar is replaced by a Python scalar.
     """
     if isinstance(was, bool | int | float | complex) and not isinstance(x, Tracer):
         return type(was)(x)
@@ -114,14 +119,13 @@ def _put(x: Any, was: Any) -> Any:
         return x
     if not isinstance(x, jax.Array) or not isinstance(was, jax.Array):
         return x
+    # Committed: placed by the user, who may be moving the state on purpose.
     return x if x.committed or not was.committed else put_on(x, was.sharding)
 
 
-def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
-    """`value` in the dtypes of `old`; an error if it is no replacement for it.
-
-    So a step that was compiled for the state that holds `old` also takes the new one.
-    """
+def fitted(key: str, path: tuple, old: ArrayTree, value: ArrayTree) -> ArrayTree:
+    """`value` in the dtypes of `old`; raises if structures or shapes differ."""
+    # So a step that was compiled for the old state also accepts the new one.
     if jax.tree.structure(value) != jax.tree.structure(old):
         raise ValueError(
             f"`{join(path)}`, found for `{key}`, has the structure "
@@ -135,7 +139,7 @@ def fitted(key: str, path: tuple, old: Any, value: Any) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, old, value)
 
 
-def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
+def _fitted_leaf(name: str, was: ArrayTree, x: ArrayTree) -> ArrayTree:
     if not is_array(was) or _is_raw_key(x, was):
         return x
     old, new = jax.typeof(was), jax.typeof(x) if is_array(x) else None
@@ -152,21 +156,23 @@ def _fitted_leaf(name: str, was: Any, x: Any) -> Any:
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(old.shape, old.dtype, weak_type=old.weak_type)
     x = jax.lax.convert_element_type(x, old.dtype)
+    # A weak type is part of the type of an argument: a strong one compiles anew.
     if not old.weak_type or x.weak_type:
         return x
     if isinstance(x, Tracer):
         raise TypeError(
-            f"the value at `{name}` is weakly typed, as Python's numbers are; set it "
-            "to such a number, and outside of `jit`"
+            f"the value at `{name}` is weakly typed, as Python scalars are; set it to "
+            "a Python scalar, and outside of `jit`"
         )
     return _weak(x)
 
 
 @jax.jit
 def _weak(x: jax.Array) -> jax.Array:
-    """`x` with a weak type, which a scatter takes from what it writes into."""
+    """`x` with a weak type."""
+    # JAX has no function for this, but a scatter keeps the type of its operand.
     zeros = jnp.full(x.shape, x.dtype.type(0).item())
-    if zeros.dtype != x.dtype:  # none of those that Python's numbers have
+    if zeros.dtype != x.dtype:  # Python scalars have no such dtype
         return x
     sharding = jax.typeof(x).sharding
     if not any(sharding.spec):  # no explicit axes
@@ -179,8 +185,10 @@ def _weak(x: jax.Array) -> jax.Array:
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
-def fits(new: Any, old: Any) -> bool:
-    """Whether numbers of the dtype `new` can be converted to `old`."""
+def fits(new: np.dtype, old: np.dtype) -> bool:
+    """Whether values of the dtype `new` can be converted to `old`."""
+    # Widths may differ, as between checkpoints, but no imaginary part may be dropped,
+    # and a boolean is no number.
     if jnp.issubdtype(old, jax.dtypes.extended) or jnp.issubdtype(
         new, jax.dtypes.extended
     ):

@@ -1,11 +1,10 @@
-"""One number from the leaves of a tree: sums, extremes, inner products, norms.
+"""Reductions of a tree to a scalar: sums, extremes, inner products, norms.
 
-Each is one call, in a traced program one equation.  The functions of a leaf are jitted
-too, so that leaves of equal shape share one trace.
+Each is one jitted call, in a traced program one equation.  The functions of a leaf are
+jitted too, so that leaves of equal shape share one trace.
 """
 
 import functools as ft
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,19 +20,19 @@ from ..arrays.numerics import (
     strong_type,
     upcast,
 )
-from ..base.protocol import as_array, is_array, is_none
+from ..base.protocol import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors
 from .apply import map_pairs
 
 
 @explain_misuse
-def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
+def sum(tree: ArrayTree, associative_reduction: bool = False) -> ArrayLike:
     """The sum of all elements of all leaves; 0 for an empty tree.
 
-    tree: its leaves are arrays or numbers.
+    tree: its leaves are arrays or scalars.
     associative_reduction: whether to add the sums of the leaves in pairs, which rounds
-        less and may run in parallel, and not one after another.
+        less and may run in parallel, instead of in order.
     """
     leaves = _arrays(tree)
     join = _in_pairs if associative_reduction else _in_order
@@ -41,30 +40,31 @@ def sum(tree: Any, associative_reduction: bool = False) -> ArrayLike:
 
 
 @explain_misuse
-def max(tree: Any) -> ArrayLike:
+def max(tree: ArrayTree) -> ArrayLike:
     """The largest element of all leaves; -inf for an empty tree.
 
-    tree: its leaves are arrays or numbers.
+    tree: its leaves are arrays or scalars.
     """
+    # An empty array has no largest element, and `jnp.max` raises.
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_highest, _maximum, leaves) if leaves else -jnp.inf
 
 
 @explain_misuse
-def min(tree: Any) -> ArrayLike:
+def min(tree: ArrayTree) -> ArrayLike:
     """The smallest element of all leaves; inf for an empty tree.
 
-    tree: its leaves are arrays or numbers.
+    tree: its leaves are arrays or scalars.
     """
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
 
 
 @explain_misuse
-def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
+def vdot(tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayLike:
     """The inner product Σ conj(x) y over all elements of all leaves.
 
-    tree_x, tree_y: trees of one structure and of the same shapes.
+    tree_x, tree_y: trees of the same structure and shapes.
 
     Returns float32 or wider; 0 for an empty tree.  Raises ValueError where the
     structures or the shapes differ, and names the path.
@@ -86,20 +86,20 @@ def vdot(tree_x: Any, tree_y: Any) -> ArrayLike:
 
 @explain_misuse
 def norm(
-    tree: Any, ord: int | str | float | None = None, squared: bool = False
+    tree: ArrayTree, ord: int | str | float | None = None, squared: bool = False
 ) -> jax.Array:
-    """The norm of all leaves, taken as one vector.
+    """The norm of all leaves, as one vector.
 
     sqrt(Σ |x|²)  for `ord` 2, the default;  its derivative at 0 is 0
     Σ |x|         for `ord` 1
     max |x|       for `ord` "inf" or `jnp.inf`
 
-    tree: its leaves are arrays or numbers.
+    tree: its leaves are arrays or scalars.
     ord: which norm, one of the above.
     squared: whether to return the square of the norm.
 
-    Returns float32 or wider; 0 for an empty tree.  A norm that float32 holds does not
-    overflow or vanish on the way.  Raises ValueError for another `ord`.
+    Returns float32 or wider; 0 for an empty tree.  Intermediate results do not overflow
+    or underflow where the norm itself fits.  Raises ValueError for another `ord`.
     """
     if ord not in (None, 1, 2, "inf", jnp.inf):
         raise ValueError(f'`ord` is {ord!r}, expected None, 1, 2, "inf" or `jnp.inf`')
@@ -116,7 +116,7 @@ def norm(
 
 
 def _arrays(tree):
-    """The leaves that have numbers; raises for what is no array."""
+    """The numeric leaves; raises for leaves that are no arrays."""
     leaves = jax.tree.leaves(tree, is_leaf=is_none)
     for i, x in enumerate(leaves):
         if x is not None and not is_array(x):
@@ -129,14 +129,16 @@ def _arrays(tree):
 
 @ft.partial(jax.jit, static_argnames=("leaf", "join"))
 def _reduce(leaf, join, *columns):
-    """`join` of the numbers that `leaf` makes of corresponding leaves."""
+    """`join` of the scalars that `leaf` returns for corresponding leaves."""
+    # Leaves of several dtypes meet here, which strict promotion would forbid.
     with jax.numpy_dtype_promotion("standard"):
         return strong_type(join(list(map(leaf, *columns))))
 
 
 @jax.jit
 def _total(x):
-    if jnp.iscomplexobj(x):  # XLA's CPU compiler rounds a fused complex sum otherwise
+    # XLA's CPU compiler rounds a fused complex sum differently.
+    if jnp.iscomplexobj(x):
         return jax.lax.complex(jnp.sum(x.real), jnp.sum(x.imag))
     return jnp.sum(x)
 
@@ -153,7 +155,8 @@ def _lowest(x):
 
 @jax.jit
 def _dot(x, y):
-    """Σ conj(x) y, without raveling, for which a sharded array would be gathered."""
+    """Σ conj(x) y."""
+    # Not `jnp.vdot`, which ravels: a sharded array would be gathered for that.
     return jnp.sum(jnp.conj(upcast(x, whole=int)) * upcast(y, whole=int))
 
 
@@ -188,30 +191,31 @@ def _minimum(parts):
     return reduce_scalars(parts, jnp.minimum, nan_min)
 
 
-# Numbers whose squares float32 holds.
+# Dtypes whose squares fit into float32.
 _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 
 
 @jax.jit
 def _two_norm(leaves):
-    """sqrt(Σ |x|²), in float32 or wider; right wherever float32 holds it."""
+    """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
     with jax.numpy_dtype_promotion("standard"):
         sum_of_squares = _in_order(list(map(_squares, leaves)))
         if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
             return safe_sqrt(sum_of_squares)
-        # The square of a float32 number may lie outside float32.  Only then a second
-        # look is taken at the leaves, in units that are far from 1.
+        # The square of a float32 number may overflow or underflow.  Only then are the
+        # leaves read a second time, scaled by a power of two.
         is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
         near = ft.partial(safe_sqrt, sum_of_squares)
         far = ft.partial(_rescaled, sum_of_squares, leaves)
-        # Not `cond`: of two sides a GPU computes both, and reads all leaves again.
-        # Of three it computes one; a second look would find the NaN again.
+        # Not `cond`: of two branches XLA computes both on a GPU, and reads all leaves
+        # again; of three only one.  For a NaN there is nothing to read again.
         side = jnp.where(is_safe, 0, jnp.where(jnp.isnan(sum_of_squares), 2, 1))
         return jax.lax.switch(side, [near, far, lambda: sum_of_squares])
 
 
-# One sum for all leaves of a kind: XLA compiles this side, too, though it hardly runs.
 def _rescaled(sum_of_squares, leaves):
+    # One reduction for all leaves of a type keeps this branch, which hardly ever runs,
+    # quick to compile.
     inverse = jnp.where(sum_of_squares > 1, 2.0**-100, 2.0**100)
     kinds = {}
     for x in leaves:

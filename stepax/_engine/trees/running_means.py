@@ -1,9 +1,7 @@
-"""Running means over trees of gradients, and their correction.
+"""Running means over trees of gradients, and their bias correction.
 
-Leaves without numbers are passed over, as in `stepax.tree`.
+Leaves that are not numeric are skipped, as in `stepax.tree`.
 """
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +9,14 @@ from jax.typing import ArrayLike
 
 from ..arrays import moments as means
 from ..arrays.numerics import abs_sq, is_numeric, strong_type
-from ..base.protocol import is_none
+from ..base.protocol import ArrayTree, Updates, is_none
 from ..functions.calls import explain_misuse
 
 
 @explain_misuse
-def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> Any:
+def update_moment(
+    updates: Updates, moments: ArrayTree, decay: ArrayLike, order: int
+) -> ArrayTree:
     """The running mean of a power of the gradients.
 
     (1 - decay) g^order + decay m
@@ -31,8 +31,8 @@ def update_moment(updates: Any, moments: Any, decay: ArrayLike, order: int) -> A
 
 @explain_misuse
 def update_moment_per_elem_norm(
-    updates: Any, moments: Any, decay: ArrayLike, order: int
-) -> Any:
+    updates: Updates, moments: ArrayTree, decay: ArrayLike, order: int
+) -> ArrayTree:
     """The running mean of a power of the gradients' absolute values.
 
     (1 - decay) |g|^order + decay m   for complex g
@@ -43,6 +43,8 @@ def update_moment_per_elem_norm(
     decay: weight of the past, in [0, 1].
     order: the power.
     """
+    # |g|² needs no square root, so even powers are powers of it; `//` keeps an integer
+    # exponent, for which JAX multiplies.
     half = order // 2 if order % 2 == 0 else order / 2
 
     def power(g):
@@ -52,10 +54,12 @@ def update_moment_per_elem_norm(
 
 
 def _update_moment(power, updates, moments, decay):
+    # Optax's formula, also for decays near 1, where rules use `moments.ema`.
     return _map(lambda g, m: (1 - decay) * power(g) + decay * m, updates, moments)
 
 
 def _map(f, updates, moments):
+    # `None` in the updates is the result; float0 gradients leave the mean as it is.
     def leaf(g, m):
         if g is None or not is_numeric(g):
             return g if g is None else m
@@ -66,8 +70,8 @@ def _map(f, updates, moments):
 
 @explain_misuse
 def update_infinity_moment(
-    updates: Any, moments: Any, decay: ArrayLike, eps: ArrayLike
-) -> Any:
+    updates: Updates, moments: ArrayTree, decay: ArrayLike, eps: ArrayLike
+) -> ArrayTree:
     """The running maximum of the gradients' absolute values.
 
     max(|g| + eps, decay m)
@@ -75,15 +79,15 @@ def update_infinity_moment(
     updates: the gradients g; where it holds `None`, so does the result.
     moments: the maxima m so far.
     decay: how much of the past is kept in each step, in [0, 1].
-    eps: added to what is compared, >= 0.
+    eps: added to |g|, >= 0.
     """
     largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
     return _map(largest, updates, moments)
 
 
 @explain_misuse
-def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
-    """Make up for the zeros that running means started from.
+def bias_correction(moment: ArrayTree, decay: ArrayLike, count: ArrayLike) -> ArrayTree:
+    """Correct running means for their start at zero.
 
     m / (1 - decay^count), with the divisor rounded to the dtype of m
 
@@ -94,6 +98,7 @@ def bias_correction(moment: Any, decay: ArrayLike, count: ArrayLike) -> Any:
     leaves, treedef = jax.tree.flatten(moment)
     with jax.numpy_dtype_promotion("standard"):
         weight = means.bias_correction(decay, count)
+    # All leaves in one jitted call: one dispatch outside of `jit`.
     corrected = iter(_divide_all(list(filter(is_numeric, leaves)), weight))
     return treedef.unflatten(next(corrected) if is_numeric(m) else m for m in leaves)
 

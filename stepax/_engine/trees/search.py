@@ -1,20 +1,21 @@
 """Finds and replaces values in a state by name, and maps over those like parameters.
 
-A value is named by the field of a named tuple, or the key of a dict, that it stands in,
-and a named tuple also by its class.  Fields and classes of other nodes, such as Equinox
-modules and registered dataclasses, are names too, but only where nothing else has the
-name: Optax does not see them, so what it finds without doubt must be found here.
+The name of a value is its field in a named tuple or its key in a dict; a named tuple
+also has the name of its class.  Fields and classes of other nodes, such as Equinox
+modules and registered dataclasses, are names too, but only if nothing else has the
+name: Optax does not look into these nodes, and what is unambiguous there must be so
+here.
 
-`set` replaces all that `get_all_with_path` finds; Optax's leaves alone most of what is
-more than one level below another value of the name, and takes any value.
+`set` replaces everything that `get_all_with_path` finds; Optax's skips most values that
+are more than one level below another value of the name, and accepts any new value.
 
-What names nothing, but has a "/" or a "*" in it, is a path; see `paths`.
+A key that is no name, but contains a "/" or a "*", is a path; see `paths`.
 """
 
 import dataclasses
 import difflib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -22,7 +23,12 @@ from typing import Any, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
-from ..base.protocol import MaskedNode
+from ..base.protocol import (
+    ArrayTree,
+    GradientTransformation,
+    MaskedNode,
+    OptState,
+)
 from ..functions.calls import explain_misuse
 from . import paths
 from .errors import describe, list_some
@@ -45,27 +51,31 @@ class NamedTupleKey:
 
 Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
 Filter: TypeAlias = Callable[[Path, Any], bool]
+# From a node to whether it is named by its class, and the keys that name a child.
+Kind: TypeAlias = tuple[Callable[[object], bool], tuple[type, ...]]
 
 
 @explain_misuse
 def get_all_with_path(
-    tree: Any, key: Any, filtering: Filter | None = None
-) -> list[tuple[Path, Any]]:
-    """All values of one name, with their paths.
+    tree: ArrayTree, key: Hashable, filtering: Filter | None = None
+) -> list[tuple[Path, ArrayTree]]:
+    """All values with a name, with their paths.
 
     tree: any tree, such as the state of an optimizer.
     key: the field of a named tuple, the key of a dict, or the name of a class; or a
         path, with the patterns of masks, as in "mu/encoder/kernel" or "nu/**/bias".
     filtering: called with a path and a value; those for which it is false are left out.
-        Steps of a path are the keys of `jax.tree_util`, and `NamedTupleKey`.
+        A path consists of the keys of `jax.tree_util`, and of `NamedTupleKey`s.
     """
+    # A dictionary, since one value may be found under two nodes of the name.
     for kind in _NAMED, _OTHER:
         found = dict(_search(tree, (), key, kind))
         if filtering is not None:
             found = {path: x for path, x in found.items() if filtering(path, x)}
         if found:
             return list(found.items())
-    if not paths.is_path(key):
+    # A name may look like a path, such as Haiku's `mlp/~/linear_0`; it comes first.
+    if not isinstance(key, str) or not paths.is_path(key):
         return []
     along = paths.find(tree, key, open_node)
     return [(p, x) for p, x in along if filtering is None or filtering(p, x)]
@@ -73,57 +83,66 @@ def get_all_with_path(
 
 @explain_misuse
 def get(
-    tree: Any, key: Any, default: Any = None, filtering: Filter | None = None
-) -> Any:
-    """The value of one name, or at one path.
+    tree: ArrayTree,
+    key: Hashable,
+    default: ArrayTree = None,
+    filtering: Filter | None = None,
+) -> ArrayTree:
+    """The value with a name, or at a path.
 
     tree: any tree, such as the state of an optimizer.
     key: the field of a named tuple, the key of a dict, or the name of a class; or a
         path, with the patterns of masks, as in "mu/encoder/kernel".  It starts at the
-        root, or else anywhere.
+        root, or otherwise at any depth.
     default: returned if there is no such value.
     filtering: called with a path and a value; those for which it is false are left out.
 
-    Raises KeyError if there are several, and lists their paths, and for a path without
-    a default that begins with a name of the tree and leads nowhere.
+    Raises KeyError if there are several, and lists their paths; also, without a
+    default, for a path that begins with a name of the tree but matches nothing.
     """
     found = get_all_with_path(tree, key, filtering)
-    if len(found) > 1 and paths.is_path(key):
-        raise paths.several(key, found, "`get_all_with_path` returns them all")
+    path = key if isinstance(key, str) and paths.is_path(key) else ""
+    if len(found) > 1 and path:
+        raise paths.several(path, found, "`get_all_with_path` returns them all")
     if len(found) > 1:
         raise KeyError(
             f"`{key}` names {len(found)} values, at {_show(found)}; "
             "choose one by `filtering`, a function of path and value"
         )
-    if not found and default is None and paths.is_path(key) and filtering is None:
-        # Optax returns `None` for any string, also one that may be a typing error.
-        if get_all_with_path(tree, key.split("/")[0]):
-            raise KeyError(paths.why_missing(tree, key))
+    if not found and default is None and path and filtering is None:
+        # Optax returns `None` for any string.  One that begins with a name of the tree
+        # is hardly meant as such, but misspelt.
+        if get_all_with_path(tree, path.split("/")[0]):
+            raise KeyError(paths.why_missing(tree, path))
     return found[0][1] if found else default
 
 
 @explain_misuse
-def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
-    """A copy of a tree in which all values of some names are replaced.
+def set(
+    tree: ArrayTree, filtering: Filter | None = None, /, **kwargs: ArrayTree
+) -> ArrayTree:
+    """A copy of a tree in which all values with some names are replaced.
 
     tree: any tree, such as the state of an optimizer.
     filtering: called with a path and a value; those for which it is false are kept.
     kwargs: the names and their new values, as in `learning_rate=3e-4`, or paths, as in
-        `**{"mu/encoder/kernel": x}`.  Where one value contains another, the outer one
-        is replaced.  A new value must have the structure and the shapes of what was
-        there, and gets its dtypes, weak types and devices, so that a step that is
-        compiled for a state also takes the new one.  As in Optax, the integers of a
-        random key may stand in place of a typed one, and at a bare name anything may be
-        put into plain containers without named tuples, which are no state.
+        `**{"mu/encoder/kernel": x}`.  Of nested values, the outermost is replaced.  A
+        new value must have the structure and the shapes of the old one, and gets its
+        dtypes, weak types and devices, so that a step that is compiled for a state also
+        accepts the new one.  As in Optax, the integers of a random key may replace a
+        typed key, and a bare name may be given any value in plain containers without
+        named tuples, which are no state.
 
     Raises KeyError if a name or path is not in the tree, and lists similar ones, or if
-    a path without "*" leads to several values; ValueError and TypeError for a value
-    that does not fit there.
+    a path without "*" matches several values; ValueError and TypeError for a value that
+    does not fit.
     """
+    # The first key that matches a value wins, as do earlier patterns of masks.
     new = {}
     for key, value in kwargs.items():
         for path in _places(tree, key, filtering):
             new.setdefault(path, (key, value))
+    # Only nodes on the way to a new value are rebuilt; the others stay what they are.
     above = {path[:i] for path in new for i in range(len(path))}
 
     def replace(path, node):
@@ -137,8 +156,8 @@ def set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:
     return replace((), tree)
 
 
-def _places(tree: Any, key: str, filtering: Filter | None) -> list[Path]:
-    """Where the values of a name or path are."""
+def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
+    """The paths of all values with a name, or at a path."""
     found = [path for path, _ in get_all_with_path(tree, key, filtering)]
     if not found:
         raise KeyError(_why_missing(tree, key))
@@ -148,14 +167,15 @@ def _places(tree: Any, key: str, filtering: Filter | None) -> list[Path]:
     return found
 
 
-def _replacement(path: Path, old: Any, key: str, value: Any) -> Any:
+def _replacement(path: Path, old: ArrayTree, key: str, value: ArrayTree) -> ArrayTree:
+    # Optax puts any value anywhere; in a state that would only fail in the next step.
     if _is_name(path, key) and not _is_state(path, old):
         return value
     return paths.replacement(key, path, old, value)
 
 
-def _is_state(path: Path, value: Any) -> bool:
-    """Whether a value is in a named tuple, or holds one, as in states."""
+def _is_state(path: Path, value: ArrayTree) -> bool:
+    """Whether a value is in a named tuple, or contains one, as in states."""
     within = any(isinstance(k, NamedTupleKey) for k in path)
     below = jax.tree.leaves(value, is_leaf=_is_named_tuple)
     return within or any(map(_is_named_tuple, below))
@@ -167,10 +187,12 @@ def _is_name(path, key):
 
 
 def open_node(node):
-    """What is one level below a node, with keys, and how to close it again."""
+    """The children of a node, with keys, and the structure to rebuild it."""
+    # A leaf comes out as its own child, with an empty path.
     below, treedef = tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     children = [(path[0], x) for path, x in below if path]
     if _is_named_tuple(node):
+        # JAX's key of a field does not tell the class, by which states are told apart.
         children = [(_of_tuple(node, key), x) for key, x in children]
     return children, treedef
 
@@ -189,8 +211,10 @@ _NAMED = _is_named_tuple, (NamedTupleKey, DictKey)
 _OTHER = dataclasses.is_dataclass, (GetAttrKey,)
 
 
-def _search(tree: Any, path: Path, key: Any, kind: Any) -> Iterator[tuple[Path, Any]]:
-    """Paths and values in Optax's order: what nodes have, and then what is in them."""
+def _search(
+    tree: ArrayTree, path: Path, key: Hashable, kind: Kind
+) -> Iterator[tuple[Path, ArrayTree]]:
+    """Paths and values in Optax's order: those of a level before those below it."""
     nodes = list(_first_nodes(tree, path, key, kind))
     for _, _, found in nodes:
         yield from found
@@ -200,7 +224,7 @@ def _search(tree: Any, path: Path, key: Any, kind: Any) -> Iterator[tuple[Path, 
 
 
 def _first_nodes(tree, path, key, kind):
-    """The outermost nodes that are or have what is searched, and what that is."""
+    """The outermost nodes that have the name or a child of the name, with these."""
     is_named_by_class, steps = kind
     children = open_node(tree)[0]
     here = [(step, x) for step, x in children if isinstance(step, steps)]
@@ -219,7 +243,7 @@ def _label(step):
 
 
 def _show(found):
-    """Paths as one would write them in Python, and whose field each is."""
+    """Paths as Python expressions, each with the class that it is a field of."""
     return list_some(f"`{_spell(path)}`" for path, _ in found)
 
 
@@ -252,14 +276,13 @@ def _names(tree):
 
 @jax.tree_util.register_static
 class _Placeholder:
-    """Given to `init` for parameters: where it comes out again, the state has some."""
+    """Passed to `init` for the parameters, to see where a state is shaped as these."""
 
 
-def _placeholder() -> Any:
-    """Optax's placeholder if Optax is loaded: its masks, given as trees, know no other.
-
-    Its class is private, but its own `tree_map_params` hands an instance out.
-    """
+def _placeholder() -> object:
+    """Optax's placeholder if Optax is loaded, otherwise our own."""
+    # Optax's `masked` with a mask given as a tree accepts only its own.  The class is
+    # private, but `tree_map_params` passes an instance to `init`.
     given = []
     theirs = getattr(sys.modules.get("optax"), "tree_map_params", map_params)
     if theirs is not map_params:
@@ -267,11 +290,14 @@ def _placeholder() -> Any:
     return given[0] if given else _Placeholder()
 
 
-def parts_like_params(initable: Any) -> tuple[list[str | None], Any]:
-    """The parts of a state, in order, and its structure with these as leaves.
+def parts_like_params(
+    initable: GradientTransformation,
+) -> tuple[list[str | None], Any]:
+    """The parts of a state in flattening order, and its structure with these as leaves.
 
-    Of a part that is shaped as the parameters the field is returned, of others `None`.
+    For a part that is shaped as the parameters the field is returned, otherwise `None`.
     """
+    # By type: a placeholder may come back as another instance, from a copy of a tree.
     placeholder = _placeholder()
     is_place = lambda x: type(x) is type(placeholder)
     state = initable.init(placeholder)
@@ -287,26 +313,26 @@ def _field(path):
 
 @explain_misuse
 def map_params(
-    initable: Any,
+    initable: Any,  # Optax's transformations as well
     f: Callable,
-    state: Any,
+    state: OptState,
     /,
-    *rest: Any,
+    *rest: ArrayTree,
     transform_non_params: Callable | None = None,
     is_leaf: Callable[[Any], bool] | None = None,
-) -> Any:
-    """Map a function over those parts of a state that are shaped as the parameters.
+) -> OptState:
+    """Map a function over the parts of a state that are shaped as the parameters.
 
     f(value, *leaves of rest)    at each parameter, in each such part
     transform_non_params(value)  elsewhere
 
     initable: the transformation that made the state, or its `init`.
-    f: gets a value of the state and the leaves of `rest` of the same parameter.
+    f: called with a value of the state and the leaves of `rest` for that parameter.
     state: the state.
     rest: trees of the structure of the parameters, such as specs of a sharding.
     transform_non_params: `None` leaves the rest of the state as it is.
-    is_leaf: as in `jax.tree.map`; where it is true of a `MaskedNode`, `f` sees that,
-        else masked parameters stay masked.
+    is_leaf: as in `jax.tree.map`; if it is true of a `MaskedNode`, `f` is called with
+        it, otherwise masked parameters stay masked.
 
     Raises ValueError if the state was made by another transformation.
     """
@@ -327,6 +353,8 @@ def map_params(
             f"that made it ({error})"
         ) from None
 
+    # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened
+    # there.
     def stop(x):
         return isinstance(x, MaskedNode) or (is_leaf is not None and is_leaf(x))
 
