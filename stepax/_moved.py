@@ -58,7 +58,7 @@ MOVED = {
 
 
 class _Moved(ModuleType):
-    """Stands for a module that is no more."""
+    """Stands in for a module that has moved."""
 
     def __getattr__(self, name: str) -> object:
         old = self.__name__.partition(".")[2]

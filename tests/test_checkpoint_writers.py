@@ -64,9 +64,7 @@ def test_of_threads_that_save_one_step_one_does(tmp_path):
         found = list(pool.map(told, calls))
     errors = [x for x in found if x is not None]
     assert len(errors) == 3
-    assert all(
-        "has step 1, and `step` is 1: nothing that is saved" in x for x in errors
-    )
+    assert all("has step 1, and `step` is 1: saved steps are" in x for x in errors)
     assert is_as_saved(tmp_path, 1) and names(tmp_path) == ["1"]
 
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         _measure_all(pairs, plan, rows, about, args)
     except KeyboardInterrupt:
-        print("ended early; this is what is done")
+        print("ended early; these are the results so far")
     if rows:
         _conclude(rows, about, args)
     return 0 if rows else 130

@@ -122,7 +122,7 @@ def _open(path: Any) -> Manifest:
     try:
         body = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise Damage(f"the manifest is no JSON: {error}") from error
+        raise Damage(f"the manifest is not JSON: {error}") from error
     if not isinstance(body, dict) or body.pop("checksum", None) != _checksum(body):
         raise Damage("the manifest does not have its check sum")
     schema: Any = body.get("schema")

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if _diverged(reports[-1]):
         hint = "try a smaller --learning-rate"
         print(
-            f"the loss is no number at step {reports[-1].step}: {hint}", file=sys.stderr
+            f"the loss is not finite at step {reports[-1].step}: {hint}",
+            file=sys.stderr,
         )
         return 1
     score = f"test accuracy {100 * reports[-1].test_accuracy:.1f} %"

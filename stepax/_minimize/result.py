@@ -48,7 +48,7 @@ _MESSAGES = {
     ),
     MinimizeStatus.NOT_FINITE: (
         "Not converged: the value or the gradient is not finite, at the start if "
-        "`steps` is 0, else after the next step from `params`; start elsewhere, or "
+        "`steps` is 0, or after the next step from `params`; start elsewhere, or "
         "take smaller steps."
     ),
     MinimizeStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
