@@ -127,10 +127,10 @@ def scale_by_muon(
     eps: added to the norm by which m is divided first; at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     nesterov, adaptive: whether to use Nesterov momentum; to multiply by m's dual norm.
-    preconditioning: that norm, "frobenius", "spectral" (slow), "aol" or "schatten".
+    preconditioning: divisor of m: "frobenius", "spectral" (slow), "aol" or "schatten".
     weight_dimension_numbers: `MuonDimensionNumbers` for all arrays, a tree of them with
-        `None` for arrays that are not matrices, a function from the gradients to such a
-        tree, or path patterns as in `partition`.  By default, 2D arrays are matrices.
+        `None` for other arrays, a function from the gradients to such a tree, or path
+        patterns as in `partition`.  By default, 2D arrays are matrices.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
     sharding: how the iteration is distributed: "stack" stacks matrices of equal shape
         and shards the stack over devices, "none" keeps the sharding of each matrix, and
