@@ -28,9 +28,9 @@ def value_and_grad_from_state(
     """Like `jax.value_and_grad`, but reuse the results stored by a line search.
 
     Returns a function of the arguments of `value_fn` and the keyword `state`.  It only
-    evaluates `value_fn` if the value in the state is not finite, as at the start.  The
-    stored results are those at the parameters that the last search led to, and wrong
-    for any others.
+    differentiates `value_fn` if the value in the state is not finite, as at the start.
+    The stored results are those at the parameters that the last search led to, and
+    wrong for any others.
 
     value_fn: the function to minimize; its value is a scalar.
     argnums: which arguments are the parameters of the state; several of them form a
