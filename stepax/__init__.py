@@ -41,8 +41,16 @@ from ._engine.base.protocol import (
     with_extra_args_support as with_extra_args_support,
 )
 from ._engine.base.stateful import WrappedSchedule as WrappedSchedule
+from ._engine.factories.registry import rule as rule
 from ._engine.functions import deprecations as _deprecated
 from ._engine.inspect.keywords import strict as strict
+from ._engine.step.batched import Batched as Batched
+from ._engine.step.rule import (
+    COUNT as COUNT,
+    Rule as Rule,
+    Slot as Slot,
+    from_step as from_step,
+)
 from ._engine.trees.apply import (
     apply_updates as apply_updates,
     incremental_update as incremental_update,
@@ -391,6 +399,7 @@ _LATER = (
     "perturbations",
     "projections",
     "second_order",
+    "testing",
 )
 _NAMES_LATER = {
     "MinimizeHistory": "_minimize.result",

@@ -20,6 +20,7 @@ _MODULES = (
     "stepax.perturbations",
     "stepax.assignment",
     "stepax.second_order",
+    "stepax.testing",
     "stepax.experimental.aggregating",
 )
 

@@ -21,7 +21,7 @@ import stepax
 import stepax.contrib
 from stepax._engine.base.protocol import transformation
 from stepax._engine.factories.registry import ROWS, Row
-from stepax._engine.step.plan import parts
+from stepax._engine.step.plan import flatten
 from stepax._engine.step.rule import Rule
 
 
@@ -108,7 +108,7 @@ def on_fast_parameters(tx: Any) -> Any:
         both, state = tx.update(updates, state, pair(params), **extra_args)
         return both.fast, state
 
-    alone = transformation(lambda params: tx.init(pair(params)), update, inner=(tx,))
+    alone = transformation(lambda params: tx.init(pair(params)), update, inner={"": tx})
     alone.recipe = tx.recipe
     return alone
 
@@ -143,8 +143,7 @@ def traits(name: str) -> Any:
     For one that is not made of rules alone, which runs code of its own, its name.
     """
     row = ROWS[name]
-    node = None if row.kind in OTHERS else make(row).node
-    rules = [] if node is None else list(parts(node))
+    rules = [] if row.kind in OTHERS else list(flatten(make(row)))
     if not all(isinstance(x, Rule) for x in rules) or not rules:
         return name
     uses = lambda rule: frozenset(x for x in USES if getattr(rule, x))

@@ -12,7 +12,7 @@ from keywords import keywords
 
 import stepax
 from stepax._engine.functions import annotations
-from stepax._engine.step.plan import part_of, parts
+from stepax._engine.step.plan import flatten
 from stepax._engine.step.rule import Rule
 
 
@@ -22,7 +22,7 @@ WIDE = jax.tree.map(lambda p: p.astype(jnp.float32), NARROW)
 
 def means(tx):
     """The slots that hold squares or have a long memory; `None` if not all is rules."""
-    found = list(parts(part_of(tx)))
+    found = list(flatten(tx))
     if not all(isinstance(x, Rule) for x in found):
         return None
     return {k for x in found for k, s in x.slots.items() if s.is_wide or s.is_slow}

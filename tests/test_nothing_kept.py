@@ -241,7 +241,20 @@ def accumulated(**more):
 
 X = jnp.ones(3)
 FROM_STATE = stepax.chain(stepax.lbfgs())
+
+
 # Each public function with a function for an argument: how it is called.
+def doubled():
+    return stepax.GradientTransformation(
+        lambda params: (),
+        lambda updates, state, params=None: (jax.tree.map(twice, updates), state),
+    )
+
+
+def twice(x):
+    return 2 * x
+
+
 OTHERS: dict[str, Callable] = {
     "MultiSteps(opt)": lambda hold: stepax.MultiSteps(
         held_pair(hold)(stepax.adam(0.1)), 2
@@ -351,6 +364,11 @@ OTHERS: dict[str, Callable] = {
         hold(square), X, X, X
     ),
     "hvp(loss)": lambda hold: stepax.second_order.hvp(hold(square), X, X, X, X),
+    "from_step(f)": lambda hold: stepax.from_step(hold(lambda t: t))((X[0],), None, {}),
+    "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
+    "check(keywords)": lambda hold: stepax.testing.check(
+        stepax.scale, 2.0, keywords=hold(lambda params: {})
+    ),
 }
 
 

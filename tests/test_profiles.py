@@ -7,7 +7,7 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.step.plan import part_of, parts
+from stepax._engine.step.plan import flatten
 from stepax._engine.step.rule import Rule
 
 
@@ -28,7 +28,7 @@ def parts_of(row, tx) -> set[str]:
 
 
 def rules(tx) -> list:
-    return [x for x in parts(part_of(tx)) if isinstance(x, Rule)]
+    return [x for x in flatten(tx) if isinstance(x, Rule)]
 
 
 # Those that compute nothing here, and one that hands pairs on, which the tests do.

@@ -13,7 +13,7 @@ from runs import no_leaks
 from test_budget import compilations
 
 import stepax
-from stepax._engine.step import kernel, programs
+from stepax._engine.step import programs
 
 
 P = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}
@@ -82,7 +82,7 @@ def test_the_bits_are_those_of_literals():
     for name, f in formulas.items():
         for a, b in ((0.3, 0.7), (0.31, 0.77), (1.0, -1.0)):
             g = ft.partial(f, a=a, b=b)
-            found, wanted = programs.Shared(g)(x, s), jax.jit(g)(x, s)
+            found, wanted = programs.Shared(g, "", [None])(x, s), jax.jit(g)(x, s)
             assert found.tobytes() == wanted.tobytes(), name
 
 
@@ -106,8 +106,7 @@ def test_equal_functions_compile_once(make):
 
 
 def test_few_programs_are_kept():
-    for cache in (programs._compiled, kernel._shared_kernels):
-        assert 16 <= (cache.cache_info().maxsize or 0) <= 512
+    assert 16 <= (programs._compiled.cache_info().maxsize or 0) <= 512
 
 
 def whole(params):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._engine.inspect.components import Component, open_components
-from .._engine.step.plan import part_of
+from .._engine.step.plan import node_of
 from .._engine.trees import selection
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
@@ -190,21 +190,21 @@ def _number(field: str, found: list[Parameter], step: int | None) -> Any:
     return dtype(numbers.pop())
 
 
-def _follows_rate(organ: Component) -> bool:
+def _follows_rate(component: Component) -> bool:
     """Whether a trace comes after the learning rate in its chain, as in `rmsprop`.
 
     It then accumulates steps, while PyTorch's buffer is multiplied by the rate later.
     """
-    if isinstance(part_of(organ.tx), Chain | NamedChain):
-        kinds = [[_kind(x) for x in part.walk()] for part in organ.parts]
+    if isinstance(node_of(component.tx), Chain | NamedChain):
+        kinds = [[_kind(x) for x in part.walk()] for part in component.parts]
         rates = [
             i for i, names in enumerate(kinds) if "scale_by_learning_rate" in names
         ]
         traces = [i for i, names in enumerate(kinds) if "trace" in names]
         if rates and traces and min(rates) < max(traces):
             return True
-    return any(map(_follows_rate, organ.parts))
+    return any(map(_follows_rate, component.parts))
 
 
-def _kind(organ: Component) -> str:
-    return organ.recipe.build.__name__ if organ.recipe else ""
+def _kind(component: Component) -> str:
+    return component.recipe.build.__name__ if component.recipe else ""

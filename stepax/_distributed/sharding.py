@@ -17,8 +17,9 @@ from .._engine.base.protocol import (
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.gradients import Gradients, Labels, LeafMask, align, fold
+from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
+from .._engine.trees.labels import Labels, LeafMask
 
 
 @explain_misuse
@@ -69,13 +70,13 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     the parameters.
     """
     arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
-    flow, some = Gradients(arrays, None), LeafMask(Labels([]))
+    gradients, some = Gradients(arrays, None), LeafMask(Labels([]))
 
     def beside(node):
         if type(node) is not type(arrays):
             return None
         try:
-            return align(flow, node, "the state")
+            return gradients.leaves_of(node, "the state")
         except (ValueError, TypeError):
             return None
 
@@ -83,9 +84,9 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
         parts = beside(node)
         if parts is None:
             return f(node)
-        pairs = zip(parts, flow.leaves, strict=True)
+        pairs = zip(parts, gradients.leaves, strict=True)
         new = [jax.tree.map(lambda x, p=p: f(x, p), part) for part, p in pairs]
-        return fold(flow, new, node, some)
+        return gradients.tree_of(new, node, some)
 
     if is_array(arrays):  # a single parameter: any subtree belongs to it
         return jax.tree.map(lambda x: f(x, arrays), state)

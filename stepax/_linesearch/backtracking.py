@@ -153,7 +153,7 @@ def scale_by_backtracking_linesearch(
         new = ScaleByBacktrackingLinesearchState(step, value, grad, info)
         return line.updates(step), keep_dtypes(new, state)
 
-    return transformation(init, update, inner=None)
+    return transformation(init, update, reads_any=True)
 
 
 def _begin(line: Line, last: jax.Array, growth: Any, most: Any) -> _Search:

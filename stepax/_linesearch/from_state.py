@@ -81,13 +81,15 @@ def _parameters(argnums, args):
 def _reused(function, params, state, has_aux):
     """Value, aux and gradient; from the state if finite."""
     value, grad = _stored(state, "value"), _stored(state, "grad")
-    flow = Gradients(grad, params)
-    live = [i for i, g in enumerate(flow.leaves) if g is not None and is_inexact(g)]
-    known = jnp.asarray(value), [flow.leaves[i] for i in live]
-    whole = lambda leaves: put(flow, live, leaves, flow.params)
+    gradients = Gradients(grad, params)
+    live = [
+        i for i, g in enumerate(gradients.leaves) if g is not None and is_inexact(g)
+    ]
+    known = jnp.asarray(value), [gradients.leaves[i] for i in live]
+    whole = lambda leaves: put(gradients, live, leaves, gradients.params)
 
     def compute():
-        leaves = [jnp.asarray(flow.params[i]) for i in live]
+        leaves = [jnp.asarray(gradients.params[i]) for i in live]
         gradient = jax.value_and_grad(lambda x: function(whole(x)), has_aux=True)
         (value, aux), grads = gradient(leaves)
         return *keep_dtypes((value, grads), known), aux
@@ -96,7 +98,7 @@ def _reused(function, params, state, has_aux):
         return *known, function(params)[1] if has_aux else None
 
     value, grads, aux = branch(jnp.isfinite(value), reuse, compute)
-    return value, aux, put(flow, live, grads, [None] * len(flow.leaves))
+    return value, aux, put(gradients, live, grads, [None] * len(gradients.leaves))
 
 
 def _stored(state: Any, name: str) -> Any:

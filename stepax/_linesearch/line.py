@@ -31,7 +31,7 @@ from .._engine.arrays.numerics import (
 )
 from .._engine.arrays.placement import with_sharding_of
 from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
-from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable
 from ..tree import conj
@@ -79,16 +79,20 @@ class Line:
         self, name: str, updates: Any, state: Any, params: Any, extra: dict[str, Any]
     ):
         value, grad, self._value_fn, self._keywords = _keywords(name, extra)
-        self._flow = flow = Gradients(updates, params)
-        self._live = [i for i, u in enumerate(flow.leaves) if not has_no_gradient(u)]
+        self._gradients = gradients = Gradients(updates, params)
+        self._live = [
+            i for i, u in enumerate(gradients.leaves) if not has_no_gradient(u)
+        ]
         # The step size is a constant in derivatives: a while loop has no reverse mode.
         frozen = jax.lax.stop_gradient
         pick = lambda leaves: [leaves[i] for i in self._live]
-        self._stored = align(flow, state.grad, "grad") if state.grad is not None else []
-        grads = align(flow, grad, "grad")
+        self._stored = (
+            gradients.leaves_of(state.grad, "grad") if state.grad is not None else []
+        )
+        grads = gradients.leaves_of(grad, "grad")
         for i in self._live:
-            flow.check_shape(i, jnp.shape(grads[i]), "the keyword `grad`")
-        columns = [pick(flow.params), pick(flow.leaves), pick(grads)]
+            gradients.check_shape(i, jnp.shape(grads[i]), "the keyword `grad`")
+        columns = [pick(gradients.params), pick(gradients.leaves), pick(grads)]
         columns = frozen([list(map(jnp.asarray, column)) for column in columns])
         kept = pick(self._stored) if self._stored else columns[2]
         self._gathering = gather_short(*columns, kept)
@@ -115,7 +119,7 @@ class Line:
     def updates(self, step: jax.Array) -> Any:
         """The updates multiplied by the step."""
         scaled = [_times(u, step) for u in self._updates]
-        return self._tree(scaled, self._flow.leaves)
+        return self._tree(scaled, self._gradients.leaves)
 
     def gradient(self, point: Point) -> Any:
         """The gradients at a point, as a tree for the state."""
@@ -125,14 +129,14 @@ class Line:
         """The tree of concatenated arrays, sharded like these leaves."""
         pairs = zip(self._live, self._gathering.split(vectors), strict=True)
         placed = [with_sharding_of(leaves[i], x) for i, x in pairs]
-        return put(self._flow, self._live, placed, leaves)
+        return put(self._gradients, self._live, placed, leaves)
 
     def _moved(self, step):
         pairs = zip(self._params, self._updates, strict=True)
         return self._gathering.split([_add(p, _times(u, step)) for p, u in pairs])
 
     def _value(self, moved):
-        params = put(self._flow, self._live, moved, self._flow.params)
+        params = put(self._gradients, self._live, moved, self._gradients.params)
         found = self._value_fn(params, **self._keywords)
         is_pair = isinstance(found, tuple) and len(found) == 2  # with an `aux`
         return self._number(found[0] if is_pair else found)
@@ -155,12 +159,12 @@ class Line:
         return keep_dtypes(grads, self._kept) if self._stored else ()
 
 
-def put(flow: Gradients, live: list[int], new: list, leaves: list) -> Any:
+def put(gradients: Gradients, live: list[int], new: list, leaves: list) -> Any:
     """The tree of some leaves, with those at `live` replaced."""
     leaves = list(leaves)
     for i, x in zip(live, new, strict=True):
         leaves[i] = x
-    return flow.treedef.unflatten(leaves)
+    return gradients.treedef.unflatten(leaves)
 
 
 @jax.jit

@@ -206,7 +206,7 @@ def scale_by_zoom_linesearch(
         new = ScaleByZoomLinesearchState(step, value, grad, info)
         return line.updates(step), keep_dtypes(new, state)
 
-    return transformation(init, update, inner=None)
+    return transformation(init, update, reads_any=True)
 
 
 def _bare(point: Point) -> Point:

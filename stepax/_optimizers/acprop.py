@@ -16,13 +16,11 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import bias_correction, ema, one_minus, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -38,7 +36,7 @@ def scale_by_acprop(
     eps_root: ArrayLike = 1e-16,
     *,
     center_late: bool = False,
-) -> GradientTransformation:
+) -> Rule:
     """Divide by the RMS surprise as of the previous step.
 
         u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) while mu = 0
@@ -64,9 +62,7 @@ def scale_by_acprop(
     slots = {"mu": Slot(), "nu": REAL}
     # The first step does not divide by it.
     prepare = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
-    return build(
-        Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
-    )
+    return Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
 
 
 @public("optimizer", paper="arXiv:2110.05454")

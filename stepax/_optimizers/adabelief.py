@@ -13,13 +13,11 @@ from .._engine.arrays.moments import corrected, corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -46,7 +44,7 @@ def scale_by_belief(
     eps_root: ArrayLike = 1e-16,
     *,
     nesterov: bool = False,
-) -> GradientTransformation:
+) -> Rule:
     """Divide the EMA of g by the root of the EMA of the squared surprise |g - mu|².
 
         mu = b1 mu + (1 - b1) g
@@ -69,9 +67,7 @@ def scale_by_belief(
 
     slots = {"mu": Slot(), "nu": REAL}
     prepare = from_step(corrections(b1, b2, nesterov))
-    return build(
-        Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
-    )
+    return Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
 
 
 @public("optimizer", paper="arXiv:2010.07468")

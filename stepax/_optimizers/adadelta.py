@@ -11,13 +11,11 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import ema, square
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import REAL, Rule
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
@@ -34,9 +32,7 @@ class ScaleByAdaDeltaState(NamedTuple):
 
 
 @public(paper="arXiv:1212.5701")
-def scale_by_adadelta(
-    rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6
-) -> GradientTransformation:
+def scale_by_adadelta(rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6) -> Rule:
     """Rescale the gradient to the RMS of past updates.
 
         e_g = rho e_g + (1 - rho) |g|²
@@ -54,8 +50,8 @@ def scale_by_adadelta(
         u = jnp.sqrt(e_x + eps) / jnp.sqrt(e_g + eps) * g
         return u, e_g, ema(e_x, square(u), rho)
 
-    return build(
-        Rule(leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}, elementwise=True)
+    return Rule(
+        leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}, elementwise=True
     )
 
 

@@ -18,14 +18,12 @@ from .._engine.arrays.numerics import safe_increment, safe_rsqrt
 from .._engine.arrays.placement import shard_like
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.clip import clip_by_block_rms
 from .._transforms.decay import decayed
@@ -66,7 +64,7 @@ def scale_by_factored_rms(
     decay_rate_fn: Callable[[ArrayLike, ArrayLike], ArrayLike] = _decay_rate_pow,
     *,
     axis_name: AxisName = None,
-) -> GradientTransformation:
+) -> Rule:
     """Divide by the root of a factored EMA of |g|²: row means times column means.
 
         b = decay_rate_fn(t, decay_rate),   1 - (t + 1)^-decay_rate by default
@@ -139,7 +137,7 @@ def scale_by_factored_rms(
         "v_col": mean(0),
         "v": Slot(whole, alike=False, is_wide=True, decode=jnp.real),
     }
-    return build(Rule(leaf, FactoredState, slots, COUNT, prepare))
+    return Rule(leaf, FactoredState, slots, COUNT, prepare)
 
 
 def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:

@@ -17,13 +17,11 @@ from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -46,7 +44,7 @@ def scale_by_rss(
     eps: ArrayLike = 1e-7,
     *,
     eps_in_sqrt: bool = True,
-) -> GradientTransformation:
+) -> Rule:
     """Divide by the root of the sum of squared gradients.
 
         s = s + |g|²
@@ -72,7 +70,7 @@ def scale_by_rss(
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
     slots = {"sum_of_squares": Slot(make=start, is_wide=True, decode=jnp.real)}
-    return build(Rule(leaf, ScaleByRssState, slots, elementwise=True))
+    return Rule(leaf, ScaleByRssState, slots, elementwise=True)
 
 
 @public("optimizer", paper=PAPER)

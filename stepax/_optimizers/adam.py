@@ -16,14 +16,12 @@ from .._engine.arrays.moments import corrected, corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -49,7 +47,7 @@ def scale_by_adam(
     mu_dtype: DTypeLike | None = None,
     *,
     nesterov: bool = False,
-) -> GradientTransformation:
+) -> Rule:
     """Divide the EMA of g by the root of the EMA of |g|².
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
@@ -72,7 +70,7 @@ def scale_by_adam(
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
     prepare = from_step(corrections(b1, b2, nesterov))
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True))
+    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 
 @public("optimizer", paper="arXiv:1412.6980")

@@ -11,13 +11,11 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -28,7 +26,7 @@ from .adam import ScaleByAdamState
 @public(paper="arXiv:1412.6980")
 def scale_by_adamax(
     b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-8
-) -> GradientTransformation:
+) -> Rule:
     """Divide the EMA of g by the largest recent |g|.
 
         mu = b1 mu + (1 - b1) g,   nu = max(|g| + eps, b2 nu)
@@ -48,9 +46,7 @@ def scale_by_adamax(
 
     slots = {"mu": Slot(), "nu": REAL}
     correction = from_step(lambda t: bias_correction(b1, t))
-    return build(
-        Rule(leaf, ScaleByAdamState, slots, COUNT, correction, elementwise=True)
-    )
+    return Rule(leaf, ScaleByAdamState, slots, COUNT, correction, elementwise=True)
 
 
 @public("optimizer", paper="arXiv:1412.6980")

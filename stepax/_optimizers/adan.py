@@ -19,13 +19,11 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -55,7 +53,7 @@ def scale_by_adan(
     eps_root: ArrayLike = 0.0,
     *,
     change_factor: ArrayLike | None = None,
-) -> GradientTransformation:
+) -> Rule:
     """Divide the extrapolated EMA of g by the root of an EMA of squares.
 
         d = g - g_last,   0 at the first step
@@ -88,7 +86,7 @@ def scale_by_adan(
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
     count = {"t": lambda params: jnp.zeros([], jnp.int32)}
-    return build(Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True))
+    return Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
 
 
 @public("optimizer", paper="arXiv:2208.06677")

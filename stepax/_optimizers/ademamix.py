@@ -17,13 +17,11 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -56,7 +54,7 @@ def scale_by_ademamix(
     eps: ArrayLike = 1e-8,
     eps_root: ArrayLike = 0.0,
     mu_dtype: DTypeLike | None = None,
-) -> GradientTransformation:
+) -> Rule:
     """Divide a mixture of two EMAs of g by the root of the EMA of |g|².
 
         m1 = b1 m1 + (1 - b1) g,   m2 = b3 m2 + (1 - b3) g
@@ -97,9 +95,7 @@ def scale_by_ademamix(
         "m2": Slot(dtype=mu_dtype, is_slow=True),
         "nu": REAL,
     }
-    return build(
-        Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
-    )
+    return Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
 
 
 @public("optimizer", paper=PAPER)

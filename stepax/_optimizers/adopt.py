@@ -16,13 +16,11 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -43,7 +41,7 @@ def scale_by_adopt(
     nesterov: bool = False,
     use_clipping: bool = True,
     clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
-) -> GradientTransformation:
+) -> Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
         x = clip(g / max(sqrt(nu), eps), clip_value_fn(t - 1))
@@ -79,7 +77,7 @@ def scale_by_adopt(
         return ema(mu, x, b1) if nesterov else mu, mu, nu
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
-    return build(Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True))
+    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 
 def _clip(x, bound):

@@ -17,13 +17,11 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -53,7 +51,7 @@ def scale_by_amsgrad(
     mu_dtype: DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
-) -> GradientTransformation:
+) -> Rule:
     """Divide the EMA of g by the root of the largest EMA of |g|² so far.
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
@@ -81,15 +79,13 @@ def scale_by_amsgrad(
         return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
     slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
-    return build(
-        Rule(
-            leaf,
-            ScaleByAmsgradState,
-            slots,
-            COUNT,
-            from_step(corrections),
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleByAmsgradState,
+        slots,
+        COUNT,
+        from_step(corrections),
+        elementwise=True,
     )
 
 

@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, promote_freely
 from .._engine.base.protocol import is_array, is_none
-from .._engine.step.gradients import Gradients, align
+from .._engine.step.gradients import Gradients
 from .._engine.step.rule import is_trainable
 from .._engine.trees import errors, selection
 from .._engine.trees.packed import Packed
@@ -31,16 +31,16 @@ class Box(NamedTuple):
     upper: list
 
 
-def box_of(lower: Any, upper: Any, flow: Gradients, live: list[int]) -> Box:
+def box_of(lower: Any, upper: Any, gradients: Gradients, live: list[int]) -> Box:
     """The bounds of the leaves that have a gradient."""
-    treedef = jax.tree.structure(flow.whole_params, is_leaf=is_none)
-    dtypes = [jnp.result_type(flow.params[i]) for i in live]
+    treedef = jax.tree.structure(gradients.all_params, is_leaf=is_none)
+    dtypes = [jnp.result_type(gradients.params[i]) for i in live]
 
     def side(name, bound, nothing):
-        labels = selection.resolve(bound, flow.whole_params, name)
-        if isinstance(flow.whole_params, Packed):
-            labels = _joined(labels, flow.whole_params, nothing)
-        column = align(flow, treedef.unflatten(labels), name)
+        labels = selection.resolve(bound, gradients.all_params, name)
+        if isinstance(gradients.all_params, Packed):
+            labels = _joined(labels, gradients.all_params, nothing)
+        column = gradients.leaves_of(treedef.unflatten(labels), name)
         found = [nothing if column[i] is None else column[i] for i in live]
         pairs = zip(found, dtypes, strict=True)
         return [jnp.asarray(b).astype(dtype) for b, dtype in pairs]
@@ -76,14 +76,14 @@ def _continued(primals, tangents):
     return _clip(*primals), tangents[0]
 
 
-def within(f: Callable, flow: Gradients, live: list[int], box: Box) -> Callable:
+def within(f: Callable, gradients: Gradients, live: list[int], box: Box) -> Callable:
     """`f`, evaluated at parameters clipped to the bounds."""
 
     @ft.wraps(f)
     def bounded(params, *args, **kwargs):
-        leaves = align(flow, params, "params")
+        leaves = gradients.leaves_of(params, "params")
         inside = clip([leaves[i] for i in live], box)
-        return f(put(flow, live, inside, leaves), *args, **kwargs)
+        return f(put(gradients, live, inside, leaves), *args, **kwargs)
 
     return bounded
 

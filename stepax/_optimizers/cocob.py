@@ -13,14 +13,12 @@ from jax.typing import ArrayLike
 
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import REAL, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -46,9 +44,7 @@ class COCOBState(NamedTuple):
 
 
 @public(paper=PAPER, ranges={"alpha": AT_LEAST_0})
-def scale_by_cocob(
-    alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8
-) -> GradientTransformation:
+def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
     """Bet a fraction of the winnings on the direction of the summed gradients.
 
         L = max(L, |g|),   G = G + |g|,   theta = theta - g
@@ -82,7 +78,7 @@ def scale_by_cocob(
         "subgradients": REAL,
         "reward": REAL,
     }
-    return build(Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True))
+    return Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
 
 
 @public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0})

@@ -21,14 +21,12 @@ from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
 from .._transforms.decay import decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -96,7 +94,7 @@ def _statistics(g, p, start):
 
 
 @recipe
-def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
+def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> Rule:
     kind, first = init_step
     distances = {
         "distance": first,
@@ -127,13 +125,11 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> GradientTransformation:
         needs_params=True,
         elementwise=True,
     )
-    return build(rule)
+    return rule
 
 
 @recipe
-def _scale_by_dowg(
-    init_estim_sq_dist: ArrayLike, eps: ArrayLike
-) -> GradientTransformation:
+def _scale_by_dowg(init_estim_sq_dist: ArrayLike, eps: ArrayLike) -> Rule:
     def prepare(scalars, stat, extra):
         v, r2 = scalars
         squares, distance = sums(stat, 2)
@@ -154,7 +150,7 @@ def _scale_by_dowg(
         needs_params=True,
         elementwise=True,
     )
-    return build(rule)
+    return rule
 
 
 def _descent(scaling, learning_rate, weight_decay, mask):
@@ -241,7 +237,7 @@ def scale_by_distance_over_gradients(
     eps: ArrayLike = 1e-8,
     param_dtype: DTypeLike = jnp.float32,
     global_scale: ArrayLike = 1.0,
-) -> GradientTransformation:
+) -> Rule:
     """Distance over gradients for each array separately (L-DoG).
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
@@ -272,4 +268,4 @@ def scale_by_distance_over_gradients(
         "init_params": Slot(make=start_of),
     }
     State = ScaleByDistanceOverGradientsState
-    return build(Rule(leaf, State, slots, needs_params=True))
+    return Rule(leaf, State, slots, needs_params=True)

@@ -36,7 +36,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, align
+from .._engine.step.gradients import Gradients
 from .._engine.step.rule import Slot, is_trainable
 from .._engine.trees import errors
 from .._engine.trees.pack import by_leaf
@@ -128,30 +128,30 @@ def scale_by_galore(
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_galore", GaLoreState, state)
-        flow, found = Gradients(updates, params), views(updates)
-        old = align(flow, state.projector, "projector")
+        gradients, found = Gradients(updates, params), views(updates)
+        old = gradients.leaves_of(state.projector, "projector")
         projector = branch(
             state.count % update_proj_gap == 0,
-            lambda: _each(_subspace, found, old, flow.leaves),
+            lambda: _each(_subspace, found, old, gradients.leaves),
             lambda: old,
         )
 
         def project(xs):
-            return flow.treedef.unflatten(_each(_project, found, xs, projector))
+            return gradients.treedef.unflatten(_each(_project, found, xs, projector))
 
         inner, ps = state.base_optimizer_state, None
         if params is not None:
-            ps = project(flow.params)
-        low, inner = base.update(project(flow.leaves), inner, ps, **extra_args)
-        low = align(flow, low, "the updates of `base_optimizer`")
-        us = _each(ft.partial(_expand, scale), found, low, projector, flow.leaves)
+            ps = project(gradients.params)
+        low, inner = base.update(project(gradients.leaves), inner, ps, **extra_args)
+        low = gradients.leaves_of(low, "the updates of `base_optimizer`")
+        us = _each(ft.partial(_expand, scale), found, low, projector, gradients.leaves)
         count, projector = (
             safe_increment(state.count),
-            flow.treedef.unflatten(projector),
+            gradients.treedef.unflatten(projector),
         )
-        return flow.treedef.unflatten(us), GaLoreState(count, inner, projector)
+        return gradients.treedef.unflatten(us), GaLoreState(count, inner, projector)
 
-    return transformation(*by_leaf(init, update), inner=(base,))
+    return transformation(*by_leaf(init, update), inner={"base_optimizer_state": base})
 
 
 class _View(NamedTuple):

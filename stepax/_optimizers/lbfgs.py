@@ -36,7 +36,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
@@ -98,16 +98,18 @@ def scale_by_lbfgs(
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
         require_floats("scale_by_lbfgs", updates, params)
-        flow = Gradients(updates, params)
-        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
+        gradients = Gradients(updates, params)
+        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
         pick = lambda leaves: [leaves[i] for i in live]
-        columns = {name: align(flow, getattr(state, name), name) for name in _COLUMNS}
-        _check(flow, live, columns)
+        columns = {
+            name: gradients.leaves_of(getattr(state, name), name) for name in _COLUMNS
+        }
+        _check(gradients, live, columns)
         old = state._replace(**{name: pick(x) for name, x in columns.items()})
-        g, p = pick(flow.leaves), list(map(jnp.asarray, pick(flow.params)))
+        g, p = pick(gradients.leaves), list(map(jnp.asarray, pick(gradients.params)))
         u, new = _step(g, p, old, scale_init_precond, positive_only)
-        back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
-        return put(flow, live, u, flow.leaves), new._replace(**back)
+        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
+        return put(gradients, live, u, gradients.leaves), new._replace(**back)
 
     return transformation(init, update)
 
@@ -153,16 +155,17 @@ def lbfgs(
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def _check(flow: Gradients, live: list[int], columns: dict[str, list]) -> None:
+def _check(gradients: Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
             if not hasattr(column[i], "shape"):
                 raise ValueError(
                     f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
-                    f"{flow.path(i)}: there was no parameter when `init` was called"
+                    f"{gradients.path(i)}: there was no parameter when `init` was "
+                    "called"
                 )
             shape = column[i].shape[1 if name.endswith("memory") else 0 :]
-            flow.check_shape(i, shape, f"`{name}` in its state")
+            gradients.check_shape(i, shape, f"`{name}` in its state")
 
 
 @ft.partial(jax.jit, static_argnums=(3, 4))

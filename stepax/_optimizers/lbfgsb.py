@@ -35,7 +35,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import check_gradients, keep_dtypes, require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
@@ -136,35 +136,38 @@ def lbfgsb(
     def update(updates, state, params=None, **extra_args):
         errors.require_state("lbfgsb", LBFGSBState, state)
         require_floats("lbfgsb", updates, params)
-        flow = Gradients(updates, params)
-        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
+        gradients = Gradients(updates, params)
+        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
         pick = lambda leaves: [leaves[i] for i in live]
-        p, g = list(map(jnp.asarray, pick(flow.params))), pick(flow.leaves)
+        p, g = list(map(jnp.asarray, pick(gradients.params))), pick(gradients.leaves)
         check_gradients(updates, params=state.params)
-        box = bounds.box_of(lower, upper, flow, live)
+        box = bounds.box_of(lower, upper, gradients, live)
         start = bounds.clip(p, box)
         if project:
-            g, extra_args = _at_start(flow, live, p, start, g, extra_args)
+            g, extra_args = _at_start(gradients, live, p, start, g, extra_args)
         if callable(f := extra_args.get("value_fn")):
-            extra_args["value_fn"] = bounds.within(f, flow, live, box)
-        columns = {k: align(flow, getattr(state, k), k) for k in _COLUMNS}
+            extra_args["value_fn"] = bounds.within(f, gradients, live, box)
+        columns = {k: gradients.leaves_of(getattr(state, k), k) for k in _COLUMNS}
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
-        d, here = put(flow, live, d, flow.leaves), put(flow, live, start, flow.params)
+        d, here = (
+            put(gradients, live, d, gradients.leaves),
+            put(gradients, live, start, gradients.params),
+        )
         u, found = line.update(d, state.linesearch, here, **extra_args)
-        u = bounds.land(p, start, pick(align(flow, u, "updates")), box)
-        back = {k: put(flow, live, getattr(new, k), x) for k, x in columns.items()}
+        u = bounds.land(p, start, pick(gradients.leaves_of(u, "updates")), box)
+        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
         new = new._replace(**back, linesearch=found)
-        return put(flow, live, u, flow.leaves), new
+        return put(gradients, live, u, gradients.leaves), new
 
-    return transformation(init, update, inner=(search,))
+    return transformation(init, update, inner={"linesearch": search})
 
 
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def _at_start(flow, live, p, start, g, extra):
+def _at_start(gradients, live, p, start, g, extra):
     """Gradients and keywords at `start`, recomputed if it differs from `p`."""
     rest = dict(extra)
     value, grad, f = (rest.pop(key, None) for key in ("value", "grad", "value_fn"))
@@ -172,7 +175,7 @@ def _at_start(flow, live, p, start, g, extra):
         return g, extra  # the search raises if it needs a missing keyword
 
     def value_of(leaves):
-        return f(put(flow, live, leaves, flow.params), **rest)
+        return f(put(gradients, live, leaves, gradients.params), **rest)
 
     known = jnp.asarray(value), g
     known = keep_dtypes(known, known)
@@ -180,10 +183,10 @@ def _at_start(flow, live, p, start, g, extra):
     pairs = zip(p, start, strict=True)
     is_moved = jnp.any(jnp.array([jnp.any(x != y) for x, y in pairs], bool))
     value, moved = branch(is_moved, compute, lambda: known)
-    grad = align(flow, grad, "grad")
+    grad = gradients.leaves_of(grad, "grad")
     for i, x in zip(live, moved, strict=True):
         grad[i] = jnp.where(is_moved, x, grad[i]).astype(jnp.result_type(grad[i]))
-    return moved, extra | {"value": value, "grad": flow.treedef.unflatten(grad)}
+    return moved, extra | {"value": value, "grad": gradients.treedef.unflatten(grad)}
 
 
 # Full precision: by default accelerators round the factors of a product, and s·y could

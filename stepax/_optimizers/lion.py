@@ -13,13 +13,11 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import ema
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -42,7 +40,7 @@ def scale_by_lion(
     *,
     mode: Literal["hard", "smooth", "refined"] = "hard",
     smooth_beta: float = 1.0,
-) -> GradientTransformation:
+) -> Rule:
     """Take the sign of an interpolation between the gradient and its EMA.
 
         x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
@@ -67,14 +65,12 @@ def scale_by_lion(
             raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
-    return build(
-        Rule(
-            leaf,
-            ScaleByLionState,
-            {"mu": Slot(dtype=mu_dtype)},
-            COUNT,
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleByLionState,
+        {"mu": Slot(dtype=mu_dtype)},
+        COUNT,
+        elementwise=True,
     )
 
 

@@ -19,13 +19,11 @@ from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights
 from .._wrappers.chain import chain
@@ -53,7 +51,7 @@ def scale_by_madgrad(
     learning_rate: ScalarOrSchedule,
     momentum: ArrayLike = 0.9,
     eps: ArrayLike = 1e-6,
-) -> GradientTransformation:
+) -> Rule:
     """Step towards the dual average z of all gradients from the initial parameters.
 
         lambda = (learning_rate + eps) sqrt(t)
@@ -82,16 +80,14 @@ def scale_by_madgrad(
         return (1 - momentum) * (z - p), nu, s, x0
 
     slots = {"grad_sum_sq": REAL, "s": Slot(), "x0": START}
-    return build(
-        Rule(
-            leaf,
-            MadgradState,
-            slots,
-            COUNT,
-            prepare,
-            needs_params=True,
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        MadgradState,
+        slots,
+        COUNT,
+        prepare,
+        needs_params=True,
+        elementwise=True,
     )
 
 

@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.trees import errors, selection
 from .._engine.trees.pack import by_leaf
 
@@ -131,12 +131,18 @@ def on_matrices(
     inner = with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
-        flow, axes = Gradients(updates, None), find(updates)
-        shapes = [getattr(x, "shape", None) for x in flow.leaves]
+        gradients, axes = Gradients(updates, None), find(updates)
+        shapes = [getattr(x, "shape", None) for x in gradients.leaves]
 
         def moved(tree, name, move):
-            xs = zip(align(flow, tree, name), flow.leaves, axes, shapes, strict=True)
-            return flow.treedef.unflatten(
+            xs = zip(
+                gradients.leaves_of(tree, name),
+                gradients.leaves,
+                axes,
+                shapes,
+                strict=True,
+            )
+            return gradients.treedef.unflatten(
                 x if has_no_gradient(g) else move(x, *where) for x, g, *where in xs
             )
 
@@ -149,4 +155,4 @@ def on_matrices(
         stacks, new = inner.update(stacks, move_state(state, to), None, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
-    return transformation(*by_leaf(inner.init, update), inner=(inner,))
+    return transformation(*by_leaf(inner.init, update), inner={"": inner})

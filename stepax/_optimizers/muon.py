@@ -163,12 +163,12 @@ def scale_by_muon(
         mu = ema(mu, g, beta)
         return corrected(mu, g, beta, c1, c1_next), mu
 
-    def orthogonal(m, c):
-        o = orthogonalize(m, c[-1], norm, eps, ns_dtype).astype(m.dtype)
-        return _dual_norm(m, o) * o if adaptive else o
+    def orthogonal(m, ctx):
+        o = orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
+        return (_dual_norm(m, o) * o if adaptive else o,)
 
     wants = ft.partial(_is_matrix, is_stack)
-    batched = Batched(orthogonal, wants, sharding, ArraySplit(axis_name))
+    batched = Batched(orthogonal, wants, sharding=sharding, split=ArraySplit(axis_name))
 
     scalars = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
@@ -210,7 +210,7 @@ def _finder(spec: Any, what: str) -> Callable:
 @recipe
 def _scale_by_shape(
     consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
-) -> GradientTransformation:
+) -> Rule:
     """Scale updates by a factor of the matrix shape, Jordan's or Liu's."""
     parts = ArraySplit(axis_name)
 
@@ -222,7 +222,7 @@ def _scale_by_shape(
             return (max(rows, columns) ** 0.5 * consistent_rms * g,)
         return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
 
-    return build(Rule(leaf))
+    return Rule(leaf)
 
 
 @public("optimizer", paper=PAPER)

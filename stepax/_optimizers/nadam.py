@@ -16,10 +16,8 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformation
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 
 
@@ -46,7 +44,7 @@ def scale_by_nadam(
     eps: ArrayLike = 1e-8,
     eps_root: ArrayLike = 0.0,
     momentum_decay: ArrayLike = 4e-3,
-) -> GradientTransformation:
+) -> Rule:
     """Adam with Nesterov momentum that increases to `b1`.
 
         b(t) = b1 (1 - 0.96^(t momentum_decay) / 2),   B(t) = b(1) ... b(t)
@@ -80,7 +78,5 @@ def scale_by_nadam(
         return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    scalars = COUNT | {"momentum_product": real_scalar(1.0)}
-    return build(
-        Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)
-    )
+    scalars = {**COUNT, "momentum_product": real_scalar(1.0)}
+    return Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)

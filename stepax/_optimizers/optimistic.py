@@ -14,14 +14,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import ANY
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale, scale_by_learning_rate
@@ -41,9 +39,7 @@ class ScaleByOptimisticGradientState(NamedTuple):
 
 
 @public(paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
-def scale_by_optimistic_gradient(
-    alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0
-) -> GradientTransformation:
+def scale_by_optimistic_gradient(alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0) -> Rule:
     """Add a multiple of the change of the gradient.
 
         u = (alpha + beta) g - beta g_last,   g_last = g at the first step
@@ -62,15 +58,13 @@ def scale_by_optimistic_gradient(
 
     slots = {"previous_gradient": Slot()}
     first = {"is_initial_step": lambda params: jnp.ones([], bool)}
-    return build(
-        Rule(
-            leaf,
-            ScaleByOptimisticGradientState,
-            slots,
-            first,
-            prepare,
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleByOptimisticGradientState,
+        slots,
+        first,
+        prepare,
+        elementwise=True,
     )
 
 

@@ -17,7 +17,6 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 from .._transforms.decay import decayed
 from .._wrappers.chain import chain
@@ -30,7 +29,7 @@ def scale_by_polyak(
     max_learning_rate: ArrayLike = 1.0,
     eps: ArrayLike = 0.0,
     variant: Literal["sps", "sps+"] = "sps",
-) -> GradientTransformationExtraArgs:
+) -> Rule:
     """Multiply by Polyak's step size.
 
         u = min(gap / (‖g‖² + eps), max_learning_rate) g
@@ -58,14 +57,12 @@ def scale_by_polyak(
 
     leaf_stat = lambda g, p, scalars: jnp.sum(square(g))
     leaf = lambda g, p, step_size: (step_size * g,)
-    return build(
-        Rule(
-            leaf,
-            prepare=prepare,
-            leaf_stat=leaf_stat,
-            reads=("value",),
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        prepare=prepare,
+        leaf_stat=leaf_stat,
+        reads=("value",),
+        elementwise=True,
     )
 
 

@@ -94,29 +94,29 @@ def differentially_private_aggregate(
             DifferentiallyPrivateAggregateState,
             state,
         )
-        flow = Gradients(updates, None)
-        live = [i for i, g in enumerate(flow.leaves) if not has_no_gradient(g)]
-        _check_examples(flow, live)
-        gs = [flow.leaves[i] for i in live]
+        gradients = Gradients(updates, None)
+        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
+        _check_examples(gradients, live)
+        gs = [gradients.leaves[i] for i in live]
         means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
-        flow.leaves = [_without_examples(g) for g in flow.leaves]
+        gradients.leaves = [_without_examples(g) for g in gradients.leaves]
         for i, u in zip(live, means, strict=True):
-            flow.leaves[i] = u
+            gradients.leaves[i] = u
         new = DifferentiallyPrivateAggregateState(rng_key)
-        return flow.treedef.unflatten(flow.leaves), new
+        return gradients.treedef.unflatten(gradients.leaves), new
 
     return transformation(init, update)
 
 
-def _check_examples(flow, live):
-    sizes = {i: jnp.shape(flow.leaves[i])[:1] for i in live}
+def _check_examples(gradients, live):
+    sizes = {i: jnp.shape(gradients.leaves[i])[:1] for i in live}
     first = next(iter(sizes.values()), None)
     for i, size in sizes.items():
         if size in ((), (0,)) or size != first:
             raise ValueError(
-                f"the gradient at {flow.path(i)} has shape "
-                f"{jnp.shape(flow.leaves[i])}, but its first axis must be that of the "
-                f"examples, of which {flow.path(live[0])} has "
+                f"the gradient at {gradients.path(i)} has shape "
+                f"{jnp.shape(gradients.leaves[i])}, but its first axis must be that of "
+                f"the examples, of which {gradients.path(live[0])} has "
                 f"{first[0] if first else 'none'}; take gradients with `jax.vmap`"
             )
 

@@ -123,17 +123,9 @@ def prodigy(
         s = b3 * s + weight * g
         return -a * m / (safe_sqrt(v) + d_eps) - decay * p, m, v, s, p0
 
-    slots = {
-        "exp_avg": MEAN,
-        "exp_avg_sq": REAL,
-        "grad_sum": MEAN,
-        "params0": START,
-    }
-    scalars = {
-        "estim_lr": real_scalar(estim_lr0),
-        "numerator_weighted": real_scalar(),
-        **COUNT,
-    }
+    slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN, "params0": START}
+    scalars = {"estim_lr": real_scalar(estim_lr0), "numerator_weighted": real_scalar()}
+    scalars |= COUNT
     rule = Rule(
         leaf,
         ProdigyState,

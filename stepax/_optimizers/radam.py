@@ -20,13 +20,11 @@ from .._engine.arrays.moments import (
 )
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -43,7 +41,7 @@ def scale_by_radam(
     threshold: ArrayLike = 5.0,
     *,
     nesterov: bool = False,
-) -> GradientTransformation:
+) -> Rule:
     """Adam, rectified for the variance of its denominator in early steps.
 
         rho_inf = 2 / (1 - b2) - 1,   rho = rho_inf - 2 t b2^t / (1 - b2^t)
@@ -80,15 +78,13 @@ def scale_by_radam(
         return jnp.where(is_steady, rectified, m), mu, nu
 
     slots = {"mu": Slot(), "nu": REAL}
-    return build(
-        Rule(
-            leaf,
-            ScaleByAdamState,
-            slots,
-            COUNT,
-            from_step(rectification),
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleByAdamState,
+        slots,
+        COUNT,
+        from_step(rectification),
+        elementwise=True,
     )
 
 

@@ -16,13 +16,11 @@ from jax.typing import ArrayLike
 
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale, scale_by_learning_rate, value_at
@@ -52,7 +50,7 @@ def scale_by_rprop(
     max_step_size: ArrayLike = 50.0,
     *,
     immediate: bool = False,
-) -> GradientTransformation:
+) -> Rule:
     """Lengthen steps while the gradient keeps its sign; shorten them when it changes.
 
         s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
@@ -75,7 +73,7 @@ def scale_by_rprop(
 
     start = Slot(make=lambda p: jnp.full_like(p, learning_rate))
     slots = {"step_sizes": start, "prev_updates": Slot()}
-    return build(Rule(leaf, ScaleByRpropState, slots, elementwise=True))
+    return Rule(leaf, ScaleByRpropState, slots, elementwise=True)
 
 
 @public("optimizer", paper=PAPER, holomorphic=False)

@@ -15,14 +15,12 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.mean import ema
@@ -42,7 +40,7 @@ class TraceState(NamedTuple):
 @public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": MOMENTUM})
 def trace(
     decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
-) -> GradientTransformation:
+) -> Rule:
     """Accumulate a decaying sum of gradients (momentum).
 
         trace = g + decay trace
@@ -57,10 +55,8 @@ def trace(
         trace = g + decay * trace
         return (g + decay * trace if nesterov else trace), trace
 
-    return build(
-        Rule(
-            leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}, elementwise=True
-        )
+    return Rule(
+        leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}, elementwise=True
     )
 
 

@@ -20,13 +20,11 @@ from .._engine.arrays.moments import (
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
@@ -55,7 +53,7 @@ def scale_by_simplified_ademamix(
     alpha: ScalarOrSchedule = 0.0,
     eps: ArrayLike = 1e-8,
     eps_root: ArrayLike = 0.0,
-) -> GradientTransformation:
+) -> Rule:
     """Divide a decaying sum of gradients by the root of the EMA of |g|².
 
         m = b1 m + g,   n = b2 n + (1 - b2) |g|²
@@ -87,15 +85,13 @@ def scale_by_simplified_ademamix(
         return mixture / (safe_sqrt(n / c2 + eps_root) + eps), m, n
 
     slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
-    return build(
-        Rule(
-            leaf,
-            ScaleBySimplifiedAdEMAMixState,
-            slots,
-            count,
-            prepare,
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleBySimplifiedAdEMAMixState,
+        slots,
+        count,
+        prepare,
+        elementwise=True,
     )
 
 

@@ -18,14 +18,12 @@ from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import nan_max
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import UP_TO_1
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -46,7 +44,7 @@ class ScaleBySM3State(NamedTuple):
 @public(paper="arXiv:1901.11150", ranges={"b2": UP_TO_1})
 def scale_by_sm3(
     b1: ArrayLike = 0.9, b2: ArrayLike = 1.0, eps: ArrayLike = 1e-8
-) -> GradientTransformation:
+) -> Rule:
     """Divide by the root of an upper bound on the sum of |g|², and average the result.
 
         s = b2 min(mu_1, ..., mu_n) + (1 - b2) |g|²,   |g|² itself for b2 = 1
@@ -68,7 +66,7 @@ def scale_by_sm3(
         return u, s, u
 
     slots = {"mu": Slot(is_wide=True, encode=_maxima, decode=_minimum), "nu": Slot()}
-    return build(Rule(leaf, ScaleBySM3State, slots))
+    return Rule(leaf, ScaleBySM3State, slots)
 
 
 @public("optimizer", paper="arXiv:1901.11150")

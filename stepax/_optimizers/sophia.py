@@ -38,7 +38,6 @@ from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable
 from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
@@ -202,16 +201,14 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 
     prepare = from_step(lambda t: moments.bias_correction(b1, t))
     slots = {"mu": Slot(dtype=mu_dtype)}
-    return build(
-        Rule(leaf, _Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
-    )
+    return Rule(leaf, _Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
 
 
 @recipe
 def _averaged(b2):
     """The EMA of the estimates, which are passed as the updates."""
     leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
-    return build(Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True))
+    return Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True)
 
 
 def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
@@ -237,7 +234,7 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
         report(count, u)
         return u, SophiaState(count, mu, nu, hessian_fn_state)
 
-    return transformation(init, update, inner=(estimator,))
+    return transformation(init, update, inner={"hessian_fn_state": estimator})
 
 
 def _refuse_complex(path, p):

@@ -14,13 +14,11 @@ from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
-    GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
@@ -43,7 +41,7 @@ def scale_by_yogi(
     initial_accumulator_value: ArrayLike = 1e-6,
     *,
     bias_correction: bool = True,
-) -> GradientTransformation:
+) -> Rule:
     """Divide the EMA of g by the root of an additively updated estimate of |g|².
 
         mu = b1 mu + (1 - b1) g
@@ -78,15 +76,13 @@ def scale_by_yogi(
         "mu": Slot(make=start),
         "nu": Slot(make=start, is_wide=True, decode=jnp.real),
     }
-    return build(
-        Rule(
-            leaf,
-            ScaleByAdamState,
-            slots,
-            COUNT,
-            from_step(corrections),
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        ScaleByAdamState,
+        slots,
+        COUNT,
+        from_step(corrections),
+        elementwise=True,
     )
 
 

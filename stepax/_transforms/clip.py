@@ -22,11 +22,10 @@ from jax.typing import ArrayLike
 from .. import tree
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import abs_sq, norm2, safe_sqrt, upcast
-from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.protocol import EmptyState
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 
 
@@ -36,23 +35,19 @@ AdaptiveGradClipState = EmptyState
 
 
 @public(holomorphic=False)
-def clip(max_delta: ArrayLike) -> GradientTransformation:
+def clip(max_delta: ArrayLike) -> Rule:
     """Clip each element: u = min(max(g, -max_delta), max_delta).
 
     max_delta: the bound, at least 0.
     """
-    return build(
-        Rule(
-            lambda g, p, ctx: (jnp.clip(g, jnp.negative(max_delta), max_delta),),
-            elementwise=True,
-        )
+    return Rule(
+        lambda g, p, ctx: (jnp.clip(g, jnp.negative(max_delta), max_delta),),
+        elementwise=True,
     )
 
 
 @public()
-def clip_by_block_rms(
-    threshold: ArrayLike, *, axis_name: AxisName = None
-) -> GradientTransformation:
+def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Rule:
     """Clip the root mean square of each array.
 
         u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
@@ -70,13 +65,11 @@ def clip_by_block_rms(
         # Compare first, so that 0 / 0 is not computed; a NaN propagates.
         return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
 
-    return build(Rule(leaf))
+    return Rule(leaf)
 
 
 @public(paper="arXiv:1211.5063")
-def clip_by_global_norm(
-    max_norm: ArrayLike, *, axis_name: AxisName = None
-) -> GradientTransformation:
+def clip_by_global_norm(max_norm: ArrayLike, *, axis_name: AxisName = None) -> Rule:
     """Clip the gradient by its global norm.
 
         u = g                    where ‖g‖ < max_norm
@@ -97,13 +90,11 @@ def clip_by_global_norm(
 
     # A product, because XLA does not duplicate divisions into consumers of the result:
     # it would write a clipped copy of the gradient to memory.
-    return build(
-        Rule(
-            lambda g, p, ctx: (ctx * g,),
-            prepare=prepare,
-            global_stat=global_stat,
-            elementwise=True,
-        )
+    return Rule(
+        lambda g, p, ctx: (ctx * g,),
+        prepare=prepare,
+        global_stat=global_stat,
+        elementwise=True,
     )
 
 
@@ -179,7 +170,7 @@ def adaptive_grad_clip(
     axis: int | tuple[int, ...] | None = None,
     *,
     axis_name: AxisName = None,
-) -> GradientTransformation:
+) -> Rule:
     """Clip the norm of each unit relative to the norm of its parameters (AGC).
 
         u = g                                        where ‖g‖ < c
@@ -197,7 +188,7 @@ def adaptive_grad_clip(
         most = clipping * jnp.maximum(_unitwise_norm(p, axis, parts), eps)
         return (unitwise_clip(_unitwise_norm(g, axis, parts), most, g),)
 
-    return build(Rule(leaf, needs_params=True))
+    return Rule(leaf, needs_params=True)
 
 
 @explain_misuse

@@ -2,9 +2,8 @@
 
 import jax.numpy as jnp
 
-from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.protocol import EmptyState
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 
 
@@ -12,7 +11,7 @@ NonNegativeParamsState = EmptyState
 
 
 @public(holomorphic=False)
-def keep_params_nonnegative() -> GradientTransformation:
+def keep_params_nonnegative() -> Rule:
     """Shorten updates that would make a parameter negative, so that it becomes 0.
 
         u = -p where p + g < 0, otherwise g
@@ -20,4 +19,4 @@ def keep_params_nonnegative() -> GradientTransformation:
     Put it last in a chain.  Negative parameters are moved to 0.
     """
     leaf = lambda g, p, ctx: (jnp.where(p + g < 0, -p, g),)
-    return build(Rule(leaf, needs_params=True, elementwise=True))
+    return Rule(leaf, needs_params=True, elementwise=True)

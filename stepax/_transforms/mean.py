@@ -8,10 +8,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema as mix
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformation
 from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
 
 
@@ -26,7 +24,7 @@ class EmaState(NamedTuple):
 @public(ranges={"decay": MOMENTUM})
 def ema(
     decay: ArrayLike, debias: bool = True, accumulator_dtype: DTypeLike | None = None
-) -> GradientTransformation:
+) -> Rule:
     """Replace the updates by their exponential moving average (EMA).
 
         ema = decay ema + (1 - decay) g
@@ -43,7 +41,7 @@ def ema(
 
     prepare = from_step(lambda t: bias_correction(decay, t) if debias else None)
     slots = {"ema": Slot(dtype=accumulator_dtype)}
-    return build(Rule(leaf, EmaState, slots, COUNT, prepare, elementwise=True))
+    return Rule(leaf, EmaState, slots, COUNT, prepare, elementwise=True)
 
 
 @optax_compatible
@@ -56,7 +54,7 @@ class ApplyEvery(NamedTuple):
 
 
 @public()
-def apply_every(k: ArrayLike = 1) -> GradientTransformation:
+def apply_every(k: ArrayLike = 1) -> Rule:
     """Accumulate k updates and return their sum; return zeros at the other steps.
 
     Transformations before and after it in a chain still run at every step;
@@ -77,6 +75,6 @@ def apply_every(k: ArrayLike = 1) -> GradientTransformation:
         grad_acc = jnp.where(is_first, 0, grad_acc) + g
         return jnp.where(is_last, grad_acc, 0), grad_acc
 
-    return build(
-        Rule(leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, prepare, elementwise=True)
+    return Rule(
+        leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, prepare, elementwise=True
     )

@@ -6,9 +6,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.numerics import any_nan
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformation
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 
 
@@ -20,7 +18,7 @@ class ZeroNansState(NamedTuple):
 
 
 @public()
-def zero_nans() -> GradientTransformation:
+def zero_nans() -> Rule:
     """Replace NaN by 0, and record which arrays contained NaN.
 
         u = 0 where g is NaN, otherwise g
@@ -32,4 +30,4 @@ def zero_nans() -> GradientTransformation:
         return jnp.where(jnp.isnan(g), 0, g), any_nan(g)
 
     flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
-    return build(Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True))
+    return Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True)

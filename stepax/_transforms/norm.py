@@ -8,7 +8,7 @@ You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import EmptyState, GradientTransformation
+from .._engine.base.protocol import EmptyState
 from .._engine.factories.registry import public
 from .._engine.step.array_split import (
     ArraySplit,
@@ -16,7 +16,6 @@ from .._engine.step.array_split import (
     floored_norm,
     floored_root_mean_square,
 )
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule
 
 
@@ -30,7 +29,7 @@ def scale_by_trust_ratio(
     eps: ArrayLike = 0.0,
     *,
     axis_name: AxisName = None,
-) -> GradientTransformation:
+) -> Rule:
     """Scale each update to a norm proportional to that of its parameter.
 
         u = trust_coefficient ‖p‖ / (‖g‖ + eps) g
@@ -50,13 +49,13 @@ def scale_by_trust_ratio(
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
 
-    return build(Rule(leaf, needs_params=True))
+    return Rule(leaf, needs_params=True)
 
 
 @public()
 def scale_by_param_block_norm(
     min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
-) -> GradientTransformation:
+) -> Rule:
     """Multiply each update by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
@@ -65,13 +64,13 @@ def scale_by_param_block_norm(
     """
     parts = ArraySplit(axis_name)
     leaf = lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),)
-    return build(Rule(leaf, needs_params=True))
+    return Rule(leaf, needs_params=True)
 
 
 @public()
 def scale_by_param_block_rms(
     min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
-) -> GradientTransformation:
+) -> Rule:
     """Multiply each update by the root mean square of its parameter.
 
         u = max(sqrt(mean |p|²), min_scale) g
@@ -82,7 +81,7 @@ def scale_by_param_block_rms(
     """
     parts = ArraySplit(axis_name)
     leaf = lambda g, p, ctx: (g * floored_root_mean_square(p, min_scale, parts),)
-    return build(Rule(leaf, needs_params=True))
+    return Rule(leaf, needs_params=True)
 
 
 @public()
@@ -91,7 +90,7 @@ def normalize_by_update_norm(
     eps: ArrayLike = 1e-6,
     *,
     axis_name: AxisName = None,
-) -> GradientTransformation:
+) -> Rule:
     """Normalize the gradient by its global norm: u = scale_factor g / (‖g‖ + eps).
 
     ‖g‖ = sqrt(Σ |g|²) over all arrays; a zero gradient stays zero.
@@ -106,18 +105,16 @@ def normalize_by_update_norm(
     def prepare(scalars, norm, extra):
         return (norm + eps) / scale_factor, ()
 
-    return build(
-        Rule(
-            lambda g, p, ctx: (g / ctx,),
-            prepare=prepare,
-            global_stat=global_stat,
-            elementwise=True,
-        )
+    return Rule(
+        lambda g, p, ctx: (g / ctx,),
+        prepare=prepare,
+        global_stat=global_stat,
+        elementwise=True,
     )
 
 
 @public(paper="arXiv:2004.01461")
-def centralize() -> GradientTransformation:
+def centralize() -> Rule:
     """Subtract the mean over all axes but the first: u = g - mean(g).
 
     Arrays with fewer than two axes are unchanged.
@@ -128,4 +125,4 @@ def centralize() -> GradientTransformation:
             return (g,)
         return (g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True),)
 
-    return build(Rule(leaf))
+    return Rule(leaf)

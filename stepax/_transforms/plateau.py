@@ -21,10 +21,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformationExtraArgs
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
-from .._engine.step.plan import build
 from .._engine.step.rule import Rule, real_scalar
 
 
@@ -77,7 +75,7 @@ def reduce_on_plateau(
     cooldown: int = 0,
     accumulation_size: int = 1,
     min_scale: ArrayLike = 0.0,
-) -> GradientTransformationExtraArgs:
+) -> Rule:
     """Multiply by a scale that is reduced when the loss stops improving: u = scale g.
 
         v improves where v < best - rtol |best| - atol;   then best = v
@@ -134,10 +132,8 @@ def reduce_on_plateau(
 
     leaf = lambda g, p, scale: (scale * g,)
     State, reads = ReduceLROnPlateauState, ("value",)
-    return build(
-        Rule(
-            leaf, State, scalars=_SHARED, prepare=prepare, reads=reads, elementwise=True
-        )
+    return Rule(
+        leaf, State, scalars=_SHARED, prepare=prepare, reads=reads, elementwise=True
     )
 
 

@@ -13,7 +13,6 @@ from .._engine.arrays.precision import promote_freely
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
-    GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     Schedule,
@@ -21,7 +20,6 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import ANY
 from .._engine.factories.registry import public
 from .._engine.factories.scheduled import scheduled
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import identity
 
@@ -45,12 +43,12 @@ def product(*factors: ScalarOrSchedule) -> Any:
 
 
 @public()
-def scale(step_size: ArrayLike) -> GradientTransformationExtraArgs:
+def scale(step_size: ArrayLike) -> Rule:
     """Multiply by a constant: u = step_size g.
 
     step_size: the factor.
     """
-    return build(Rule(lambda g, p, ctx: (step_size * g,), elementwise=True))
+    return Rule(lambda g, p, ctx: (step_size * g,), elementwise=True)
 
 
 @optax_compatible
@@ -61,7 +59,7 @@ class ScaleByScheduleState(NamedTuple):
 
 
 @public()
-def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs:
+def scale_by_schedule(step_size_fn: Schedule) -> Rule:
     """Multiply by a factor that depends on the step: u = step_size_fn(t) g.
 
     step_size_fn: maps the number of steps taken before this one to the factor.
@@ -74,10 +72,8 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformationExtraArgs
     def leaf(g, p, ctx):
         return (ctx * g,)
 
-    return build(
-        Rule(
-            leaf, ScaleByScheduleState, scalars=COUNT, prepare=prepare, elementwise=True
-        )
+    return Rule(
+        leaf, ScaleByScheduleState, scalars=COUNT, prepare=prepare, elementwise=True
     )
 
 
@@ -100,6 +96,6 @@ def scale_by_learning_rate(
 
 
 @public()
-def scale_by_sign() -> GradientTransformation:
+def scale_by_sign() -> Rule:
     """Take the sign of each element: u = sign(g)."""
-    return build(Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True))
+    return Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True)

@@ -37,8 +37,8 @@ from .._engine.step.leafwise import (
     map_gradients,
     zeros_like_updates,
 )
-from .._engine.step.plan import Guards
 from .._engine.step.rule import is_trainable, zeros_like
+from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
 from ..tree import norm
 
@@ -208,7 +208,7 @@ class MultiSteps:
         self._add = _mean if use_grad_mean else _sum
         self._should_skip = should_skip_update_fn or _never
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
-        self._guards = Guards(opt)
+        self._sanitizers = Sanitizers(opt)
         bound = inspect.signature(MultiSteps).bind(
             opt,
             every_k_schedule,
@@ -274,9 +274,9 @@ class MultiSteps:
 
     def _take(self, updates, state, params, extra):
         inner, n = state.inner_opt_state, safe_increment(state.mini_step)
-        clean, found = self._guards.clean(updates, inner, params)
+        clean, found = self._sanitizers.clean(updates, inner, params)
         goes_on = state.mini_step > 0
-        before = jax.tree.map(lambda was: was & goes_on, self._guards.read(inner))
+        before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
         add = lambda g, acc: self._add(acc, g, n)
         keep = lambda g, acc: acc
@@ -286,12 +286,12 @@ class MultiSteps:
 
         def emit():
             u, new = self._step(updates, gathered(), inner, params, extra)
-            also = jax.tree.map(jnp.logical_or, found, self._guards.read(new))
+            also = jax.tree.map(jnp.logical_or, found, self._sanitizers.read(new))
             step = safe_increment(state.gradient_step)
-            return u, self._guards.write(new, also), step, jnp.array(True)
+            return u, self._sanitizers.write(new, also), step, jnp.array(True)
 
         def wait():
-            marked = self._guards.write(inner, found)
+            marked = self._sanitizers.write(inner, found)
             step = state.gradient_step
             return zeros_like_updates(updates), marked, step, jnp.array(False)
 
@@ -336,10 +336,9 @@ class MultiSteps:
 @recipe
 def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
     judges = multi_steps.recipe.bound.arguments["should_skip_update_fn"] is not None
-    passes_on = "inner_opt_state", lambda: multi_steps.inner_opt
     return transformation(
         multi_steps.init,
         multi_steps.update,
-        inner=(multi_steps,),
-        passes_on=None if judges else passes_on,
+        inner={"inner_opt_state": multi_steps.inner_opt},
+        hands_on="" if judges else "inner_opt_state",
     )

@@ -83,7 +83,7 @@ def _averaging(
     start: int,
     every: int,
     dtype: DTypeLike | None,
-) -> GradientTransformation:
+) -> Rule:
     """Average the parameters, and pass the updates on unchanged."""
 
     def weight(t):
@@ -112,8 +112,8 @@ def _averaging(
 
     make = _wide_copy if dtype is None else copy_of
     slots = {"average": Slot(make, dtype, is_slow=True)}
-    return build(
-        Rule(leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    return Rule(
+        leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True
     )
 
 

@@ -7,29 +7,12 @@ from typing import Any
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    init_of,
     require_transformation,
 )
 from .._engine.factories.registry import public
-from .._engine.step.plan import Composite, build
+from .._engine.step.plan import Chain, Composite, build
 from .._engine.trees import errors
-
-
-class Chain(Composite):
-    """Members in order; the state is a tuple of theirs."""
-
-    def __init__(self, members: Sequence[Any]):
-        self.members = members
-
-    def init(self, params):
-        return tuple(tx.init(params) for tx in self.members)
-
-    def unpack(self, state):
-        n = len(self.members)
-        errors.require_states(f"a chain of {n} transformations", n, state)
-        return state
-
-    def pack(self, states):
-        return tuple(states)
 
 
 class NamedChain(Composite):
@@ -40,7 +23,7 @@ class NamedChain(Composite):
         self.members = members
 
     def init(self, params):
-        return self.pack([tx.init(params) for tx in self.members])
+        return self.pack([init_of(tx)(params) for tx in self.members])
 
     def unpack(self, state):
         if not isinstance(state, dict) or set(state) != set(self.names):

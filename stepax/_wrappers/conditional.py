@@ -119,7 +119,8 @@ def _conditional(
         updates, new = branch(_boolean(chosen), transform, skip)
         return updates, State(inner_state=new, step=safe_increment(state.step))
 
-    return transformation(init, update, inner=None if is_informed else (inner,))
+    members = {"inner_state": inner}
+    return transformation(init, update, inner=members, reads_any=is_informed)
 
 
 def _floating(g):

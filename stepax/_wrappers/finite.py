@@ -73,4 +73,4 @@ def apply_if_finite(
         u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
         return u, ApplyIfFiniteState(count, finite, total, new)
 
-    return transformation(init, update, inner=(inner,))
+    return transformation(init, update, inner={"inner_state": inner})

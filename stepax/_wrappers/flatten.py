@@ -44,20 +44,20 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
         return inner.init(_join(leaves, groups) if groups else params)
 
     def update(updates, state, params=None, **extra_args):
-        flow = Gradients(updates, params)
-        ps = flow.leaves if params is None else flow.params
+        gradients = Gradients(updates, params)
+        ps = gradients.leaves if params is None else gradients.params
         groups = _groups(ps)
         if not groups:
             return inner.update(updates, state, params, **extra_args)
-        gs = list(map(_filled, flow.leaves, ps))
+        gs = list(map(_filled, gradients.leaves, ps))
         joined = None if params is None else _join(ps, groups)
         out, state = inner.update(_join(gs, groups), state, joined, **extra_args)
         for i, u in _split(out, groups, gs):
-            if not has_no_gradient(flow.leaves[i]):
-                flow.leaves[i] = u
-        return flow.treedef.unflatten(flow.leaves), state
+            if not has_no_gradient(gradients.leaves[i]):
+                gradients.leaves[i] = u
+        return gradients.treedef.unflatten(gradients.leaves), state
 
-    return transformation(*by_leaf(init, update), inner=(inner,))
+    return transformation(*by_leaf(init, update), inner={"": inner})
 
 
 def _filled(g, p):

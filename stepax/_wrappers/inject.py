@@ -160,12 +160,13 @@ def _injected(
         return new, InjectStatefulHyperparamsState(count, found | values, states, inner)
 
     def members():
-        return [call.again(numbers | {k: s(s.init()) for k, s in schedules.items()})]
+        first = numbers | {k: s(s.init()) for k, s in schedules.items()}
+        return {"inner_state": call.again(first)}
 
     sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())
-    passes_on = "inner_state", lambda: members()[0]
-    inner = None if sees_all else members
-    return transformation(init, update, inner=inner, passes_on=passes_on)
+    return transformation(
+        init, update, inner=members, hands_on="inner_state", reads_any=sees_all
+    )
 
 
 def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[str]:

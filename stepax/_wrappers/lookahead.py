@@ -118,7 +118,7 @@ def lookahead(
         (u, slow), state = branch(n >= sync_period, meet, go_on)
         return type(params)(u, slow), state
 
-    return transformation(init, update, inner=(fast,))
+    return transformation(init, update, inner={"fast_state": fast})
 
 
 def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:

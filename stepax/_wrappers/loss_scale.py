@@ -107,7 +107,7 @@ def dynamic_loss_scale(
         new = jnp.clip(jnp.where(finite, grown, scale / factor), min_scale, max_scale)
         return new.astype(scale.dtype), jnp.where(is_due, jnp.zeros_like(good), good)
 
-    return transformation(init, update, inner=(inner,))
+    return transformation(init, update, inner={"inner_state": inner})
 
 
 @jax.jit

@@ -79,5 +79,5 @@ def master_weights(
         masters = keep_dtypes(masters, state.masters)
         return u, MasterWeightsState(masters, keep_dtypes(new, old))
 
-    passes_on = "inner_state", lambda: inner
-    return transformation(init, update, inner=(inner,), passes_on=passes_on)
+    members = {"inner_state": inner}
+    return transformation(init, update, inner=members, hands_on="inner_state")

@@ -31,7 +31,6 @@ from .._engine.base.protocol import (
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, START, Rule, Slot, real_scalar
 from .._engine.trees import errors
 from .._transforms.scale import value_at
@@ -70,7 +69,7 @@ class _Tuned(NamedTuple):
 @recipe
 def _tune_scale(
     weight_decay: ScalarOrSchedule, eps: ArrayLike, s_init: ArrayLike, num_betas: int
-) -> GradientTransformationExtraArgs:
+) -> Rule:
     """The tuner, which receives the updates of the base optimizer."""
 
     def start(p, x0, count):
@@ -112,17 +111,15 @@ def _tune_scale(
         "s": real_scalar(s_init, (num_betas,)),
     }
     slots = {"x0": START, "gradients": Slot()}
-    return build(
-        Rule(
-            leaf,
-            _Tuned,
-            slots,
-            scalars,
-            prepare,
-            leaf_stat,
-            needs_params=True,
-            elementwise=True,
-        )
+    return Rule(
+        leaf,
+        _Tuned,
+        slots,
+        scalars,
+        prepare,
+        leaf_stat,
+        needs_params=True,
+        elementwise=True,
     )
 
 
@@ -167,4 +164,4 @@ def mechanize(
         u, tuned = tuner.update(u, tuned, params)
         return u, MechanicState._make([keep_dtypes(inner, was), *tuned[:-1]])
 
-    return transformation(init, update, inner=(base,))
+    return transformation(init, update, inner={"base_optimizer_state": base})

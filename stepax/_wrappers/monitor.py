@@ -114,6 +114,7 @@ def monitor(
         are the measurement.  See `measure_with_ema`.
     """
     members = {name: _measuring(x, name) for name, x in measures.items()}
+    places = {f"measure_states/{i}": tx for i, tx in enumerate(members.values())}
 
     def init(params):
         states, known = [], {}
@@ -131,7 +132,7 @@ def monitor(
             states.append(s)
         return updates, MonitorState(_settled(found, state.measurements), tuple(states))
 
-    return transformation(init, update, inner=tuple(members.values()))
+    return transformation(init, update, inner=places)
 
 
 def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
@@ -215,8 +216,8 @@ def observe(
         found = measure(updates, after, params)
         return after, ObserveState(_settled(found, state.metrics), new)
 
-    passes_on = "inner_state", lambda: inner
-    return transformation(init, update, inner=(inner,), passes_on=passes_on)
+    members = {"inner_state": inner}
+    return transformation(init, update, inner=members, hands_on="inner_state")
 
 
 # Not in the registry: it returns a measurement rather than an update.

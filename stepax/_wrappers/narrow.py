@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import is_array
-from .._engine.step.gradients import Gradients, align, has_no_gradient
+from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.rule import Slot, copy_of, is_trainable
 
 
@@ -37,35 +37,36 @@ class Widened:
 
     def __init__(self, updates: Any, params: Any, dtype: Any, masters: Any = None):
         """masters: replaces narrow parameters, if given."""
-        flow = self.flow = Gradients(updates, params)
-        pairs = enumerate(zip(flow.leaves, flow.params, strict=True))
+        gradients = self._gradients = Gradients(updates, params)
+        pairs = enumerate(zip(gradients.leaves, gradients.params, strict=True))
         self.at = [
             i for i, (g, p) in pairs if not has_no_gradient(g) and is_narrower(p, dtype)
         ]
-        self.narrow = [flow.params[i] for i in self.at]
-        self.stored = flow.params
+        self.narrow = [gradients.params[i] for i in self.at]
+        self.stored = gradients.params
         if masters is not None:
-            self.stored = align(flow, masters, "masters")
+            self.stored = gradients.leaves_of(masters, "masters")
             for i in self.at:
                 self._check(i)
-        self.gradients = self._widen(flow.leaves, flow.leaves, dtype)
-        self.params = self._widen(flow.params, self.stored, dtype)
+        self.gradients = self._widen(gradients.leaves, gradients.leaves, dtype)
+        self.params = self._widen(gradients.params, self.stored, dtype)
 
     def _check(self, i):
         m = self.stored[i]
         if not is_array(m):
             raise ValueError(
-                f"there is a narrow parameter at {self.flow.path(i)}, but no array in "
-                "`masters`: was it there, in that dtype, when `init` was called?"
+                f"there is a narrow parameter at {self._gradients.path(i)}, but no "
+                "array in `masters`: was it there, in that dtype, when `init` was "
+                "called?"
             )
-        self.flow.check_shape(i, jnp.shape(m), "`masters` in the state")
+        self._gradients.check_shape(i, jnp.shape(m), "`masters` in the state")
 
     def _widen(self, leaves, wide, dtype):
         leaves = list(leaves)
         new = _cast([wide[i] for i in self.at], dtype=dtype)
         for i, x in zip(self.at, new, strict=True):
             leaves[i] = x
-        return self.flow.treedef.unflatten(leaves)
+        return self._gradients.treedef.unflatten(leaves)
 
     def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
         """The updates that take the parameters to the rounded new masters.
@@ -76,8 +77,8 @@ class Widened:
 
         Returns the updates and the new masters, `None` where there are none.
         """
-        u, masters = align(self.flow, u, "updates"), list(self.stored)
-        pairs = zip(u, self.flow.leaves, strict=True)
+        u, masters = self._gradients.leaves_of(u, "updates"), list(self.stored)
+        pairs = zip(u, self._gradients.leaves, strict=True)
         out = [
             x if has_no_gradient(x) or has_no_gradient(g) else _like(x, g)
             for x, g in pairs
@@ -85,9 +86,9 @@ class Widened:
         for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
             if has_no_gradient(u[i]):
                 continue
-            m, g = self.stored[i], self.flow.leaves[i]
+            m, g = self.stored[i], self._gradients.leaves[i]
             out[i], masters[i] = _move(to_narrow, g, p, m, u[i], *xs)
-        unflatten = self.flow.treedef.unflatten
+        unflatten = self._gradients.treedef.unflatten
         return unflatten(out), unflatten(masters)
 
 

@@ -88,4 +88,4 @@ def decaying(
         pull = masked(decay(state), mask)
         return pull.update(updates, pull.init(params), params)[0], new
 
-    return transformation(tx.init, update, inner=(tx,))
+    return transformation(tx.init, update, inner={"": tx})

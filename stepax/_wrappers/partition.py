@@ -13,6 +13,7 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskedNode,
     MaskOrFn,
+    init_of,
     is_array,
     is_none,
     require_transformation,
@@ -20,10 +21,10 @@ from .._engine.base.protocol import (
     with_extra_args_support,
 )
 from .._engine.factories.registry import public
-from .._engine.step.gradients import Labels, LeafMask, Scope
 from .._engine.step.plan import Composite, build
 from .._engine.step.rule import Rule
 from .._engine.trees import errors, selection
+from .._engine.trees.labels import Labels, LeafMask, Scope
 from .._engine.trees.packed import outline
 
 
@@ -61,13 +62,17 @@ def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> Lea
 class Masked(Composite):
     """One member, which sees the leaves where the mask is true."""
 
+    has_scopes = True
+
     def __init__(self, inner: Any, mask: Any):
         self.members = (inner,)
         self.mask = mask
 
     def init(self, params):
         keep = selection.resolve_mask(self.mask, params)
-        return MaskedState(self.members[0].init(_part(keep, True, params).cut(params)))
+        return MaskedState(
+            init_of(self.members[0])(_part(keep, True, params).cut(params))
+        )
 
     def unpack(self, state):
         errors.require_state("masked", MaskedState, state)
@@ -76,13 +81,15 @@ class Masked(Composite):
     def pack(self, states):
         return MaskedState(*states)
 
-    def scopes(self, flow, scope):
-        tree = flow.outline(scope)
+    def scopes(self, gradients, scope):
+        tree = gradients.outline(scope)
         return [_part(selection.resolve_mask(self.mask, tree), True, tree, scope)]
 
 
 class Partition(Composite):
     """A member for each label, which sees the leaves so labelled."""
+
+    has_scopes = True
 
     def __init__(self, transforms: Mapping[Hashable, Any], labels: Any):
         self.names = tuple(transforms)
@@ -116,7 +123,7 @@ class Partition(Composite):
     def init(self, params):
         found = self._resolve(params)
         states = [
-            MaskedState(tx.init(_part(found, name, params).cut(params)))
+            MaskedState(init_of(tx)(_part(found, name, params).cut(params)))
             for name, tx in zip(self.names, self.members, strict=True)
         ]
         return PartitionState(dict(zip(self.names, states, strict=True)))
@@ -137,8 +144,8 @@ class Partition(Composite):
         states = map(MaskedState, states)
         return PartitionState(dict(zip(self.names, states, strict=True)))
 
-    def scopes(self, flow, scope):
-        tree = flow.outline(scope)
+    def scopes(self, gradients, scope):
+        tree = gradients.outline(scope)
         found = self._resolve(tree)
         return [_part(found, name, tree, scope) for name in self.names]
 
@@ -161,7 +168,7 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
         return inner.update(updates, state, params, **extra)
 
-    return transformation(inner.init, update, inner=(inner,))
+    return transformation(inner.init, update, inner={"": inner})
 
 
 @public("wrapper")
@@ -221,17 +228,15 @@ multi_transform = partition
 
 
 @public()
-def identity() -> GradientTransformationExtraArgs:
+def identity() -> Rule:
     """Leave the updates as they are: u = g."""
-    return build(Rule(None, elementwise=True))
+    return Rule(None, elementwise=True)
 
 
 @public()
-def set_to_zero() -> GradientTransformation:
+def set_to_zero() -> Rule:
     """Replace the updates by zeros, whatever they are: u = 0."""
-    return build(
-        Rule(lambda g, p, ctx: (jnp.zeros_like(g),), EmptyState, elementwise=True)
-    )
+    return Rule(lambda g, p, ctx: (jnp.zeros_like(g),), EmptyState, elementwise=True)
 
 
 @public()

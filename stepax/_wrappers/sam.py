@@ -31,7 +31,6 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients
-from .._engine.step.plan import build
 from .._engine.step.rule import START, Rule, is_trainable
 from .._engine.trees import errors, reduce
 from .._engine.trees.apply import apply_updates
@@ -41,7 +40,7 @@ NormalizeState = EmptyState
 
 
 @public()
-def normalize() -> GradientTransformation:
+def normalize() -> Rule:
     """Normalize the gradient to global norm 1: u = g / ‖g‖.
 
     ‖g‖ = sqrt(Σ |g|²) over all arrays; where it is 0, so is the update.
@@ -50,13 +49,11 @@ def normalize() -> GradientTransformation:
     def prepare(scalars, norm, extra):
         return jnp.where(norm == 0, 1, norm), ()
 
-    return build(
-        Rule(
-            lambda g, p, ctx: (g / ctx,),
-            prepare=prepare,
-            global_stat=reduce.norm,
-            elementwise=True,
-        )
+    return Rule(
+        lambda g, p, ctx: (g / ctx,),
+        prepare=prepare,
+        global_stat=reduce.norm,
+        elementwise=True,
     )
 
 
@@ -134,7 +131,7 @@ def sam(
 
     steps = (climb, descend, sync_period)
     update = _opaque(*steps, batch_axis_name) if opaque_mode else _transparent(*steps)
-    return transformation(init, update, inner=(outer, adv))
+    return transformation(init, update, inner={"opt_state": outer, "adv_state": adv})
 
 
 def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:

@@ -152,7 +152,7 @@ def skip_spikes(
         return step(updates, state, params, x, _given(extra_args, **given))
 
     update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
-    return transformation(init, update, inner=(inner,))
+    return transformation(init, update, inner={"inner_state": inner})
 
 
 def _given(extra_args: dict, **own: Any) -> dict:

@@ -63,7 +63,7 @@ def split_real_and_imaginary(
         pairs, new = inner.update(_split(updates), old, params, **extra_args)
         return _joined(pairs), SplitRealAndImaginaryState(new)
 
-    return transformation(init, update, inner=(inner,))
+    return transformation(init, update, inner={"inner_state": inner})
 
 
 def _split(tree):

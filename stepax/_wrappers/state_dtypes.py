@@ -12,9 +12,11 @@ from .._engine.arrays.precision import require_floating
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    Transformation,
     require_transformation,
     transformation,
     with_extra_args_support,
+    with_init,
 )
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
@@ -56,14 +58,14 @@ def with_state_dtypes(
         return treedef.unflatten(_stored(x, asked.get(name or "")) for name, x in pairs)
 
     # The engine preserves the dtypes that it finds in a state.
-    if keeps_dtypes(tx):
-        return transformation(init, tx.update, getattr(tx, "node", None))
+    if isinstance(tx, Transformation) and keeps_dtypes(tx):
+        return with_init(tx, init)
 
     def update(updates, state, params=None, **extra_args):
         u, new = tx.update(updates, state, params, **extra_args)
         return keep_dtypes(u, updates), keep_dtypes(new, state)
 
-    return transformation(init, update, inner=(tx,))
+    return transformation(init, update, inner={"": tx})
 
 
 def _stored(part: Any, dtype: Any) -> Any:

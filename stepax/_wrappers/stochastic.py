@@ -72,8 +72,8 @@ def stochastic_rounding(
         data = jax.random.key_data(then)
         return u, StochasticRoundingState(data, keep_dtypes(new, old))
 
-    passes_on = "inner_state", lambda: inner
-    return transformation(init, update, inner=(inner,), passes_on=passes_on)
+    members = {"inner_state": inner}
+    return transformation(init, update, inner=members, hands_on="inner_state")
 
 
 @promote_freely

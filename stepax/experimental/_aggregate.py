@@ -116,7 +116,7 @@ def process(
 
     if isinstance(aggregator, Aggregator):
         return Aggregator(init, update)
-    return transformation(init, update, inner=(before, after))
+    return transformation(init, update, inner={"0": before, "2": after})
 
 
 def _takes_keywords(aggregator):

@@ -35,7 +35,9 @@ def is_number(decay: object) -> TypeGuard[int | float | np.number]:
 
 def is_near_1(decay: ArrayLike, distance: float) -> bool:
     """Whether a decay is known to be below 1 by less than `distance`."""
-    return is_number(decay) and 0 < 1 - float(decay) < distance
+    # `is_number` once more, since this is asked for each mean of each leaf.
+    is_known = isinstance(decay, int | float | np.number)
+    return is_known and 0 < 1 - float(decay) < distance
 
 
 def one_minus(decay: Any) -> Any:
@@ -86,6 +88,8 @@ def bias_correction(decay: ArrayLike, t: ArrayLike) -> jax.Array:
 
     1 for a decay of 1: such a mean stays at zero, and there is nothing to correct.
     """
+    if isinstance(decay, float) and 1 - decay >= NEAR:
+        return 1 - power(decay, t)  # nearly always; the rest costs a trace five calls
     log, is_near = logarithm_near_1(decay)
     if is_near is False:
         return 1 - power(decay, t)

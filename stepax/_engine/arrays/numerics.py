@@ -222,11 +222,11 @@ def safe_increment(count: ArrayLike) -> jax.Array:
 
     Raises ValueError for other dtypes.
     """
-    return _increment(count)  # jitted: one dispatch outside of `jit`, not three
+    return increment(count)  # jitted: one dispatch outside of `jit`, not three
 
 
 @jax.jit
-def _increment(count):
+def increment(count):
     if jnp.issubdtype(count.dtype, jnp.integer):
         top = jnp.iinfo(count.dtype).max
     elif jnp.issubdtype(count.dtype, jnp.floating):

@@ -1,7 +1,8 @@
 """What a gradient transformation is.  The rest of the library builds these."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -155,7 +156,7 @@ def with_extra_args_support(
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     if takes_extra_args(tx):
-        return transformation(tx.init, tx.update, inner=(tx,))
+        return transformation(tx.init, tx.update, inner={"": tx})
 
     def update(updates, state, params=None, **extra_args):
         return tx.update(updates, state, params)
@@ -229,13 +230,17 @@ def partition_arrays(tree: Any) -> tuple[list, Callable]:
     return [as_array(leaves[i]) for i in at], rebuild
 
 
+Inner: TypeAlias = Mapping[str, Any]
+
+
 class Transformation(GradientTransformationExtraArgs):
     """What our own factories return: it also knows what it is made of.
 
-    node:   the `Rule` it runs, or how it composes other transformations; `None` if
-            it is a closure that nobody looks into.
-    inner:  what a closure hands its keywords to; see `transformation`.
-    passes_on: whom a closure hands its gradients to; see `transformation`.
+    node: the `Rule` it runs, or the composite; `None` for a closure, which nobody
+        looks into.
+    plan: what a step does, for a node.
+    bare_init: `init`, without placing anything on a mesh.
+    inner, hands_on, reads_any: of a closure; see `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
@@ -243,8 +248,11 @@ class Transformation(GradientTransformationExtraArgs):
     """
 
     node: Any = None
-    inner: Any = ()
-    passes_on: Any = None
+    plan: Any = None
+    bare_init: TransformInitFn
+    inner: Inner | Callable[[], Inner] = MappingProxyType({})
+    hands_on: str = ""
+    reads_any: bool = False
     recipe: Any = None
 
     def __repr__(self) -> str:
@@ -255,44 +263,63 @@ class Transformation(GradientTransformationExtraArgs):
             return super().__reduce_ex__(protocol)
         return self.recipe.reduced()
 
+    @property
+    def members(self) -> Inner:
+        """What a closure calls, by the field of its state."""
+        inner = self.inner
+        return inner() if callable(inner) else inner
+
 
 def transformation(
-    init: Callable,
-    update: Callable,
-    node: Any = None,
+    init: TransformInitFn,
+    update: Callable[..., tuple[Updates, OptState]],
     *,
-    inner: Any = (),
-    passes_on: tuple[str, Callable] | None = None,
+    inner: Inner | Callable[[], Inner] = MappingProxyType({}),
+    hands_on: str = "",
+    reads_any: bool = False,
 ) -> Transformation:
-    """A transformation from its two functions, and what it is made of.
+    """A transformation that is a closure: two functions, and what they call.
 
-    node: the rule or composite that `update` runs.
-    inner: for a closure, what it hands its keywords to: transformations, a function
-        that returns them, or `None` if all keywords may be read.
-    passes_on: for a closure that hands all gradients to one member, and does not look
-        at their values: the field of its state that is the member's, and a function
-        that returns the member.
+    inner: the transformations that it calls, by the field of its state that holds
+        theirs, as in "inner_state" or "states/0", or by "" where its state is theirs; a
+        function that returns this where they are made at each step.
+    hands_on: the field of the member to which it hands all gradients without reading
+        them, if there is one.
+    reads_any: whether it may read all keywords itself.
     """
-    tx = Transformation(_placed(init), update)
-    tx.node = node
+    tx = Transformation(placed_init(init), update)
+    tx.bare_init = init
     tx.inner = inner
-    tx.passes_on = passes_on
+    tx.hands_on = hands_on
+    tx.reads_any = reads_any
     return tx
 
 
-def _placed(init: Callable) -> Callable:
+def with_init(tx: Transformation, init: TransformInitFn) -> Transformation:
+    """A transformation with another `init`, whose states its steps can take."""
+    new = Transformation(placed_init(init), tx.update)
+    new.node, new.plan, new.bare_init = tx.node, tx.plan, init
+    new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
+    return new
+
+
+def init_of(tx: Any) -> TransformInitFn:
+    """`init` of a member of a composite; the outermost `init` places its state."""
+    return tx.bare_init if type(tx) is Transformation else tx.init
+
+
+def placed_init(init: TransformInitFn) -> TransformInitFn:
+    """`init`, after which what is on one device is put on the parameters' mesh."""
+
     # A function, as libraries that look into closures know nothing else.
-    if getattr(init, "made", None) is not None:
-        return init  # of what was made by a call of this
-
     def placed(params):
-        return _init_on_mesh(init, params)
+        return init_on_mesh(init, params)
 
-    return marked(placed, ())
+    return placed
 
 
-def _init_on_mesh(init: Callable, params: Params) -> OptState:
-    """`init(params)`; what is on one device is put on all of the parameters' mesh.
+def init_on_mesh(init: TransformInitFn, params: Params) -> OptState:
+    """`init(params)`; what is on one device is replicated on the parameters' mesh.
 
     Such are counts that are made outside of `jit`.  A process could not save them with
     an array that is on the devices of many.
@@ -300,10 +327,10 @@ def _init_on_mesh(init: Callable, params: Params) -> OptState:
     state, ps = init(params), jax.tree.leaves(params)
     if any(isinstance(p, Tracer) for p in ps):
         return state
-    lies = mesh_sharding(ps)
-    if lies is None or not isinstance(lies.mesh, Mesh) or lies.mesh.size == 1:
+    found = mesh_sharding(ps)
+    if found is None or not isinstance(found.mesh, Mesh) or found.mesh.size == 1:
         return state
-    everywhere = NamedSharding(lies.mesh, PartitionSpec())
+    everywhere = NamedSharding(found.mesh, PartitionSpec())
     is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
     put = lambda x: put_on(x, everywhere) if is_alone(x) else x
     return jax.tree.map(put, state)

@@ -24,7 +24,6 @@ from ..base.stateful import StatefulSchedule
 from ..functions import annotations, calls
 from ..functions.annotations import Hint, members
 from ..trees import selection
-from . import registry
 from .argument_checks import require_array, returned_by, scalar, unchecked
 from .ranges import RANGES
 
@@ -106,10 +105,11 @@ class Call:
     """
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
-        row = registry.ROWS.get(getattr(factory, "__name__", ""))
         self.factory = factory
-        is_ours = row is not None and row.factory is factory
-        own: Any = getattr(factory, "scalars", None) if is_ours else None
+        own: Any = getattr(factory, "scalars", None)
+        # Not of a function around a factory, to which `functools.wraps` copied it.
+        if own and getattr(factory, "__wrapped__", None) is not own.factory:
+            own = None
         self.scalars = own  # its signature is what it takes, not what it shows
         signature = own.signature if own else inspect.signature(factory)
         name = getattr(factory, "__name__", type(factory).__name__)

@@ -17,7 +17,14 @@ from typing import Any
 import jax
 
 from ..base.frozen import frozen
-from ..base.protocol import GradientTransformation, ScalarOrSchedule, Schedule
+from ..base.protocol import (
+    GradientTransformation,
+    ScalarOrSchedule,
+    Schedule,
+    init_of,
+    init_on_mesh,
+    marked,
+)
 
 
 @dataclass(frozen=True)
@@ -82,17 +89,17 @@ def _within(f: Callable, x: Any) -> Any:
 
 
 class Made:
-    """What a factory made, and the call that made it, without what is in `shown`."""
+    """What a factory made, and the call that made it, without what is in `shown`.
 
-    def __init__(self, tx: Any, recipe: Any):
+    init: without placing anything on a mesh.
+    update: `update`, or the plan of a rule or composite.
+    """
+
+    def __init__(self, init: Callable, update: Callable, recipe: Any):
         found: list = []
         self.call = _Call(recipe, found)
         self.shown = tuple(found)
-        self.tx, self.recipe = tx, recipe
-
-    def by(self, shown: tuple) -> Any:
-        """What the call makes with these values."""
-        return self.tx if shown is self.shown else self.call.again(shown)
+        self.init, self.update, self.recipe = init, update, recipe
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, Made):
@@ -106,17 +113,24 @@ class Made:
         return hash(self.call.factory)
 
 
-def functions(made: Made) -> tuple[Callable, Callable]:
+def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     """`init` and `update` of what was made, whose closures are for others to see."""
     shown = made.shown
 
     def init(params):
-        return made.by(shown).init(params)
+        is_same = shown is made.shown
+        bare = made.init if is_same else init_of(made.call.again(shown))
+        return init_on_mesh(bare, params)
 
     def update(updates, state, params=None, **extra_args):
-        return made.by(shown).update(updates, state, params, **extra_args)
+        if shown is not made.shown:
+            again = made.call.again(shown)
+            return again.update(updates, state, params, **extra_args)
+        if is_plan:
+            return made.update(updates, state, params, extra_args)
+        return made.update(updates, state, params, **extra_args)
 
-    if made.tx.node is None:  # its keywords are in its signature alone
+    if not is_plan:  # its keywords are in its signature alone
         named: Any = update
-        named.__signature__ = inspect.signature(made.tx.update)
-    return init, update
+        named.__signature__ = inspect.signature(made.update)
+    return marked(init, made), marked(update, made)

@@ -5,15 +5,18 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..base.frozen import copy_containers, frozen
-from ..base.protocol import Transformation, marked, transformation
+from ..base.protocol import GradientTransformationExtraArgs, Transformation
 from ..functions import calls, deprecations
-from ..step.plan import part_of, parts
+from ..step.plan import Plan
+from ..step.programs import Origin
 from ..step.rule import Rule
 from .argument_checks import ArgumentChecks, unchecked
 from .closures import Made, functions
@@ -75,19 +78,23 @@ class Recipe:
         except TypeError:
             return None
 
-    @ft.cached_property
-    def arrays(self) -> dict[str, jax.Array]:
-        """The arguments that may change from call to call without a new compilation."""
-        arguments = self.bound.arguments
-        return {k: x for k, x in arguments.items() if isinstance(x, jax.Array)}
+    def origin(self, arrays: Mapping[str, jax.Array]) -> Origin | None:
+        """This call, for what is shared with others; `None` unless constants are left.
 
-    @ft.cached_property
-    def mould(self) -> "Mould | None":
-        """The recipe without its arrays, if what is left are constants."""
-        rest = {k: x for k, x in self.bound.arguments.items() if k not in self.arrays}
-        if not all(map(_is_constant, rest.values())):
+        arrays: the arguments that are arrays.
+        """
+        arguments = self.bound.arguments.items()
+        rest = {k: x for k, x in arguments if k not in arrays}
+        is_local = self.build.__closure__ is not None
+        if is_local or not all(map(_is_constant, rest.values())):
             return None
-        return Mould(self.build, rest, tuple(self.arrays))
+        return Origin((self.build, frozen(rest), (*arrays,)), (*arrays.values(),))
+
+    @property
+    def trains(self) -> str:
+        """The name of an optimizer, which refuses integers; "" for other parts."""
+        is_optimizer = "learning_rate" in self.bound.signature.parameters
+        return self.build.__name__ if is_optimizer else ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -113,26 +120,6 @@ def _titled(again: Callable, title: str) -> Any:
     return made
 
 
-class Mould:
-    """A factory with its constants, equal by value; the arrays are poured in later."""
-
-    def __init__(self, build: Callable, constants: dict[str, Any], names: tuple):
-        self.build = build
-        self.constants = constants
-        self.name = build.__name__
-        self.key = build, frozen(constants), names
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mould) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def pour(self, arrays: dict[str, jax.Array]) -> Any:
-        """What the factory makes a transformation of, for these arrays."""
-        return self.build(**self.constants, **arrays).node
-
-
 def _is_default(x: Any, default: Any) -> bool:
     return x is default or (type(x) is type(default) and bool(np.all(x == default)))
 
@@ -153,50 +140,102 @@ def in_scope(name: str, update: Callable) -> Callable:
     return named
 
 
-def _mark_as_training(tx: Any, name: str) -> None:
-    for rule in parts(part_of(tx)):
-        if isinstance(rule, Rule):
-            rule.trains = name
+def _widened(x: Any) -> Any:
+    """A hyperparameter in half precision in float32, in which rules compute: of one
+    in bfloat16, 1 - b1 would be rounded to three digits."""
+    is_half = isinstance(x, jax.Array) and x.dtype in (jnp.bfloat16, jnp.float16)
+    return x.astype(jnp.float32) if is_half else x
+
+
+@overload
+def recipe(
+    factory: Callable[P, Rule],
+    own_ranges: Mapping[str, Range] = ...,
+    shares: bool = ...,
+) -> Callable[P, GradientTransformationExtraArgs]: ...
+
+
+@overload
+def recipe(
+    factory: Callable[P, R],
+    own_ranges: Mapping[str, Range] = ...,
+    shares: bool = ...,
+) -> Callable[P, R]: ...
 
 
 def recipe(
-    factory: Callable[P, R], own_ranges: Mapping[str, Range] = {}
-) -> Callable[P, R]:
-    """Let what `factory` makes be printed, compared, hashed and pickled.
+    factory: Callable[P, Any],
+    own_ranges: Mapping[str, Range] = MappingProxyType({}),
+    shares: bool = True,
+) -> Callable[P, Any]:
+    """Make a factory of transformations, from a function that returns a rule.
+
+    What it makes is printed as the call, compared and hashed by it, and pickled so.
+    A function that returns a transformation will do, too.
 
     own_ranges: the ranges of its arguments that are not those of `ranges.RANGES`.
+    shares: whether calls that differ in the values of arrays alone may share what was
+        traced: it may not branch on these values.  Ours are tested for that, under
+        `jit`, where it raises.
     """
-    scalars = ArgumentChecks(factory, own_ranges)
-    name, signature = scalars.name, scalars.signature
+    checks = ArgumentChecks(factory, own_ranges)
+    name, signature = checks.name, checks.signature
 
     @ft.wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> R:
+    def make(*args: P.args, **kwargs: P.kwargs) -> Any:
         bound = calls.bind(name, signature, args, kwargs)
-        checked = scalars.checked(bound.arguments)
-        for k, x in checked.items():
-            checked[k] = copy_containers(_plain(x))
-            bound.arguments[k] = unchecked(checked[k])
+        given = inspect.BoundArguments(signature, OrderedDict())
+        for k, x in checks.checked(bound.arguments).items():
+            x = copy_containers(_plain(x))
+            given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
         if deprecations.is_replaced(name):
             deprecations.warn(name)
-        given = inspect.BoundArguments(signature, OrderedDict(checked))
-        tx: Any = factory(*given.args, **given.kwargs)
-        if not isinstance(tx, Transformation):
-            return tx
-        if "learning_rate" in signature.parameters:
-            _mark_as_training(tx, name)
-        run = tx if tx.node else tx._replace(update=in_scope(name, tx.update))
-        made = Made(run, Recipe(make, factory, bound))
-        init, update = functions(made)
-        named: Any = transformation(
-            marked(init, made), marked(update, made), tx.node, inner=tx.inner
-        )
-        named.passes_on = tx.passes_on
-        named.recipe = made.recipe
-        if getattr(tx.node, "recipe", named) is None:
-            tx.node.recipe = named.recipe  # the innermost factory made the rule
-        return named
+        made: Any = factory(*given.args, **given.kwargs)
+        recipe = Recipe(make, factory, bound)
+        values = given.arguments.items()
+        arrays = {k: x for k, x in values if isinstance(x, jax.Array)}
+        origin = recipe.origin(arrays) if shares else None
+        if isinstance(made, Rule):
+            return _of_node(made, made.init, recipe, origin)
+        is_ours = isinstance(made, Transformation)
+        return _renamed(made, recipe, origin) if is_ours else made
 
-    made: Any = make
-    made.__signature__ = signature  # `inspect.getfullargspec` unwraps nothing
-    made.scalars = scalars
+    shown: Any = make
+    # Set, because `inspect.getfullargspec` unwraps nothing.
+    shown.__signature__ = _shown(signature)
+    shown.scalars = checks
     return make
+
+
+def _shown(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of a factory, which returns no rule to those who call it."""
+    if signature.return_annotation is not Rule:
+        return signature
+    return signature.replace(return_annotation=GradientTransformationExtraArgs)
+
+
+def _of_node(
+    node: Any, init: Callable, recipe: Recipe, origin: Origin | None
+) -> Transformation:
+    """The transformation that runs a rule or a composite."""
+    if isinstance(node, Rule):
+        node = node.made_by(recipe.build.__name__, origin)
+    plan = Plan(node, recipe.trains)
+    tx = Transformation(*functions(Made(init, plan, recipe), is_plan=True))
+    tx.node, tx.plan, tx.bare_init, tx.recipe = node, plan, init, recipe
+    return tx
+
+
+def _renamed(
+    made: Transformation, recipe: Recipe, origin: Origin | None
+) -> Transformation:
+    """A transformation with another recipe: that of the factory that returned it."""
+    if made.node is not None:
+        # Its `init` may not be that of its node: `with_state_dtypes` replaces it.
+        return _of_node(made.node, made.bare_init, recipe, origin)
+    update = in_scope(recipe.build.__name__, made.update)
+    closure = Made(made.bare_init, update, recipe)
+    tx = Transformation(*functions(closure, is_plan=False))
+    tx.bare_init, tx.recipe = made.bare_init, recipe
+    tx.inner, tx.hands_on, tx.reads_any = made.inner, made.hands_on, made.reads_any
+    return tx

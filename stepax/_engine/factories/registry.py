@@ -6,8 +6,11 @@ never for names.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from ..base.protocol import GradientTransformationExtraArgs
+from ..functions.calls import explain_misuse
+from ..step.rule import Rule
 from .ranges import Range
 from .recipe import recipe
 
@@ -41,23 +44,58 @@ class Row:
 ROWS: dict[str, Row] = {}
 
 
+class FactoryDecorator(Protocol):
+    """A decorator; a function that returns a rule becomes a factory."""
+
+    @overload
+    def __call__(
+        self, factory: Callable[P, Rule], /
+    ) -> Callable[P, GradientTransformationExtraArgs]: ...
+
+    @overload
+    def __call__(self, factory: Callable[P, R], /) -> Callable[P, R]: ...
+
+
 def public(
     kind: Kind = "transform",
     *,
     paper: str | None = None,
     holomorphic: bool = True,
     ranges: Mapping[str, Range] | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> "FactoryDecorator":
     """Enter a factory into the registry, and remember the recipe of what it makes.
 
     ranges: of the arguments for which they are not those of `ranges.RANGES`.
     """
 
-    def enter(factory: Callable[P, R]) -> Callable[P, R]:
+    def enter(factory: Callable) -> Any:
         own = ranges or {}
         made = recipe(factory, own)
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own)
+        return made
+
+    return enter
+
+
+@explain_misuse
+def rule(
+    *, paper: str | None = None, ranges: Mapping[str, Range] | None = None
+) -> FactoryDecorator:
+    """Make a factory of transformations from a function that returns a `Rule`.
+
+    What the factory makes is printed, compared, hashed and pickled as the call that
+    made it; its hyperparameters are checked, may be injected, and are listed by
+    `describe`.  `stepax.testing.check` tests it.
+
+    paper: where it comes from, as arXiv:number, DOI or address; `factory.paper`.
+    ranges: the ranges of its arguments by their names, which say what is refused; that
+        of a name that Stepax uses itself, such as `b1`, is known.
+    """
+
+    def enter(factory: Callable) -> Any:
+        made: Any = recipe(factory, ranges or {}, shares=False)
+        made.paper = paper
         return made
 
     return enter

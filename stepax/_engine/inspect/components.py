@@ -1,20 +1,20 @@
-"""What a transformation is made of, and which part of the state is whose.
+"""What a transformation is made of, and which part of the state belongs to whom.
 
-A chain, a mask and their like say so themselves.  What is a closure names the
-transformations that it wraps; their states are found in its own by their form.
+A chain, a mask and their like say so themselves, and a closure declares what it calls
+and in which field of its state it keeps theirs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 from jax.tree_util import tree_flatten_with_path
 
 from ..base.protocol import Transformation
-from ..step.gradients import Gradients, Scope
-from ..step.plan import Composite, part_of
-from ..step.rule import Rule
+from ..step.gradients import Gradients
+from ..step.plan import Composite, node_of
+from ..trees import selection
+from ..trees.labels import Scope
 from ..trees.search import open_node
 
 
@@ -41,7 +41,7 @@ class Component:
     @property
     def is_leaf(self) -> bool:
         """Whether it does something itself, instead of ordering what others do."""
-        return not isinstance(part_of(self.tx), Composite)
+        return not isinstance(node_of(self.tx), Composite)
 
     def walk(self) -> "Iterator[Component]":
         """It and all its parts, each before its own parts."""
@@ -53,31 +53,35 @@ class Component:
 def open_components(
     tx: Any,
     state: Any,
-    flow: Gradients | None = None,
+    gradients: Gradients | None = None,
     scope: Scope = None,
     path: tuple = (),
 ) -> Component:
     """A transformation with its parts.
 
-    flow: parameters in place of gradients, by which masks are resolved, if known.
+    gradients: parameters in place of gradients, by which masks are resolved, if known.
     """
-    organ, node = Component(tx, path, state, scope), part_of(tx)
+    component, node = Component(tx, path, state, scope), node_of(tx)
     if isinstance(node, Composite):
         states = None if state is None else node.unpack(state)
-        organ.parts = list(_members(node, states, flow, scope, path))
+        component.parts = list(_members(node, states, gradients, scope, path))
     else:
-        organ.parts = list(_wrapped(organ, flow))
-    return organ
+        component.parts = list(_wrapped(component, gradients))
+    return component
 
 
-def _members(node, states, flow, scope, path) -> Iterator[Component]:
-    scopes = [None] * len(node.members) if flow is None else node.scopes(flow, scope)
+def _members(node, states, gradients, scope, path) -> Iterator[Component]:
+    scopes = (
+        [None] * len(node.members)
+        if gradients is None
+        else node.scopes(gradients, scope)
+    )
     if states is None:
         rows = [(None, ())] * len(node.members)
     else:
         rows = zip(states, _places(node, states), strict=True)
     for tx, (state, below), reached in zip(node.members, rows, scopes, strict=True):
-        yield open_components(tx, state, flow, reached, path + below)
+        yield open_components(tx, state, gradients, reached, path + below)
 
 
 class _Mark:
@@ -101,75 +105,30 @@ def _places(node: Composite, states: Iterable) -> list[tuple]:
     return [first[i] for i in range(len(marked))]
 
 
-def wrapped_by(tx: Any) -> list:
-    """The transformations that one that is no composite says it wraps."""
-    if type(tx) is Transformation and not tx.node:
-        inner: Any = tx.inner() if callable(tx.inner) else tx.inner
-        return list(inner or ())
-    inner = getattr(tx, "inner_opt", None)  # `MultiSteps`, ours and Optax's
-    return [] if inner is None else [inner]
+def wrapped_by(tx: Any) -> Mapping[str, Any]:
+    """What a transformation that is no composite says it calls, by field."""
+    if type(tx) is Transformation:
+        return {} if tx.node else tx.members
+    # `MultiSteps`, ours and Optax's, is a class of its own.
+    inner = getattr(tx, "inner_opt", None)
+    return {} if inner is None else {"inner_opt_state": inner}
 
 
-def _wrapped(organ: Component, flow: Gradients | None) -> Iterator[Component]:
-    taken = []
-    for tx in wrapped_by(organ.tx):
-        found = None
-        if organ.state is not None:
-            like = _structure(tx, flow, organ.scope)
-            found = next(_candidates(tx, organ.state, like, taken), None)
-        if found is None:
-            yield open_components(tx, None, flow, organ.scope, organ.path)
-            continue
-        taken.append(found[1])
-        yield open_components(tx, found[1], flow, organ.scope, organ.path + found[0])
+def _wrapped(component: Component, gradients: Gradients | None) -> Iterator[Component]:
+    for name, tx in wrapped_by(component.tx).items():
+        path, state = _below(component.state, name)
+        where = component.path + path
+        yield open_components(tx, state, gradients, component.scope, where)
 
 
-def _structure(tx: Any, flow: Gradients | None, scope: Scope) -> Any:
-    """That of the first state, if the parameters are known and what it is made for."""
-    if flow is None:
-        return None
-    try:
-        return jax.tree.structure(tx.init(flow.cut_params(scope)))
-    except Exception:  # its wrapper hands other parameters to it, such as flat ones
-        return None
-
-
-def _candidates(tx: Any, state: Any, like: Any, taken: list) -> Iterator:
-    """Paths and values in a state, from the outside to the inside, that may be `tx`'s.
-
-    like: the structure of its state; `None` if that is not known.
-    """
-    level = [((), state)]
-    while level:
-        for path, x in level:
-            is_free = all(x is not y for y in taken)
-            is_like = like is not None and jax.tree.structure(x) == like
-            if is_free and (is_like or _fits(tx, x) or _is_named(tx, x, path)):
-                yield path, x
-        opened = [(path, open_node(x)[0]) for path, x in level]
-        level = [((*path, key), x) for path, below in opened for key, x in below]
-
-
-def _fits(tx: Any, state: Any, is_member: bool = False) -> bool:
-    """Whether a state is of the classes that our own transformation has.
-
-    is_member: whether its place is known, so that what cannot be told may be so.
-    """
-    node = part_of(tx)
-    if isinstance(node, Rule):
-        return type(state).__name__ == node.State.__name__
-    if not isinstance(node, Composite):
-        inner = wrapped_by(tx)
-        return is_member or (len(inner) == 1 and _fits(inner[0], state))
-    try:
-        states = node.unpack(state)
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return all(_fits(m, s, True) for m, s in zip(node.members, states, strict=True))
-
-
-def _is_named(tx: Any, state: Any, path: tuple) -> bool:
-    """Whether the state of a closure that nobody looks into is where one would be."""
-    is_known = isinstance(part_of(tx), Rule | Composite)
-    field = getattr(path[-1], "name", "") if path else ""
-    return not is_known and isinstance(state, tuple) and field.endswith("state")
+def _below(state: Any, place: str) -> tuple[tuple, Any]:
+    """What is at a field of a state, and the keys that lead there."""
+    path = []
+    for name in filter(None, place.split("/")):
+        children = {} if state is None else dict(open_node(state)[0])
+        found = [key for key in children if selection.path_names((key,)) == (name,)]
+        if not found:
+            return (), None
+        path.append(found[0])
+        state = children[found[0]]
+    return tuple(path), state

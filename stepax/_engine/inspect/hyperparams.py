@@ -54,21 +54,23 @@ def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
 
 
-def all_values(organ: Component) -> dict[str, Value]:
+def all_values(component: Component) -> dict[str, Value]:
     """The hyperparameters of all parts, by their paths."""
-    return {join(path): x for path, x in _all(organ, frozenset())}
+    return {join(path): x for path, x in _all(component, frozenset())}
 
 
-def _all(organ: Component, known: frozenset) -> Iterator[tuple[tuple, Value]]:
+def _all(component: Component, known: frozenset) -> Iterator[tuple[tuple, Value]]:
     """known: names that are injected around it, and not as it was made with."""
-    injected = list(_injected(organ.state, organ.path, whole=not organ.parts))
+    injected = list(
+        _injected(component.state, component.path, whole=not component.parts)
+    )
     yield from injected
-    if organ.is_leaf and not injected:
-        for name, x in _own(organ):
+    if component.is_leaf and not injected:
+        for name, x in _own(component):
             if name not in known:
-                yield (*organ.path, name), x
+                yield (*component.path, name), x
     known |= {path[-1] for path, _ in injected}
-    for part in organ.parts:
+    for part in component.parts:
         yield from _all(part, known)
 
 
@@ -85,18 +87,18 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
             yield from _injected(x, (*path, key), whole)
 
 
-def _own(organ: Component) -> Iterator[tuple[str, Value]]:
+def _own(component: Component) -> Iterator[tuple[str, Value]]:
     """What the arguments of its factory say."""
-    if organ.recipe is None:
+    if component.recipe is None:
         return
-    call = organ.recipe.bound
-    numbers, schedules = Call(organ.recipe.factory, call.args, call.kwargs).sort(())
+    call = component.recipe.bound
+    numbers, schedules = Call(component.recipe.factory, call.args, call.kwargs).sort(())
     for name, x in numbers.items():
         yield name, Value(x, "fixed")
     parameters = call.signature.parameters
     given = call.arguments.items()
     schedules |= {k: f for k, f in given if parameters[k].annotation == Schedule}
-    count = _steps(organ.state)
+    count = _steps(component.state)
     for name, schedule in schedules.items():
         yield name, Value(None if count is None else schedule(count), "scheduled")
 

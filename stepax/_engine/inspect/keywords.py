@@ -18,7 +18,7 @@ from ..base.protocol import (
     with_extra_args_support,
 )
 from ..factories.recipe import recipe
-from ..step.plan import parts
+from ..step.plan import flatten
 from ..step.rule import Rule
 
 
@@ -40,10 +40,11 @@ def reads(tx: Any) -> frozenset[str] | None:
 
 def _ours(tx: Any) -> frozenset[str] | None:
     if tx.node:
-        return _union(map(reads, parts(tx.node)))
-    inner: Any = tx.inner() if callable(tx.inner) else tx.inner
-    handed_on = None if inner is None else _union(map(reads, inner))
-    return _union([_named(tx.update)[0], handed_on])
+        return _union(map(reads, flatten(tx)))
+    if tx.reads_any:
+        return None
+    own, _ = _named(tx.update)
+    return _union([own, *map(reads, tx.members.values())])
 
 
 def _foreign(tx: Any) -> frozenset[str] | None:
@@ -98,7 +99,7 @@ def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
             raise _unread(unread[0], sorted(known or ()), inner)
         return tx.update(updates, state, params, **extra_args)
 
-    return transformation(tx.init, update, inner=(inner,))
+    return transformation(tx.init, update, inner={"": inner})
 
 
 def _unread(name: str, known: list[str], tx: Any) -> TypeError:

@@ -8,7 +8,7 @@ b = 0.999 Adam's `nu` stays where it first was, and steps are 65 % off after 1,0
 import jax
 import jax.numpy as jnp
 
-from ..step.plan import part_of
+from ..step.plan import node_of
 from ..step.rule import Rule
 from ..trees.paths import join
 from .components import Component
@@ -17,7 +17,7 @@ from .components import Component
 def warnings(component: Component) -> tuple[str, ...]:
     """A warning for each slot of a transformation that is stored too narrowly."""
     return tuple(
-        text for part in component.walk() for text in _of_rule(part_of(part.tx), part)
+        text for part in component.walk() for text in _of_rule(node_of(part.tx), part)
     )
 
 

@@ -87,28 +87,40 @@ class ArraySplit:
                 whole = jax.lax.dynamic_slice_in_dim(whole, start, n, i)
         return whole
 
-    def deal(self, many: Callable, xs: list) -> jax.Array:
-        """`many` of a stack of arrays, some of which are made whole on each device."""
-        moves = [(i, self.over(xs[0], i)) for i in range(xs[0].ndim)]
+    def deal(self, many: Callable, columns: list[tuple]) -> list[jax.Array]:
+        """`many` of stacks, each device having worked on its share of them.
+
+        columns: the matrices, and then what is kept for each, which is whole on every
+            device.
+        """
+        matrices = columns[0]
+        moves = [(i, self.over(matrices[0], i)) for i in range(matrices[0].ndim)]
         moves = [(i + 1, names) for i, names in moves if names]
         if not moves:
-            return self._shared_out(many, xs)
-        stack = padded_stack(xs, math.prod(_size(names) for _, names in moves))
+            return self._shared_out(many, columns)
+        if len(columns) > 1:
+            # All have to be cut alike, and a slot is not exchanged: gather instead.
+            whole = [tuple(map(self.whole, matrices)), *columns[1:]]
+            made, *slots = self._shared_out(many, whole)
+            pairs = zip(made, matrices, strict=False)
+            return [jnp.stack([self.mine(y, x) for y, x in pairs]), *slots]
+        stack = padded_stack(matrices, math.prod(_size(names) for _, names in moves))
         for i, names in moves:
             stack = jax.lax.all_to_all(stack, names, 0, i, tiled=True)
-        stack = many(stack)
+        (stack,) = many(stack)
         for i, names in reversed(moves):
             stack = jax.lax.all_to_all(stack, names, i, 0, tiled=True)
-        return stack
+        return [stack]
 
-    def _shared_out(self, many, xs):
+    def _shared_out(self, many, columns):
         """The same of arrays that all devices have."""
         names = tuple(n for entry in self.entries for n in entry)
-        stack = padded_stack(xs, _size(names))
-        n = stack.shape[0] // _size(names)
+        stacks = [padded_stack(column, _size(names)) for column in columns]
+        n = stacks[0].shape[0] // _size(names)
         start = jax.lax.axis_index(names) * n
-        new = many(jax.lax.dynamic_slice_in_dim(stack, start, n))
-        return jax.lax.all_gather(new, names, tiled=True, to="invarying")
+        share = [jax.lax.dynamic_slice_in_dim(x, start, n) for x in stacks]
+        gather = lambda x: jax.lax.all_gather(x, names, tiled=True, to="invarying")
+        return list(map(gather, many(*share)))
 
     def norm_of_all(self, arrays: list) -> jax.Array:
         """The norm of all arrays, taken as one vector."""
@@ -119,7 +131,7 @@ class ArraySplit:
         return norms[0] if len(norms) == 1 else reduce.norm(norms)
 
 
-def padded_stack(xs: list, number: int) -> jax.Array:
+def padded_stack(xs: Sequence, number: int) -> jax.Array:
     """A stack of arrays, and of zeros up to a multiple of a number."""
     spare = -len(xs) % number
     return jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])

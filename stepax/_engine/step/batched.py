@@ -1,12 +1,12 @@
-"""Work on whole arrays, shared out among devices by the array.
+"""Stages on whole matrices, shared out among devices by the matrix.
 
 What is computed from a matrix as a whole cannot follow a sharding of its rows without
-an exchange at each product.  So arrays of one shape are stacked, and the stack is
-sharded: an array is moved to the device that has all of it once, and back once.
+an exchange at each product.  So matrices of one shape are stacked, and the stack is
+sharded: a matrix is moved to the device that has all of it once, and back once.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -19,6 +19,8 @@ from .array_split import ArraySplit, padded_stack
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
 SHARDINGS = ("auto", "stack", "none")
+# A matrix, and the slots that the stage keeps for it.
+Row: TypeAlias = tuple[jax.Array, ...]
 
 
 def check_sharding(sharding: str) -> None:
@@ -30,84 +32,106 @@ def check_sharding(sharding: str) -> None:
 
 @dataclass(frozen=True)
 class Batched:
-    """Work of a rule on single arrays as a whole, after its `leaf`.
+    """A stage of a rule on single arrays as a whole, after its `leaf`.
 
-    apply: (u, c) -> u, of one array; it runs under `jax.vmap`.
-    wants: from an array to whether there is any work on it.
+    apply: (u, ctx, *slots) -> (u, *slots), of one array.  It runs under `jax.vmap`,
+        with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
+        done every so many steps costs nothing in between.
+    wants: from an array to whether the stage is for it.
+    slots: the names of the slots that `apply` takes and returns.
     sharding: "stack" stacks arrays of one shape and shards the stack over the mesh they
         are on; "auto" does where they are on a mesh, and are two or more; "none" leaves
-        each as it lies.
-    parts: how arrays are split inside of `shard_map`.
+        each sharded as it is.
+    split: how arrays are split inside of `shard_map`.
     """
 
     apply: Callable
-    wants: Callable
+    wants: Callable[[jax.Array], bool]
+    slots: tuple[str, ...] = ()
     sharding: Sharding = "auto"
-    parts: ArraySplit = ArraySplit(None)
+    split: ArraySplit = ArraySplit(None)
 
 
-def map_batched(
-    one: Callable, arrays: list, sharding: Sharding, parts: ArraySplit
-) -> list:
-    """`one` of each array."""
-    new = list(arrays)
-    for found in _alike(arrays):
-        xs = [arrays[i] for i in found]
-        names = _axes_of(xs[0])
-        is_spread = len(xs) > 1 and bool(names or parts.entries)
-        is_stack = sharding == "stack" or (sharding == "auto" and is_spread)
-        if not is_stack:
-            made = [_alone(one, x, parts) for x in xs]
-        elif parts.entries:
-            made = list(parts.deal(jax.vmap(one), xs))[: len(xs)]
-        else:
-            made = _on_stack(one, xs, names)
-        for i, x in zip(found, made, strict=True):
-            new[i] = x
+def map_batched(one: Callable, rows: Sequence[Row], how: Batched) -> list[Row]:
+    """`one` of each row."""
+    new = list(rows)
+    for indices in _alike(rows):
+        group = [rows[i] for i in indices]
+        for i, row in zip(indices, _group(one, group, how), strict=True):
+            new[i] = row
     return new
 
 
-def _alike(arrays: list) -> Iterator[list[int]]:
-    """The numbers of arrays of one shape and dtype, and one sharding if it is known."""
-    groups = {}
-    for i, x in enumerate(arrays):
-        groups.setdefault(jax.typeof(x), []).append(i)
-    return iter(groups.values())
+def _group(one: Callable, rows: list[Row], how: Batched) -> list[Row]:
+    """`one` of each of some rows whose shapes are the same."""
+    names, split = _axes_of(rows[0][0]), how.split
+    is_spread = len(rows) > 1 and bool(names or split.entries)
+    if how.sharding != "stack" and not (how.sharding == "auto" and is_spread):
+        return [_alone(one, row, split) for row in rows]
+    columns = list(zip(*rows, strict=True))
+    if not split.entries:
+        return _on_stack(one, columns, names)
+    return list(zip(*split.deal(jax.vmap(one), columns), strict=False))[: len(rows)]
+
+
+def _alike(rows: Sequence[Row]) -> list[list[int]]:
+    """The indices of rows of one shape and dtype, and one sharding if it is known."""
+    groups: dict[tuple, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(tuple(map(jax.typeof, row)), []).append(i)
+    return list(groups.values())
 
 
 def _axes_of(x: jax.Array) -> tuple[str, ...]:
     """The axes of the mesh that an array is on, over which it may be moved."""
     mesh = jax.typeof(x).sharding.mesh
-    named: list = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    axes = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
     for kind in (AxisType.Explicit, AxisType.Auto):
-        if names := tuple(name for name, found in named if found == kind):
+        if names := tuple(name for name, found in axes if found == kind):
             return names
     return ()
 
 
-def _alone(one: Callable, x: jax.Array, parts: ArraySplit) -> jax.Array:
-    return parts.mine(with_sharding_of(x, one(replicated(parts.whole(x)))), x)
+def _alone(one: Callable, row: Row, split: ArraySplit) -> Row:
+    # The slots of a stage are whole on every device of a `shard_map`.
+    u, *slots = row
+    made = one(replicated(split.whole(u)), *map(replicated, slots))
+    new = [split.mine(made[0], u), *made[1:]]
+    return tuple(with_sharding_of(x, y) for x, y in zip(row, new, strict=True))
 
 
-def _on_stack(one: Callable, xs: list, names: tuple[str, ...]) -> list:
-    mesh = jax.typeof(xs[0]).sharding.mesh
-    stack = padded_stack(xs, math.prod(mesh.shape[name] for name in names))
-    if not names:
-        return list(jax.vmap(one)(stack))
-    is_explicit = AxisType.Explicit in mesh.axis_types
-    through = _explicit if is_explicit else _auto
-    new = through(jax.vmap(one), stack, NamedSharding(mesh, PartitionSpec(names)))
-    return [with_sharding_of(x, new[i]) for i, x in enumerate(xs)]
+def _on_stack(one: Callable, columns: list[tuple], names: tuple[str, ...]) -> list[Row]:
+    mesh = jax.typeof(columns[0][0]).sharding.mesh
+    n = math.prod(mesh.shape[name] for name in names)
+    stacks = [padded_stack(column, n) for column in columns]
+    if names:
+        is_explicit = AxisType.Explicit in mesh.axis_types
+        through = _explicit if is_explicit else _auto
+        apart = NamedSharding(mesh, PartitionSpec(names))
+        stacks = through(jax.vmap(one), stacks, apart)
+    else:
+        stacks = jax.vmap(one)(*stacks)
+    rows = zip(*columns, strict=True)
+    return [
+        tuple(with_sharding_of(x, s[i]) for x, s in zip(row, stacks, strict=True))
+        for i, row in enumerate(rows)
+    ]
 
 
-def _explicit(many: Callable, stack: jax.Array, apart: NamedSharding) -> jax.Array:
-    as_before = jax.typeof(stack).sharding
-    return jax.sharding.reshard(many(jax.sharding.reshard(stack, apart)), as_before)
+def _explicit(many: Callable, stacks: list, apart: NamedSharding) -> list:
+    put = jax.sharding.reshard
+    before = [jax.typeof(x).sharding for x in stacks]
+    return list(map(put, many(*(put(x, apart) for x in stacks)), before))
 
 
-def _auto(many: Callable, stack: jax.Array, apart: NamedSharding) -> jax.Array:
-    # How the arrays lie is not known here, but that the stack is not yet sharded is.
-    rest = [PartitionSpec.UNCONSTRAINED] * (stack.ndim - 1)
-    together = NamedSharding(apart.mesh, PartitionSpec(None, *rest))
+def _auto(many: Callable, stacks: list, apart: NamedSharding) -> list:
+    # XLA chooses how the matrices are sharded, and that is not known here; only that
+    # the stack is not sharded yet, which has to be said, or XLA would move each twice.
     put = jax.lax.with_sharding_constraint
-    return put(put(many(put(put(stack, together), apart)), apart), together)
+
+    def together(x):
+        rest = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+        return put(x, NamedSharding(apart.mesh, PartitionSpec(None, *rest)))
+
+    made = many(*(put(together(x), apart) for x in stacks))
+    return [together(put(x, apart)) for x in made]

@@ -1,333 +1,343 @@
-"""Runs neighbouring rules over all leaves: one call for each, one trace for each shape.
+"""Runs neighbouring rules over all leaves: one call per leaf, one trace per shape.
 
-The leaf function is jitted inside the caller's program.  Leaves of equal shape share
-one trace and one function of the lowered program; XLA inlines the calls, so what is
-compiled is the same as for a plain loop over the leaves.
+The function of a leaf is jitted inside the caller's program.  Leaves of equal shape
+share one trace and one function of the lowered program; XLA inlines the calls, so what
+is compiled is the same as for a plain loop over the leaves.
 """
 
 import functools as ft
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ..arrays import precision
-from ..arrays.numerics import reduce_scalars
-from ..base.protocol import is_array
-from ..trees import errors
+from ..arrays.numerics import increment, reduce_scalars
+from ..trees.labels import Scope
+from . import mistakes
 from .batched import map_batched
-from .gradients import Gradients, Scope, has_no_gradient
+from .gradients import Gradients, has_no_gradient
+from .mistakes import UNDECLARED, Mistake, Undeclared
 from .packed_gradients import PackedGradients
 from .programs import Shared
 from .rule import Rule
 from .step_where import step_where
 
 
+# The gradient of an integer; a call for each leaf would take longer.
+_FLOAT0 = jax.dtypes.float0
+
+
 class Pass:
-    """Consecutive rules, run together."""
+    """Consecutive rules, run together.
 
-    def __init__(self, rules: Sequence[Rule]):
+    trains: for each rule the optimizer that it is part of, which refuses integers; ""
+        for one that stands alone.
+    """
+
+    def __init__(self, rules: Sequence[Rule], trains: Sequence[str]):
         self.rules = tuple(rules)
-        self.size = len(self.rules)
-
-    @ft.cached_property
-    def name(self) -> str:
-        """How profiles and traces name what it does."""
-        return "_then_".join(rule.name for rule in self.rules)
-
-    # At the first step, because a rule is given its recipe after this pass was made.
-    @ft.cached_property
-    def sources(self) -> tuple:
-        return tuple(map(_source, self.rules))
-
-    @ft.cached_property
-    def kernels(self) -> "Kernels":
-        is_shared = not any(isinstance(x, Rule) for x in self.sources)
-        return (_shared_kernels if is_shared else _kernels)(self.sources)
-
-    @ft.cached_property
-    def arrays(self) -> list[dict]:
-        return [
-            {} if isinstance(source, Rule) else rule.recipe.arrays
-            for source, rule in zip(self.sources, self.rules, strict=True)
-        ]
+        self.trains = tuple(trains)
+        # How profiles and traces name what it does.
+        self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
+        self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
+        self.joins = [rule.elementwise for rule in rules]
+        self.kernels: dict[tuple[int, ...], Shared] = {}
 
     def __call__(
-        self, flow: Gradients, states: list, scopes: Sequence[Scope], extra: dict
+        self, gradients: Gradients, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
+        """The new states; the updates are written to `gradients`."""
         # The precision of all that meets in a rule is the same, but real factors meet
         # complex gradients, which strict promotion would not allow.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
-            if not isinstance(flow, PackedGradients):
-                return self._run(flow, states, scopes, extra)
-            runs, reached = flow.runs(
-                scopes, [not rule.elementwise for rule in self.rules]
-            )
-            runs.accepted = flow.accepted
+            if not isinstance(gradients, PackedGradients):
+                return self._run(gradients, states, scopes, extra)
+            runs, reached = gradients.runs(scopes, self.joins)
+            runs.accepted = gradients.accepted
             new = self._run(runs, states, reached, extra)
-            flow.close(runs)
+            gradients.close(runs)
             return new
 
-    def _run(self, flow, states, scopes, extra):
-        active = self._active(flow, scopes)
-        columns = []  # columns[n][m]: slot m of rule n, a list over leaves
-        for rule, state in zip(self.rules, states, strict=True):
-            rule.check(state)
-            columns.append([flow.align(getattr(state, k), k) for k in rule.slots])
-        rows = self._rows(flow, columns, active)
-        ps = self._params(flow, active)
-        cs, shared = self._once(flow, states, ps, rows, active, extra)
-        given = list(flow.leaves)
+    def _run(self, gradients, states, scopes, extra):
+        active = self._active(gradients.leaves, scopes)
+        columns = self._columns(gradients, states, active)
+        params = self._params(gradients, active)
+        given = list(gradients.leaves)
+        ctx, scalars = self._prepare(gradients, states, params, columns, active, extra)
         for i, on in enumerate(active):
             if on:
-                self._leaf(i, on, flow, ps[i], cs, rows, columns)
+                self._leaf(i, on, gradients, params[i], ctx, columns)
         if self.rules[-1].batched:
-            self._batch(flow, given, active, cs[-1])
-        new = []
-        for n, rule in enumerate(self.rules):
-            if not shared[n] and not columns[n]:
-                new.append(states[n])
-                continue
-            pairs = zip(rule.slots, columns[n], strict=True)
-            slots = {
-                k: flow.fold(x, getattr(states[n], k), scopes[n]) for k, x in pairs
-            }
-            new.append(rule.State(**shared[n], **slots))
-        return new
+            self._batch(gradients, given, active, ctx[-1], columns[-1])
+        return [
+            self._state(n, gradients, states[n], scopes[n], scalars[n], columns[n])
+            for n in range(len(self.rules))
+        ]
 
-    def _active(self, flow, scopes):
-        """For each leaf, the numbers of the rules that change it."""
-        at_work = [n for n, rule in enumerate(self.rules) if rule.leaf is not None]
+    def _active(self, leaves, scopes):
+        """For each leaf, the indices of the rules that change it."""
+        at_work = self.at_work
         if all(scopes[n] is None for n in at_work):
-            whole = tuple(at_work)
-            return [() if has_no_gradient(g) else whole for g in flow.leaves]
-        each = enumerate(flow.leaves)
-        return [() if has_no_gradient(g) else _on(at_work, scopes, i) for i, g in each]
+            return [() if g is None or g.dtype == _FLOAT0 else at_work for g in leaves]
+        return [
+            ()
+            if has_no_gradient(g)
+            else tuple(n for n in at_work if scopes[n] is None or scopes[n][i])
+            for i, g in enumerate(leaves)
+        ]
 
-    def _rows(self, flow, columns, active):
-        """For each leaf, the slots of each rule that is active on it."""
-        rows = []
-        for i, on in enumerate(active):
-            row = tuple(tuple(column[i] for column in columns[n]) for n in on)
-            for n, slots in zip(on, row, strict=True):
-                self._check_slots(flow, i, self.rules[n], slots)
-            g = flow.leaves[i]
-            if on and not precision.is_inexact(g) and not jax.typeof(g).weak_type:
-                self._check_trained(flow, i, on, row)
-            rows.append(row)
-        return rows
+    def _columns(self, gradients, states, active):
+        """For each rule and each of its slots, what is stored for each leaf."""
+        columns = []
+        for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
+            if type(state) is not rule.State:
+                rule.check_state(state)
+            columns.append([])
+            for name, slot in rule.slots.items():
+                column = gradients.leaves_of(getattr(state, name), name)
+                for i, x in enumerate(column):
+                    # Written for what is right; all else is sorted out by the check.
+                    if n in active[i] and not (
+                        isinstance(x, jax.Array)
+                        and (x.shape == gradients.leaves[i].shape or not slot.alike)
+                    ):
+                        column[i] = mistakes.check_stored(gradients, i, rule, name, x)
+                columns[n].append(column)
+        kinds = {g.dtype for g, on in zip(gradients.leaves, active, strict=True) if on}
+        if not all(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+            mistakes.check_trained(gradients, self.rules, self.trains, active, columns)
+        return columns
 
-    def _check_slots(self, flow, i, rule, slots):
-        for (name, slot), x in zip(rule.slots.items(), slots, strict=True):
-            if hasattr(x, "shape"):
-                if slot.alike:
-                    flow.check_shape(i, x.shape, f"`{name}` in its state")
-            elif not jax.tree.leaves(x):
-                raise ValueError(
-                    f"`{rule.name}` has nothing in `{name}` for the gradient at "
-                    f"{flow.path(i)}: there was no parameter when `init` was called, "
-                    "or a mask left it out then"
-                )
-            elif slot.is_array and not is_array(x):
-                raise ValueError(
-                    f"`{rule.name}` has {errors.describe(x)} in `{name}` for the "
-                    f"gradient at {flow.path(i)}: was this state made by another "
-                    "optimizer, or for other parameters?"
-                )
-
-    def _check_trained(self, flow, i, on, row):
-        """Raise for an integer that would be trained, and rounded at each step.
-
-        The gradient of a floating-point parameter may be an integer, and Python's
-        integers are numbers like any.
-        """
-        rules = [self.rules[n] for n in on]
-        names = [x.trains or x.name for x in rules if x.trains or x.keeps_gradients]
-        known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
-        if flow.whole_params is not None:
-            known += [jnp.asarray(p) for p in flow.params[i : i + 1] if is_array(p)]
-        if names and not any(map(precision.is_inexact, known)):
-            raise errors.not_floating(names[0], flow.path(i), flow.leaves[i].dtype)
-
-    def _params(self, flow, active):
+    def _params(self, gradients, active):
         readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
         if not readers:
             return [None] * len(active)
-        pairs = zip(flow.params, active, strict=True)
-        return [p if readers.intersection(on) else None for p, on in pairs]
+        pairs = zip(gradients.params, active, strict=True)
+        return [None if readers.isdisjoint(on) else p for p, on in pairs]
 
-    def _once(self, flow, states, ps, rows, active, extra):
-        """What all leaves share, computed once a step."""
-        cs, shared = [], []
+    def _prepare(self, gradients, states, params, columns, active, extra):
+        """The context that all leaves get, and the new scalars, for each rule."""
+        contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
-            old = tuple(getattr(state, k) for k in rule.scalars)
-            for name in rule.reads:
-                if name not in extra:
-                    raise TypeError(
-                        f"`{rule.name}` reads the keyword `{name}`: "
-                        f"call `update(updates, state, params, {name}=...)`"
-                    )
-            total = None
-            if rule.global_stat is not None:
-                on_it = [
-                    g for g, on in zip(flow.leaves, active, strict=True) if n in on
-                ]
-                total = rule.global_stat(on_it)
-            elif rule.leaf_stat is not None:
-                touched = [
-                    (flow.leaves[i], ps[i], rows[i][on.index(n)])
-                    for i, on in enumerate(active)
-                    if n in on
-                ]
-                total = _sum(self.kernels.totals[n], touched, old, self.arrays[n])
-            c, new = rule.prepare(old, total, extra)
-            cs.append(c)
-            new = [_keep(x, was) for x, was in zip(new, old, strict=True)]
-            if flow.accepted is not None:
-                chosen = ft.partial(jnp.where, flow.accepted)
-                new = jax.tree.map(chosen, new, list(old))
-            shared.append(dict(zip(rule.scalars, new, strict=True)))
-        return cs, shared
+            old = [getattr(state, k) for k in rule.scalars]
+            if rule.prepare is None:
+                ctx, new = None, list(map(increment, old))
+            else:
+                stat = self._stat(n, gradients, params, columns[n], active, old)
+                read = mistakes.declared(rule, extra)
+                made = rule.prepare(tuple(old), stat, read)
+                ctx, new = mistakes.prepared(rule, made, old)
+            if gradients.accepted is not None:
+                choose = ft.partial(jnp.where, gradients.accepted)
+                new = jax.tree.map(choose, new, old)
+            contexts.append(ctx)
+            scalars.append(new)
+        return contexts, scalars
 
-    def _leaf(self, i, on, flow, p, cs, rows, columns):
-        c = tuple(cs[n] for n in on)
-        arrays = tuple(self.arrays[n] for n in on)
-        given = flow.leaves[i], p, c, rows[i], arrays
-        u, out = self.kernels.leaf(on, flow.accepted, *given)
-        if u.shape != flow.leaves[i].shape:
-            raise self._grown(i, on, flow, f"an update of shape {u.shape}")
-        flow.leaves[i] = u
-        for n, slots in zip(on, out, strict=True):
-            for name, column, x in zip(
-                self.rules[n].slots, columns[n], slots, strict=True
-            ):
-                if jax.tree.map(jnp.shape, x) != jax.tree.map(jnp.shape, column[i]):
-                    raise self._grown(i, (n,), flow, f"`{name}` of another shape")
+    def _stat(self, n, gradients, params, columns, active, scalars):
+        """What `prepare` gets to know about all leaves."""
+        rule = self.rules[n]
+        if rule.global_stat is None and rule.leaf_stat is None:
+            return None
+        on_it = [i for i, on in enumerate(active) if n in on]
+        if rule.global_stat is not None:
+            return rule.global_stat([gradients.leaves[i] for i in on_it])
+        measure = self._measures[n]
+        parts = [
+            measure(
+                gradients.leaves[i],
+                params[i] if rule.needs_params else None,
+                scalars,
+                [column[i] for column in columns],
+            )
+            for i in on_it
+        ]
+        return _add_up(parts) if parts else 0.0
+
+    def _leaf(self, i, on, gradients, p, contexts, columns):
+        """Run the active rules on one leaf."""
+        kernel = self.kernels.get(on) or self._kernel(on)
+        g, row = gradients.leaves[i], [[c[i] for c in columns[n]] for n in on]
+        args = gradients.accepted, g, p, [contexts[n] for n in on], row
+        try:
+            # Inside of a trace there is nothing to share but the trace.
+            u, new = (kernel.jitted if isinstance(g, Tracer) else kernel)(*args)
+        except Mistake as mistake:
+            raise mistake.at(gradients.path(i)) from None
+        gradients.leaves[i] = u
+        for n, slots in zip(on, new, strict=True):
+            for column, x in zip(columns[n], slots, strict=True):
                 column[i] = x
 
-    def _batch(self, flow, given, active, c):
-        """The work of the last rule on whole arrays, all of its arrays at once."""
-        last, wants = self.size - 1, self.rules[-1].batched.wants
+    def _kernel(self, on):
+        rules = [self.rules[n] for n in on]
+        f: Any = ft.partial(_run_rules, rules)
+        f.__name__ = self.name
+        kernel = Shared(f, "leaf", [rule.origin for rule in rules])
+        self.kernels[on] = kernel
+        return kernel
+
+    def _batch(self, gradients, given, active, ctx, columns):
+        """The whole-matrix stage of the last rule, on all of its arrays at once."""
+        rule, last = self.rules[-1], len(self.rules) - 1
+        stage: Any = rule.batched
+        names = list(rule.slots)
         touched = [i for i, on in enumerate(active) if last in on]
-        found = [i for i in touched if wants(flow.leaves[i])]
-        us = [flow.leaves[i] for i in found]
-        made = self.kernels.batch(us, c, self.arrays[-1])
-        for i, u in zip(found, made, strict=True):
-            flow.leaves[i] = u
-        for i in filter(lambda i: precision.is_inexact(given[i]), touched):
-            flow.leaves[i] = flow.leaves[i].astype(given[i].dtype)
+        wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
+        kept = [columns[names.index(name)] for name in stage.slots]
+        rows = [(gradients.leaves[i], *(c[i] for c in kept)) for i in wanted]
+        try:
+            made = self._stage(rows, ctx)
+        except Mistake as mistake:
+            raise mistake.at("a matrix of the tree") from None
+        for i, (u, *slots) in zip(wanted, made, strict=True):
+            gradients.leaves[i] = u
+            for column, x in zip(kept, slots, strict=True):
+                column[i] = x
+        for i in touched:
+            if precision.is_inexact(given[i]):
+                gradients.leaves[i] = gradients.leaves[i].astype(given[i].dtype)
 
-    def _grown(self, i, on, flow, made):
-        """The error for arrays that broadcast, which slots may that are not `alike`."""
-        names = " and ".join(f"`{self.rules[n].name}`" for n in on)
-        return ValueError(
-            f"{names} made {made} of the gradient at {flow.path(i)}, which has shape "
-            f"{flow.leaves[i].shape}: was this state made for other parameters?"
-        )
+    @ft.cached_property
+    def _measures(self) -> list[Shared]:
+        return [
+            Shared(ft.partial(_measure, rule), "stat", [rule.origin])
+            for rule in self.rules
+        ]
 
+    @ft.cached_property
+    def _stage(self) -> Shared:
+        rule = self.rules[-1]
+        return Shared(ft.partial(_run_stage, rule), "stage", [rule.origin])
 
-def _on(rules: list[int], scopes: Sequence[Scope], i: int) -> tuple[int, ...]:
-    reached = []
-    for n in rules:
-        scope = scopes[n]
-        if scope is None or scope[i]:
-            reached.append(n)
-    return tuple(reached)
-
-
-def _keep(new: Any, old: Any) -> Any:
-    """`new` in the dtype of `old`: a state never changes its type."""
-    return jax.tree.map(
-        lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype), new, old
-    )
-
-
-def _sum(total: Callable, touched: list, shared: tuple, arrays: dict) -> Any:
-    """The sum over leaves, added in their order."""
-    parts = [total(g, p, shared, slots, arrays) for g, p, slots in touched]
-    return _add_up(parts) if parts else 0.0
+    def _state(self, n, gradients, old, scope, scalars, columns):
+        rule = self.rules[n]
+        if not scalars and not columns:
+            return old
+        fields = dict(zip(rule.scalars, scalars, strict=True))
+        for name, column in zip(rule.slots, columns, strict=True):
+            fields[name] = gradients.tree_of(column, getattr(old, name), scope)
+        return rule.State(**fields)
 
 
 @jax.jit
 def _add_up(parts):
+    """The sum over leaves, in their order."""
     return jax.tree.map(lambda *x: reduce_scalars(list(x), jnp.add, jnp.sum), *parts)
 
 
-def _source(rule: Rule) -> Any:
-    """Where a kernel gets the rule from: a mould that equal rules share, or itself."""
-    mould = rule.recipe.mould if rule.recipe else None
-    return mould or rule
+# What is nearly always all there is in a step, and computed with as it is.
+_PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 
-class Kernels(NamedTuple):
-    """The jitted functions of a pass.
-
-    leaf: all rules on one leaf.
-    totals: the statistic of each rule.
-    batch: the work of the last rule on whole arrays.
-    """
-
-    leaf: Callable
-    totals: list[Callable]
-    batch: Callable
-
-
-def _kernels(sources: tuple) -> Kernels:
-    one: Any = ft.partial(_one, sources)
-    one.__name__ = "_then_".join(source.name for source in sources)  # in profiles
-    totals: list = [Shared(ft.partial(_total, source)) for source in sources]
-    batch = Shared(ft.partial(_batch, sources[-1]))
-    return Kernels(Shared(one, static=1), totals, batch)
-
-
-# Equal rules share what was traced, so that making an optimizer again, as
-# `inject_hyperparams` does each step, traces nothing.  What was compiled is shared by
-# all that differ in numbers alone, and kept in `programs`.
-_shared_kernels = ft.lru_cache(maxsize=64)(_kernels)
-
-
-def _one(sources, on, accepted, g, p, c, row, arrays):
+def _run_rules(rules, accepted, g, p, contexts, row):
     """The active rules on one leaf, of a step that may be refused."""
-    step = ft.partial(_step, sources, on, g, p, c, row, arrays)
+    step = ft.partial(_step, rules, g, p, contexts, row)
     return step() if accepted is None else step_where(accepted, step, row)
 
 
-def _step(sources, on, g, p, c, row, arrays):
+def _step(rules, g, p, contexts, row):
     """The active rules on one leaf.  Widens at the start, rounds once, at the end."""
-    wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
-    u = g.astype(wide)
-    p, c, arrays = precision.widen((p, c, arrays), wide)
-    rules = [sources[n].pour(x) for n, x in zip(on, arrays, strict=True)]
+    arrays = jax.tree.leaves((g, p, contexts, row))
+    wide: Any = jnp.float32
+    is_plain = all(x.dtype in _PLAIN for x in arrays if hasattr(x, "dtype"))
+    u = g
+    if not is_plain or g.dtype != wide:
+        wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
+        u, p, contexts = g.astype(wide), *precision.widen((p, contexts), wide)
     out = []
-    for rule, c_n, stored in zip(rules, c, row, strict=True):
-        slots = rule.slots.values()
-        was = [s.decode(x) for s, x in zip(slots, stored, strict=True)]
-        u, *now = rule.leaf(u, p, c_n, *precision.widen(was, wide))
-        u = u.astype(wide)
-        now = [x.astype(y.dtype) for x, y in zip(now, was, strict=True)]
-        now = [s.encode(x) for s, x in zip(slots, now, strict=True)]
-        out.append(tuple(_keep(now, list(stored))))
-    if not rules[-1].batched and precision.is_inexact(g):
+    for rule, ctx, stored in zip(rules, contexts, row, strict=True):
+        was = _decoded(rule, stored, None if is_plain else wide) if stored else []
+        u, now = _run_leaf(rule, u, p, ctx, was)
+        out.append(_stored(rule, now, was, stored) if stored else [])
+        u = u if u.dtype == wide else u.astype(wide)
+    if u.dtype != g.dtype and not rules[-1].batched and precision.is_inexact(g):
         u = u.astype(g.dtype)
-    return u, tuple(out)
+    return u, out
 
 
-def _batch(source, us, c, arrays):
-    """The work on whole arrays, in the precision in which they come."""
+def _decoded(rule, stored, wide):
+    """The slots of a rule, as its functions take them."""
+    pairs = zip(rule.slots.values(), stored, strict=True)
+    was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
+    return was if wide is None else precision.widen(was, wide)
+
+
+def _run_leaf(rule, u, p, ctx, slots):
+    """The new update, and an iterator over the new slots that `leaf` returned."""
+    taken = [
+        x for x, slot in zip(slots, rule.slots.values(), strict=True) if slot.in_leaf
+    ]
+    try:
+        out = rule.leaf(u, p if rule.needs_params else UNDECLARED, ctx, *taken)
+    except Undeclared as error:
+        raise Mistake(rule, f"{error}") from None
+    if not isinstance(out, tuple | list) or len(out) != 1 + len(taken):
+        raise mistakes.wrong_number(rule, out, 1 + len(taken))
+    new = out[0]
+    if not (isinstance(new, jax.Array) and new.shape == u.shape):
+        raise mistakes.misfit(rule, "an update", new, u)
+    if new.dtype != u.dtype:
+        mistakes.check_dtype(rule, "an update", new, u)
+    return new, iter(out[1:])
+
+
+def _stored(rule, now, was, stored):
+    """The new slots as they are stored; a state never changes its types."""
+    new = []
+    for (name, slot), x, old in zip(rule.slots.items(), was, stored, strict=True):
+        if not slot.in_leaf:
+            new.append(old)
+            continue
+        y = next(now)
+        if not (isinstance(y, jax.Array) and y.shape == x.shape):
+            raise mistakes.misfit(rule, f"`{name}`", y, x)
+        if y.dtype != x.dtype:
+            mistakes.check_dtype(rule, f"`{name}`", y, x)
+        if slot.encode is None:
+            new.append(jax.lax.convert_element_type(y, old.dtype))
+        else:
+            new.append(_encoded(rule, name, slot, y, old))
+    return new
+
+
+def _encoded(rule, name, slot, x, old):
+    """A new slot as it is stored, whatever it is encoded to."""
+    if slot.encode is None:
+        return jax.lax.convert_element_type(x, old.dtype)
+    made = slot.encode(x)
+    if jax.tree.map(jnp.shape, made) != jax.tree.map(jnp.shape, old):
+        raise mistakes.misfit(rule, f"`{name}`", made, old)
+    keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
+    return jax.tree.map(keep, made, old)
+
+
+def _measure(rule, g, p, scalars, stored):
+    """The statistic of one leaf."""
+    wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
+    was = _decoded(rule, stored, wide)
+    g, p, scalars = precision.widen((g, p, scalars), wide)
+    return rule.leaf_stat(g, p, tuple(scalars), *was)
+
+
+def _run_stage(rule, rows, ctx):
+    """The whole-matrix stage, in the precision in which the matrices come."""
+    stage = rule.batched
+    slots = [rule.slots[name] for name in stage.slots]
 
     @jax.jit
-    def one(u, c, arrays):
-        c, arrays = precision.widen((c, arrays), u.dtype)
-        return source.pour(arrays).batched.apply(u, c).astype(u.dtype)
+    def one(ctx, u, *stored):
+        wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
+        pairs = zip(slots, stored, strict=True)
+        was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
+        ctx, was = precision.widen((ctx, was), wide)
+        out = stage.apply(u.astype(wide), ctx, *was)
+        if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
+            raise mistakes.wrong_number(rule, out, 1 + len(slots))
+        rest = zip(stage.slots, slots, out[1:], stored, strict=True)
+        return out[0].astype(u.dtype), *(_encoded(rule, *row) for row in rest)
 
-    how = source.pour(arrays).batched
-    return map_batched(lambda u: one(u, c, arrays), us, how.sharding, how.parts)
-
-
-def _total(source, g, p, shared, slots, arrays):
-    wide = precision.compute_dtype(g, *jax.tree.leaves((p, slots)))
-    rule = source.pour(precision.widen(arrays, wide))
-    was = [s.decode(x) for s, x in zip(rule.slots.values(), slots, strict=True)]
-    g, p, shared, was = precision.widen((g, p, shared, was), wide)
-    return rule.leaf_stat(g, p, shared, *was)
+    return map_batched(ft.partial(one, ctx), rows, stage)

@@ -13,7 +13,7 @@ from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
 from ..arrays.precision import is_inexact
 from ..base.protocol import MaskedNode, as_array, is_array
 from ..trees import errors
-from .gradients import Gradients, align, has_no_gradient, is_float0
+from .gradients import Gradients, has_no_gradient, is_float0
 
 
 def _as_it_is(g, *row):
@@ -30,37 +30,38 @@ def map_gradients(
 
     Raises a `ValueError` where structures or shapes differ; it names the path.
     """
-    flow = Gradients(updates, None)
-    columns = {name: align(flow, tree, name) for name, tree in others.items()}
-    rows = zip(flow.leaves, *columns.values(), strict=True)
+    gradients = Gradients(updates, None)
+    columns = {name: gradients.leaves_of(tree, name) for name, tree in others.items()}
+    rows = zip(gradients.leaves, *columns.values(), strict=True)
     out = []
     for i, (g, *xs) in enumerate(rows):
         if has_no_gradient(g):
             out.append(idle(g, *xs))
             continue
         for name, x in zip(columns, xs, strict=True):
-            _check(flow, i, name, x)
+            if not isinstance(x, jax.Array) or x.shape != g.shape:
+                _check(gradients, i, name, x)
         out.append(f(g, *xs))
-    return flow.treedef.unflatten(out)
+    return gradients.treedef.unflatten(out)
 
 
-def _check(flow: Gradients, i: int, name: str, x: Any) -> None:
+def _check(gradients: Gradients, i: int, name: str, x: Any) -> None:
     if not is_array(x):
         raise ValueError(
-            f"there is a gradient at {flow.path(i)}, but no array in `{name}`: was "
-            "there a parameter when `init` was called?"
+            f"there is a gradient at {gradients.path(i)}, but no array in `{name}`: "
+            "was there a parameter when `init` was called?"
         )
-    flow.check_shape(i, jnp.shape(x), f"`{name}`")
+    gradients.check_shape(i, jnp.shape(x), f"`{name}`")
 
 
 def require_floats(name: str, updates: Any, params: Any = None) -> None:
     """Raise a `TypeError` for integers as the gradient of what is no float either."""
-    flow = Gradients(updates, params)
-    for i, g in enumerate(flow.leaves):
+    gradients = Gradients(updates, params)
+    for i, g in enumerate(gradients.leaves):
         if has_no_gradient(g) or is_inexact(g) or jax.typeof(g).weak_type:
             continue
-        if params is None or not is_inexact(jnp.asarray(flow.params[i])):
-            raise errors.not_floating(name, flow.path(i), g.dtype)
+        if params is None or not is_inexact(jnp.asarray(gradients.params[i])):
+            raise errors.not_floating(name, gradients.path(i), g.dtype)
 
 
 def check_gradients(updates: Any, /, **others: Any) -> None:

@@ -1,8 +1,8 @@
 """Packed gradients on their way to becoming updates.
 
-Masks and labels choose among the arrays of a packed tree.  What lies side by side in a
-vector, and is chosen alike, is a run: rules that work number by number take it for one
-leaf, so that nothing is unpacked.  Rules that work `by_leaf` get the arrays.
+Masks and labels choose among the arrays of a packed tree.  Arrays that are neighbours
+in a vector, and are chosen alike, form a run.  Elementwise rules take a run as one
+leaf, so that nothing is unpacked; all other rules get the arrays in their own shapes.
 """
 
 import functools as ft
@@ -15,18 +15,19 @@ from jax.tree_util import keystr
 
 from ..base.protocol import MaskedNode, is_none
 from ..trees import errors
+from ..trees.labels import Scope
 from ..trees.packed import Packed, join
-from .gradients import Gradients, Scope, align, fold
+from .gradients import Gradients
 
 
 def open_gradients(updates: Any, params: Any) -> Gradients:
-    """The flow of a tree, packed or not."""
+    """The gradients of a tree, packed or not."""
     kind = PackedGradients if isinstance(updates, Packed) else Gradients
     return kind(updates, params)
 
 
 class PackedGradients(Gradients):
-    """The flow of a packed tree.
+    """The gradients of a packed tree.
 
     packed: the current updates.
     leaves: shapes and dtypes of their arrays, among which masks choose.
@@ -41,6 +42,8 @@ class PackedGradients(Gradients):
         for name in ("leaves", "treedef"):
             self.__dict__.pop(name, None)
 
+    # Most steps never ask: with neither masks nor rules that need shapes, a vector is
+    # one run, and its arrays are not looked at.
     @ft.cached_property
     def leaves(self) -> list:
         return jax.tree.leaves(self.packed.outline(), is_leaf=is_none)
@@ -50,7 +53,7 @@ class PackedGradients(Gradients):
         return jax.tree.structure(self.packed.outline(), is_leaf=is_none)
 
     @property
-    def updates(self) -> Any:
+    def updates(self) -> Packed:
         return self.packed
 
     def outline(self, scope: Scope) -> Any:
@@ -58,30 +61,33 @@ class PackedGradients(Gradients):
         return whole if scope is None else scope.cut(whole)
 
     def cut_params(self, scope: Scope) -> Any:
-        whole = self.whole_params
+        whole = self.all_params
         return whole if scope is None or whole is None else scope.cut(whole)
 
     def merge(self, updates: Any, scope: Scope) -> None:
         if scope is None:
             self.open(updates)
             return
-        runs, (is_inside,) = self.runs([scope], [False])
-        changed = runs.align(updates, "updates")
+        runs, (is_inside,) = self.runs([scope], [True])
+        changed = runs.leaves_of(updates, "updates")
         triples = zip(is_inside, changed, runs.leaves, strict=True)
         runs.leaves = [u if on else x for on, u, x in triples]
         self.close(runs)
 
-    def runs(self, scopes: Sequence[Scope], by_leaf: Sequence[bool]) -> tuple:
-        """The flow of runs, for rules that see these leaves; and which runs they see.
+    def runs(self, scopes: Sequence[Scope], elementwise: Sequence[bool]) -> tuple:
+        """The runs, for rules that see these leaves; and which runs each rule sees.
 
-        by_leaf: for each rule whether it wants the arrays.
+        elementwise: for each rule whether it takes arrays joined.
         """
         groups = self.packed.layout.groups
-        if not any(by_leaf) and all(scope is None for scope in scopes):
+        if all(elementwise) and all(scope is None for scope in scopes):
             return GradientRuns(self, groups, [False] * len(groups)), scopes
         arrays = [i for i, x in enumerate(self.leaves) if x is not None]
         sees = [tuple(scope is None or scope[i] for scope in scopes) for i in arrays]
-        is_single = [any(map(all, zip(x, by_leaf, strict=True))) for x in sees]
+        is_single = [
+            any(on and not joins for on, joins in zip(x, elementwise, strict=True))
+            for x in sees
+        ]
         key = lambda n: (sees[n], n if is_single[n] else -1)
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
         seen = [
@@ -92,51 +98,50 @@ class PackedGradients(Gradients):
 
     def close(self, runs: "GradientRuns") -> None:
         """Take over what a pass made of the runs."""
-        self.open(runs.fold(runs.leaves, self.packed, None))
+        self.open(runs.tree_of(runs.leaves, self.packed, None))
 
 
 class GradientRuns(Gradients):
     """Runs of packed arrays, each of which is a leaf.
 
-    whole: the flow of the packed tree.
-    runs: the numbers of the arrays in each, as they lie in their vector.
-    is_single: whether a run is one array, which has its own shape.
+    whole: the gradients of the packed tree.
+    runs: the indices of the arrays in each, in their order in the vector.
+    is_single: whether a run is one array, which then has its own shape.
     """
 
     def __init__(self, whole: PackedGradients, runs: list, is_single: list[bool]):
         self.whole = whole
-        self.runs = runs
+        self.indices = runs
         self.is_single = is_single
         self.layout = whole.packed.layout
-        self.leaves = self.align(whole.packed, "updates")
+        self.leaves = self.leaves_of(whole.packed, "updates")
         self.treedef = jax.tree.structure(self.leaves)
-        self.whole_params = whole.whole_params
+        self.all_params = whole.all_params
 
     def path(self, i: int) -> str:
         paths = jax.tree.leaves_with_path(self.layout.places)
-        return errors.list_some(
-            [keystr(paths[n][0]) or "the root" for n in self.runs[i]], 1
-        )
+        found = [keystr(paths[n][0]) or "the root" for n in self.indices[i]]
+        return errors.list_some(found, 1)
 
-    def align(self, other: Any, name: str) -> list:
-        found = self._places(other, name)
-        pick = self._cut if isinstance(other, Packed) else self._pick
-        return [pick(i, other, found, name) for i in range(len(self.runs))]
+    def leaves_of(self, tree: Any, name: str) -> list:
+        found = self._places(tree, name)
+        pick = self._slice if isinstance(tree, Packed) else self._pick
+        return [pick(i, tree, found, name) for i in range(len(self.indices))]
 
     def _places(self, other: Any, name: str) -> Sequence:
-        """For each array what `other` has in its place; the number, if it is packed."""
+        """What `other` has in place of each array; its index, if `other` is packed."""
         if not isinstance(other, Packed):
-            found = align(self.whole, other, name)
+            found = self.whole.leaves_of(other, name)
         elif other.layout == self.layout:
             return range(len(self.layout.segments))
         else:
-            found = align(self.whole, other.layout.places, name)
+            found = self.whole.leaves_of(other.layout.places, name)
         pairs = zip(found, self.whole.leaves, strict=True)
         return [x for x, g in pairs if g is not None]
 
     def _pick(self, i: int, other: Any, found: Sequence, name: str) -> Any:
         """What a tree has in place of a run."""
-        x = found[self.runs[i][0]]
+        x = found[self.indices[i][0]]
         if self.is_single[i] or isinstance(x, MaskedNode):
             return x
         raise TypeError(
@@ -145,9 +150,9 @@ class GradientRuns(Gradients):
             "`stepax.tree.pack(state, like=jax.eval_shape(tx.init, packed_params))`"
         )
 
-    def _cut(self, i: int, other: Packed, found: Sequence, name: str) -> Any:
+    def _slice(self, i: int, other: Packed, found: Sequence, name: str) -> Any:
         """What another packed tree has in place of a run."""
-        first, last = self.runs[i][0], self.runs[i][-1]
+        first, last = self.indices[i][0], self.indices[i][-1]
         if isinstance(found[first], MaskedNode):
             return found[first]
         if other.layout != self.layout:
@@ -156,10 +161,10 @@ class GradientRuns(Gradients):
         return x.reshape(self.layout.segments[first].shape) if self.is_single[i] else x
 
     def _check(self, i: int, other: Packed, found: Sequence, name: str) -> None:
-        """Raise unless the arrays of a run lie as they do in another packed tree."""
+        """Raise unless another packed tree has the arrays of a run side by side."""
         mine, theirs = self.layout.segments, other.layout.segments
-        fits = not any(isinstance(found[n], MaskedNode) for n in self.runs[i])
-        pairs = [(mine[n], theirs[found[n]]) for n in self.runs[i]] if fits else []
+        fits = not any(isinstance(found[n], MaskedNode) for n in self.indices[i])
+        pairs = [(mine[n], theirs[found[n]]) for n in self.indices[i]] if fits else []
         shifts = {(y.vector, x.start - y.start) for x, y in pairs}
         if len(shifts) != 1 or any(x.shape != y.shape for x, y in pairs):
             raise ValueError(
@@ -167,12 +172,12 @@ class GradientRuns(Gradients):
                 "use one layout for both, `stepax.tree.pack(tree, like=packed)`"
             )
 
-    def fold(self, parts: list, like: Any, scope: Scope) -> Any:
-        run_of = {n: i for i, run in enumerate(self.runs) for n in run}
+    def tree_of(self, parts: list, like: Any, scope: Scope) -> Any:
+        run_of = {n: i for i, run in enumerate(self.indices) for n in run}
         found = self._places(like, "the state")
         if not isinstance(like, Packed):
             leaves = [parts[run_of[n]] for n in range(len(run_of))]
-            return self._fold_tree(leaves, like, scope)
+            return self._unpacked_tree(leaves, like, scope)
         number = {m: n for n, m in enumerate(found) if not isinstance(m, MaskedNode)}
         vectors = []
         for group in like.layout.groups:
@@ -180,11 +185,8 @@ class GradientRuns(Gradients):
             vectors.append(join([parts[i] for i in runs]))
         return Packed(vectors, like.layout)
 
-    def _fold_tree(self, leaves: list, like: Any, scope: Scope) -> Any:
-        found = iter(leaves)
-        pairs = zip(
-            align(self.whole, like, "the state"), self.whole.leaves, strict=True
-        )
-        return fold(
-            self.whole, [x if g is None else next(found) for x, g in pairs], like, scope
-        )
+    def _unpacked_tree(self, leaves: list, like: Any, scope: Scope) -> Any:
+        found, whole = iter(leaves), self.whole
+        pairs = zip(whole.leaves_of(like, "the state"), whole.leaves, strict=True)
+        parts = [x if g is None else next(found) for x, g in pairs]
+        return whole.tree_of(parts, like, scope)

@@ -9,8 +9,9 @@ share what was compiled.  Nothing that is shared holds a function or an array.
 """
 
 import functools as ft
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,34 +26,82 @@ from .literals import NotShareable, Program, take_out
 KEPT = 512
 
 
+class Origin(NamedTuple):
+    """The call of a factory that made a rule, in which all else are constants.
+
+    key: equal for calls that differ in the values of these arrays alone.
+    arrays: the arguments that are arrays.
+    """
+
+    key: Any
+    arrays: tuple[jax.Array, ...]
+
+
 class Shared:
     """A function that is jitted inside of `jit`, and shares its programs outside.
 
-    static: how many of the first arguments are constants.
+    origins: of what the function does; with them, what was traced once serves for
+        other arrays, too, as `inject_hyperparams` has at each step.  `None` if they
+        are not all known.
     """
 
-    def __init__(self, f: Callable, static: int = 0):
-        self.static = static
-        self.jitted = jax.jit(f, static_argnums=tuple(range(static)))
-        self.ready: dict[tuple, Callable | None] = {}
+    def __init__(self, f: Callable, kind: str, origins: Sequence[Origin | None]):
+        self.jitted = jax.jit(f)
+        known = [origin for origin in origins if origin is not None]
+        self.arrays = [x for origin in known for x in origin.arrays]
+        self.own: dict[tuple, _Run | None] = {}
+        self.all = self.own
+        if len(known) == len(origins):
+            self.all = _runs(kind, tuple(origin.key for origin in known))
 
     def __call__(self, *args: Any) -> Any:
-        inputs, treedef = jax.tree.flatten(args[self.static :])
-        if not _is_alone(inputs):
+        inputs, treedef = jax.tree.flatten(args)
+        if not _is_alone([*inputs, *self.arrays]):
             if _is_jit_off():  # otherwise `jit` makes arrays of Python's numbers
-                arrays = treedef.unflatten(map(jnp.asarray, inputs))
-                args = (*args[: self.static], *arrays)
+                args = treedef.unflatten(map(jnp.asarray, inputs))
             return self.jitted(*args)
         # To ask JAX, which knows what it traced, takes longer than to run the program.
-        types = tuple(map(_type, inputs))
-        key = args[: self.static], treedef, types, _settings()
-        if key not in self.ready:
-            traced = self.jitted.trace(*args)
-            # Constants may be met in a trace, of which nothing may be kept.
-            with jax.ensure_compile_time_eval():
-                self.ready[key] = _ready(traced)
-        run = self.ready[key]
-        return self.jitted(*args) if run is None else run(inputs)
+        key = treedef, tuple(map(_type, inputs)), _settings()
+        for runs in (self.own, self.all):
+            if key in runs:
+                run = runs[key]
+                return self.jitted(*args) if run is None else run(inputs, self.arrays)
+        self._trace(key, args)
+        return self(*args)
+
+    def _trace(self, key: tuple, args: tuple) -> None:
+        traced = self.jitted.trace(*args)
+        # Constants may be met in a trace, of which nothing may be kept.
+        with jax.ensure_compile_time_eval():
+            run = _run_of(traced, len(jax.tree.leaves(args)), self.arrays)
+        keeps_none = run is not None and not run.consts
+        (self.all if keeps_none else self.own)[key] = run
+
+
+@ft.lru_cache(maxsize=64)
+def _runs(kind: str, origins: tuple) -> dict:
+    """Programs for what came from equal calls."""
+    return {}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A compiled program, and what it takes besides its inputs.
+
+    arrays: which of the arrays of a rule, by their indices.
+    consts: all other arrays that the rule closes over, which are its own.
+    vectors: the numbers that were taken out, by dtype.
+    """
+
+    program: Callable
+    out_tree: Any
+    arrays: tuple[int, ...]
+    consts: tuple[jax.Array, ...]
+    vectors: dict[str, jax.Array]
+
+    def __call__(self, inputs: list, arrays: list) -> Any:
+        given = [arrays[i] for i in self.arrays] or self.consts
+        return self.out_tree.unflatten(self.program([*given, *inputs], self.vectors))
 
 
 def _type(x: Any) -> Any:  # `typeof` also looks up what an array has at hand
@@ -84,18 +133,27 @@ def _is_alone(inputs: list) -> bool:
     return jax.sharding.get_abstract_mesh().empty
 
 
-def _ready(traced: Any) -> Callable | None:
-    """A compiled program with its numbers; `None` if it cannot be shared."""
-    consts, out_tree = traced.jaxpr.consts, traced.out_tree
-    if any(isinstance(x, Tracer) for x in consts):
+def _run_of(traced: Any, inputs: int, arrays: list) -> _Run | None:
+    """A compiled program with its numbers; `None` if it cannot be shared.
+
+    inputs: how many the function has.
+    """
+    consts = traced.jaxpr.consts
+    # A tracer that the function closes over becomes one more input.
+    closes_over_tracers = len(traced.jaxpr.jaxpr.invars) != inputs
+    if closes_over_tracers or any(isinstance(x, Tracer) for x in consts):
         return None
     try:
         program, numbers = take_out(traced.jaxpr, _joins())
     except NotShareable:
         return None
-    run = _compiled(program, traced.fun_name)
+    compiled = _compiled(program, traced.fun_name)
     vectors = {dtype: jnp.asarray(np.stack(xs)) for dtype, xs in numbers.items()}
-    return lambda inputs: out_tree.unflatten(run([*consts, *inputs], vectors))
+    at = {id(x): i for i, x in enumerate(arrays)}
+    places = tuple(at.get(id(x), -1) for x in consts)
+    if -1 in places:  # an array that was computed when the rule was made
+        return _Run(compiled, traced.out_tree, (), tuple(consts), vectors)
+    return _Run(compiled, traced.out_tree, places, (), vectors)
 
 
 @ft.lru_cache(maxsize=KEPT)

@@ -1,67 +1,75 @@
 """An optimizer written for one array.
 
 A `Rule` is the mathematics of one optimizer for one array.  What is the same for all
-optimizers is done by `kernel.Pass`, once: flattening, step counts, precision, storage,
+optimizers is done by the engine, once: flattening, step counts, precision, storage,
 masks, sharding, and errors that name the parameter.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from ..arrays.numerics import safe_increment
+from ..arrays.numerics import increment
 from ..arrays.placement import shard_like
 from ..arrays.precision import scalar_dtype
 from ..base.protocol import EmptyState, as_array, is_array, is_none
+from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.packed import Packed
 
 
-def _same(x):
-    return x
+if TYPE_CHECKING:
+    from .batched import Batched
+    from .programs import Origin
 
 
 @dataclass(frozen=True)
 class Slot:
     """One array that a rule keeps for each parameter, and how it is stored.
 
-    make: the initial value for a parameter.
+    make: the initial value, from the parameter; by default zeros of its shape.
     dtype: the stored dtype; `None` keeps that of `make`, by default the parameter's.
     alike: whether it has the shape of the parameter, which is then checked.
-    is_wide: whether it is kept in float32 for float16 parameters: the squares of
-        ordinary gradients, and products of small ones, lie outside of float16.
-    is_slow: whether a step may change it by less than bfloat16 holds, as means of a
-        long memory; `describe` warns of those that are stored so, and of wide ones.
+    is_wide: whether it is stored in float32 for float16 parameters: the squares of
+        ordinary gradients, and products of small ones, are out of float16's range.
+    in_leaf: whether `leaf` takes and returns it; otherwise only the batched stage does.
+    is_slow: whether a step may change it by less than bfloat16 resolves, as in an
+        average with a long memory; `describe` warns of those stored so.
     encode, decode: to and from storage, e.g. 8-bit blocks; `encode` may return a tree.
+        `None` stores the array as it is.
     """
 
-    make: Callable = jnp.zeros_like
+    make: Callable[[jax.Array], jax.Array] = jnp.zeros_like
     dtype: Any = None
     alike: bool = True
     is_wide: bool = False
     is_slow: bool = False
-    encode: Callable = _same
-    decode: Callable = _same
+    in_leaf: bool = True
+    encode: Callable[[jax.Array], Any] | None = None
+    decode: Callable[[Any], jax.Array] | None = None
 
     @property
     def is_array(self) -> bool:
         """Whether it is stored as one array."""
-        return self.encode is _same
+        return self.encode is None
 
     def new(self, p: Any) -> Any:
+        """The initial value for a parameter, as it is stored."""
         p = as_array(p)
         x = self.make(p)
         dtype = x.dtype if self.dtype is None else self.dtype
         if self.is_wide and self.dtype is None and dtype == jnp.float16:
             dtype = jnp.float32
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
-        return self.encode(shard_like(p, x))
+        x = shard_like(p, x)
+        return x if self.encode is None else self.encode(x)
 
 
-def zeros_like(p: Any, dtype: Any = None) -> Any:
+def zeros_like(p: Any, dtype: Any = None) -> jax.Array | None:
     """Zeros for a parameter, strongly typed and sharded alike; `None` for no array."""
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
@@ -71,39 +79,39 @@ def copy_of(p: Any) -> jax.Array:
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
 
-# The mean squared gradient is real, but Optax stores it as the parameter's dtype.
+# The mean squared gradient is real, but Optax stores it in the parameter's dtype.
 REAL = Slot(is_wide=True, decode=jnp.real)
 
 
-# The parameter as it was at first.
+# The initial parameter.
 START = Slot(make=copy_of)
 
 
 def is_trainable(p: Any) -> bool:
-    """Whether an optimizer keeps anything for `p`: not for functions, keys, `None`."""
+    """Whether an optimizer has state for `p`: not for functions, keys, `None`."""
     if not is_array(p):
         return False
     return not jnp.issubdtype(getattr(p, "dtype", jnp.float32), jax.dtypes.extended)
 
 
-def _only_count(scalars, stat, extra):
-    return None, tuple(map(safe_increment, scalars))
+@explain_misuse
+def from_step(f: Callable[[jax.Array], Any]) -> Callable:
+    """The `prepare` of rules whose context depends on the step number t = 1, 2, ...
 
-
-def from_step(f: Callable) -> Callable:
-    """`once` for rules that need only the number of this step, which starts at 1."""
+    f: from t to the context of all leaves.
+    """
 
     def prepare(scalars, stat, extra):
-        t = safe_increment(*scalars)
+        t = increment(scalars[0])
         return f(t), (t,)
 
     return prepare
 
 
-def real_scalar(first: Any = 0.0, shape: tuple = ()) -> Callable:
-    """Makes a shared number, or several, in float32, or float64 as parameters are.
+def real_scalar(first: Any = 0.0, shape: tuple[int, ...] = ()) -> Callable:
+    """Makes a scalar of a rule, or a vector, in float32, or float64 as parameters are.
 
-    first: its first value, or a function from the parameters to it.
+    first: its initial value, or a function from the parameters to it.
     """
 
     def make(params):
@@ -113,66 +121,80 @@ def real_scalar(first: Any = 0.0, shape: tuple = ()) -> Callable:
     return make
 
 
-COUNT = {"count": lambda params: jnp.zeros([], jnp.int32)}
+COUNT: Mapping[str, Callable] = MappingProxyType(
+    {"count": lambda params: jnp.zeros([], jnp.int32)}
+)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """One optimizer, for one array.
 
-    leaf: (g, p, c, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None` does
-        nothing.
-    State: named tuple whose fields are the names in `shared` and `slots`.
-    slots: what `leaf` keeps for each parameter, in the order `leaf` takes them.
-    shared: what is kept once for all parameters, with a function of them to make it.
-    once: (shared, total, extra) -> (c, shared).  Runs once a step; all leaves get `c`.
-    total: (g, p, shared, *slots) -> statistics, summed over all leaves for `once`.
-    whole: list of all g -> a statistic, which `once` gets instead.
-    batched: work on whole arrays, which follows `leaf`; devices share it out.
-    needs_params: whether `leaf` or `total` reads `p`.
-    reads: the keywords that `once` takes from `extra`.
-    by_leaf: whether `leaf` depends on the shape of an array or on more than one number
-        of it at a time, so that arrays may not be joined for it; also so if one of the
-        slots is not `alike`.
-    guard: whether it cleans each gradient by itself and keeps only flags of what it
-        found, so that `MultiSteps` runs it on every micro-batch.
-    recipe: the factory that made it and its arguments; set by `recipe`.
-    trains: the optimizer that it is part of, which refuses integers; set by `recipe`.
+    leaf: (g, p, ctx, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None`
+        leaves gradients as they are.
+    State: named tuple whose fields are the names in `scalars` and `slots`.
+    slots: what `leaf` keeps for each parameter, in the order in which it takes them.
+    scalars: what is kept once for all parameters: from names to functions of the
+        parameters that make the initial values.
+    prepare: (scalars, stat, extra) -> (ctx, scalars).  Runs once a step, before the
+        leaves, which all get `ctx`.  By default each scalar counts steps, and `ctx` is
+        `None`.
+    leaf_stat: (g, p, scalars, *slots) -> statistics of one leaf, whose sum over all
+        leaves `prepare` gets as `stat`.
+    global_stat: list of all g -> a statistic of them, which `prepare` gets instead.
+    batched: a stage on whole matrices that follows `leaf`; devices share its work.
+    needs_params: whether `leaf` or `leaf_stat` reads `p`, which is `None` otherwise.
+    reads: the keywords of `update` that `prepare` reads from `extra`.
+    elementwise: whether `leaf` computes each element from the same element of its
+        arguments alone, so that arrays may be joined for it.
+    sanitizes: whether it cleans each gradient by itself, and keeps only flags of what
+        it found, so that `MultiSteps` runs it on every micro-batch.
+    name, origin: the factory that made it, and its call; from the decorator.
     """
 
     leaf: Callable | None
     State: type = EmptyState
-    slots: dict[str, Slot] = field(default_factory=dict)
-    scalars: dict[str, Callable] = field(default_factory=dict)
-    prepare: Callable = _only_count
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    scalars: Mapping[str, Callable] = field(default_factory=dict)
+    prepare: Callable | None = None
     leaf_stat: Callable | None = None
     global_stat: Callable | None = None
-    batched: Any = None
+    batched: "Batched | None" = None
     needs_params: bool = False
     reads: tuple[str, ...] = ()
     elementwise: bool = False
     sanitizes: bool = False
-    recipe: Any = None
-    trains: str = ""
+    name: str = ""
+    origin: "Origin | None" = None
 
     def __post_init__(self):
-        if self.elementwise and not all(slot.alike for slot in self.slots.values()):
-            raise ValueError(self.slots)
+        fields, wanted = _fields(self.State), {*self.scalars, *self.slots}
+        if fields is not None and set(fields) != wanted:
+            raise TypeError(
+                f"`{self.State.__name__}` has the fields ({', '.join(fields)}), but "
+                f"the rule has the scalars and slots ({', '.join(wanted)})"
+            )
+        other = [k for k, slot in self.slots.items() if not slot.alike]
+        if self.elementwise and other:
+            raise ValueError(
+                f"the slot `{other[0]}` has another shape than its parameter, so that "
+                "the rule cannot be elementwise: leave out `elementwise=True`"
+            )
 
-    @property
-    def name(self) -> str:
-        return self.recipe.build.__name__ if self.recipe else self.State.__name__
+    def made_by(self, name: str, origin: "Origin | None") -> "Rule":
+        """The rule with the name of its factory, unless it has one already."""
+        return self if self.name else replace(self, name=name, origin=origin)
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether its slots are made of gradients, which flags of a guard are not."""
+        """Whether its slots are made of gradients, which flags of a sanitizer are not.
+
+        Such a rule refuses integers, also where it is no part of an optimizer.
+        """
         return bool(self.slots) and not self.sanitizes
 
-    def pour(self, arrays: dict) -> "Rule":
-        """The rule itself; a `Mould` makes one for given arrays."""
-        return self
-
     def init(self, params: Any) -> Any:
+        """The first state."""
         if not self.elementwise and isinstance(params, Packed):
             params = params.unpack()
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
@@ -182,10 +204,10 @@ class Rule:
                 slot.new(p) if is_trainable(p) else None for p in ps
             )
 
-        shared = {k: make(params) for k, make in self.scalars.items()}
-        return self.State(**shared, **{k: column(s) for k, s in self.slots.items()})
+        scalars = {k: make(params) for k, make in self.scalars.items()}
+        return self.State(**scalars, **{k: column(s) for k, s in self.slots.items()})
 
-    def check(self, state: Any) -> None:
+    def check_state(self, state: Any) -> None:
         """Raise unless `state` is one of this rule's, or of Optax's of that name."""
         wanted = (*self.scalars, *self.slots)
         fields = getattr(state, "_fields", None)
@@ -200,3 +222,7 @@ class Rule:
             f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "
             "state made by another optimizer?"
         )
+
+
+def _fields(State: type) -> tuple[str, ...] | None:
+    return getattr(State, "_fields", None)

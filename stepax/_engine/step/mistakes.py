@@ -1,0 +1,166 @@
+"""What is wrong with a state, or with a rule that somebody wrote, and where.
+
+Nothing here runs in a step that is right.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from ..arrays import precision
+from ..base.protocol import is_array
+from ..trees import errors
+from .gradients import Gradients
+from .rule import Rule
+
+
+class Mistake(Exception):
+    """A rule returned what it may not; who knows the path adds it."""
+
+    def __init__(self, rule: Rule, text: str, hint: str = ""):
+        super().__init__(f"`{rule.name or rule.State.__name__}` {text}", hint)
+
+    def at(self, path: str) -> ValueError:
+        """The error for a user."""
+        text, hint = self.args
+        return ValueError(f"{text} for the gradient at {path}{hint}")
+
+
+class Undeclared(Exception):
+    """A rule reads what it has not declared."""
+
+
+class _Undeclared:
+    """Stands for parameters that a rule does not declare to read; refuses any use."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Undeclared(
+            "reads the parameters `p`, but does not declare it: give "
+            "`needs_params=True` to its `Rule`,"
+        )
+
+    # Operators are looked up on the type, and JAX's arrays ask for this.
+    __jax_array__ = property(lambda self: self.__getattr__("__jax_array__"))
+
+
+UNDECLARED = _Undeclared()
+
+
+class _Keywords(dict):
+    """The keywords of `update` that a rule declares to read."""
+
+    def __init__(self, rule: Rule, extra: dict):
+        super().__init__({k: extra[k] for k in rule.reads})
+        self.name = rule.name
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ValueError(
+            f"`{self.name}` reads the keyword `{key}`, but does not declare it: give "
+            f'`reads=("{key}",)` to its `Rule`'
+        )
+
+
+def declared(rule: Rule, extra: dict) -> dict:
+    """The keywords that `prepare` may read; raises if one is missing."""
+    for name in rule.reads:
+        if name not in extra:
+            raise TypeError(
+                f"`{rule.name}` reads the keyword `{name}`: "
+                f"call `update(updates, state, params, {name}=...)`"
+            )
+    return _Keywords(rule, extra)
+
+
+def prepared(rule: Rule, made: Any, old: Sequence) -> tuple[Any, list]:
+    """What `prepare` returned: the context, and scalars in the dtypes of the old."""
+    is_pair = isinstance(made, tuple | list) and len(made) == 2
+    new = made[1] if is_pair else None
+    if not isinstance(new, tuple | list) or len(new) != len(old):
+        raise ValueError(
+            f"`prepare` of `{rule.name}` must return a context and a tuple of "
+            f"{len(old)} scalars, ({', '.join(rule.scalars)}), but returned {made}"
+        )
+    keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+    return made[0], jax.tree.map(keep, list(new), list(old))
+
+
+def check_dtype(rule: Rule, what: str, new: jax.Array, old: jax.Array) -> None:
+    """Raise where a result would lose more than precision: an imaginary part, say."""
+    if _rank(new.dtype) > _rank(old.dtype):
+        raise Mistake(rule, f"made {what} of dtype {new.dtype}, not {old.dtype},")
+
+
+def _rank(dtype: Any) -> int:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return max([n for n, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)] + [0])
+
+
+def misfit(rule: Rule, what: str, new: Any, old: Any) -> Mistake:
+    """The mistake of a result of another shape, or of what is no array."""
+    shape = jax.tree.map(jnp.shape, new)
+    hint = ": was this state made for other parameters?"
+    wanted = jax.tree.map(jnp.shape, old)
+    return Mistake(rule, f"made {what} of shape {shape}, not {wanted},", hint)
+
+
+def wrong_number(rule: Rule, out: Any, number: int) -> Mistake:
+    """The mistake of another number of results than a function has to return."""
+    is_several = isinstance(out, tuple | list)
+    found = f"{len(out)} values" if is_several else errors.describe(out)
+    found = "an array alone" if hasattr(out, "shape") else found
+    slots = "".join(f", {name}" for name in rule.slots)
+    return Mistake(rule, f"returned {found}, not {number} (u{slots}),")
+
+
+def check_stored(gradients: Gradients, i: int, rule: Rule, name: str, x: Any) -> Any:
+    """The array in slot `name` for leaf `i`; raises if there is none of its shape."""
+    slot = rule.slots[name]
+    if hasattr(x, "shape"):
+        if slot.alike:
+            gradients.check_shape(i, x.shape, f"`{name}` in its state")
+    elif not jax.tree.leaves(x):
+        raise ValueError(
+            f"`{rule.name}` has nothing in `{name}` for the gradient at "
+            f"{gradients.path(i)}: there was no parameter when `init` was called, "
+            "or a mask left it out then"
+        )
+    elif slot.is_array and not is_array(x):
+        raise ValueError(
+            f"`{rule.name}` has {errors.describe(x)} in `{name}` for the gradient at "
+            f"{gradients.path(i)}: was this state made by another optimizer, or for "
+            "other parameters?"
+        )
+    return jnp.asarray(x) if is_array(x) else x
+
+
+def check_trained(
+    gradients: Gradients,
+    rules: Sequence[Rule],
+    trains: Sequence[str],
+    active: Sequence[Sequence[int]],
+    columns: list,
+) -> None:
+    """Raise for an integer that would be trained, and rounded at each step.
+
+    The gradient of a floating-point parameter may be an integer, and Python's integers
+    are scalars like any.
+    """
+    for i, on in enumerate(active):
+        g = gradients.leaves[i]
+        if not on or precision.is_inexact(g) or jax.typeof(g).weak_type:
+            continue
+        names = [
+            trains[n] or rules[n].name
+            for n in on
+            if trains[n] or rules[n].keeps_gradients
+        ]
+        row = [[column[i] for column in columns[n]] for n in on]
+        known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
+        if gradients.all_params is not None:
+            known += [
+                jnp.asarray(p) for p in gradients.params[i : i + 1] if is_array(p)
+            ]
+        if names and not any(map(precision.is_inexact, known)):
+            raise errors.not_floating(names[0], gradients.path(i), g.dtype)

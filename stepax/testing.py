@@ -1,0 +1,302 @@
+"""Checks for a transformation of one's own: what every optimizer of Stepax is held to.
+
+    stepax.testing.check(my_optimizer, learning_rate=0.1)
+
+Each check is a function below, named as a claim, and may be called by itself.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._engine.base.protocol import Params, Transformation, is_none
+from ._engine.functions.calls import explain_misuse
+from ._engine.inspect.describe import describe
+from ._engine.step.plan import flatten
+from ._engine.step.rule import Rule
+from ._engine.trees.pack import pack, unpack
+from ._names import attributes
+from ._wrappers.inject import inject_hyperparams
+from ._wrappers.partition import masked
+
+
+__all__ = ["Subject", "check"]
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A factory and how it is called.
+
+    factory: makes a transformation.
+    args, kwargs: what it is called with.
+    keywords: for `update`, or a function from the parameters to them.
+    """
+
+    factory: Callable[..., Any]
+    args: tuple = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] | Callable[[Params], Mapping[str, Any]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def name(self) -> str:
+        return getattr(self.factory, "__name__", repr(self.factory))
+
+    def make(self) -> Any:
+        """The transformation."""
+        return self.factory(*self.args, **self.kwargs)
+
+    def step(self, tx: Any, gradient: Any, state: Any, params: Any) -> Any:
+        """One step, with the keywords."""
+        given = self.keywords
+        extra = given(params) if callable(given) else given
+        return tx.update(gradient, state, params, **extra)
+
+    def demand(self, holds: bool, claim: str) -> None:
+        """Raise an `AssertionError` unless a claim holds."""
+        if not holds:
+            raise AssertionError(f"`{self.name}`: {claim}")
+
+
+@explain_misuse
+def check(
+    factory: Callable[..., Any],
+    *args: Any,
+    keywords: Mapping[str, Any] | Callable[[Params], Mapping[str, Any]] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Check that a factory makes a good transformation, on trees of several kinds.
+
+    It must take any tree, in float32, bfloat16 and float16, with `None` for missing
+    gradients; keep structures and dtypes from step to step; give the same result under
+    `jit`, `vmap`, packed and under a mask; keep a NaN to its own array, unless its rule
+    measures all of them; be equal to, hash and pickle like what an equal call makes;
+    and have its hyperparameters injected.  A rule that claims to be elementwise must
+    give a joined array the update of its parts.
+
+    factory: makes a transformation; of `stepax.rule`, or any function that returns one.
+    args, kwargs: what it is called with.
+    keywords: keywords that its `update` reads, such as `{"value": 1.0}`, or a function
+        from the parameters to these.
+
+    Raises an `AssertionError` that says what does not hold and where, and passes on
+    what the transformation itself raises.
+    """
+    subject = Subject(factory, args, kwargs, keywords or {})
+    for claim in CLAIMS:
+        claim(subject)
+
+
+_SHAPES: Mapping[str, Any] = {
+    "one matrix": (3, 4),
+    "nested": {"dense": {"kernel": (4, 3), "bias": (3,)}, "scale": ()},
+    "equal shapes": [(2, 2), (2, 2), (5,)],
+    "an empty array": {"a": (0, 3), "b": (2,)},
+    "a tensor": ((2, 3, 2), (7,)),
+}
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def _tree(shapes: Any, dtype: Any, seed: int) -> Any:
+    """Standard normal elements, the same for each call."""
+    rng = np.random.default_rng(seed)
+    is_shape = lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x)
+    draw = lambda shape: jnp.asarray(rng.normal(size=shape), dtype)
+    return jax.tree.map(draw, shapes, is_leaf=is_shape)
+
+
+def _cases() -> Iterator[tuple[str, Any, Any]]:
+    """Parameters and gradients, and what they are."""
+    for name, shapes in _SHAPES.items():
+        for dtype in _DTYPES:
+            p, g = (_tree(shapes, dtype, seed) for seed in (0, 1))
+            yield f"{name} in {dtype}", p, g
+
+
+def _type(x: Any) -> Any:
+    is_array = isinstance(x, jax.Array | np.ndarray)
+    return (x.shape, x.dtype, jax.typeof(x).weak_type) if is_array else type(x)
+
+
+def _types(tree: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [_type(x) for x in leaves]
+
+
+def _differs(found: Any, wanted: Any, ulps: float = 64) -> str:
+    """Where two trees differ by more than so many roundings; empty if nowhere."""
+    pairs = jax.tree.leaves_with_path(found), jax.tree.leaves(wanted)
+    for (path, x), y in zip(*pairs, strict=True):
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            same = bool(jnp.all(x == y))
+        else:
+            near = ulps * float(jnp.finfo(x.dtype).eps)
+            same = np.allclose(_wide(x), _wide(y), near, near, equal_nan=True)
+        if not same:
+            return jax.tree_util.keystr(path) or "the root"
+    return ""
+
+
+def _wide(x: Any) -> np.ndarray:
+    return np.asarray(x, "complex128")
+
+
+def keeps_its_types(subject: Subject) -> None:
+    """Updates are typed as gradients, and a state never changes its types."""
+    tx = subject.make()
+    for case, p, g in _cases():
+        state = tx.init(p)
+        for _ in range(2):
+            u, new = subject.step(tx, g, state, p)
+            claim = f"the updates have other types than the gradients, for {case}"
+            subject.demand(_types(u) == _types(g), claim)
+            claim = f"a step changes the types in the state, for {case}"
+            subject.demand(_types(new) == _types(state), claim)
+            state = new
+
+
+def is_pure(subject: Subject) -> None:
+    """The same step gives the same result, and under `jit`, too."""
+    tx = subject.make()
+    for case, p, g in _cases():
+        state = tx.init(p)
+        found, again = (subject.step(tx, g, state, p) for _ in range(2))
+        at = _differs(found, again, 0)
+        subject.demand(not at, f"two equal steps differ at {at}, for {case}")
+        jitted = jax.jit(lambda g, state, p: subject.step(tx, g, state, p))
+        at = _differs(jitted(g, state, p), found)
+        subject.demand(not at, f"a jitted step differs at {at}, for {case}")
+
+
+def looks_at_shapes_alone_in_init(subject: Subject) -> None:
+    """`init` works for shapes in place of parameters."""
+    tx = subject.make()
+    for case, p, _ in _cases():
+        shapes, state = jax.eval_shape(tx.init, p), tx.init(p)
+        same = jax.tree.structure(shapes) == jax.tree.structure(state)
+        subject.demand(same, f"`init` depends on more than shapes, for {case}")
+
+
+def skips_missing_gradients(subject: Subject) -> None:
+    """Where a gradient is `None`, so is the update, and the others are as before."""
+    tx = subject.make()
+    p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
+    missing = {**g, "scale": None}
+    u, new = subject.step(tx, missing, tx.init(p), p)
+    same = jax.tree.structure(u, is_leaf=is_none) == jax.tree.structure(
+        missing, is_leaf=is_none
+    )
+    subject.demand(same and u["scale"] is None, "`None` as a gradient is not kept")
+    subject.demand(
+        _types(new) == _types(tx.init(p)), "`None` as a gradient changes the state"
+    )
+
+
+def works_in_batches(subject: Subject) -> None:
+    """`vmap` runs each of several on its own."""
+    tx = subject.make()
+    p, g = (_tree({"w": (2, 3, 4), "b": (2, 3)}, "float32", seed) for seed in (0, 1))
+    run = lambda g, p: subject.step(tx, g, tx.init(p), p)[0]
+    found = jax.vmap(run)(g, p)
+    for i in range(2):
+        alone = run(*jax.tree.map(lambda x, i=i: x[i], (g, p)))
+        at = _differs(jax.tree.map(lambda x, i=i: x[i], found), alone)
+        subject.demand(not at, f"under `vmap` the update at {at} is another one")
+
+
+def is_as_elementwise_as_it_says(subject: Subject) -> None:
+    """Packed parameters, where elementwise rules see joined arrays, change nothing."""
+    tx = subject.make()
+    rules = [x for x in flatten(tx) if isinstance(x, Rule)]
+    for case, p, g in _cases():
+        packed, state = pack(p), tx.init(p)
+        alone, joined = state, tx.init(packed)
+        for _ in range(2):
+            u, alone = subject.step(tx, g, alone, p)
+            v, joined = subject.step(tx, pack(g, like=packed), joined, packed)
+            at = _differs(unpack(v), u)
+            names = ", ".join(f"`{x.name}`" for x in rules if x.elementwise)
+            hint = f"; {names} claims to be elementwise" if names else ""
+            claim = f"packed, the update at {at} is another one, for {case}{hint}"
+            subject.demand(not at, claim)
+
+
+def keeps_a_nan_to_its_array(subject: Subject) -> None:
+    """A NaN in one array reaches no other, unless a rule measures all of them."""
+    tx = subject.make()
+    parts = list(flatten(tx))
+    is_local = lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat)
+    if not all(map(is_local, parts)):
+        return
+    p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
+    bad = {**g, "scale": jnp.float32(jnp.nan)}
+    found = subject.step(tx, bad, tx.init(p), p)[0]["dense"]
+    at = _differs(found, subject.step(tx, g, tx.init(p), p)[0]["dense"])
+    subject.demand(not at, f"a NaN at ['scale'] changes the update at ['dense']{at}")
+
+
+def works_under_a_mask(subject: Subject) -> None:
+    """Leaves that a mask leaves out pass through, and do not change the others."""
+    tx = subject.make()
+    p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
+    inside = masked(tx, {"dense": True, "scale": False})
+    u, _ = subject.step(inside, g, inside.init(p), p)
+    subject.demand(bool(u["scale"] == g["scale"]), "a leaf outside of a mask changes")
+    part = lambda tree: {"dense": tree["dense"]}
+    alone = subject.step(tx, part(g), tx.init(part(p)), part(p))[0]
+    at = _differs(part(u), alone)
+    subject.demand(not at, f"under a mask the update at {at} is another one")
+
+
+def is_known_by_its_call(subject: Subject) -> None:
+    """An equal call makes an equal transformation; it is pickled and described."""
+    tx, again = subject.make(), subject.make()
+    if not isinstance(tx, Transformation) or tx.recipe is None:
+        return  # a plain pair of functions
+    if tx.recipe.build.__name__ != subject.name:
+        return  # a function of somebody else around a factory
+    subject.demand(subject.name in repr(tx), f"it is printed as {tx!r}")
+    subject.demand(
+        tx == again and hash(tx) == hash(again), "two equal calls make unequal ones"
+    )
+    try:
+        saved = pickle.dumps(tx)
+    except (pickle.PicklingError, AttributeError):
+        return  # it is defined inside of a function, which pickle cannot name
+    subject.demand(pickle.loads(saved) == tx, "what comes out of a pickle is another")
+    described = describe(tx, _tree(_SHAPES["nested"], "float32", 0))
+    subject.demand(bool(described.whole.name), "`describe` has no name for it")
+
+
+def takes_injected_hyperparameters(subject: Subject) -> None:
+    """With hyperparameters in the state, updates stay the same."""
+    tx = subject.make()
+    injected = inject_hyperparams(subject.factory)(*subject.args, **subject.kwargs)
+    p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
+    u, _ = subject.step(tx, g, tx.init(p), p)
+    found, _ = subject.step(injected, g, injected.init(p), p)
+    at = _differs(found, u)
+    subject.demand(not at, f"with injected hyperparameters the update at {at} differs")
+
+
+CLAIMS: tuple[Callable[[Subject], None], ...] = (
+    keeps_its_types,
+    is_pure,
+    looks_at_shapes_alone_in_init,
+    skips_missing_gradients,
+    works_in_batches,
+    is_as_elementwise_as_it_says,
+    keeps_a_nan_to_its_array,
+    works_under_a_mask,
+    is_known_by_its_call,
+    takes_injected_hyperparameters,
+)
