@@ -30,6 +30,10 @@ from .step_where import step_where
 _FLOAT0 = jax.dtypes.float0
 
 
+# A state never changes its types.
+_keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+
+
 class Pass:
     """Consecutive rules, run together.
 
@@ -44,6 +48,7 @@ class Pass:
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
         self.joins = [rule.elementwise for rule in rules]
+        self.keywords = [mistakes.Keywords(rule) for rule in rules]
         self.kernels: dict[tuple[int, ...], Shared] = {}
 
     def __call__(
@@ -127,9 +132,15 @@ class Pass:
                 ctx, new = None, list(map(increment, old))
             else:
                 stat = self._stat(n, gradients, params, columns[n], active, old)
-                read = mistakes.declared(rule, extra)
+                read = self.keywords[n]
+                read = mistakes.declared(rule, extra) if rule.reads else read
                 made = rule.prepare(tuple(old), stat, read)
-                ctx, new = mistakes.prepared(rule, made, old)
+                if type(made) is not tuple or len(made) != 2:
+                    raise mistakes.unprepared(rule, made)
+                ctx, new = made
+                if not isinstance(new, tuple | list) or len(new) != len(old):
+                    raise mistakes.unprepared(rule, made)
+                new = jax.tree.map(_keep, list(new), old)
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
                 new = jax.tree.map(choose, new, old)

@@ -48,21 +48,21 @@ class _Undeclared:
 UNDECLARED = _Undeclared()
 
 
-class _Keywords(dict):
+class Keywords(dict):
     """The keywords of `update` that a rule declares to read."""
 
-    def __init__(self, rule: Rule, extra: dict):
-        super().__init__({k: extra[k] for k in rule.reads})
-        self.name = rule.name
+    def __init__(self, rule: Rule, **values: Any):
+        super().__init__(values)
+        self.rule = rule
 
     def __missing__(self, key: str) -> NoReturn:
         raise ValueError(
-            f"`{self.name}` reads the keyword `{key}`, but does not declare it: give "
-            f'`reads=("{key}",)` to its `Rule`'
+            f"`{self.rule.name}` reads the keyword `{key}`, but does not declare it: "
+            f'give `reads=("{key}",)` to its `Rule`'
         )
 
 
-def declared(rule: Rule, extra: dict) -> dict:
+def declared(rule: Rule, extra: dict) -> Keywords:
     """The keywords that `prepare` may read; raises if one is missing."""
     for name in rule.reads:
         if name not in extra:
@@ -70,20 +70,15 @@ def declared(rule: Rule, extra: dict) -> dict:
                 f"`{rule.name}` reads the keyword `{name}`: "
                 f"call `update(updates, state, params, {name}=...)`"
             )
-    return _Keywords(rule, extra)
+    return Keywords(rule, **{k: extra[k] for k in rule.reads})
 
 
-def prepared(rule: Rule, made: Any, old: Sequence) -> tuple[Any, list]:
-    """What `prepare` returned: the context, and scalars in the dtypes of the old."""
-    is_pair = isinstance(made, tuple | list) and len(made) == 2
-    new = made[1] if is_pair else None
-    if not isinstance(new, tuple | list) or len(new) != len(old):
-        raise ValueError(
-            f"`prepare` of `{rule.name}` must return a context and a tuple of "
-            f"{len(old)} scalars, ({', '.join(rule.scalars)}), but returned {made}"
-        )
-    keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
-    return made[0], jax.tree.map(keep, list(new), list(old))
+def unprepared(rule: Rule, made: object) -> ValueError:
+    """The error for what `prepare` may not return."""
+    return ValueError(
+        f"`prepare` of `{rule.name}` must return a context and a tuple of "
+        f"{len(rule.scalars)} scalars, ({', '.join(rule.scalars)}), but returned {made}"
+    )
 
 
 def check_dtype(rule: Rule, what: str, new: jax.Array, old: jax.Array) -> None:

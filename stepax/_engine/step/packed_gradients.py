@@ -20,12 +20,6 @@ from ..trees.packed import Packed, join
 from .gradients import Gradients
 
 
-def open_gradients(updates: Any, params: Any) -> Gradients:
-    """The gradients of a tree, packed or not."""
-    kind = PackedGradients if isinstance(updates, Packed) else Gradients
-    return kind(updates, params)
-
-
 class PackedGradients(Gradients):
     """The gradients of a packed tree.
 

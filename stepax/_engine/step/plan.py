@@ -23,10 +23,11 @@ from ..base.protocol import (
 )
 from ..trees import errors
 from ..trees.labels import Scope
+from ..trees.packed import Packed
 from . import leafwise
 from .gradients import Gradients
 from .kernel import Pass
-from .packed_gradients import open_gradients
+from .packed_gradients import PackedGradients
 from .rule import Rule
 
 
@@ -176,7 +177,8 @@ class Plan:
 
         accepted: whether the state may change; the updates are garbage where not.
         """
-        gradients = open_gradients(updates, params)
+        kind = PackedGradients if isinstance(updates, Packed) else Gradients
+        gradients = kind(updates, params)
         gradients.accepted = accepted
         states: list = [None] * self.size
         scopes: list[Scope] = [None] * self.size
