@@ -41,6 +41,7 @@ from ._engine.base.protocol import (
     with_extra_args_support as with_extra_args_support,
 )
 from ._engine.base.stateful import WrappedSchedule as WrappedSchedule
+from ._engine.factories.ranges import Range as Range
 from ._engine.factories.registry import rule as rule
 from ._engine.functions import deprecations as _deprecated
 from ._engine.inspect.keywords import strict as strict

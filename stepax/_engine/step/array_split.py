@@ -76,7 +76,8 @@ class ArraySplit:
         """All parts of an array, on every device."""
         for i in range(x.ndim):
             if names := self.over(x, i):
-                x = jax.lax.all_gather(x, names, axis=i, tiled=True)
+                # Typed as replicated, so that what follows from it may be returned so.
+                x = jax.lax.all_gather(x, names, axis=i, tiled=True, to="invarying")
         return x
 
     def mine(self, whole: jax.Array, x: jax.Array) -> jax.Array:
