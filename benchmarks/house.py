@@ -69,29 +69,50 @@ def _span(first: ast.stmt, last: ast.stmt) -> set[int]:
     return set(range(first.lineno, (last.end_lineno or last.lineno) + 1))
 
 
-def arrows(root: Path) -> set[tuple[str, str]]:
-    """Which module under `root` imports which other one there."""
+def arrows(root: Path, for_types: bool = True) -> set[tuple[str, str]]:
+    """Which module under `root` imports which other one there, also in a function.
+
+    for_types: with the imports that are for type checkers only.
+    """
     modules = {_module(file, root): file for file in root.rglob("*.py")}
-    return {
-        (name, target)
-        for name, file in modules.items()
-        for target in _imported(name, file)
-        if target in modules and target != name
-    }
+    found = set()
+    for name, file in modules.items():
+        for options in _imported(name, file, root.name, for_types):
+            known = (x for y in options for x in (y, f"{y}.__init__".lstrip(".")))
+            target = next((x for x in known if x in modules), name)
+            found |= {(name, target)} - {(name, name)}
+    return found
 
 
 def _module(file: Path, root: Path) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts)
 
 
-def _imported(name: str, file: Path) -> Iterator[str]:
-    """What may be modules among the relative imports of a module."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            home = name.split(".")[: -node.level]
-            home += node.module.split(".") if node.module else []
-            yield ".".join(home)
-            yield from (".".join([*home, x.name]) for x in node.names)
+def _imported(
+    name: str, file: Path, package: str, for_types: bool
+) -> Iterator[list[str]]:
+    """What a module imports of its package: a module, or else what has that name."""
+    for node in _statements(ast.parse(file.read_text()), for_types):
+        if isinstance(node, ast.Import):
+            paths = [(x.name, "") for x in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            home = [package, *name.split(".")][: -node.level] if node.level else []
+            home = ".".join(home + [node.module] * bool(node.module))
+            paths = [(f"{home}.{x.name}", home) for x in node.names]
+        else:
+            continue
+        for options in paths:
+            inside = [x for x in options if x.split(".")[0] == package]
+            yield [x.partition(".")[2] for x in inside]
+
+
+def _statements(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
+    """What is in a tree, with or without what type checkers alone see."""
+    yield node
+    hidden = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    below = node.orelse if hidden and not for_types else ast.iter_child_nodes(node)
+    for child in below:
+        yield from _statements(child, for_types)
 
 
 def per_hundred(sources: list[Source]) -> str:

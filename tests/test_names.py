@@ -1,9 +1,7 @@
-"""Every public factory is exported, under Optax's signature, and imports go one way."""
+"""Every public factory is exported, under Optax's signature."""
 
-import ast
 import inspect
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,42 +11,6 @@ import pytest
 import stepax
 import stepax.contrib
 from stepax._engine.factories.registry import ROWS
-
-
-ROOT = Path(stepax.__file__).parent
-# Nothing imports from a layer after its own.
-LAYERS = ["_engine", "tree", "_transforms", "_linesearch", "_optimizers"]
-
-
-def parts(path: Path) -> tuple[str, ...]:
-    return path.relative_to(ROOT).with_suffix("").parts
-
-
-def layer(module: tuple[str, ...]) -> int:
-    """The layer of a module, given by its path within the package; -1 if none."""
-    return next((i for i, name in enumerate(LAYERS) if module[:1] == (name,)), -1)
-
-
-FILES = [p for p in sorted(ROOT.rglob("*.py")) if layer(parts(p)) >= 0]
-
-
-def imported(path: Path) -> list[tuple[str, ...]]:
-    """The modules of the package that a file imports, by their path within it."""
-    package = parts(path)[:-1]
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) + 1 - node.level]
-            module = tuple(node.module.split(".")) if node.module else ()
-            names = [()] if module else [(alias.name,) for alias in node.names]
-            found += [(*base, *module, *name) for name in names]
-    return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_one_way(path):
-    own = layer(parts(path))
-    assert [".".join(x) for x in imported(path) if layer(x) > own] == []
 
 
 @pytest.mark.parametrize("name", ROWS)
