@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import TREES, make, rows
 from compare import assert_same_tree
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import stepax
@@ -75,7 +76,7 @@ def test_injected_hyperparameters_change_without_a_compilation():
     tx = stepax.inject_hyperparams(my_lion)(b1=0.9)
     p = {"w": jnp.ones(3)}
     state: Any = tx.init(p)
-    step = jax.jit(tx.update)
+    step: Any = jax.jit(tx.update)
     for b1 in 0.9, 0.5:
         state.hyperparams["b1"] = jnp.float32(b1)
         _, state = step(p, state, p)
@@ -222,7 +223,7 @@ def _drifting(g):
 
 
 def _is_traced(p):
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(p))
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(p))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def _square(make_one):
 
 
 @stepax.rule()
-def whitened(decay: float = 0.9, every: int = 2, sharding: str = "auto"):
+def whitened(decay: float = 0.9, every: int = 2, sharding: Any = "auto"):
     def prepare(scalars, stat, extra):
         return scalars[0] % every == 0, (scalars[0] + 1,)
 

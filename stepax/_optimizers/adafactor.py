@@ -114,16 +114,13 @@ def scale_by_factored_rms(
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
         return g * rows * safe_rsqrt(columns), v_row, v_col, v
 
-    def nothing(p):
-        return jnp.zeros(1, jnp.result_type(p))
-
     def mean(number):
         """Zeros for the mean over one of the two longest axes, sharded alike."""
 
         def make(p):
             pair = axes(parts.shape(p))
             if pair is None:
-                return nothing(p)
+                return _nothing(p)
             over = lambda p: jnp.sum(p, pair[number])
             is_shape = isinstance(p, jax.ShapeDtypeStruct)
             like = jax.eval_shape(over, p) if is_shape else over(p)
@@ -131,13 +128,15 @@ def scale_by_factored_rms(
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
-    whole = lambda p: nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
-    slots = {
-        "v_row": mean(1),
-        "v_col": mean(0),
-        "v": Slot(whole, alike=False, is_wide=True, decode=jnp.real),
-    }
+    whole = lambda p: _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
+    full = Slot(whole, alike=False, is_wide=True, decode=jnp.real)
+    slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
     return Rule(leaf, FactoredState, slots, COUNT, prepare)
+
+
+def _nothing(p: jax.Array) -> jax.Array:
+    """In place of a statistic that an array does not have, as in Optax."""
+    return jnp.zeros(1, jnp.result_type(p))
 
 
 def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:

@@ -71,6 +71,10 @@ def scaled_decay(
     return decay
 
 
+_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
+_SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
+
+
 @public("optimizer", paper="arXiv:2301.07733")
 def dadapt_adamw(
     learning_rate: ScalarOrSchedule = 1.0,
@@ -130,17 +134,11 @@ def dadapt_adamw(
         s = q * s + (1 - q) * a * g
         return -m / (safe_sqrt(v) + eps) - decay * p, m, v, s
 
-    slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
-    scalars = {
-        "estim_lr": real_scalar(estim_lr0),
-        "numerator_weighted": real_scalar(),
-        **COUNT,
-    }
     rule = Rule(
         leaf,
         DAdaptAdamWState,
-        slots,
-        scalars,
+        _SLOTS,
+        {"estim_lr": real_scalar(estim_lr0), **_SCALARS},
         prepare,
         leaf_stat,
         needs_params=True,

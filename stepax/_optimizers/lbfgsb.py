@@ -119,19 +119,9 @@ def lbfgsb(
     require_transformation(search, "`linesearch`")
     search = with_extra_args_support(search)
 
-    def stack(x):
-        return jnp.broadcast_to(x, (memory_size, *x.shape))
-
     def init(params):
         bounds.check(lower, upper, params, project)
-        zeros = lambda: jax.tree.map(zeros_like, params)
-        memory = lambda: jax.tree.map(stack, zeros())
-        count = lambda: jnp.zeros([], jnp.int32)
-        small = jnp.result_type(float)  # for the linear solves
-        square = lambda: jnp.zeros((memory_size, memory_size), small)
-        trees = zeros(), zeros(), memory(), memory()
-        numbers = count(), jnp.ones([], small), square(), square()
-        return LBFGSBState(count(), *trees, *numbers, search.init(params))
+        return _first_state(memory_size, params, search.init(params))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("lbfgsb", LBFGSBState, state)
@@ -165,6 +155,19 @@ def lbfgsb(
 
 
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
+
+
+def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
+    """The state before the first step, which remembers nothing."""
+    stack = lambda x: jnp.broadcast_to(x, (memory_size, *x.shape))
+    zeros = lambda: jax.tree.map(zeros_like, params)
+    memory = lambda: jax.tree.map(stack, zeros())
+    count = lambda: jnp.zeros([], jnp.int32)
+    small = jnp.result_type(float)  # for the linear solves
+    square = lambda: jnp.zeros((memory_size, memory_size), small)
+    trees = zeros(), zeros(), memory(), memory()
+    scalars = count(), jnp.ones([], small), square(), square()
+    return LBFGSBState(count(), *trees, *scalars, linesearch)
 
 
 def _at_start(gradients, live, p, start, g, extra):

@@ -48,6 +48,10 @@ class ProdigyState(NamedTuple):
     count: jax.Array
 
 
+_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN, "params0": START}
+_SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
+
+
 @public("optimizer", paper="arXiv:2306.06101")
 def prodigy(
     learning_rate: ScalarOrSchedule = 1.0,
@@ -82,15 +86,8 @@ def prodigy(
     `with_state_dtypes`.
     """
     if weight_decay_mask is not None:
-        plain = prodigy(
-            learning_rate,
-            betas,
-            beta3,
-            eps,
-            estim_lr0,
-            estim_lr_coef,
-            safeguard_warmup=safeguard_warmup,
-        )
+        given = learning_rate, betas, beta3, eps, estim_lr0, estim_lr_coef
+        plain = prodigy(*given, safeguard_warmup=safeguard_warmup)
         pull = scaled_decay(learning_rate, betas, weight_decay)
         return decaying(plain, pull, weight_decay_mask)
     b1, b2 = betas
@@ -123,14 +120,11 @@ def prodigy(
         s = b3 * s + weight * g
         return -a * m / (safe_sqrt(v) + d_eps) - decay * p, m, v, s, p0
 
-    slots = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN, "params0": START}
-    scalars = {"estim_lr": real_scalar(estim_lr0), "numerator_weighted": real_scalar()}
-    scalars |= COUNT
     rule = Rule(
         leaf,
         ProdigyState,
-        slots,
-        scalars,
+        _SLOTS,
+        {"estim_lr": real_scalar(estim_lr0), **_SCALARS},
         prepare,
         leaf_stat,
         needs_params=True,

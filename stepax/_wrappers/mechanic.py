@@ -103,13 +103,8 @@ def _tune_scale(
         return (x0 - p) - scale * (way(p, x0, s) - u), x0, g
 
     zeros = real_scalar(shape=(num_betas,))
-    scalars = {
-        **COUNT,
-        "r": zeros,
-        "m": zeros,
-        "v": zeros,
-        "s": real_scalar(s_init, (num_betas,)),
-    }
+    scalars = {**COUNT, "r": zeros, "m": zeros, "v": zeros}
+    scalars["s"] = real_scalar(s_init, (num_betas,))
     slots = {"x0": START, "gradients": Slot()}
     return Rule(
         leaf,

@@ -5,6 +5,7 @@ the code of its optimizers: skip a step that exceeds the mean of recent steps by
 standard deviations.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -97,7 +98,6 @@ def skip_spikes(
     loss is missing or given twice, and a `ValueError` if it is not a real scalar.
     """
     require_transformation(inner, "`inner` of `skip_spikes`")
-    most = whole(max_consecutive)
     inner = with_extra_args_support(inner)
     if watch not in _ROWS:
         raise ValueError(f"`watch` is {watch!r}, expected one of {list(_ROWS)}")
@@ -107,26 +107,7 @@ def skip_spikes(
         recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
         return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
 
-    def step(updates, state, params, x, extra_args):
-        errors.require_state("skip_spikes", SkipSpikesState, state)
-        usual = (state.accepted < warmup) | _is_usual(x, state, factor)
-        usual = usual & jnp.isfinite(x).all()
-        n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
-        is_accepted = usual | (n > most)
-
-        old = state.inner_state
-        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
-        enters = is_accepted & jnp.isfinite(x).all()
-        recent = state.recent.at[:, state.accepted % window].set(x)
-        return u, SkipSpikesState(
-            recent=jnp.where(enters, recent, state.recent),
-            accepted=jnp.where(enters, safe_increment(state.accepted), state.accepted),
-            spikes_in_a_row=n.astype(jnp.int32),
-            skipped=jnp.where(
-                is_accepted, state.skipped, safe_increment(state.skipped)
-            ),
-            inner_state=new,
-        )
+    step = _step(inner, factor, warmup, whole(max_consecutive))
 
     def of_norm(updates, state, params=None, *, grad_norm=None, **extra_args):
         x = _measured(_norm(updates, grad_norm))
@@ -153,6 +134,38 @@ def skip_spikes(
 
     update = {"norm": of_norm, "value": of_value, "both": of_both}[watch]
     return transformation(init, update, inner={"inner_state": inner})
+
+
+def _step(
+    inner: GradientTransformationExtraArgs,
+    factor: ArrayLike,
+    warmup: int,
+    most: ArrayLike,
+) -> Callable:
+    """The update, once it is known what was measured."""
+
+    def step(updates, state, params, x, extra_args):
+        errors.require_state("skip_spikes", SkipSpikesState, state)
+        usual = (state.accepted < warmup) | _is_usual(x, state, factor)
+        usual = usual & jnp.isfinite(x).all()
+        n = jnp.where(usual, 0, safe_increment(state.spikes_in_a_row))
+        is_accepted = usual | (n > most)
+
+        old = state.inner_state
+        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
+        enters = is_accepted & jnp.isfinite(x).all()
+        recent = state.recent.at[:, state.accepted % state.recent.shape[1]].set(x)
+        return u, SkipSpikesState(
+            recent=jnp.where(enters, recent, state.recent),
+            accepted=jnp.where(enters, safe_increment(state.accepted), state.accepted),
+            spikes_in_a_row=n.astype(jnp.int32),
+            skipped=jnp.where(
+                is_accepted, state.skipped, safe_increment(state.skipped)
+            ),
+            inner_state=new,
+        )
+
+    return step
 
 
 def _given(extra_args: dict, **own: Any) -> dict:
