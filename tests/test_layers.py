@@ -1,6 +1,7 @@
 """Imports go one way, without circles, and a folder is a kind of thing."""
 
 import functools as ft
+import re
 
 import pytest
 
@@ -101,3 +102,19 @@ def test_the_drawing_of_the_layers_is_that_of_the_imports():
     page = PAGE.read_text()
     hint = "run `python -m benchmarks.layers`"
     assert "```mermaid" in page and drawn(page) == page, hint
+
+
+def test_what_the_map_of_the_engine_names_is_there():
+    page = PACKAGE / "_engine" / "README.md"
+    text = page.read_text()
+    files = {x for x in re.findall(r"`([\w./]+\.py)`", text) if "NAME" not in x}
+    homes = PACKAGE.parent, PACKAGE, PACKAGE / "_engine", PACKAGE / "_engine" / "step"
+    known = {x for x in files for home in homes if (home / x).exists()}
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(files) > 20 and files == known
+    assert links and all((page.parent / x).exists() for x in links)
+    sources = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
+    defined = set(re.findall(r"(?:class|def) (\w+)", sources))
+    named = set(re.findall(r"`(_\w+|[A-Z][a-z]\w+)`", text))
+    rooms = {file.name for file in PACKAGE.iterdir()}
+    assert len(named) > 20 and named - defined - rooms == {"None"}
