@@ -37,7 +37,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes, map_gradients
+from .._engine.step.leafwise import keep_dtypes, map_gradients, require_floats
 from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable
 from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
@@ -220,6 +220,7 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("sophia", SophiaState, state)
+        require_floats("sophia", updates, state.mu)
         old = state.nu, state.hessian_fn_state
 
         def estimate():

@@ -105,21 +105,34 @@ class Program:
         return [x.read(values, numbers) for x in self.outputs]
 
 
-def take_out(closed: Any, joins: bool) -> tuple[Program, dict[str, list]]:
-    """A traced program without its numbers, and these, by their dtypes.
+def take_out(closed: Any, joins: bool) -> tuple[Program, dict[str, list], list]:
+    """A traced program without its numbers; these, by their dtypes; and its constants.
 
-    The constants of the program become the first of its inputs.
+    The constants, also of programs that it calls, become the first of its inputs.
 
     joins: whether XLA makes one product of x * a * b.
 
     Raises `NotShareable` for programs that cannot be compared.
     """
     jaxpr, recorder = closed.jaxpr, _Recorder(joins)
-    known = [*jaxpr.constvars, *jaxpr.invars]
-    places = recorder.new(known)
-    outputs = recorder.walk(jaxpr, dict(zip(known, places, strict=True)))
+    consts = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    consts |= _nested_consts(jaxpr)
+    known = [*consts, *jaxpr.invars]
+    places = dict(zip(known, recorder.new(known), strict=True))
+    recorder.consts = {x: places[x] for x in consts}
+    outputs = recorder.walk(jaxpr, places)
     inputs = tuple(x.aval for x in known)
-    return Program(inputs, tuple(recorder.steps), tuple(outputs)), recorder.numbers
+    program = Program(inputs, tuple(recorder.steps), tuple(outputs))
+    return program, recorder.numbers, list(consts.values())
+
+
+def _nested_consts(jaxpr: Any) -> dict:
+    """The constants of all programs that are called in one: what they close over."""
+    found = {}
+    for closed in filter(None, map(_called, jaxpr.eqns)):
+        found |= dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+        found |= _nested_consts(closed.jaxpr)
+    return found
 
 
 class _Recorder:
@@ -127,6 +140,7 @@ class _Recorder:
 
     def __init__(self, joins: bool):
         self.joins = joins
+        self.consts: dict = {}  # of all programs, by their variables
         self.steps: list[Step] = []
         self.numbers: dict[str, list] = {}
         self.shapes: list[tuple] = []  # of all values
@@ -151,8 +165,10 @@ class _Recorder:
 
         for eqn in jaxpr.eqns:
             operands = list(map(read, eqn.invars))
-            if inner := _called(eqn):
-                found = self.walk(inner, dict(zip(inner.invars, operands, strict=True)))
+            if closed := _called(eqn):
+                inner = closed.jaxpr
+                given = zip(inner.invars, operands, strict=True)
+                found = self.walk(inner, self.consts | dict(given))
             else:
                 found = self.operation(eqn, operands)
             env.update(zip(eqn.outvars, found, strict=True))
@@ -271,12 +287,12 @@ _CALLS = {
 def _called(eqn: Any) -> Any:
     """The traced program that an operation calls, if calling is all it does."""
     closed = eqn.params.get(_CALLS.get(eqn.primitive.name))
-    if closed is None or closed.consts:
+    if closed is None:
         return None
     given = [*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ())]
     if any(repr(x) != "UnspecifiedValue" for x in given):
         return None
-    return None if eqn.params.get("compiler_options_kvs") else closed.jaxpr
+    return None if eqn.params.get("compiler_options_kvs") else closed
 
 
 def _frozen(x: Any) -> Any:

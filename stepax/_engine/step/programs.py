@@ -138,14 +138,14 @@ def _run_of(traced: Any, inputs: int, arrays: list) -> _Run | None:
 
     inputs: how many the function has.
     """
-    consts = traced.jaxpr.consts
     # A tracer that the function closes over becomes one more input.
-    closes_over_tracers = len(traced.jaxpr.jaxpr.invars) != inputs
-    if closes_over_tracers or any(isinstance(x, Tracer) for x in consts):
+    if len(traced.jaxpr.jaxpr.invars) != inputs:
         return None
     try:
-        program, numbers = take_out(traced.jaxpr, _joins())
+        program, numbers, consts = take_out(traced.jaxpr, _joins())
     except NotShareable:
+        return None
+    if any(isinstance(x, Tracer) for x in consts):
         return None
     compiled = _compiled(program, traced.fun_name)
     vectors = {dtype: jnp.asarray(np.stack(xs)) for dtype, xs in numbers.items()}
