@@ -60,6 +60,28 @@ def test_a_rule_is_printed_compared_hashed_and_pickled_as_its_call():
     assert pickle.loads(pickle.dumps(tx)) == tx
 
 
+@stepax.rule()
+def doubled(inner: stepax.GradientTransformation):
+    def update(updates, state, params=None, *, value=None):
+        del value
+        u, state = inner.update(updates, state, params)
+        return jax.tree.map(lambda x: 2 * x, u), state
+
+    return stepax.GradientTransformationExtraArgs(inner.init, update)
+
+
+def test_a_wrapper_of_ones_own_is_known_by_its_call():
+    tx = doubled(stepax.sgd(0.5))
+    assert repr(tx) == "doubled(inner=sgd(learning_rate=0.5))"
+    assert tx == doubled(stepax.sgd(0.5)) != doubled(stepax.sgd(0.25))
+    assert pickle.loads(pickle.dumps(tx)) == tx
+    g = jnp.ones(2)
+    np.testing.assert_array_equal(tx.update(g, tx.init(g), g, value=1.0)[0], -g)
+    assert stepax.describe(tx, g).whole.reads == ("value",)
+    with pytest.raises(TypeError, match="did you mean `value`"):
+        stepax.strict(tx).update(g, tx.init(g), g, vlaue=1.0)
+
+
 def test_ranges_are_known_by_name_or_given():
     with pytest.raises(ValueError, match=r"`my_lion`: `b1` must be in \[-1, 1\]"):
         my_lion(b1=1.5)

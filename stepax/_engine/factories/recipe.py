@@ -13,7 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.frozen import copy_containers, frozen
-from ..base.protocol import GradientTransformationExtraArgs, Transformation
+from ..base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    Transformation,
+    transformation,
+    with_extra_args_support,
+)
 from ..functions import calls, deprecations
 from ..step.plan import Plan
 from ..step.programs import Origin
@@ -191,6 +197,8 @@ def recipe(
         if deprecations.is_replaced(name):
             deprecations.warn(name)
         made: Any = factory(*given.args, **given.kwargs)
+        if not shares and isinstance(made, GradientTransformation):
+            made = _as_closure(made)
         recipe = Recipe(make, factory, bound)
         values = given.arguments.items()
         arrays = {k: x for k, x in values if isinstance(x, jax.Array)}
@@ -212,6 +220,13 @@ def _shown(signature: inspect.Signature) -> inspect.Signature:
     if signature.return_annotation is not Rule:
         return signature
     return signature.replace(return_annotation=GradientTransformationExtraArgs)
+
+
+def _as_closure(made: GradientTransformation) -> Transformation:
+    """A pair of functions that somebody else wrote, as one that may have a recipe."""
+    tx = with_extra_args_support(made)
+    is_ours = isinstance(tx, Transformation)
+    return tx if is_ours else transformation(tx.init, tx.update)
 
 
 def _of_node(

@@ -84,6 +84,8 @@ def rule(
 ) -> FactoryDecorator:
     """Make a factory of transformations from a function that returns a `Rule`.
 
+    It may return a pair of functions, too, as a wrapper does.
+
     What the factory makes is printed, compared, hashed and pickled as the call that
     made it; its hyperparameters are checked, may be injected, and are listed by
     `describe`.  `stepax.testing.check` tests it.
