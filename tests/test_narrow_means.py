@@ -23,9 +23,10 @@ WIDE = jax.tree.map(lambda p: p.astype(jnp.float32), NARROW)
 def means(tx):
     """The slots that hold squares or have a long memory; `None` if not all is rules."""
     found = list(flatten(tx))
-    if not all(isinstance(x, Rule) for x in found):
+    rules = [x for x in found if isinstance(x, Rule)]
+    if len(rules) < len(found):
         return None
-    return {k for x in found for k, s in x.slots.items() if s.is_wide or s.is_slow}
+    return {k for x in rules for k, s in x.slots.items() if s.is_wide or s.is_slow}
 
 
 def stored_narrowly(tx, params):

@@ -220,7 +220,9 @@ def test_packed_and_other_trees_do_not_mix():
     ):
         tx.update(p, tx.init(packed), p)
     other = pack(p, by={"b": 0, "w": 1})
-    with pytest.raises(ValueError, match=r"`params` is packed otherwise .*like=packed"):
+    with pytest.raises(
+        ValueError, match=r"`params` is packed differently .*like=packed"
+    ):
         tx.update(packed, tx.init(packed), other)
 
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ from ..functions.signatures import NAMES
 from .optax_types import _Meta, optax_compatible
 
 
-# Any tree is welcome.
+# Any tree is welcome: JAX has no type for a pytree, which may be of any class that
+# somebody registered.  `Any` is written here once, and these names everywhere else.
 if TYPE_CHECKING:
     Params: TypeAlias = Any
     Updates: TypeAlias = Any
@@ -38,7 +39,7 @@ NAMES |= {
 
 
 class TransformInitFn(Protocol):
-    """Makes the first state from the parameters; looks at shapes and dtypes alone."""
+    """Makes the first state from the parameters."""
 
     def __call__(self, params: Params) -> OptState: ...
 
@@ -63,6 +64,16 @@ class TransformUpdateExtraArgsFn(Protocol):
     ) -> tuple[Updates, OptState]: ...
 
 
+class TransformationLike(Protocol):
+    """Anything with `init` and `update`: Optax's, `MultiSteps`, a class of a user."""
+
+    @property
+    def init(self) -> Callable[[Params], OptState]: ...
+
+    @property
+    def update(self) -> Callable[..., tuple[Updates, OptState]]: ...
+
+
 @optax_compatible
 class GradientTransformation(NamedTuple):
     """A pair of pure functions.
@@ -75,11 +86,12 @@ class GradientTransformation(NamedTuple):
     update: Callable[..., tuple[Updates, OptState]]
 
     def __eq__(self, other: object) -> bool:
-        # Optax's pair, for which `isinstance` holds, compares as a tuple, and so do we
-        # with it: neither asks how the other was made.  Its hash is another one.
+        # Optax's pair passes `isinstance`, but compares as a tuple, and has another
+        # hash.  Equality is symmetric, so we compare with it as a tuple, too.
         if GradientTransformation not in type(other).__mro__:
             return tuple.__eq__(self, other)  # type: ignore[arg-type]
-        return self is other or _identity(self) == _identity(other)
+        pair = cast(TransformationLike, other)
+        return self is other or _identity(self) == _identity(pair)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -88,17 +100,18 @@ class GradientTransformation(NamedTuple):
         return hash(_identity(self))
 
 
-def marked(f: Callable, made: Any) -> Callable:
-    """`f`, which remembers what it is a function of."""
-    known: Any = f
-    known.made = made
+def marked(f: Callable, made: object) -> Callable:
+    """`f` with the attribute `made`, by which it is traced back to its factory."""
+    vars(f)["made"] = made
     return f
 
 
-def _identity(tx: Any) -> Any:
-    """Equal for equal transformations: how it was made, or else its two functions."""
+def _identity(tx: TransformationLike) -> object:
+    """Equal for equal transformations: how it was made, otherwise its two functions."""
     recipe = getattr(tx, "recipe", None)
     made = getattr(tx.init, "made", None)
+    # `GradientTransformation(tx.init, tx.update)`, as wrappers of other libraries write
+    # it, is a plain pair without a recipe; its functions still know theirs.
     if recipe is None and made is not None and getattr(tx.update, "made", 0) is made:
         recipe = made.recipe
     key = recipe and recipe.key
@@ -113,12 +126,10 @@ class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
     """
 
 
-def takes_extra_args(tx: Any) -> bool:
-    """Whether `tx.update` may be called with keywords beyond `params`.
-
-    Our classes and Optax's say so by their type.  Any other object is asked for its
-    signature, because libraries bring classes of their own.
-    """
+def takes_extra_args(tx: TransformationLike) -> bool:
+    """Whether `tx.update` may be called with keywords beyond `params`."""
+    # Our classes and Optax's say so by their type.  Of any other class the signature is
+    # inspected, because libraries define transformations of their own.
     if isinstance(tx, GradientTransformationExtraArgs):
         return True
     if isinstance(tx, GradientTransformation):
@@ -127,11 +138,12 @@ def takes_extra_args(tx: Any) -> bool:
     return inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def require_transformation(tx: Any, where: str) -> None:
-    """Raise unless `tx` has `init` and `update`; `chain(adam)` lacks a call."""
+def require_transformation(tx: object, where: str) -> None:
+    """Raise unless `tx` has `init` and `update`."""
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
     name = getattr(tx, "__name__", repr(tx))
+    # The usual mistake: `chain(adam)`, the factory in place of what it makes.
     hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
     if isinstance(tx, list):
         hint = "; unpack a list with `*`"
@@ -145,7 +157,7 @@ def require_transformation(tx: Any, where: str) -> None:
 def with_extra_args_support(
     tx: GradientTransformation,
 ) -> GradientTransformationExtraArgs:
-    """Wrap a transformation, so that its `update` accepts any keyword.
+    """Wrap a transformation so that its `update` accepts any keyword.
 
     Keywords that a plain transformation cannot take are dropped; one that takes
     keywords is returned as it is.
@@ -171,7 +183,10 @@ class EmptyState(NamedTuple):
 
 @optax_compatible
 class MaskedNode(NamedTuple):
-    """Stands where a parameter is left out; has no leaves, so tree maps skip it."""
+    """Takes the place of a parameter that is masked out.
+
+    It has no leaves, so tree maps skip it.
+    """
 
 
 @explain_misuse
@@ -183,27 +198,29 @@ def init_empty_state(params: Params) -> EmptyState:
     return EmptyState()
 
 
-def is_none(x: Any) -> bool:
+def is_none(x: object) -> bool:
     return x is None
 
 
-_NUMBERS = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
-_ARRAYS = (*_NUMBERS, jax.ShapeDtypeStruct)
+_VALUES = (bool, int, float, complex, np.generic, np.ndarray, jax.Array)
+_ARRAYS = (*_VALUES, jax.ShapeDtypeStruct)
 
 
-def is_array(x: Any) -> bool:
-    """Whether `x` is an array, or JAX can make one of it, or it stands for one.
+def is_array(x: object) -> bool:
+    """Whether `x` is an array, its shape and dtype, or what JAX can convert to one.
 
-    Functions and strings are not; the variables of Flax NNX are, and references.
+    Functions and strings are not; variables of Flax NNX and references are.
     """
     return isinstance(x, _ARRAYS) or _is_like_an_array(x)
 
 
-def _is_like_an_array(x: Any) -> bool:
+def _is_like_an_array(x: object) -> bool:
+    # A class that defines `__jax_array__` has the attribute as well as its instances.
     if isinstance(x, type):
         return False
     if hasattr(x, "__jax_array__"):
         return True
+    # Other libraries' arrays have a `dtype` of their own, which JAX does not know.
     dtype = getattr(x, "dtype", None)
     is_known = isinstance(dtype, np.dtype) or isinstance(x, Tracer)
     return is_known and hasattr(x, "shape")
@@ -218,8 +235,8 @@ def as_array(x: Any) -> Any:
     return jnp.asarray(x) if hasattr(x, "__array__") else x[...]  # a reference
 
 
-def partition_arrays(tree: Any) -> tuple[list, Callable]:
-    """The arrays of a tree, and a function that makes it with others in their place."""
+def partition_arrays(tree: ArrayTree) -> tuple[list, Callable]:
+    """The arrays of a tree, and a function that rebuilds it with others."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
     at = [i for i, x in enumerate(leaves) if is_array(x)]
 
@@ -230,35 +247,71 @@ def partition_arrays(tree: Any) -> tuple[list, Callable]:
     return [as_array(leaves[i]) for i in at], rebuild
 
 
-Inner: TypeAlias = Mapping[str, Any]
+Inner: TypeAlias = Mapping[str, TransformationLike]
+
+
+class Node(Protocol):
+    """A `Rule` or a `Composite`, which are defined in layers above this one."""
+
+    def init(self, params: Params, /) -> OptState: ...
+
+
+class MadeBy(Protocol):
+    """A `Recipe`, which is defined in a layer above this one.
+
+    key: equal for equal recipes; `None` if an argument cannot be compared.
+    trains: the name of an optimizer, which refuses integers; "" for other parts.
+    """
+
+    @property
+    def factory(self) -> Callable: ...
+
+    @property
+    def build(self) -> Callable: ...
+
+    @property
+    def bound(self) -> inspect.BoundArguments: ...
+
+    @property
+    def key(self) -> object: ...
+
+    @property
+    def trains(self) -> str: ...
+
+    @property
+    def given(self) -> dict[str, Any]: ...
+
+    def reduced(self) -> tuple: ...
 
 
 class Transformation(GradientTransformationExtraArgs):
     """What our own factories return: it also knows what it is made of.
 
-    node: the `Rule` it runs, or the composite; `None` for a closure, which nobody
-        looks into.
+    node: the `Rule` or composite that it runs; `None` for a closure, which the engine
+        does not look into.
     plan: what a step does, for a node.
     bare_init: `init`, without placing anything on a mesh.
     inner, hands_on, reads_any: of a closure; see `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
-    argument of `jax.jit`.  It is printed as the call that made it, and pickled so.
+    argument of `jax.jit`.  It is printed and pickled as the call that made it.
     """
 
-    node: Any = None
+    # Attributes, and no fields: it stays a pair, which unpacks to `init` and `update`.
+    node: Node | None = None
     plan: Any = None
-    bare_init: TransformInitFn
+    bare_init: Callable[[Params], OptState]
     inner: Inner | Callable[[], Inner] = MappingProxyType({})
     hands_on: str = ""
     reads_any: bool = False
-    recipe: Any = None
+    recipe: MadeBy | None = None
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
 
     def __reduce_ex__(self, protocol):
+        # Closures cannot be pickled; the call that made them can.
         if self.recipe is None:
             return super().__reduce_ex__(protocol)
         return self.recipe.reduced()
@@ -271,7 +324,7 @@ class Transformation(GradientTransformationExtraArgs):
 
 
 def transformation(
-    init: TransformInitFn,
+    init: Callable[[Params], OptState],
     update: Callable[..., tuple[Updates, OptState]],
     *,
     inner: Inner | Callable[[], Inner] = MappingProxyType({}),
@@ -281,11 +334,11 @@ def transformation(
     """A transformation that is a closure: two functions, and what they call.
 
     inner: the transformations that it calls, by the field of its state that holds
-        theirs, as in "inner_state" or "states/0", or by "" where its state is theirs; a
-        function that returns this where they are made at each step.
-    hands_on: the field of the member to which it hands all gradients without reading
+        theirs, such as "inner_state" or "states/0", or by "" where its state is theirs;
+        a function that returns this if they are made at each step.
+    hands_on: the field of the member to which it passes all gradients without reading
         them, if there is one.
-    reads_any: whether it may read all keywords itself.
+    reads_any: whether it may read any keyword itself.
     """
     tx = Transformation(placed_init(init), update)
     tx.bare_init = init
@@ -295,39 +348,43 @@ def transformation(
     return tx
 
 
-def with_init(tx: Transformation, init: TransformInitFn) -> Transformation:
-    """A transformation with another `init`, whose states its steps can take."""
+def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:
+    """A transformation with another `init`, whose states its `update` accepts."""
+    # Without a recipe: the call that made `tx` would make the old `init`.
     new = Transformation(placed_init(init), tx.update)
     new.node, new.plan, new.bare_init = tx.node, tx.plan, init
     new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
     return new
 
 
-def init_of(tx: Any) -> TransformInitFn:
-    """`init` of a member of a composite; the outermost `init` places its state."""
+def init_of(tx: TransformationLike) -> Callable[[Params], OptState]:
+    """`init` of a member of a composite, without placement on a mesh."""
+    # The outermost `init` places the whole state, once.
     return tx.bare_init if type(tx) is Transformation else tx.init
 
 
-def placed_init(init: TransformInitFn) -> TransformInitFn:
-    """`init`, after which what is on one device is put on the parameters' mesh."""
+def placed_init(init: Callable[[Params], OptState]) -> TransformInitFn:
+    """`init`, whose state is then placed by `init_on_mesh`."""
 
-    # A function, as libraries that look into closures know nothing else.
+    # A plain function, because libraries that look into closures know nothing else.
     def placed(params):
         return init_on_mesh(init, params)
 
     return placed
 
 
-def init_on_mesh(init: TransformInitFn, params: Params) -> OptState:
-    """`init(params)`; what is on one device is replicated on the parameters' mesh.
+def init_on_mesh(init: Callable[[Params], OptState], params: Params) -> OptState:
+    """`init(params)`; arrays on one device are replicated on the parameters' mesh.
 
-    Such are counts that are made outside of `jit`.  A process could not save them with
-    an array that is on the devices of many.
+    Step counts, for one, are made on the default device.  With several processes, a
+    checkpoint cannot hold them beside arrays that are spread over all devices.
     """
     state, ps = init(params), jax.tree.leaves(params)
+    # Inside of `jit` the compiler decides where results are placed.
     if any(isinstance(p, Tracer) for p in ps):
         return state
     found = mesh_sharding(ps)
+    # Shapes may have an abstract mesh, which has no devices.
     if found is None or not isinstance(found.mesh, Mesh) or found.mesh.size == 1:
         return state
     everywhere = NamedSharding(found.mesh, PartitionSpec())

@@ -1,12 +1,12 @@
-"""Arrays in parts inside of `jax.shard_map`, where a program sees one part of each.
+"""Arrays split over devices inside of `jax.shard_map`, where a program sees its shard.
 
-A sum over an array is then one over its part, and the sum of the whole has to be asked
-for, by the name of the mesh axis.
+A sum over an array is then one over the local shard; the sum over the whole array takes
+a collective, which names the mesh axes.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,18 @@ from ..trees import reduce
 
 AxisName: TypeAlias = str | tuple[str, ...] | PartitionSpec | None
 NAMES["AxisName"] = AxisName
+# As for `jnp.sum`; `None` for all axes.
+Axes: TypeAlias = int | Sequence[int] | None
 
 
 class ArraySplit:
     """How arrays are split inside of `jax.shard_map`.
 
-    axis_name: of the mesh axis, or axes, over which the first axis of arrays is split;
-        or the `PartitionSpec` of arrays; `None` if nothing is.
+    axis_name: the mesh axis, or axes, over which the first axis of arrays is split; or
+        the `PartitionSpec` of arrays; `None` if they are not split.
 
-    An array that is known to be the same on all devices of an axis is whole.  Where
-    `shard_map` does not check that, all are taken to be in parts.
+    An array that is known to be replicated along an axis is not split over it.  With
+    `check_vma=False`, `shard_map` does not know, and all are taken to be split.
     """
 
     def __init__(self, axis_name: AxisName):
@@ -40,10 +42,11 @@ class ArraySplit:
             axis_name = PartitionSpec(axis_name)
         self.entries = [_names(entry) for entry in axis_name]
 
-    def over(self, x: jax.Array, axis: Any = None) -> tuple[str, ...]:
-        """The mesh axes over which an array is split along some of its axes."""
+    def over(self, x: jax.Array, axis: Axes = None) -> tuple[str, ...]:
+        """The mesh axes over which an array is split along the given axes."""
         at = range(x.ndim) if axis is None else _indices(axis, x.ndim)
-        # All of a vector is split however the matrices are.
+        # If all axes are asked for, those of the specification beyond the rank count,
+        # too: a bias is split like the matrices, though it has fewer axes.
         entries = self.entries if len(at) == x.ndim else [self._entry(i) for i in at]
         return tuple(name for entry in entries for name in entry if _is_split(x, name))
 
@@ -51,29 +54,30 @@ class ArraySplit:
         return self.entries[i] if i < len(self.entries) else ()
 
     def shape(self, x: jax.Array) -> tuple[int, ...]:
-        """The shape of the whole array, also outside of `shard_map`, as for `init`."""
+        """The shape of the whole array."""
+        # `init` may be called outside of `shard_map`, on whole arrays.
         inside = jax.sharding.get_abstract_mesh().manual_axes
         if not inside:
             return jnp.shape(x)
         sizes = [_size(self.over(x, i)) for i in range(x.ndim)]
         return tuple(n * k for n, k in zip(x.shape, sizes, strict=True))
 
-    def sum(self, part: jax.Array, x: jax.Array, axis: Any = None) -> jax.Array:
-        """The sum over some axes of `x`, from that over them of its part."""
+    def sum(self, part: jax.Array, x: jax.Array, axis: Axes = None) -> jax.Array:
+        """The sum over some axes of the whole `x`, from that over the local shard."""
         names = self.over(x, axis)
         return jax.lax.psum(part, names) if names else part
 
-    def mean(self, part: jax.Array, x: jax.Array, axis: Any = None) -> jax.Array:
-        """The same of means."""
+    def mean(self, part: jax.Array, x: jax.Array, axis: Axes = None) -> jax.Array:
+        """As `sum`, for means."""
         names = self.over(x, axis)
         return jax.lax.pmean(part, names) if names else part
 
-    def norm(self, part: jax.Array, x: jax.Array, axis: Any = None) -> jax.Array:
-        """The same of norms, of which none overflows on the way."""
+    def norm(self, part: jax.Array, x: jax.Array, axis: Axes = None) -> jax.Array:
+        """As `sum`, for norms, without overflow of squares."""
         return _norm_over(part, self.over(x, axis))
 
     def whole(self, x: jax.Array) -> jax.Array:
-        """All parts of an array, on every device."""
+        """The whole array, on every device."""
         for i in range(x.ndim):
             if names := self.over(x, i):
                 # Typed as replicated, so that what follows from it may be returned so.
@@ -81,7 +85,7 @@ class ArraySplit:
         return x
 
     def mine(self, whole: jax.Array, x: jax.Array) -> jax.Array:
-        """The part of an array that has the place of `x`."""
+        """The shard of an array at the position of `x`."""
         for i, n in enumerate(x.shape):
             if names := self.over(x, i):
                 start = jax.lax.axis_index(names) * n
@@ -89,10 +93,9 @@ class ArraySplit:
         return whole
 
     def deal(self, many: Callable, columns: list[tuple]) -> list[jax.Array]:
-        """`many` of stacks, each device having worked on its share of them.
+        """`many` of stacks, with the work divided among devices.
 
-        columns: the matrices, and then what is kept for each, which is whole on every
-            device.
+        columns: the matrices, then the slots of each, which every device has whole.
         """
         matrices = columns[0]
         moves = [(i, self.over(matrices[0], i)) for i in range(matrices[0].ndim)]
@@ -100,11 +103,14 @@ class ArraySplit:
         if not moves:
             return self._shared_out(many, columns)
         if len(columns) > 1:
-            # All have to be cut alike, and a slot is not exchanged: gather instead.
+            # A slot is replicated and the matrices are not, but all stacks have to be
+            # divided in the same way: gather the matrices instead.
             whole = [tuple(map(self.whole, matrices)), *columns[1:]]
             made, *slots = self._shared_out(many, whole)
             pairs = zip(made, matrices, strict=False)
             return [jnp.stack([self.mine(y, x) for y, x in pairs]), *slots]
+        # Each exchange replaces a split along an axis of the matrices by one along the
+        # stack; then every device has whole matrices, and fewer of them.
         stack = padded_stack(matrices, math.prod(_size(names) for _, names in moves))
         for i, names in moves:
             stack = jax.lax.all_to_all(stack, names, 0, i, tiled=True)
@@ -114,7 +120,7 @@ class ArraySplit:
         return [stack]
 
     def _shared_out(self, many, columns):
-        """The same of arrays that all devices have."""
+        """As `deal`, for arrays that every device has whole."""
         names = tuple(n for entry in self.entries for n in entry)
         stacks = [padded_stack(column, _size(names)) for column in columns]
         n = stacks[0].shape[0] // _size(names)
@@ -124,7 +130,8 @@ class ArraySplit:
         return list(map(gather, many(*share)))
 
     def norm_of_all(self, arrays: list) -> jax.Array:
-        """The norm of all arrays, taken as one vector."""
+        """The norm of all arrays as one vector."""
+        # One collective for all arrays that are split over the same axes.
         groups = {}
         for x in arrays:
             groups.setdefault(self.over(x), []).append(x)
@@ -133,19 +140,19 @@ class ArraySplit:
 
 
 def padded_stack(xs: Sequence, number: int) -> jax.Array:
-    """A stack of arrays, and of zeros up to a multiple of a number."""
+    """A stack of arrays, padded with zeros to a multiple of `number`."""
     spare = -len(xs) % number
     return jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])
 
 
-def _names(entry: Any) -> tuple[str, ...]:
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
     if entry is None:
         return ()
     return tuple(entry) if isinstance(entry, tuple) else (entry,)
 
 
-def _indices(axis: Any, ndim: int) -> Sequence[int]:
-    axes = axis if isinstance(axis, tuple | list) else (axis,)
+def _indices(axis: int | Sequence[int], ndim: int) -> Sequence[int]:
+    axes = (axis,) if isinstance(axis, int) else axis
     return [i % ndim for i in axes]
 
 
@@ -167,6 +174,8 @@ def _size(names: tuple[str, ...]) -> int:
 def _norm_over(part: jax.Array, names: tuple[str, ...]) -> jax.Array:
     if not names:
         return part
+    # Scaled by the largest, so that no square overflows; a norm of 0 or infinity stays.
+    # `pmax` has no derivative, and the scale cancels.
     largest = jax.lax.pmax(jax.lax.stop_gradient(part), names)
     unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
     return unit * safe_sqrt(jax.lax.psum((part / unit) ** 2, names))
@@ -186,6 +195,6 @@ def floored_root_mean_square(
 
 
 def _at_least(least, measured):
-    """A measure or its lower bound, with a finite derivative where it is 0."""
+    """The larger of both, with a finite derivative where the measure is 0."""
     with jax.numpy_dtype_promotion("standard"):
         return strong_type(jnp.where(measured <= least, least, measured))

@@ -1,8 +1,8 @@
-"""Stages on whole matrices, shared out among devices by the matrix.
+"""Stages on whole matrices, divided among devices by the matrix.
 
-What is computed from a matrix as a whole cannot follow a sharding of its rows without
-an exchange at each product.  So matrices of one shape are stacked, and the stack is
-sharded: a matrix is moved to the device that has all of it once, and back once.
+On a matrix whose rows are sharded, every product takes a collective.  So matrices of
+one shape are stacked, and the stack is sharded: each matrix is moved to one device,
+which then has all of it, and back again at the end.
 """
 
 import math
@@ -32,16 +32,16 @@ def check_sharding(sharding: str) -> None:
 
 @dataclass(frozen=True)
 class Batched:
-    """A stage of a rule on single arrays as a whole, after its `leaf`.
+    """A stage of a rule that follows `leaf` and works on whole arrays.
 
     apply: (u, ctx, *slots) -> (u, *slots), of one array.  It runs under `jax.vmap`,
         with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
-        done every so many steps costs nothing in between.
-    wants: from an array to whether the stage is for it.
+        done once every few steps costs nothing in between.
+    wants: from an array to whether the stage applies to it.
     slots: the names of the slots that `apply` takes and returns.
-    sharding: "stack" stacks arrays of one shape and shards the stack over the mesh they
-        are on; "auto" does where they are on a mesh, and are two or more; "none" leaves
-        each sharded as it is.
+    sharding: "stack" stacks arrays of one shape and shards the stack over their mesh;
+        "auto" does so if they are on a mesh and there are at least two; "none" leaves
+        the sharding of each as it is.
     split: how arrays are split inside of `shard_map`.
     """
 
@@ -53,7 +53,7 @@ class Batched:
 
 
 def map_batched(one: Callable, rows: Sequence[Row], how: Batched) -> list[Row]:
-    """`one` of each row."""
+    """`one` of each row, with rows of one shape computed together."""
     new = list(rows)
     for indices in _alike(rows):
         group = [rows[i] for i in indices]
@@ -75,7 +75,7 @@ def _group(one: Callable, rows: list[Row], how: Batched) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row]) -> list[list[int]]:
-    """The indices of rows of one shape and dtype, and one sharding if it is known."""
+    """The indices of the rows of each shape and dtype, and each explicit sharding."""
     groups: dict[tuple, list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault(tuple(map(jax.typeof, row)), []).append(i)
@@ -83,7 +83,8 @@ def _alike(rows: Sequence[Row]) -> list[list[int]]:
 
 
 def _axes_of(x: jax.Array) -> tuple[str, ...]:
-    """The axes of the mesh that an array is on, over which it may be moved."""
+    """The axes of an array's mesh over which it may be moved."""
+    # Not the manual ones: inside of `shard_map` only collectives cross them.
     mesh = jax.typeof(x).sharding.mesh
     axes = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
     for kind in (AxisType.Explicit, AxisType.Auto):
@@ -93,7 +94,7 @@ def _axes_of(x: jax.Array) -> tuple[str, ...]:
 
 
 def _alone(one: Callable, row: Row, split: ArraySplit) -> Row:
-    # The slots of a stage are whole on every device of a `shard_map`.
+    # Inside of `shard_map` every device has the slots of a stage whole.
     u, *slots = row
     made = one(replicated(split.whole(u)), *map(replicated, slots))
     new = [split.mine(made[0], u), *made[1:]]

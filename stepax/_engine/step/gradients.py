@@ -7,23 +7,32 @@ back by `tree_of`.
 
 import functools as ft
 import itertools as it
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from ..base.protocol import MaskedNode, as_array, is_array
+from ..base.protocol import (
+    ArrayTree,
+    MaskedNode,
+    Params,
+    Updates,
+    as_array,
+    is_array,
+)
 from ..trees import errors
 from ..trees.labels import Scope
 
 
-def is_float0(x: Any) -> bool:
+def is_float0(x: object) -> bool:
     """Whether `x` is the gradient of an integer, which carries no information."""
+    # `jax.grad(..., allow_int=True)` gives NumPy arrays of this dtype, which has no
+    # bytes and no arithmetic.
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
-def has_no_gradient(g: Any) -> bool:
-    """Whether there is nothing to do for a leaf: its gradient is `None` or float0."""
+def has_no_gradient(g: object) -> bool:
+    """Whether a leaf has no gradient to apply: it is `None` or float0."""
     return g is None or is_float0(g)
 
 
@@ -32,30 +41,31 @@ class Gradients:
 
     leaves: the current value of each leaf; `None` where there is no gradient.
     treedef: their structure, in which `None` counts as a leaf.
-    accepted: a boolean, under which alone the state may change; `None` for always.
+    accepted: a boolean that says whether the state may change; `None` for always.
     """
 
     accepted: jax.Array | None = None
 
-    def __init__(self, updates: Any, params: Any):
+    def __init__(self, updates: Updates, params: Params):
         self.all_params = params
         self.open(updates)
 
-    def open(self, updates: Any) -> None:
+    def open(self, updates: Updates) -> None:
         """Replace all leaves by those of `updates`."""
         # `None` is no leaf to JAX, but here it marks a parameter without a gradient.
         is_leaf = lambda x: x is None
         self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
         for i, g in enumerate(self.leaves):
-            # Tracers are instances, too; all else is rare and takes the slow road.
+            # Tracers are instances of `jax.Array`, too; anything else is rare.
             if g is not None and not isinstance(g, jax.Array):
                 self.leaves[i] = self._as_array(i, g)
+        # They were read against the old structure.
         self.__dict__.pop("params", None)
 
-    def _as_array(self, i: int, g: Any) -> Any:
+    def _as_array(self, i: int, g: ArrayTree) -> jax.Array:
         if not is_array(g):
             raise TypeError(
-                f"the gradient at {self.path(i)} is no array but a "
+                f"the gradient at {self.path(i)} is not an array but a "
                 f"`{type(g).__name__}`; give `None` for leaves without a gradient"
             )
         g = as_array(g)
@@ -68,6 +78,7 @@ class Gradients:
     @ft.cached_property
     def params(self) -> list:
         """The parameter of each leaf; raises where one does not fit its gradient."""
+        # Not in `__init__`: most transforms read no parameters, and get none.
         if self.all_params is None:
             raise ValueError(
                 "this transformation reads the parameters, but `params` is missing: "
@@ -75,13 +86,14 @@ class Gradients:
             )
         params = self.leaves_of(self.all_params, "params")
         for i, (g, p) in enumerate(zip(self.leaves, params, strict=True)):
+            # Nearly always; the rest of the loop finds out what is wrong, or converts.
             if isinstance(p, jax.Array) and g is not None and p.shape == g.shape:
                 continue
             if not has_no_gradient(g):
                 params[i] = self._fitting(i, p)
         return params
 
-    def _fitting(self, i: int, p: Any) -> Any:
+    def _fitting(self, i: int, p: ArrayTree) -> ArrayLike:
         if not is_array(p):
             raise ValueError(
                 f"there is a gradient at {self.path(i)}, but no array in `params`"
@@ -91,20 +103,24 @@ class Gradients:
         return p
 
     def check_shape(self, i: int, shape: tuple, of: str) -> None:
-        """Raise unless leaf `i` has this shape, which is that `of` something."""
+        """Raise unless leaf `i` has this shape.
+
+        of: what has the shape, for the error.
+        """
         if jnp.shape(self.leaves[i]) != shape:
             raise ValueError(
                 f"the gradient at {self.path(i)} has shape "
                 f"{jnp.shape(self.leaves[i])}, {of} has shape {shape}"
             )
 
-    def leaves_of(self, tree: Any, name: str) -> list:
-        """The subtrees of `tree` that stand where the gradients have leaves.
+    def leaves_of(self, tree: ArrayTree, name: str) -> list:
+        """The subtrees of `tree` in the places where the gradients have leaves.
 
         name: that of `tree` in errors.
 
-        Raises a `ValueError` where the structures differ, and names the path.
+        Raises a `ValueError` that names the path where the structures differ.
         """
+        # The common case costs one call; what a mask has cut is looked at afterwards.
         try:
             return self.treedef.flatten_up_to(tree)
         except (ValueError, TypeError):
@@ -113,8 +129,8 @@ class Gradients:
                 raise errors.mismatch(name, tree, "the gradients", self._tree) from None
             return [x for x, n in zip(*covered[:2], strict=True) for _ in range(n)]
 
-    def tree_of(self, parts: list, like: Any, scope: Scope) -> Any:
-        """The tree of which `leaves_of` gave `parts`; the inverse, with new parts."""
+    def tree_of(self, parts: list, like: ArrayTree, scope: Scope) -> ArrayTree:
+        """The inverse of `leaves_of`: a tree like `like`, with these parts."""
         # Only a mask puts one node in place of several leaves.
         covered = None if scope is None else self._covered(like)
         if covered is None:
@@ -124,15 +140,18 @@ class Gradients:
         rows = zip(found, spans, starts, strict=False)
         return treedef.unflatten(parts[start] if n else x for x, n, start in rows)
 
-    def _covered(self, other: Any) -> tuple[list, list[int], Any] | None:
-        """Reads a tree in which a `MaskedNode` may stand for a whole subtree.
+    def _covered(self, other: ArrayTree) -> tuple[list, list[int], ArrayTree] | None:
+        """Read a tree in which a `MaskedNode` may replace a whole subtree.
 
-        Returns what stands where, for how many leaves of the gradients, and the
-        structure; `None` if the structures differ for another reason.
+        Returns the nodes and leaves of `other` that face leaves of the gradients, how
+        many leaves each of them faces, and their structure; `None` if the structures
+        differ for another reason than a mask.
         """
         found, spans = [], []
 
         def walk(tree, x):
+            # One level at a time: `flatten_up_to` of the whole would stop at the first
+            # `MaskedNode` that faces an inner node.
             below, treedef = jax.tree.flatten(tree, is_leaf=lambda y: y is not tree)
             if isinstance(x, MaskedNode) or tree is None or treedef == _LEAF:
                 found.append(x)
@@ -146,24 +165,24 @@ class Gradients:
             return None
         return found, spans, jax.tree.structure(places)
 
+    # Not `updates`, which a subclass returns in another form.
     @property
-    def _tree(self) -> Any:
+    def _tree(self) -> ArrayTree:
         return self.treedef.unflatten(self.leaves)
 
     @property
-    def updates(self) -> Any:
+    def updates(self) -> Updates:
         """The current updates as a tree."""
         return self.treedef.unflatten(self.leaves)
 
-    def cut(self, scope: Scope) -> Any:
+    def cut(self, scope: Scope) -> Updates:
         """The current updates, without the leaves out of scope."""
         return self.updates if scope is None else scope.cut(self.updates)
 
-    def outline(self, scope: Scope) -> Any:
-        """The same for masks, which read structure, shapes and dtypes alone.
-
-        Where there is no gradient they see the parameter, as they did in `init`.
-        """
+    def outline(self, scope: Scope) -> ArrayTree:
+        """As `cut`, for masks, which read only structure, shapes and dtypes."""
+        # Where there is no gradient they see the parameter, as in `init`; otherwise a
+        # mask by shape could choose differently there and here.
         if self.all_params is None or all(g is not None for g in self.leaves):
             return self.cut(scope)
         params = self.leaves_of(self.all_params, "params")
@@ -171,15 +190,15 @@ class Gradients:
         tree = self.treedef.unflatten(p if g is None else g for g, p in pairs)
         return tree if scope is None else scope.cut(tree)
 
-    def cut_params(self, scope: Scope) -> Any:
+    def cut_params(self, scope: Scope) -> Params:
         """The parameters as a tree, without the leaves out of scope."""
         if scope is None or self.all_params is None:
             return self.all_params
         params = self.leaves_of(self.all_params, "params")
         return scope.cut(self.treedef.unflatten(params))
 
-    def merge(self, updates: Any, scope: Scope) -> None:
-        """Take over what a transformation made of the leaves in scope."""
+    def merge(self, updates: Updates, scope: Scope) -> None:
+        """Replace the leaves in scope by what a transformation made of them."""
         if scope is None:
             self.open(updates)
             return
@@ -190,5 +209,6 @@ class Gradients:
         self.leaves = [next(changed) if on else x for x, on in pairs]
 
 
+# A leaf for the structure alone.
 _PLACE = object()
 _LEAF = jax.tree.structure(_PLACE)

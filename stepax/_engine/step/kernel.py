@@ -1,13 +1,14 @@
 """Runs neighbouring rules over all leaves: one call per leaf, one trace per shape.
 
 The function of a leaf is jitted inside the caller's program.  Leaves of equal shape
-share one trace and one function of the lowered program; XLA inlines the calls, so what
-is compiled is the same as for a plain loop over the leaves.
+share one trace and one function of the lowered program, which keeps tracing fast for
+models of many layers.  XLA inlines the calls, so what is compiled is the same as for a
+plain loop over the leaves.
 """
 
 import functools as ft
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
 from ..trees.labels import Scope
 from . import mistakes
-from .batched import map_batched
+from .batched import Batched, map_batched
 from .gradients import Gradients, has_no_gradient
 from .mistakes import UNDECLARED, Mistake, Undeclared
 from .packed_gradients import PackedGradients
@@ -26,7 +27,8 @@ from .rule import Rule
 from .step_where import step_where
 
 
-# The gradient of an integer; a call for each leaf would take longer.
+# The dtype of an integer's gradient, compared in line: a call of `is_float0` for each
+# leaf takes longer.
 _FLOAT0 = jax.dtypes.float0
 
 
@@ -44,7 +46,7 @@ class Pass:
     def __init__(self, rules: Sequence[Rule], trains: Sequence[str]):
         self.rules = tuple(rules)
         self.trains = tuple(trains)
-        # How profiles and traces name what it does.
+        # By this name profiles and traces show it.
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
         self.joins = [rule.elementwise for rule in rules]
@@ -55,8 +57,8 @@ class Pass:
         self, gradients: Gradients, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
         """The new states; the updates are written to `gradients`."""
-        # The precision of all that meets in a rule is the same, but real factors meet
-        # complex gradients, which strict promotion would not allow.
+        # In a rule everything has one precision, but real factors meet complex
+        # gradients, which strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
             if not isinstance(gradients, PackedGradients):
                 return self._run(gradients, states, scopes, extra)
@@ -70,6 +72,7 @@ class Pass:
         active = self._active(gradients.leaves, scopes)
         columns = self._columns(gradients, states, active)
         params = self._params(gradients, active)
+        # The leaves become updates below; a batched stage restores their dtypes.
         given = list(gradients.leaves)
         ctx, scalars = self._prepare(gradients, states, params, columns, active, extra)
         for i, on in enumerate(active):
@@ -84,6 +87,7 @@ class Pass:
 
     def _active(self, leaves, scopes):
         """For each leaf, the indices of the rules that change it."""
+        # Tuples, because they are the keys of `kernels`.
         at_work = self.at_work
         if all(scopes[n] is None for n in at_work):
             return [() if g is None or g.dtype == _FLOAT0 else at_work for g in leaves]
@@ -104,7 +108,8 @@ class Pass:
             for name, slot in rule.slots.items():
                 column = gradients.leaves_of(getattr(state, name), name)
                 for i, x in enumerate(column):
-                    # Written for what is right; all else is sorted out by the check.
+                    # In line for an array of the right shape, which it nearly always
+                    # is; the check converts anything else, or raises.
                     if n in active[i] and not (
                         isinstance(x, jax.Array)
                         and (x.shape == gradients.leaves[i].shape or not slot.alike)
@@ -117,6 +122,7 @@ class Pass:
         return columns
 
     def _params(self, gradients, active):
+        # `gradients.params` raises if there are none, so it is read only if needed.
         readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
         if not readers:
             return [None] * len(active)
@@ -141,6 +147,7 @@ class Pass:
                 if not isinstance(new, tuple | list) or len(new) != len(old):
                     raise mistakes.unprepared(rule, made)
                 new = jax.tree.map(_keep, list(new), old)
+            # Of a rejected step the counts must not go on, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
                 new = jax.tree.map(choose, new, old)
@@ -156,6 +163,8 @@ class Pass:
         on_it = [i for i, on in enumerate(active) if n in on]
         if rule.global_stat is not None:
             return rule.global_stat([gradients.leaves[i] for i in on_it])
+        # One statistic per leaf, added up below: to join leaves would copy them, and
+        # gather those that are sharded.
         measure = self._measures[n]
         parts = [
             measure(
@@ -174,7 +183,8 @@ class Pass:
         g, row = gradients.leaves[i], [[c[i] for c in columns[n]] for n in on]
         args = gradients.accepted, g, p, [contexts[n] for n in on], row
         try:
-            # Inside of a trace there is nothing to share but the trace.
+            # Literals are lifted only out of programs that run by themselves; inside of
+            # a trace there is nothing to share but the trace.
             u, new = (kernel.jitted if isinstance(g, Tracer) else kernel)(*args)
         except Mistake as mistake:
             raise mistake.at(gradients.path(i)) from None
@@ -185,8 +195,8 @@ class Pass:
 
     def _kernel(self, on):
         rules = [self.rules[n] for n in on]
-        f: Any = ft.partial(_run_rules, rules)
-        f.__name__ = self.name
+        f = ft.partial(_run_rules, rules)
+        vars(f)["__name__"] = self.name
         kernel = Shared(f, "leaf", [rule.origin for rule in rules])
         self.kernels[on] = kernel
         return kernel
@@ -194,7 +204,7 @@ class Pass:
     def _batch(self, gradients, given, active, ctx, columns):
         """The whole-matrix stage of the last rule, on all of its arrays at once."""
         rule, last = self.rules[-1], len(self.rules) - 1
-        stage: Any = rule.batched
+        stage = cast(Batched, rule.batched)
         names = list(rule.slots)
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
@@ -208,6 +218,7 @@ class Pass:
             gradients.leaves[i] = u
             for column, x in zip(kept, slots, strict=True):
                 column[i] = x
+        # The leaves came here unrounded, so that the stage rounds once.
         for i in touched:
             if precision.is_inexact(given[i]):
                 gradients.leaves[i] = gradients.leaves[i].astype(given[i].dtype)
@@ -234,26 +245,28 @@ class Pass:
         return rule.State(**fields)
 
 
+# Jitted for steps outside of `jit`: one program for all leaves.
 @jax.jit
 def _add_up(parts):
     """The sum over leaves, in their order."""
     return jax.tree.map(lambda *x: reduce_scalars(list(x), jnp.add, jnp.sum), *parts)
 
 
-# What is nearly always all there is in a step, and computed with as it is.
+# The only dtypes in most steps; with these nothing has to be widened.
+_FLOAT32 = jnp.dtype("float32")
 _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 
 def _run_rules(rules, accepted, g, p, contexts, row):
-    """The active rules on one leaf, of a step that may be refused."""
+    """The active rules on one leaf, of a step that may be rejected."""
     step = ft.partial(_step, rules, g, p, contexts, row)
     return step() if accepted is None else step_where(accepted, step, row)
 
 
 def _step(rules, g, p, contexts, row):
-    """The active rules on one leaf.  Widens at the start, rounds once, at the end."""
+    """The active rules on one leaf, widened at the start and rounded at the end."""
     arrays = jax.tree.leaves((g, p, contexts, row))
-    wide: Any = jnp.float32
+    wide = _FLOAT32
     is_plain = all(x.dtype in _PLAIN for x in arrays if hasattr(x, "dtype"))
     u = g
     if not is_plain or g.dtype != wide:
@@ -264,7 +277,9 @@ def _step(rules, g, p, contexts, row):
         was = _decoded(rule, stored, None if is_plain else wide) if stored else []
         u, now = _run_leaf(rule, u, p, ctx, was)
         out.append(_stored(rule, now, was, stored) if stored else [])
+        # A rule may return another dtype, as a real update for a complex gradient.
         u = u if u.dtype == wide else u.astype(wide)
+    # A batched stage is still to come, and an integer cannot hold an update.
     if u.dtype != g.dtype and not rules[-1].batched and precision.is_inexact(g):
         u = u.astype(g.dtype)
     return u, out
@@ -339,6 +354,7 @@ def _run_stage(rule, rows, ctx):
     stage = rule.batched
     slots = [rule.slots[name] for name in stage.slots]
 
+    # Jitted, so that matrices of one shape share a trace if they are not stacked.
     @jax.jit
     def one(ctx, u, *stored):
         wide = precision.compute_dtype(u, *jax.tree.leaves(stored))

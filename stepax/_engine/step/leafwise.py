@@ -1,35 +1,55 @@
-"""Functions over whole trees of gradients, for what is written as a closure."""
+"""Functions over whole trees of gradients, for transformations that are closures."""
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
+from jax.typing import ArrayLike
 
 from ..arrays.branch import branch
 from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
 from ..arrays.precision import is_inexact
-from ..base.protocol import MaskedNode, as_array, is_array
+from ..base.protocol import (
+    ArrayTree,
+    MaskedNode,
+    OptState,
+    Params,
+    Updates,
+    as_array,
+    is_array,
+)
 from ..trees import errors
 from .gradients import Gradients, has_no_gradient, is_float0
 
 
-def _as_it_is(g, *row):
+T = TypeVar("T")
+
+
+def _unchanged(g, *row):
     return g
 
 
 def map_gradients(
-    f: Callable, updates: Any, /, *, idle: Callable = _as_it_is, **others: Any
-) -> Any:
-    """`f` of each gradient and what stands in its place in the other trees.
+    f: Callable,
+    updates: Updates,
+    /,
+    *,
+    idle: Callable = _unchanged,
+    **others: ArrayTree,
+) -> ArrayTree:
+    """`f` of each gradient and of the corresponding leaves of the other trees.
 
-    idle: takes the same for leaves without a gradient, which are `None` or float0.
-    others: trees like `updates`, under the names that errors give them.
+    idle: called in place of `f`, with the same arguments, for a leaf without a
+        gradient, which is `None` or float0.
+    others: trees like `updates`, by the names that errors call them.
 
-    Raises a `ValueError` where structures or shapes differ; it names the path.
+    Raises a `ValueError` that names the path where structures or shapes differ.
     """
+    # Not `jax.tree.map`: its errors name neither the tree nor the path, and `f` would
+    # broadcast arrays of another shape.
     gradients = Gradients(updates, None)
     columns = {name: gradients.leaves_of(tree, name) for name, tree in others.items()}
     rows = zip(gradients.leaves, *columns.values(), strict=True)
@@ -45,7 +65,7 @@ def map_gradients(
     return gradients.treedef.unflatten(out)
 
 
-def _check(gradients: Gradients, i: int, name: str, x: Any) -> None:
+def _check(gradients: Gradients, i: int, name: str, x: ArrayTree) -> None:
     if not is_array(x):
         raise ValueError(
             f"there is a gradient at {gradients.path(i)}, but no array in `{name}`: "
@@ -54,29 +74,32 @@ def _check(gradients: Gradients, i: int, name: str, x: Any) -> None:
     gradients.check_shape(i, jnp.shape(x), f"`{name}`")
 
 
-def require_floats(name: str, updates: Any, params: Any = None) -> None:
-    """Raise a `TypeError` for integers as the gradient of what is no float either."""
+def require_floats(name: str, updates: Updates, params: Params = None) -> None:
+    """Raise a `TypeError` for an integer gradient of an integer parameter."""
     gradients = Gradients(updates, params)
     for i, g in enumerate(gradients.leaves):
+        # Python's integers are weakly typed, and are scalars like any.
         if has_no_gradient(g) or is_inexact(g) or jax.typeof(g).weak_type:
             continue
         if params is None or not is_inexact(jnp.asarray(gradients.params[i])):
             raise errors.not_floating(name, gradients.path(i), g.dtype)
 
 
-def check_gradients(updates: Any, /, **others: Any) -> None:
-    """Raise as `map_gradients` would, where the other trees do not fit."""
-    map_gradients(_as_it_is, updates, **others)
+def check_gradients(updates: Updates, /, **others: ArrayTree) -> None:
+    """Raise as `map_gradients` does where the other trees do not fit."""
+    map_gradients(_unchanged, updates, **others)
 
 
-def zeros_like_updates(updates: Any) -> Any:
+def zeros_like_updates(updates: Updates) -> Updates:
     """Updates that change nothing."""
     return map_gradients(jnp.zeros_like, updates)
 
 
-def keep_dtypes(new: Any, old: Any) -> Any:
+def keep_dtypes(new: T, old: T) -> T:
     """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
 
+    # A state that changed its dtypes, or became weakly typed, could not be carried
+    # through a `lax.scan`, and `jit` would trace the second step again.
     def one(x, was):
         if not is_numeric(x) or not is_array(x) or not hasattr(was, "dtype"):
             return x
@@ -85,6 +108,7 @@ def keep_dtypes(new: Any, old: Any) -> Any:
     try:
         wanted = jax.tree.structure(new).flatten_up_to(old)
     except (ValueError, TypeError):
+        # The two trees only differ where the given state was not of this optimizer.
         error = errors.mismatch("state", old, "what a step makes of it", new)
         hint = "was this state made by another optimizer?"
         raise ValueError(f"{error}; {hint}") from None
@@ -92,21 +116,27 @@ def keep_dtypes(new: Any, old: Any) -> Any:
     return treedef.unflatten(map(one, leaves, wanted))
 
 
-def branch_step(is_accepted: Any, step: Callable, updates: Any, state: Any) -> Any:
-    """`step()`, which returns updates and a state, or zeros and the state as it was."""
+def branch_step(
+    is_accepted: ArrayLike,
+    step: Callable[[], tuple[Updates, OptState]],
+    updates: Updates,
+    state: OptState,
+) -> tuple[Updates, OptState]:
+    """`step()` if it is accepted, otherwise zeros and the state as it was."""
 
+    # Both sides of a `lax.cond` must have the same dtypes.
     def go():
         return keep_dtypes(step(), (updates, state))
 
     return branch(is_accepted, go, lambda: (zeros_like_updates(updates), state))
 
 
-def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
-    """`f(x, p)` where a state has numbers x for a parameter p, and p elsewhere.
+def map_stored(f: Callable, stored: ArrayTree, name: str, params: Params) -> Params:
+    """`f(x, p)` where a state has a floating-point array x for p, otherwise p.
 
     name: that of `stored` in the state, for errors.
 
-    Raises a `ValueError` where structures or shapes differ; it names the path.
+    Raises a `ValueError` that names the path where structures or shapes differ.
     """
 
     def leaf(path, x, p):
@@ -129,12 +159,13 @@ def map_stored(f: Callable, stored: Any, name: str, params: Any) -> Any:
     return treedef.unflatten(leaf(path, x, p) for (path, x), p in pairs)
 
 
-def all_finite(updates: Any) -> jax.Array:
-    """Whether every number in a tree is finite, as in an empty one."""
+def all_finite(updates: Updates) -> jax.Array:
+    """Whether all elements of a tree are finite; true for an empty one."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
     return _all([_finite(as_array(x)) for x in leaves])
 
 
+# Jitted, so that outside of `jit` a leaf is one program, and not one per operation.
 @jax.jit
 def _finite(x):
     return every_finite(upcast(x))
@@ -145,24 +176,26 @@ def _all(flags):
     return reduce_scalars(flags, jnp.logical_and, jnp.all) if flags else jnp.array(True)
 
 
-# A loss that is NaN makes all gradients NaN, and models have more numbers than an int32
-# can count: the counts stop at the largest one, where a sum would wrap around to 0.
+# A loss that is NaN makes all gradients NaN, and models have more elements than an
+# int32 can count: the counts saturate, where a sum would wrap around.
 _MOST = jnp.iinfo(jnp.int32).max
 
 
 @jax.jit
 def _not_finite(x):
+    # Unsigned, as a single array may have more than 2^31 elements.
     number = jnp.sum(~jnp.isfinite(x), dtype=jnp.uint32)
     return jnp.minimum(number, jnp.uint32(_MOST)).astype(jnp.int32)
 
 
 @jax.jit
 def _total(counts):
+    # Compared before it is added: m + n may overflow.
     add = lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n)
     return ft.reduce(add, counts, jnp.zeros([], jnp.int32))
 
 
-def count_not_finite(updates: Any) -> jax.Array:
-    """How many numbers in a tree are NaN or infinite, at most 2^31 - 1."""
+def count_not_finite(updates: Updates) -> jax.Array:
+    """How many elements of a tree are NaN or infinite, at most 2^31 - 1."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
     return _total([_not_finite(as_array(x)) for x in leaves])

@@ -1,72 +1,93 @@
-"""Takes the numbers out of traced programs, so that these can be compared without them.
+"""Lifts literals out of traced programs, so that these can be compared without them.
 
-The bits must stay those of a program with its numbers.  XLA simplifies what it knows:
-x / a becomes x * (1 / a), and up to JAX 0.10 x * a * b becomes x * (a * b), also if b
-is a scalar that it does not know, and sums likewise.  The same is done here before the
-numbers are taken out.  Those that vanish there, 0, 1 and -1, stay, and so do exponents,
-which choose the function.  One thing is out of reach: of a * x + b * y LLVM fuses one
-of the products with the sum, and may choose the other one, which is a difference in the
-last bit.
+A lifted literal becomes an argument, and the results must keep the bits that they have
+with the literal.  XLA simplifies what is constant: x / a becomes x * (1 / a), and up to
+JAX 0.10 x * a * b becomes x * (a * b), even if b is a scalar that is not constant; sums
+likewise.  The same is done here before literals are lifted.  The literals 0, 1 and -1,
+which XLA simplifies away, are not lifted, and neither are exponents, which choose the
+function.  One thing is out of reach: of a * x + b * y LLVM contracts one product with
+the sum to a fused multiply-add, and may choose the other one, which differs in the last
+bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 
+if TYPE_CHECKING:
+    from jax.core import ShapedArray
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal as JaxLiteral, Var
+
+    Atom: TypeAlias = Var | JaxLiteral
+
+
+# The values of lifted literals, by dtype.
+Lifted: TypeAlias = Mapping[str, Sequence]
+
+
 class NotShareable(Exception):
-    """There is something in a program that cannot be compared, such as a function."""
+    """Something in a program cannot be compared, such as a function."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A value by its number: first come the inputs, then what each step returns."""
+    """A value by its index: first come the inputs, then the results of each step."""
 
     at: int
 
-    def read(self, values: list, numbers: dict) -> Any:
+    def read(self, values: list, lifted: Lifted) -> jax.Array:
         return values[self.at]
 
 
 @dataclass(frozen=True)
-class Number:
-    """A literal that was taken out, by its dtype and its place among those of it."""
+class Hole:
+    """A lifted literal, by its dtype and its index among those of that dtype."""
 
     dtype: str
     at: int
 
-    def read(self, values: list, numbers: dict) -> Any:
-        return numbers[self.dtype][self.at]
+    def read(self, values: list, lifted: Lifted) -> jax.Array:
+        return lifted[self.dtype][self.at]
 
 
 @dataclass(frozen=True)
 class Literal:
-    """A literal that stays.
+    """A literal of a program.
 
-    given: as JAX has it, which may have a weak type.
-    value: as NumPy has it, which computes in its dtype.
-    key: equal for equal literals; NaN too.
+    given: as in the program, where it may be weakly typed.
+    value: the same of NumPy, which computes in its dtype.
+    key: equal for equal literals, NaN included.
     """
 
-    given: Any = field(compare=False)
-    value: Any = field(compare=False)
+    given: object = field(compare=False)
+    value: np.ndarray | np.generic = field(compare=False)
     key: tuple
 
-    def read(self, values: list, numbers: dict) -> Any:
+    def read(self, values: list, lifted: Lifted) -> object:
         return self.given
 
     @property
-    def is_number(self) -> bool:
-        return np.ndim(self.value) == 0 and jnp.issubdtype(
-            self.value.dtype, jnp.inexact
-        )
+    def is_inexact_scalar(self) -> bool:
+        dtype = self.value.dtype
+        return np.ndim(self.value) == 0 and jnp.issubdtype(dtype, jnp.inexact)
 
 
-def _literal(given: Any, is_weak: bool = False) -> Literal:
+Operand: TypeAlias = Place | Hole | Literal
+
+
+def _aval(x: "Atom") -> "ShapedArray":
+    # A traced rule computes with arrays alone.
+    return cast("ShapedArray", x.aval)
+
+
+def _literal(given: object, is_weak: bool = False) -> Literal:
     value = np.asarray(given)[()]
+    # Bytes, because NaN is not equal to itself, and 0.0 is equal to -0.0.
     key = value.dtype, value.shape, is_weak, value.tobytes()
     return Literal(given, value, key)
 
@@ -75,44 +96,47 @@ def _literal(given: Any, is_weak: bool = False) -> Literal:
 class Step:
     """One operation.
 
-    f: takes its operands, and returns a list.
+    f: from its operands to a list of results.
     key: equal for equal operations.
     """
 
-    f: Callable = field(compare=False)
-    operands: tuple
-    key: Any
+    # Not compared: it is a new closure for each operation; `key` stands for it.
+    f: Callable[..., list] = field(compare=False)
+    operands: tuple[Operand, ...]
+    key: Hashable
 
-    def run(self, values: list, numbers: dict) -> list:
-        return self.f(*(x.read(values, numbers) for x in self.operands))
+    def run(self, values: list, lifted: Lifted) -> list:
+        return self.f(*(x.read(values, lifted) for x in self.operands))
 
 
 @dataclass(frozen=True)
 class Program:
-    """A traced program without its numbers; equal to those that do the same.
+    """A traced program without its lifted literals; equal to those that do the same.
 
-    inputs: the types of what it takes.
+    inputs: the types of its inputs.
     """
 
     inputs: tuple
     steps: tuple[Step, ...]
-    outputs: tuple
+    outputs: tuple[Operand, ...]
 
-    def run(self, inputs: list, numbers: dict) -> list:
+    def run(self, inputs: Sequence, lifted: Lifted) -> list:
         values = list(inputs)
         for step in self.steps:
-            values += step.run(values, numbers)
-        return [x.read(values, numbers) for x in self.outputs]
+            values += step.run(values, lifted)
+        return [x.read(values, lifted) for x in self.outputs]
 
 
-def take_out(closed: Any, joins: bool) -> tuple[Program, dict[str, list], list]:
-    """A traced program without its numbers; these, by their dtypes; and its constants.
+def lift_literals(
+    closed: "ClosedJaxpr", joins: bool
+) -> tuple[Program, dict[str, list], list]:
+    """A traced program without its literals; these, by dtype; and its constants.
 
     The constants, also of programs that it calls, become the first of its inputs.
 
-    joins: whether XLA makes one product of x * a * b.
+    joins: whether XLA computes x * a * b as x * (a * b).
 
-    Raises `NotShareable` for programs that cannot be compared.
+    Raises `NotShareable` for a program that cannot be compared.
     """
     jaxpr, recorder = closed.jaxpr, _Recorder(joins)
     consts = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -123,10 +147,10 @@ def take_out(closed: Any, joins: bool) -> tuple[Program, dict[str, list], list]:
     outputs = recorder.walk(jaxpr, places)
     inputs = tuple(x.aval for x in known)
     program = Program(inputs, tuple(recorder.steps), tuple(outputs))
-    return program, recorder.numbers, list(consts.values())
+    return program, recorder.lifted, list(consts.values())
 
 
-def _nested_consts(jaxpr: Any) -> dict:
+def _nested_consts(jaxpr: "Jaxpr") -> dict:
     """The constants of all programs that are called in one: what they close over."""
     found = {}
     for closed in filter(None, map(_called, jaxpr.eqns)):
@@ -136,35 +160,45 @@ def _nested_consts(jaxpr: Any) -> dict:
 
 
 class _Recorder:
-    """Walks through a traced program, and through what is called in it."""
+    """Walks through a traced program, and through those that it calls."""
 
     def __init__(self, joins: bool):
         self.joins = joins
         self.consts: dict = {}  # of all programs, by their variables
         self.steps: list[Step] = []
-        self.numbers: dict[str, list] = {}
-        self.shapes: list[tuple] = []  # of all values
-        # Of products and sums with a literal: of what they are, and with which literal.
+        self.lifted: dict[str, list] = {}
+        self.shapes: list[tuple[int, ...]] = []  # of all values
+        # Products and sums with a literal: (kind, result) -> (other operand, literal).
+        # A further literal is joined with that one, as XLA would do.
         self.chains: dict[tuple, tuple] = {}
 
-    def new(self, atoms: Sequence) -> list[Place]:
+    def new(self, atoms: Sequence["Atom"]) -> list[Place]:
         """Places for the next values."""
         first = len(self.shapes)
-        self.shapes += [x.aval.shape for x in atoms]
+        self.shapes += [_aval(x).shape for x in atoms]
         return [Place(i) for i in range(first, len(self.shapes))]
 
-    def add(self, f: Callable, operands: list, key: Any, atoms: Sequence) -> list:
+    def add(
+        self,
+        f: Callable[..., list],
+        operands: Sequence[Operand],
+        key: Hashable,
+        atoms: Sequence["Atom"],
+    ) -> list[Place]:
         self.steps.append(Step(f, tuple(operands), key))
         return self.new(atoms)
 
-    def walk(self, jaxpr: Any, env: dict) -> list:
+    def walk(self, jaxpr: "Jaxpr", env: dict) -> list:
         """Record the operations; returns the operands that are the results."""
 
+        # Only literals have a `val`; their class is not public in all versions of JAX.
         def read(x):
             return _literal(x.val, x.aval.weak_type) if hasattr(x, "val") else env[x]
 
         for eqn in jaxpr.eqns:
             operands = list(map(read, eqn.invars))
+            # What is called is recorded in place of the call: its literals are lifted,
+            # too, and chains of products go on across the call.
             if closed := _called(eqn):
                 inner = closed.jaxpr
                 given = zip(inner.invars, operands, strict=True)
@@ -174,46 +208,58 @@ class _Recorder:
             env.update(zip(eqn.outvars, found, strict=True))
         return list(map(read, jaxpr.outvars))
 
-    def operation(self, eqn: Any, operands: list) -> list:
+    def operation(self, eqn: "JaxprEqn", operands: list) -> list:
         name = eqn.primitive.name
         literals = [x for x in operands if isinstance(x, Literal)]
-        if operands and len(literals) == len(operands):  # XLA computes it
+        # XLA folds an operation on constants when it compiles.  Lifted operands would
+        # be computed with at run time, and may round differently.
+        if operands and len(literals) == len(operands):
             folded = _folded(eqn, literals)
             return [folded] if folded else self.bound(eqn, operands)
-        if literals and literals[0].is_number and name in _WITH_LITERAL:
+        if literals and literals[0].is_inexact_scalar and name in _WITH_LITERAL:
             kind, change, is_last = _WITH_LITERAL[name]
             if not is_last or operands[1] is literals[0]:
                 x = operands[operands[0] is literals[0]]
                 return self.joined(kind, x, change(literals[0].value), eqn.outvars)
         if name == "mul" and not literals:
             operands = self.regrouped(operands, eqn)
+        # XLA computes x ** 0.5 as a square root, and x ** 2 as a product.
         exponent = operands[-1] if name == "pow" else None
-        taken = [x if x is exponent else self.taken(x) for x in operands]
+        taken = [x if x is exponent else self.lift(x) for x in operands]
         return self.bound(eqn, taken)
 
-    def joined(self, kind: str, x: Any, value: Any, atoms: Sequence) -> list:
-        """A product or sum with a literal, joined with those that `x` is one of."""
+    def joined(
+        self,
+        kind: str,
+        x: Operand,
+        value: np.ndarray | np.generic,
+        atoms: Sequence["Atom"],
+    ) -> list:
+        """A product or sum with a literal, joined with a literal that `x` contains."""
         f, join = _JOINED[kind]
         if found := self.chains.get((kind, x)):
+            # XLA folds to infinity and NaN silently, and so do we.
             with np.errstate(all="ignore"):
                 x, value = found[0], f(found[1], value)
-        operands = [x, self.taken(_literal(value))]
+        operands = [x, self.lift(_literal(value))]
         (made,) = self.add(join, operands, kind, atoms)
         if self.joins:
             self.chains[kind, made] = x, value
         return [made]
 
-    def regrouped(self, operands: list, eqn: Any) -> list:
+    def regrouped(self, operands: list[Place], eqn: "JaxprEqn") -> list:
         """The operands of (x * a) * b as those of x * (a * b), if b is a scalar."""
+        # As XLA does: one product of scalars is cheaper than one of arrays.
         for x, b in operands, operands[::-1]:
             found = self.chains.get(("mul", x))
             if found and self.shapes[x.at] != () and self.shapes[b.at] == ():
-                scalar = [v for v in eqn.invars if v.aval.shape == ()]
+                scalar = [v for v in eqn.invars if _aval(v).shape == ()]
                 return [found[0], *self.joined("mul", b, found[1], scalar)]
         return operands
 
-    def bound(self, eqn: Any, operands: list) -> list:
+    def bound(self, eqn: "JaxprEqn", operands: Sequence[Operand]) -> list[Place]:
         """An operation as it is."""
+        # The closure outlives the trace, of which it must hold nothing but these.
         primitive, params = eqn.primitive, eqn.params
 
         def f(*operands):
@@ -222,14 +268,16 @@ class _Recorder:
 
         return self.add(f, operands, (primitive, _frozen(params)), eqn.outvars)
 
-    def taken(self, x: Any) -> Any:
-        """An operand, of which a number is taken out."""
-        if not isinstance(x, Literal) or not x.is_number or x.value in (0, 1, -1):
+    def lift(self, x: Operand) -> Operand:
+        """The operand, or a hole for it if it is a literal to be lifted."""
+        if not isinstance(x, Literal) or not x.is_inexact_scalar:
+            return x
+        if x.value in (0, 1, -1):
             return x
         dtype = str(x.value.dtype)
-        same = self.numbers.setdefault(dtype, [])
+        same = self.lifted.setdefault(dtype, [])
         same.append(x.value)
-        return Number(dtype, len(same) - 1)
+        return Hole(dtype, len(same) - 1)
 
 
 def _same(x):
@@ -241,8 +289,8 @@ def _inverse(x):
         return x.dtype.type(1) / x
 
 
-# What XLA makes of an operation with one literal: whether a product or a sum, of which
-# number, and whether only if the literal comes second.
+# What XLA turns an operation with one literal into: a product or a sum, with which
+# function of the literal, and whether only if the literal is the second operand.
 _WITH_LITERAL = {
     "mul": ("mul", _same, False),
     "div": ("mul", _inverse, True),
@@ -251,30 +299,31 @@ _WITH_LITERAL = {
 }
 
 
-# How literals are joined, and how arrays.
+# How two literals are joined, and how an array and a literal.
 _JOINED = {
     "mul": (np.multiply, lambda x, y: [jnp.multiply(x, y)]),
     "add": (np.add, lambda x, y: [jnp.add(x, y)]),
 }
 
 
-def _folded(eqn: Any, operands: list) -> Literal | None:
-    """The result of an operation on literals that rounds at most once."""
+def _folded(eqn: "JaxprEqn", operands: list[Literal]) -> Literal | None:
+    """The result of an operation on literals, if NumPy's is sure to have XLA's bits."""
+    # Only operations that round at most once, which IEEE 754 fixes to the last bit.
     name, x = eqn.primitive.name, operands[0].value
     if name == "select_n" and np.ndim(x) == 0:
         return operands[1 + int(x)]
-    if not operands[0].is_number:
+    if not operands[0].is_inexact_scalar:
         return None
     if name == "neg":
-        return _literal(-x)
-    dtype = eqn.outvars[0].aval.dtype
+        return _literal(np.negative(x))
+    dtype = _aval(eqn.outvars[0]).dtype
     if name == "convert_element_type" and jnp.issubdtype(dtype, jnp.inexact):
         return _literal(x.astype(dtype))
     return None
 
 
-# Primitives that call a traced program, and the parameter that has it.  Derivatives of
-# functions with their own are not wanted in a program that runs right away.
+# Primitives that call a traced program, and the parameter that holds it.  Custom
+# derivatives are not needed: the program runs right away, outside of `jax.grad`.
 _CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -284,40 +333,49 @@ _CALLS = {
 }
 
 
-def _called(eqn: Any) -> Any:
-    """The traced program that an operation calls, if calling is all it does."""
-    closed = eqn.params.get(_CALLS.get(eqn.primitive.name))
+def _called(eqn: "JaxprEqn") -> "ClosedJaxpr | None":
+    """The traced program that an operation calls, if it does nothing else."""
+    closed = eqn.params.get(_CALLS.get(eqn.primitive.name, ""))
     if closed is None:
         return None
+    # Shardings and compiler options apply to the call, and would be lost.  The value
+    # that stands for no sharding is private to JAX, and known by how it is printed.
     given = [*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ())]
     if any(repr(x) != "UnspecifiedValue" for x in given):
         return None
     return None if eqn.params.get("compiler_options_kvs") else closed
 
 
-def _frozen(x: Any) -> Any:
-    """Equal for equal parameters of an operation."""
+def _frozen(x: object) -> Hashable:
+    """A key that is equal for equal parameters of an operation.
+
+    Raises `NotShareable` if there is none.
+    """
     if isinstance(x, dict):
         return tuple((k, _frozen(x[k])) for k in sorted(x))
     if isinstance(x, tuple | list):
         return tuple(map(_frozen, x))
     if hasattr(x, "eqns"):
-        return _frozen_jaxpr(x)
+        return _frozen_jaxpr(cast("Jaxpr", x))
     if hasattr(x, "jaxpr"):
-        if x.consts:
+        closed = cast("ClosedJaxpr", x)
+        if closed.consts:
             raise NotShareable
-        return _frozen_jaxpr(x.jaxpr)
+        return _frozen_jaxpr(closed.jaxpr)
+    # A function may close over anything, an array of this optimizer among others.
     if callable(x) and not isinstance(x, type | np.dtype):
-        raise NotShareable  # it may hold anything
+        raise NotShareable
     try:
         hash(x)
     except TypeError:
         raise NotShareable from None
+    # With the type: 1, 1.0 and True are equal, and have one hash.
     return type(x), x
 
 
-def _frozen_jaxpr(jaxpr: Any) -> tuple:
-    """The body of a loop or a branch, in which numbers stay."""
+def _frozen_jaxpr(jaxpr: "Jaxpr") -> tuple:
+    """A key for the body of a loop or a branch, whose literals are not lifted."""
+    # Variables by the order in which they occur, because each trace makes new ones.
     env = {}
 
     def read(x):

@@ -1,23 +1,25 @@
-"""What is wrong with a state, or with a rule that somebody wrote, and where.
+"""Errors for a state that does not fit, or a rule that returns what it must not.
 
-Nothing here runs in a step that is right.
+They name the rule, the slot and the path.  A step without mistakes calls next to
+nothing of this, so that the checks cost no time.
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..arrays import precision
-from ..base.protocol import is_array
+from ..base.protocol import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
 from .rule import Rule
 
 
 class Mistake(Exception):
-    """A rule returned what it may not; who knows the path adds it."""
+    """A rule returned what it must not; the caller that knows the path adds it."""
 
     def __init__(self, rule: Rule, text: str, hint: str = ""):
         super().__init__(f"`{rule.name or rule.State.__name__}` {text}", hint)
@@ -33,7 +35,9 @@ class Undeclared(Exception):
 
 
 class _Undeclared:
-    """Stands for parameters that a rule does not declare to read; refuses any use."""
+    """Passed for parameters that a rule does not declare to read; raises on any use."""
+
+    # Not `None`: `p * 2` would then raise an error that names neither rule nor remedy.
 
     def __getattr__(self, name: str) -> NoReturn:
         raise Undeclared(
@@ -41,7 +45,8 @@ class _Undeclared:
             "`needs_params=True` to its `Rule`,"
         )
 
-    # Operators are looked up on the type, and JAX's arrays ask for this.
+    # Python looks operators up on the type, and not by `__getattr__`; but those of
+    # JAX's arrays ask their other operand for this.
     __jax_array__ = property(lambda self: self.__getattr__("__jax_array__"))
 
 
@@ -51,7 +56,7 @@ UNDECLARED = _Undeclared()
 class Keywords(dict):
     """The keywords of `update` that a rule declares to read."""
 
-    def __init__(self, rule: Rule, **values: Any):
+    def __init__(self, rule: Rule, **values: object):
         super().__init__(values)
         self.rule = rule
 
@@ -82,26 +87,27 @@ def unprepared(rule: Rule, made: object) -> ValueError:
 
 
 def check_dtype(rule: Rule, what: str, new: jax.Array, old: jax.Array) -> None:
-    """Raise where a result would lose more than precision: an imaginary part, say."""
+    """Raise if a cast to the old dtype would lose more than precision."""
+    # An imaginary part, for one, or the fraction of a float.
     if _rank(new.dtype) > _rank(old.dtype):
         raise Mistake(rule, f"made {what} of dtype {new.dtype}, not {old.dtype},")
 
 
-def _rank(dtype: Any) -> int:
+def _rank(dtype: np.dtype) -> int:
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return max([n for n, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)] + [0])
 
 
-def misfit(rule: Rule, what: str, new: Any, old: Any) -> Mistake:
-    """The mistake of a result of another shape, or of what is no array."""
+def misfit(rule: Rule, what: str, new: ArrayTree, old: ArrayTree) -> Mistake:
+    """The mistake of a result of another shape, or that is not an array."""
     shape = jax.tree.map(jnp.shape, new)
     hint = ": was this state made for other parameters?"
     wanted = jax.tree.map(jnp.shape, old)
     return Mistake(rule, f"made {what} of shape {shape}, not {wanted},", hint)
 
 
-def wrong_number(rule: Rule, out: Any, number: int) -> Mistake:
-    """The mistake of another number of results than a function has to return."""
+def wrong_number(rule: Rule, out: object, number: int) -> Mistake:
+    """The mistake of a wrong number of results."""
     is_several = isinstance(out, tuple | list)
     found = f"{len(out)} values" if is_several else errors.describe(out)
     found = "an array alone" if hasattr(out, "shape") else found
@@ -109,8 +115,11 @@ def wrong_number(rule: Rule, out: Any, number: int) -> Mistake:
     return Mistake(rule, f"returned {found}, not {number} (u{slots}),")
 
 
-def check_stored(gradients: Gradients, i: int, rule: Rule, name: str, x: Any) -> Any:
-    """The array in slot `name` for leaf `i`; raises if there is none of its shape."""
+def check_stored(
+    gradients: Gradients, i: int, rule: Rule, name: str, x: ArrayTree
+) -> ArrayTree:
+    """The array in slot `name` for leaf `i`; raises unless it has the right shape."""
+    # An encoded slot may be a tree, of which only the decoder knows the shapes.
     slot = rule.slots[name]
     if hasattr(x, "shape"):
         if slot.alike:
@@ -137,11 +146,12 @@ def check_trained(
     active: Sequence[Sequence[int]],
     columns: list,
 ) -> None:
-    """Raise for an integer that would be trained, and rounded at each step.
+    """Raise for an integer parameter, which each step would round.
 
-    The gradient of a floating-point parameter may be an integer, and Python's integers
-    are scalars like any.
+    columns: for each rule and each of its slots, what is stored for each leaf.
     """
+    # The gradient of a floating-point parameter may be an integer, so its slots and the
+    # parameter are looked at, too.  Python's integers are scalars like any.
     for i, on in enumerate(active):
         g = gradients.leaves[i]
         if not on or precision.is_inexact(g) or jax.typeof(g).weak_type:

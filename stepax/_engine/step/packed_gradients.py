@@ -1,19 +1,18 @@
 """Packed gradients on their way to becoming updates.
 
-Masks and labels choose among the arrays of a packed tree.  Arrays that are neighbours
-in a vector, and are chosen alike, form a run.  Elementwise rules take a run as one
+Masks and labels select among the arrays of a packed tree.  Arrays that are adjacent in
+a vector, and that the same rules see, form a run.  Elementwise rules take a run as one
 leaf, so that nothing is unpacked; all other rules get the arrays in their own shapes.
 """
 
 import functools as ft
 import itertools as it
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax.tree_util import keystr
 
-from ..base.protocol import MaskedNode, is_none
+from ..base.protocol import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
 from ..trees.labels import Scope
 from ..trees.packed import Packed, join
@@ -27,38 +26,39 @@ class PackedGradients(Gradients):
     leaves: shapes and dtypes of their arrays, among which masks choose.
     """
 
-    def open(self, updates: Any) -> None:
+    def open(self, updates: Updates) -> None:
         if not isinstance(updates, Packed):
             raise TypeError(
                 f"the updates were packed, and became {errors.describe(updates)}"
             )
         self.packed = updates
+        # Cached below, from the old updates.
         for name in ("leaves", "treedef"):
             self.__dict__.pop(name, None)
 
-    # Most steps never ask: with neither masks nor rules that need shapes, a vector is
+    # Most steps never need them: without masks and rules that need shapes, a vector is
     # one run, and its arrays are not looked at.
     @ft.cached_property
     def leaves(self) -> list:
         return jax.tree.leaves(self.packed.outline(), is_leaf=is_none)
 
     @ft.cached_property
-    def treedef(self) -> Any:
+    def treedef(self) -> ArrayTree:
         return jax.tree.structure(self.packed.outline(), is_leaf=is_none)
 
     @property
     def updates(self) -> Packed:
         return self.packed
 
-    def outline(self, scope: Scope) -> Any:
+    def outline(self, scope: Scope) -> ArrayTree:
         whole = self.packed.outline()
         return whole if scope is None else scope.cut(whole)
 
-    def cut_params(self, scope: Scope) -> Any:
+    def cut_params(self, scope: Scope) -> Params:
         whole = self.all_params
         return whole if scope is None or whole is None else scope.cut(whole)
 
-    def merge(self, updates: Any, scope: Scope) -> None:
+    def merge(self, updates: Updates, scope: Scope) -> None:
         if scope is None:
             self.open(updates)
             return
@@ -69,10 +69,11 @@ class PackedGradients(Gradients):
         self.close(runs)
 
     def runs(self, scopes: Sequence[Scope], elementwise: Sequence[bool]) -> tuple:
-        """The runs, for rules that see these leaves; and which runs each rule sees.
+        """The runs for rules with these scopes, and which runs each rule sees.
 
-        elementwise: for each rule whether it takes arrays joined.
+        elementwise: for each rule, whether it takes arrays joined.
         """
+        # Nothing to split: each vector is a run.
         groups = self.packed.layout.groups
         if all(elementwise) and all(scope is None for scope in scopes):
             return GradientRuns(self, groups, [False] * len(groups)), scopes
@@ -82,6 +83,7 @@ class PackedGradients(Gradients):
             any(on and not joins for on, joins in zip(x, elementwise, strict=True))
             for x in sees
         ]
+        # An array with a rule that is not elementwise is a run of its own.
         key = lambda n: (sees[n], n if is_single[n] else -1)
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
         seen = [
@@ -91,7 +93,7 @@ class PackedGradients(Gradients):
         return GradientRuns(self, runs, [is_single[run[0]] for run in runs]), seen
 
     def close(self, runs: "GradientRuns") -> None:
-        """Take over what a pass made of the runs."""
+        """Replace the updates by what a pass made of the runs."""
         self.open(runs.tree_of(runs.leaves, self.packed, None))
 
 
@@ -117,13 +119,13 @@ class GradientRuns(Gradients):
         found = [keystr(paths[n][0]) or "the root" for n in self.indices[i]]
         return errors.list_some(found, 1)
 
-    def leaves_of(self, tree: Any, name: str) -> list:
+    def leaves_of(self, tree: ArrayTree, name: str) -> list:
         found = self._places(tree, name)
         pick = self._slice if isinstance(tree, Packed) else self._pick
         return [pick(i, tree, found, name) for i in range(len(self.indices))]
 
-    def _places(self, other: Any, name: str) -> Sequence:
-        """What `other` has in place of each array; its index, if `other` is packed."""
+    def _places(self, other: ArrayTree, name: str) -> Sequence:
+        """What `other` has in place of each array; if it is packed, its index there."""
         if not isinstance(other, Packed):
             found = self.whole.leaves_of(other, name)
         elif other.layout == self.layout:
@@ -133,8 +135,8 @@ class GradientRuns(Gradients):
         pairs = zip(found, self.whole.leaves, strict=True)
         return [x for x, g in pairs if g is not None]
 
-    def _pick(self, i: int, other: Any, found: Sequence, name: str) -> Any:
-        """What a tree has in place of a run."""
+    def _pick(self, i: int, other: ArrayTree, found: Sequence, name: str) -> ArrayTree:
+        """What a tree that is not packed has in place of a run."""
         x = found[self.indices[i][0]]
         if self.is_single[i] or isinstance(x, MaskedNode):
             return x
@@ -144,34 +146,36 @@ class GradientRuns(Gradients):
             "`stepax.tree.pack(state, like=jax.eval_shape(tx.init, packed_params))`"
         )
 
-    def _slice(self, i: int, other: Packed, found: Sequence, name: str) -> Any:
+    def _slice(self, i: int, other: Packed, found: Sequence, name: str) -> ArrayTree:
         """What another packed tree has in place of a run."""
         first, last = self.indices[i][0], self.indices[i][-1]
         if isinstance(found[first], MaskedNode):
             return found[first]
+        # Other layouts fit as long as they join these arrays in the same order.
         if other.layout != self.layout:
             self._check(i, other, found, name)
         x = other.piece(found[first], found[last])
         return x.reshape(self.layout.segments[first].shape) if self.is_single[i] else x
 
     def _check(self, i: int, other: Packed, found: Sequence, name: str) -> None:
-        """Raise unless another packed tree has the arrays of a run side by side."""
+        """Raise unless the arrays of a run are adjacent in another packed tree, too."""
         mine, theirs = self.layout.segments, other.layout.segments
         fits = not any(isinstance(found[n], MaskedNode) for n in self.indices[i])
         pairs = [(mine[n], theirs[found[n]]) for n in self.indices[i]] if fits else []
         shifts = {(y.vector, x.start - y.start) for x, y in pairs}
         if len(shifts) != 1 or any(x.shape != y.shape for x, y in pairs):
             raise ValueError(
-                f"`{name}` is packed otherwise than the gradients at {self.path(i)}: "
+                f"`{name}` is packed differently from the gradients at {self.path(i)}: "
                 "use one layout for both, `stepax.tree.pack(tree, like=packed)`"
             )
 
-    def tree_of(self, parts: list, like: Any, scope: Scope) -> Any:
+    def tree_of(self, parts: list, like: ArrayTree, scope: Scope) -> ArrayTree:
         run_of = {n: i for i, run in enumerate(self.indices) for n in run}
         found = self._places(like, "the state")
         if not isinstance(like, Packed):
             leaves = [parts[run_of[n]] for n in range(len(run_of))]
             return self._unpacked_tree(leaves, like, scope)
+        # From the indices of arrays in the layout of `like` to those in ours.
         number = {m: n for n, m in enumerate(found) if not isinstance(m, MaskedNode)}
         vectors = []
         for group in like.layout.groups:
@@ -179,7 +183,7 @@ class GradientRuns(Gradients):
             vectors.append(join([parts[i] for i in runs]))
         return Packed(vectors, like.layout)
 
-    def _unpacked_tree(self, leaves: list, like: Any, scope: Scope) -> Any:
+    def _unpacked_tree(self, leaves: list, like: ArrayTree, scope: Scope) -> ArrayTree:
         found, whole = iter(leaves), self.whole
         pairs = zip(whole.leaves_of(like, "the state"), whole.leaves, strict=True)
         parts = [x if g is None else next(found) for x, g in pairs]

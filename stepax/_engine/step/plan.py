@@ -1,22 +1,27 @@
 """Composition: a nest of transformations, run as one flat program.
 
 Every composite says which members it has, how its state holds theirs, and which leaves
-they see.  A `Plan` walks the nest once, when a transformation is made, and writes down
-what a step does: open the state of a composite, run a pass of neighbouring rules, call
-a transformation that nobody looks into, and at the end close the states again.
-Neighbours that are rules share a pass, also across nested chains, masks and partitions.
+they see.  A `Plan` walks the nest once, when a transformation is made, and lists what a
+step does: unpack the state of a composite, run a pass of neighbouring rules, call a
+transformation that is foreign to the engine, and at the end pack the states again.
+Neighbouring rules share a pass, also across nested chains, masks and partitions.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from ..base.protocol import (
+    OptState,
+    Params,
     Transformation,
+    TransformationLike,
+    Updates,
     init_of,
     placed_init,
     takes_extra_args,
@@ -34,37 +39,38 @@ from .rule import Rule
 class Composite:
     """A transformation that is made of others; subclasses say how."""
 
-    members: Sequence[Any]
+    members: Sequence[TransformationLike]
     # Whether members see other leaves than the whole does.
     has_scopes = False
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params, /) -> OptState:
         raise NotImplementedError
 
-    def unpack(self, state: Any) -> Sequence[Any]:
+    def unpack(self, state: OptState) -> Sequence[OptState]:
         """The states of the members."""
         raise NotImplementedError
 
-    def pack(self, states: Sequence[Any]) -> Any:
+    def pack(self, states: Sequence[OptState]) -> OptState:
         """The state, from those of the members."""
         raise NotImplementedError
 
     def scopes(self, gradients: Gradients, scope: Scope) -> Sequence[Scope]:
-        """The leaves that each member sees, of those in `scope`."""
+        """The leaves that each member sees, among those in `scope`."""
         return [scope] * len(self.members)
 
 
 class Chain(Composite):
     """Members in order; the state is a tuple of theirs."""
 
-    def __init__(self, members: Sequence[Any]):
+    def __init__(self, members: Sequence[TransformationLike]):
         self.members = members
 
-    def init(self, params):
+    def init(self, params, /):
         return tuple(init_of(tx)(params) for tx in self.members)
 
     def unpack(self, state):
         n = len(self.members)
+        # A named tuple is the state of something else, though it has as many fields.
         if type(state) is not tuple or len(state) != n:
             errors.require_states(f"a chain of {n} transformations", n, state)
         return state
@@ -73,13 +79,19 @@ class Chain(Composite):
         return tuple(states)
 
 
-def node_of(tx: Any) -> Any:
-    """The rule or composite that a transformation runs; itself if nobody looks in."""
-    return tx.node if type(tx) is Transformation and tx.node else tx
+Part: TypeAlias = TransformationLike | Rule | Composite
 
 
-def flatten(tx: Any) -> Iterator[Any]:
-    """What a nest comes down to, in order: rules, and what nobody looks into."""
+def node_of(tx: Part) -> Part:
+    """The rule or composite that a transformation runs; a foreign one itself."""
+    # By the exact type: a user's subclass may override `update`.
+    if type(tx) is Transformation and tx.node:
+        return cast(Rule | Composite, tx.node)
+    return tx
+
+
+def flatten(tx: Part) -> Iterator[TransformationLike | Rule]:
+    """The rules and foreign transformations in a nest, in order."""
     node = node_of(tx)
     if not isinstance(node, Composite):
         yield node
@@ -88,16 +100,16 @@ def flatten(tx: Any) -> Iterator[Any]:
         yield from flatten(member)
 
 
-def keeps_dtypes(tx: Any) -> bool:
+def keeps_dtypes(tx: TransformationLike) -> bool:
     """Whether the engine runs all of a transformation, and so keeps the dtypes."""
     return all(isinstance(part, Rule) for part in flatten(tx))
 
 
 class _Open(NamedTuple):
-    """Take the states of the members out of that of a composite.
+    """Unpack the state of a composite into those of its members.
 
-    at: where its state is among all states.
-    first: from where on those of its members are.
+    at: the index of its state among all states.
+    first: the index of the state of its first member; the others follow.
     """
 
     node: Composite
@@ -107,9 +119,9 @@ class _Open(NamedTuple):
 
 @dataclass
 class _Run:
-    """Run a pass, or a foreign transformation, on the states at these places."""
+    """Run a pass, or a foreign transformation, on the states at these indices."""
 
-    step: Any
+    step: "Pass | _Foreign"
     at: list[int]
 
 
@@ -122,6 +134,7 @@ class Plan:
 
     def __init__(self, node: Rule | Composite, trains: str = ""):
         self.node = node
+        # States are kept in one flat list, that of the whole first.
         self.size = 1
         self.steps: list[_Open | _Run] = []
         self._pending: list[tuple[Rule, str, int]] = []
@@ -129,8 +142,9 @@ class Plan:
         self._close_pass()
         self.opened = [step for step in self.steps if isinstance(step, _Open)]
 
-    def _add(self, tx: Any, trains: str, at: int) -> None:
-        """Write down what `tx` does; its state is at place `at`."""
+    def _add(self, tx: Part, trains: str, at: int) -> None:
+        """Append what `tx` does; its state has the index `at`."""
+        # The outermost optimizer is named in errors: a user called that one.
         recipe = getattr(tx, "recipe", None)
         trains = trains or (recipe.trains if recipe else "")
         node = node_of(tx)
@@ -147,9 +161,12 @@ class Plan:
 
     def _add_rule(self, rule: Rule, trains: str, at: int) -> None:
         reads_all = rule.leaf_stat is not None or rule.global_stat is not None
+        # A pass runs its rules leaf by leaf, and this one reads all leaves of what came
+        # before it, as a clip by the global norm does.
         if reads_all and any(before.leaf for before, _, _ in self._pending):
-            self._close_pass()  # it reads all leaves of what came before it
+            self._close_pass()
         self._pending.append((rule, trains, at))
+        # Its whole-matrix stage runs after the leaves, at the end of a pass.
         if rule.batched:
             self._close_pass()
 
@@ -161,21 +178,21 @@ class Plan:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether all of it is elementwise rules."""
+        """Whether it consists of elementwise rules."""
         rules = list(flatten(self.node))
         return all(isinstance(rule, Rule) and rule.elementwise for rule in rules)
 
     def __call__(
         self,
-        updates: Any,
-        state: Any,
-        params: Any,
+        updates: Updates,
+        state: OptState,
+        params: Params,
         extra: dict,
         accepted: jax.Array | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Updates, OptState]:
         """The updates and the next state.
 
-        accepted: whether the state may change; the updates are garbage where not.
+        accepted: whether the state may change; if not, the updates are unspecified.
         """
         kind = PackedGradients if isinstance(updates, Packed) else Gradients
         gradients = kind(updates, params)
@@ -187,7 +204,8 @@ class Plan:
             if isinstance(step, _Open):
                 node, at, first = step
                 states[first : first + len(node.members)] = node.unpack(states[at])
-                # Masks are resolved when their turn comes, on what the updates are.
+                # Not before: a function for a mask is called with the updates as they
+                # are at this point of the chain.
                 if node.has_scopes or scopes[at] is not None:
                     found = node.scopes(gradients, scopes[at])
                     scopes[first : first + len(node.members)] = found
@@ -196,6 +214,7 @@ class Plan:
             new = step.step(gradients, old, seen, extra)
             for i, x in zip(step.at, new, strict=True):
                 states[i] = x
+        # Innermost first, as the state of a composite is made of those of its members.
         for node, at, first in reversed(self.opened):
             states[at] = node.pack(states[first : first + len(node.members)])
         return gradients.updates, states[0]
@@ -205,8 +224,8 @@ def build(node: Rule | Composite) -> Transformation:
     """The transformation that runs a rule or a composite, without a recipe."""
     plan = Plan(node)
 
-    # The closure holds nodes, no transformations: libraries that walk the cells of a
-    # closure would never end if `update` were found among its own.
+    # The closure holds nodes and no transformation: libraries that walk the cells of a
+    # closure would never return if they found `update` in its own.
     def update(updates, state, params=None, **extra_args):
         return plan(updates, state, params, extra_args)
 
@@ -216,9 +235,9 @@ def build(node: Rule | Composite) -> Transformation:
 
 
 class _Foreign:
-    """A step that calls a transformation nobody looks into."""
+    """Calls a transformation that the engine does not look into."""
 
-    def __init__(self, tx: Any):
+    def __init__(self, tx: TransformationLike):
         self.update = tx.update
         self.takes_extra = takes_extra_args(tx)
 
@@ -226,6 +245,7 @@ class _Foreign:
         self, gradients: Gradients, states: list, scopes: Sequence[Scope], extra: dict
     ) -> list:
         (state,), (scope,) = states, scopes
+        # Optax's plain transformations raise for a keyword that they do not know.
         extra = extra if self.takes_extra else {}
         params = gradients.cut_params(scope)
         updates, state = self.update(gradients.cut(scope), state, params, **extra)
@@ -234,13 +254,17 @@ class _Foreign:
 
 
 def step_if(
-    accepted: Any, tx: Any, updates: Any, state: Any, params: Any, extra: dict
-) -> tuple[Any, Any]:
-    """What `tx.update` returns, or zeros and the state as it was.
-
-    Elementwise rules choose in the pass what is kept, which costs nothing; a branch
-    would have to write out the updates.
-    """
+    accepted: ArrayLike,
+    tx: TransformationLike,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict,
+) -> tuple[Updates, OptState]:
+    """What `tx.update` returns if it is accepted, otherwise zeros and the old state."""
+    # Elementwise rules select in the same pass over memory, at no cost; a `lax.cond`
+    # would have to write the updates out.  What costs more than memory traffic, such as
+    # a product of matrices, is better skipped by a branch.
     plan = getattr(tx, "plan", None)
     if not isinstance(accepted, Tracer) or plan is None or not plan.is_elementwise:
         step = lambda: tx.update(updates, state, params, **extra)

@@ -1,22 +1,31 @@
 """An optimizer written for one array.
 
-A `Rule` is the mathematics of one optimizer for one array.  What is the same for all
-optimizers is done by the engine, once: flattening, step counts, precision, storage,
-masks, sharding, and errors that name the parameter.
+A `Rule` holds the mathematics of an optimizer, for one array.  What all optimizers have
+in common is in the engine: flattening, step counts, precision, storage, masks,
+sharding, and errors that name the parameter.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
 
 from ..arrays.numerics import increment
 from ..arrays.placement import shard_like
 from ..arrays.precision import scalar_dtype
-from ..base.protocol import EmptyState, as_array, is_array, is_none
+from ..base.protocol import (
+    ArrayTree,
+    EmptyState,
+    OptState,
+    Params,
+    as_array,
+    is_array,
+    is_none,
+)
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.packed import Packed
@@ -38,44 +47,46 @@ class Slot:
         ordinary gradients, and products of small ones, are out of float16's range.
     in_leaf: whether `leaf` takes and returns it; otherwise only the batched stage does.
     is_slow: whether a step may change it by less than bfloat16 resolves, as in an
-        average with a long memory; `describe` warns of those stored so.
-    encode, decode: to and from storage, e.g. 8-bit blocks; `encode` may return a tree.
-        `None` stores the array as it is.
+        average with a long memory; `describe` warns if it is stored in bfloat16.
+    encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
+        tree.  `None` stores the array as it is.
     """
 
     make: Callable[[jax.Array], jax.Array] = jnp.zeros_like
-    dtype: Any = None
+    dtype: DTypeLike | None = None
     alike: bool = True
     is_wide: bool = False
     is_slow: bool = False
     in_leaf: bool = True
-    encode: Callable[[jax.Array], Any] | None = None
-    decode: Callable[[Any], jax.Array] | None = None
+    encode: Callable[[jax.Array], ArrayTree] | None = None
+    decode: Callable[[ArrayTree], jax.Array] | None = None
 
     @property
     def is_array(self) -> bool:
         """Whether it is stored as one array."""
         return self.encode is None
 
-    def new(self, p: Any) -> Any:
+    def new(self, p: ArrayTree) -> ArrayTree:
         """The initial value for a parameter, as it is stored."""
         p = as_array(p)
         x = self.make(p)
         dtype = x.dtype if self.dtype is None else self.dtype
         if self.is_wide and self.dtype is None and dtype == jnp.float16:
             dtype = jnp.float32
+        # Strongly typed, or the first step would change the type, and `jit` retrace.
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
         x = shard_like(p, x)
         return x if self.encode is None else self.encode(x)
 
 
-def zeros_like(p: Any, dtype: Any = None) -> jax.Array | None:
+def zeros_like(p: ArrayTree, dtype: DTypeLike | None = None) -> jax.Array | None:
     """Zeros for a parameter, strongly typed and sharded alike; `None` for no array."""
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
 
-def copy_of(p: Any) -> jax.Array:
-    """`p` in a buffer of its own, so that both can be donated; zeros for a shape."""
+def copy_of(p: ArrayTree) -> jax.Array:
+    """`p` in a buffer of its own; zeros for a shape."""
+    # Not `p` itself: with parameters and state donated, it would be donated twice.
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
 
@@ -87,15 +98,16 @@ REAL = Slot(is_wide=True, decode=jnp.real)
 START = Slot(make=copy_of)
 
 
-def is_trainable(p: Any) -> bool:
-    """Whether an optimizer has state for `p`: not for functions, keys, `None`."""
+def is_trainable(p: object) -> bool:
+    """Whether an optimizer keeps state for `p`; not for functions, keys and `None`."""
     if not is_array(p):
         return False
+    # Random keys are arrays of an extended dtype, which has no zero.
     return not jnp.issubdtype(getattr(p, "dtype", jnp.float32), jax.dtypes.extended)
 
 
 @explain_misuse
-def from_step(f: Callable[[jax.Array], Any]) -> Callable:
+def from_step(f: Callable[[jax.Array], object]) -> Callable:
     """The `prepare` of rules whose context depends on the step number t = 1, 2, ...
 
     f: from t to the context of all leaves.
@@ -108,14 +120,17 @@ def from_step(f: Callable[[jax.Array], Any]) -> Callable:
     return prepare
 
 
-def real_scalar(first: Any = 0.0, shape: tuple[int, ...] = ()) -> Callable:
-    """Makes a scalar of a rule, or a vector, in float32, or float64 as parameters are.
+def real_scalar(
+    first: ArrayLike | Callable[[Params], ArrayLike] = 0.0,
+    shape: tuple[int, ...] = (),
+) -> Callable[[Params], jax.Array]:
+    """Makes a scalar or vector of a rule: in float32, or float64 as the parameters.
 
     first: its initial value, or a function from the parameters to it.
     """
 
     def make(params):
-        value: Any = first(params) if callable(first) else first
+        value = first(params) if callable(first) else first
         return jnp.full(shape, value, scalar_dtype(params))
 
     return make
@@ -167,6 +182,7 @@ class Rule:
     name: str = ""
     origin: "Origin | None" = None
 
+    # A wrong rule would otherwise fail in the first step, far from where it is written.
     def __post_init__(self):
         fields, wanted = _fields(self.State), {*self.scalars, *self.slots}
         if fields is not None and set(fields) != wanted:
@@ -187,14 +203,15 @@ class Rule:
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether its slots are made of gradients, which flags of a sanitizer are not.
+        """Whether its slots accumulate gradients; the flags of a sanitizer do not.
 
-        Such a rule refuses integers, also where it is no part of an optimizer.
+        Such a rule rejects integers, even if it is not part of an optimizer.
         """
         return bool(self.slots) and not self.sanitizes
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params, /) -> OptState:
         """The first state."""
+        # It will get the arrays of packed gradients one by one, and not their vectors.
         if not self.elementwise and isinstance(params, Packed):
             params = params.unpack()
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
@@ -207,8 +224,9 @@ class Rule:
         scalars = {k: make(params) for k, make in self.scalars.items()}
         return self.State(**scalars, **{k: column(s) for k, s in self.slots.items()})
 
-    def check_state(self, state: Any) -> None:
-        """Raise unless `state` is one of this rule's, or of Optax's of that name."""
+    def check_state(self, state: OptState) -> None:
+        """Raise unless `state` is one of this rule, or Optax's of the same name."""
+        # By name and fields: restored checkpoints and Optax's states are other classes.
         wanted = (*self.scalars, *self.slots)
         fields = getattr(state, "_fields", None)
         if fields is not None and type(state).__name__ == self.State.__name__:
@@ -216,7 +234,7 @@ class Rule:
         # Every tuple has a method `count`.
         has = lambda k: hasattr(state, k) and not callable(getattr(state, k))
         if not fields and all(map(has, wanted)):
-            return  # for a rule that keeps nothing, whatever holds nothing
+            return  # a rule without state accepts anything without fields
         raise ValueError(
             f"`{self.name}` has a state `{self.State.__name__}` of fields "
             f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "

@@ -1,14 +1,23 @@
-"""The sanitizers of a nest, which clean gradients before all else.
+"""The sanitizers of a nest, which clean gradients before anything else reads them.
 
 `zero_nans` inside of `MultiSteps` has to see each micro-batch, or a single NaN would
-poison the mean.  Sanitizers are found in chains, masks and partitions, and behind what
-hands gradients on unread; not behind what judges them, such as `apply_if_finite`.
+poison the mean.  Sanitizers are found in chains, masks and partitions, and inside of
+wrappers that pass gradients on unread; not inside of those that judge them, such as
+`apply_if_finite`.
 """
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
+from ..base.protocol import (
+    OptState,
+    Params,
+    Transformation,
+    TransformationLike,
+    Updates,
+)
+from ..trees.labels import Scope
 from .gradients import Gradients
 from .kernel import Pass
 from .plan import Composite, node_of
@@ -18,17 +27,20 @@ from .rule import Rule
 class Sanitizers:
     """The sanitizers in a transformation, wherever they are."""
 
-    def __init__(self, tx: Any):
+    def __init__(self, tx: TransformationLike):
         self.tx = tx
 
-    # Not before it is needed, because the factories in a nest are called for it.
+    # Not computed before it is needed: a wrapper whose members are made at each step,
+    # as `inject_hyperparams`, calls its factory to tell.
     @ft.cached_property
     def is_any(self) -> bool:
-        """Whether there is one."""
+        """Whether there are any."""
         return _has_sanitizer(self.tx)
 
-    def clean(self, updates: Any, state: Any, params: Any) -> tuple[Any, list]:
-        """The updates without what they remove, and their new states."""
+    def clean(
+        self, updates: Updates, state: OptState, params: Params
+    ) -> tuple[Updates, list]:
+        """The cleaned updates, and the new states of the sanitizers."""
         if not self.is_any:
             return updates, []
         gradients, found = Gradients(updates, params), []
@@ -40,46 +52,43 @@ class Sanitizers:
         _visit(self.tx, state, run, gradients, None)
         return gradients.updates, found
 
-    def read(self, state: Any) -> list:
-        """Their states in that of the nest."""
+    def read(self, state: OptState) -> list:
+        """Their states, from that of the nest."""
         found = []
         if self.is_any:
             _visit(self.tx, state, lambda rule, s, scope: found.append(s))
         return found
 
-    def write(self, state: Any, found: list) -> Any:
-        """The state of the nest with other states of theirs."""
+    def write(self, state: OptState, found: list) -> OptState:
+        """The state of the nest with these states of theirs."""
         if not self.is_any:
             return state
         new = iter(found)
         return _visit(self.tx, state, lambda rule, s, scope: next(new))
 
 
-def _handed_on(tx: Any) -> tuple[str, Any] | None:
-    """The field and the member to which a closure hands gradients unread."""
-    field = getattr(tx, "hands_on", "")
-    return (field, tx.members[field]) if field else None
-
-
-def _has_sanitizer(tx: Any) -> bool:
+def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
     node = node_of(tx)
     if isinstance(node, Composite):
         return any(map(_has_sanitizer, node.members))
-    if handed_on := _handed_on(node):
-        return _has_sanitizer(handed_on[1])
-    return isinstance(node, Rule) and node.sanitizes
+    if isinstance(node, Rule):
+        return node.sanitizes
+    # Optax's wrappers and those of a user do not say, and are not looked into.
+    if isinstance(node, Transformation) and node.hands_on:
+        return _has_sanitizer(node.members[node.hands_on])
+    return False
 
 
 def _visit(
-    tx: Any,
-    state: Any,
-    visit: Callable,
+    tx: TransformationLike,
+    state: OptState,
+    visit: Callable[[Rule, OptState, Scope], OptState],
     gradients: Gradients | None = None,
-    scope: Any = None,
-) -> Any:
-    """The state of a nest with what `visit(rule, state, scope)` returns for them.
+    scope: Scope = None,
+) -> OptState:
+    """The state of a nest, with what `visit` returns for each sanitizer.
 
-    gradients: where the masks on the way are resolved; without it there is no scope.
+    gradients: those by which masks are resolved; without them `scope` is always `None`.
     """
     node = node_of(tx)
     if isinstance(node, Rule):
@@ -87,7 +96,8 @@ def _visit(
     if not _has_sanitizer(node):
         return state
     if not isinstance(node, Composite):
-        field, member = node.hands_on, node.members[node.hands_on]
+        closure = cast(Transformation, node)
+        field, member = closure.hands_on, closure.members[closure.hands_on]
         new = _visit(member, getattr(state, field), visit, gradients, scope)
         return state._replace(**{field: new})
     members, states = node.members, node.unpack(state)

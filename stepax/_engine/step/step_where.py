@@ -1,25 +1,35 @@
-"""A step of one leaf that may be refused, at the cost of one that may not.
+"""A step of one leaf that may be rejected, at the cost of one that may not.
 
-Where a gradient may be left out, the new slots are chosen number by number as they are
-computed.  The update would then be computed from what was not chosen, and XLA would
-compute that twice, from old slots which it would have to copy first.  So the update is
-computed from the chosen slots: where the step is accepted they are the new ones, and
-where it is not, nobody wants the update.
+A step that may be rejected selects between new and old slots, element by element.  The
+update would still be computed from the new slots before that selection.  XLA would then
+compute them twice, once for the update and once for the selection, and copy the old
+slots first, as they are overwritten in between.  So the update is computed from the
+selected slots instead: they are the new ones where the step is accepted, and where it
+is rejected the update is not used.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
+from ..base.protocol import ArrayTree
 
-def step_where(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
-    """`step()`, which returns an update and slots, with the slots of `old` if refused.
 
-    The update is that of `step` where it is accepted, and anything where it is not.
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr
+
+
+def step_where(
+    accepted: jax.Array, step: Callable[[], ArrayTree], old: ArrayTree
+) -> ArrayTree:
+    """`step()`, which returns an update and slots, with the slots of `old` if rejected.
+
+    The update is that of `step` if it is accepted, and unspecified if it is not.
     """
-    from jax.extend.core import jaxpr_as_fun  # brings half of JAX along
+    # Imported here, because it loads half of JAX, and few steps can be rejected.
+    from jax.extend.core import jaxpr_as_fun
 
     closed, shapes = jax.make_jaxpr(step, return_shape=True)()
     _, *new = jaxpr_as_fun(closed)()
@@ -29,13 +39,16 @@ def step_where(accepted: Any, step: Callable, old: Any) -> tuple[Any, Any]:
     return jax.tree.structure(shapes).unflatten([u, *kept])
 
 
-def _update_from(closed: Any, slots: list) -> Any:
+def _update_from(closed: "ClosedJaxpr", slots: Sequence[jax.Array]) -> jax.Array:
     """The update of a step, computed from these slots in place of its own."""
+    # The same program without the equations that produced its own slots; XLA removes
+    # what only they used.
     from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
     jaxpr = closed.jaxpr
     u, *own = jaxpr.outvars
-    # What a step only passes on, or computes along with something else, stays.
+    # A slot that is passed through has no equation, and one of several results cannot
+    # be replaced without the others: both stay as they are.
     alone = {var for eqn in jaxpr.eqns if len(eqn.outvars) == 1 for var in eqn.outvars}
     pairs = zip(own, slots, strict=True)
     given = {v: x for v, x in pairs if not isinstance(v, Literal) and v in alone}
