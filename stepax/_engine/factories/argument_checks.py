@@ -1,7 +1,7 @@
-"""What a factory takes where it takes a number or a schedule, and errors that say so.
+"""Checks of the hyperparameters that a factory is called with.
 
-A hyperparameter is one finite real number.  It is looked at where a factory is called,
-and what a schedule returns at each step: an array would broadcast silently, a boolean
+A hyperparameter is one finite real number.  It is checked when a factory is called, and
+the value of a schedule at each step: an array would broadcast silently, and a boolean
 or a string is not what was meant.  The annotation of a parameter says what it takes.
 """
 
@@ -11,18 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..base.protocol import Transformation
 from ..functions import annotations
+from ..functions.annotations import Hint
 from ..functions.signatures import signature
 from .ranges import ANY, RANGES, Range
 
 
+T = TypeVar("T")
+
+# Parameters for integers that are no hyperparameters, and may be arrays.
 _KEYS = ("key", "seed", "random_seed", "axis")
 
 
@@ -30,9 +35,10 @@ _KEYS = ("key", "seed", "random_seed", "axis")
 class Takes:
     """What a parameter takes.
 
-    number, schedule, none: whether it takes a scalar, a function to one, and `None`.
+    number, schedule, none: whether it takes a scalar, a function that returns one, and
+        `None`.
     complex: whether the scalar may be complex.
-    parts: what the members of a tuple are; not looked at where `None`.
+    parts: what the members of a tuple are; `None` for those that are not checked.
     """
 
     number: bool = False
@@ -48,19 +54,20 @@ class Takes:
         return " or ".join(kinds + ["`None`"] * self.none)
 
 
-def _is_number(hint: list) -> bool:
+def _is_number(hint: Hint) -> bool:
+    # `int` beside anything but `None` may be an index or an axis.
     whole = {int, type(None)}.issuperset(hint) and int in hint
     return whole or float in hint or np.number in hint
 
 
-def _returns_number(hint: Any) -> bool:
+def _returns_number(hint: object) -> bool:
     if typing.get_origin(hint) is not Callable:
         return False
     return np.number in annotations.members(typing.get_args(hint)[-1])
 
 
-def _takes(parameter: inspect.Parameter, hint: list) -> Takes | None:
-    """`None` for a parameter that is for something else."""
+def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
+    """What a parameter takes; `None` if it is not a hyperparameter."""
     if parameter.name in _KEYS or str in hint or Any in hint:
         return None
     none = type(None) in hint or parameter.default is None
@@ -97,9 +104,9 @@ class ArgumentChecks:
     def checked(
         self, arguments: Mapping[str, Any], may_inject: bool = False
     ) -> dict[str, Any]:
-        """The arguments as the factory gets them: schedules are watched.
+        """The arguments as the factory gets them, with schedules checked at each step.
 
-        may_inject: whether a schedule may be given for any number.
+        may_inject: whether a schedule may be given for any scalar.
 
         Raises a `TypeError` or a `ValueError` that names the factory and the argument.
         """
@@ -113,15 +120,15 @@ class ArgumentChecks:
         return given
 
 
-def _argument(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
+def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
+    # A schedule that is checked already comes from a factory that called this one.
     if x is None and takes.none or isinstance(x, CheckedSchedule):
         return x
     if takes.parts:
         return _tuple(subject, x, takes, allowed)
     if _is_function(x):
         if takes.schedule:
-            function: Any = x
-            return CheckedSchedule(function, subject)
+            return CheckedSchedule(x, subject)
         raise TypeError(
             f"{subject} must be {takes}, but is a function; use `inject_hyperparams` "
             "for a schedule of it"
@@ -131,12 +138,13 @@ def _argument(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
     return scalar(subject, x, f"{takes}", allowed, takes.complex)
 
 
-def _tuple(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
+def _tuple(subject: str, x: object, takes: Takes, allowed: Range) -> object:
+    # An array in place of a tuple may be traced, and is not read.
     if isinstance(x, np.ndarray | jax.Array) and x.shape == (len(takes.parts),):
         return x
     if not isinstance(x, tuple | list) or len(x) != len(takes.parts):
         if None in takes.parts:
-            return x  # the factory itself says which words it takes
+            return x  # the factory itself checks which strings it takes
         raise TypeError(f"{subject} must be {takes}, but is {_shown(x)}")
     pairs = zip(x, takes.parts, strict=True)
     return tuple(
@@ -146,16 +154,17 @@ def _tuple(subject: str, x: Any, takes: Takes, allowed: Range) -> Any:
 
 def scalar(
     subject: str,
-    x: Any,
+    x: object,
     wanted: str = "a number",
     allowed: Range = ANY,
     is_complex: bool = False,
-) -> Any:
-    """`x`, or the number in an array of one; raises unless it is one real number."""
+) -> ArrayLike:
+    """`x` as a scalar; raises unless it is one real number."""
     if isinstance(x, bool | np.bool_) or not _is_array_like(x):
         raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
     if isinstance(x, Real):
         return _within(subject, x, x, allowed)
+    # Others than Python's, which are `Real`: arrays and scalars of JAX and NumPy.
     x = jnp.asarray(x) if hasattr(x, "__jax_array__") else x
     dtype, shape = jnp.result_type(x), np.shape(x)
     kinds = (jnp.floating, jnp.integer, *[jnp.complexfloating] * is_complex)
@@ -163,36 +172,42 @@ def scalar(
         raise TypeError(f"{subject} must be real, but is of dtype {dtype}")
     if np.prod(shape, dtype=int) != 1:
         raise ValueError(f"{subject} must be a scalar, but has shape {shape}")
-    x = x.reshape(()) if shape else x
+    # One of no axes stays the same object: programs are shared by identity of arrays.
+    if shape and isinstance(x, np.ndarray | jax.Array):
+        x = x.reshape(())
+    # To compare a JAX array would wait for the device, and fail if it is traced.
     if isinstance(x, jax.Array) or jnp.issubdtype(dtype, jnp.complexfloating):
         return x
-    return _within(subject, x, float(x), allowed)
+    return _within(subject, x, float(np.asarray(x)), allowed)
 
 
-def _within(subject: str, x: Any, value: Any, allowed: Range) -> Any:
+def _within(subject: str, x: T, value: Any, allowed: Range) -> T:
     if value not in allowed:
         raise allowed.refuse(subject, value)
     return x
 
 
-def require_array(subject: str, x: Any) -> Any:
-    """`x`; raises unless JAX can make an array of it."""
+def require_array(subject: str, x: object) -> ArrayLike:
+    """`x`; raises unless JAX can convert it to an array."""
     if not _is_array_like(x):
         raise TypeError(f"{subject} must be a number, but is {_shown(x)}{_hint(x)}")
     return x
 
 
-def _is_array_like(x: Any) -> bool:
-    numbers = (int, float, complex, np.generic, np.ndarray, jax.Array)
-    return isinstance(x, numbers) or hasattr(x, "__jax_array__")
+def _is_array_like(x: object) -> TypeGuard[ArrayLike]:
+    kinds = (int, float, complex, np.generic, np.ndarray, jax.Array)
+    return isinstance(x, kinds) or hasattr(x, "__jax_array__")
 
 
-def _is_function(x: Any) -> bool:
+def _is_function(x: object) -> TypeGuard[Callable]:
+    # Some arrays are callable, such as a variable of Flax; classes are, too, and to
+    # give the class of a schedule for one of its instances is a mistake.
     is_number = _is_array_like(x) or isinstance(x, type | Transformation)
     return callable(x) and not is_number
 
 
-def _shown(x: Any) -> str:
+def _shown(x: object) -> str:
+    # With the type, as a string looks like a number, and cut off, as an array is long.
     if x is None or isinstance(x, bool):
         return f"{x}"
     text = repr(x)
@@ -200,7 +215,8 @@ def _shown(x: Any) -> str:
     return f"{shown}, a `{type(x).__name__}`"
 
 
-def _hint(x: Any) -> str:
+def _hint(x: object) -> str:
+    # As read from a command line or a YAML file, in which 1e-3 is a string.
     if isinstance(x, bytes | str):
         try:
             return f"; write {float(x)} without quotes"
@@ -211,9 +227,9 @@ def _hint(x: Any) -> str:
 
 @dataclass(frozen=True)
 class CheckedSchedule:
-    """A schedule whose values are looked at.
+    """A schedule whose values are checked.
 
-    subject: whose it is, as errors say.
+    subject: the factory and the argument, for errors.
     """
 
     schedule: Callable
@@ -222,8 +238,8 @@ class CheckedSchedule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.value(self.schedule(*args, **kwargs))
 
-    def value(self, x: Any) -> Any:
-        """`x`, which the schedule returned; raises unless it is a number."""
+    def value(self, x: object) -> ArrayLike:
+        """`x`, which the schedule returned; raises unless it is a scalar."""
         return scalar(returned_by(self.subject), x)
 
     def __repr__(self) -> str:
@@ -236,6 +252,6 @@ def returned_by(subject: str) -> str:
     return f"{owner}: the value of the schedule {argument}"
 
 
-def unchecked(x: Any) -> Any:
-    """A schedule as it was given."""
+def unchecked(x: T) -> T | Callable:
+    """A schedule as it was given; anything else as it is."""
     return x.schedule if isinstance(x, CheckedSchedule) else x

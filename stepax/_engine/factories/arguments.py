@@ -1,8 +1,9 @@
 """Which arguments of a factory are hyperparameters, and calling it with others.
 
-The annotation of a parameter decides, and its default where there is none: a number is
-a hyperparameter where numbers may be arrays, and a function is a schedule where numbers
-are taken and nothing says that it is a function of anything else.
+The annotation of a parameter decides, or its default if there is none.  A number is a
+hyperparameter if the parameter also takes arrays.  A function is a schedule if the
+parameter takes numbers, unless the annotation says that it is a function of something
+other than the step.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..base.protocol import (
     GradientTransformationExtraArgs,
@@ -24,7 +26,13 @@ from ..base.stateful import StatefulSchedule
 from ..functions import annotations, calls
 from ..functions.annotations import Hint, members
 from ..trees import selection
-from .argument_checks import require_array, returned_by, scalar, unchecked
+from .argument_checks import (
+    ArgumentChecks,
+    require_array,
+    returned_by,
+    scalar,
+    unchecked,
+)
 from .ranges import RANGES
 
 
@@ -32,16 +40,16 @@ _REALS = (float, np.number, np.floating)
 _NUMBERS = (*_REALS, complex, np.ndarray, jax.Array)
 
 
-# Parts of the names of parameters, without annotation, that are for other functions.
+# Parts of names of unannotated parameters whose functions are no schedules.
 _NO_SCHEDULE = ("mask", "label", "dtype", "filter", "spec", "_fn", "numbers")
 
-# Words in the names of parameters, without annotation or default, that are for numbers.
+# Words in names of parameters, without annotation or default, that take numbers.
 _WORDS = {"alpha", "decay", "gamma", "lr", "momentum", "rate", "scale", "schedule"}
 _WORDS |= {"size", "temperature", "wd"}
 
 
-def _takes_schedule(name: str, hint: Hint, default: Any) -> bool:
-    """Whether a function for a parameter is one of the step."""
+def _takes_schedule(name: str, hint: Hint, default: object) -> bool:
+    """Whether a function given for a parameter is a schedule."""
     functions = [h for h in hint if typing.get_origin(h) is Callable]
     if functions and not any(map(_is_of_number, functions)):
         return False  # such as a function of the parameters
@@ -53,15 +61,15 @@ def _takes_schedule(name: str, hint: Hint, default: Any) -> bool:
     return not any(word in name for word in _NO_SCHEDULE)
 
 
-def _takes_number(name: str, hint: Hint, default: Any) -> bool:
-    """Whether something says that a parameter is for numbers, and not for trees."""
+def _takes_number(name: str, hint: Hint, default: object) -> bool:
+    """Whether a parameter is known to take numbers, and not trees."""
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     words = _WORDS.intersection(name.lower().split("_"))
     return bool(hint or is_number or words or name in RANGES)
 
 
-def _is_of_number(function: Any) -> bool:
-    """Whether a type of functions is one of functions of a number."""
+def _is_of_number(function: object) -> bool:
+    """Whether a `Callable` type is that of functions of one number."""
     arguments = next(iter(typing.get_args(function)), None)
     if not isinstance(arguments, list):
         return True  # it does not say
@@ -70,8 +78,9 @@ def _is_of_number(function: Any) -> bool:
     return not is_tree and any(x is int or x in _NUMBERS for x in given)
 
 
-def _is_number(name: str, x: Any, hint: Hint) -> bool:
+def _is_number(name: str, x: ArrayLike, hint: Hint) -> bool:
     """Whether an argument that is an array is a hyperparameter."""
+    # An integer is one where floats are taken, too: `learning_rate=1`.
     dtype = jnp.result_type(x)
     if jnp.issubdtype(dtype, jnp.floating):
         return True
@@ -84,8 +93,9 @@ def _is_number(name: str, x: Any, hint: Hint) -> bool:
     return not hint or (int not in hint and any(h in _NUMBERS for h in hint))
 
 
-def _role(name: str, x: Any, hint: Hint, default: Any) -> str:
+def _role(name: str, x: Any, hint: Hint, default: object) -> str:
     """What an argument is: "number", "schedule", or "fixed"."""
+    # A dtype is a class or has a `dtype`, and would pass for a schedule or an array.
     if isinstance(x, type | np.dtype):
         return "fixed"
     if isinstance(x, StatefulSchedule):
@@ -106,11 +116,13 @@ class Call:
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
         self.factory = factory
-        own: Any = getattr(factory, "scalars", None)
-        # Not of a function around a factory, to which `functools.wraps` copied it.
+        own: ArgumentChecks | None = getattr(factory, "scalars", None)
+        # `functools.wraps` copies it to a function around a factory, which may take
+        # other arguments.
         if own and getattr(factory, "__wrapped__", None) is not own.factory:
             own = None
-        self.scalars = own  # its signature is what it takes, not what it shows
+        # Of our factories not the signature that is shown, but the one that is bound.
+        self.scalars = own
         signature = own.signature if own else inspect.signature(factory)
         name = getattr(factory, "__name__", type(factory).__name__)
         self.name = f"`{name}`"
@@ -143,10 +155,10 @@ class Call:
         return named | named.pop(self.rest) if self.rest else named
 
     def read(self, numbers: dict, scheduled: dict) -> dict:
-        """Values of hyperparameters, looked at before they become arrays.
+        """The values of hyperparameters, checked before they become arrays.
 
-        numbers: as they are in the state, where anything may have been written.
-        scheduled: what schedules returned.
+        numbers: as they are in the state, to which users write.
+        scheduled: the values of schedules.
         """
         if self.scalars:
             numbers = self.scalars.checked(numbers)
@@ -157,13 +169,14 @@ class Call:
         now = {k: one(returned_by(subject(k)), x) for k, x in scheduled.items()}
         return numbers | now
 
-    def default(self, name: str) -> Any:
+    def default(self, name: str) -> object:
         parameter = self.parameters.get(name)
         return inspect.Parameter.empty if parameter is None else parameter.default
 
     def again(self, values: dict[str, Any]) -> GradientTransformationExtraArgs:
         """What the factory makes with other values."""
         arguments = OrderedDict(self.bound.arguments)
+        # Those that went to `**kwargs` are one argument here, a dict.
         if self.rest:
             own = arguments[self.rest]
             arguments[self.rest] = own | {k: values[k] for k in own if k in values}

@@ -1,10 +1,11 @@
 """Lets libraries that look into closures find the arrays of an optimizer, as in Optax.
 
-Optimistix, for one, makes a pytree of the closure of `update`, so that optimizers that
-differ in an array share one trace, and calls the function with other arrays in its
-closure.  So the closures of ours hold a tuple of all arrays that the optimizer was made
-with, however deep, and `Made`, which is equal for all that differ in these alone.  A
-call with that very tuple runs what was made; with another one, it is made again.
+Optimistix, for one, turns the closure of `update` into a pytree, so that optimizers
+that differ in an array share one trace, and calls the function with other arrays in its
+closure.  So our closures hold a tuple of all arrays that the optimizer was made with,
+at any depth, and `Made`, which is equal for optimizers that differ only in these.
+Called with that very tuple, they run what was made; with another one, the optimizer is
+made again from the arrays in it.
 """
 
 import inspect
@@ -12,13 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
 
 import jax
 
 from ..base.frozen import frozen
 from ..base.protocol import (
+    ArrayTree,
     GradientTransformation,
+    MadeBy,
     ScalarOrSchedule,
     Schedule,
     init_of,
@@ -29,7 +31,7 @@ from ..base.protocol import (
 
 @dataclass(frozen=True)
 class _Hole:
-    """Where something was that other libraries may replace."""
+    """Stands for an argument that other libraries may replace."""
 
     at: int
 
@@ -37,18 +39,18 @@ class _Hole:
 class _Call:
     """A call of a factory, with holes in its arguments."""
 
-    def __init__(self, recipe: Any, found: list):
+    def __init__(self, recipe: MadeBy, found: list):
         self.factory, self.signature = recipe.factory, recipe.bound.signature
         kinds = {k: p.annotation for k, p in self.signature.parameters.items()}
         given = recipe.bound.arguments.items()
         self.arguments = {k: _take(x, found, kinds[k]) for k, x in given}
 
-    def again(self, values: tuple) -> Any:
+    def again(self, values: tuple) -> ArrayTree:
         filled = {k: _fill(x, values) for k, x in self.arguments.items()}
         call = inspect.BoundArguments(self.signature, OrderedDict(filled))
         return self.factory(*call.args, **call.kwargs)
 
-    def key(self) -> Any:
+    def key(self) -> object:
         return self.factory, frozen(self.arguments)
 
     def __eq__(self, other: object) -> bool:
@@ -58,11 +60,13 @@ class _Call:
         return hash(self.key())
 
 
-def _take(x: Any, found: list, kind: Any = None) -> Any:
-    """`x` with holes; what was there is appended to `found`."""
+def _take(x: ArrayTree, found: list, kind: object = None) -> ArrayTree:
+    """`x` with holes; what they replace is appended to `found`."""
+    # A transformation of ours is opened, so that its arrays are found, too.
     if getattr(x, "recipe", None) is not None:
         return _Call(x.recipe, found)
     kinds = jax.Array | GradientTransformation
+    # A schedule may close over arrays, which the other library finds by itself.
     if kind in (Schedule, ScalarOrSchedule):
         kinds |= FunctionType
     if isinstance(x, kinds):
@@ -71,7 +75,7 @@ def _take(x: Any, found: list, kind: Any = None) -> Any:
     return _within(lambda y: _take(y, found), x)
 
 
-def _fill(x: Any, values: tuple) -> Any:
+def _fill(x: ArrayTree, values: tuple) -> ArrayTree:
     if isinstance(x, _Hole):
         return values[x.at]
     if isinstance(x, _Call):
@@ -79,8 +83,8 @@ def _fill(x: Any, values: tuple) -> Any:
     return _within(lambda y: _fill(y, values), x)
 
 
-def _within(f: Callable, x: Any) -> Any:
-    """`f` of what is in a container; all else as it is."""
+def _within(f: Callable, x: ArrayTree) -> ArrayTree:
+    """`f` of each entry of a plain container; anything else as it is."""
     if type(x) is dict:
         return {k: f(v) for k, v in x.items()}
     if type(x) is tuple:
@@ -89,13 +93,13 @@ def _within(f: Callable, x: Any) -> Any:
 
 
 class Made:
-    """What a factory made, and the call that made it, without what is in `shown`.
+    """What a factory made, and the call that made it, without the arrays in `shown`.
 
     init: without placing anything on a mesh.
     update: `update`, or the plan of a rule or composite.
     """
 
-    def __init__(self, init: Callable, update: Callable, recipe: Any):
+    def __init__(self, init: Callable, update: Callable, recipe: MadeBy):
         found: list = []
         self.call = _Call(recipe, found)
         self.shown = tuple(found)
@@ -109,12 +113,14 @@ class Made:
         except TypeError:  # an argument cannot be compared
             return False
 
+    # Arguments may not be hashable, and few calls of one factory are compared.
     def __hash__(self) -> int:
         return hash(self.call.factory)
 
 
 def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
-    """`init` and `update` of what was made, whose closures are for others to see."""
+    """`init` and `update` of what was made, with closures for others to look into."""
+    # A cell of its own in both closures: the one that other libraries replace.
     shown = made.shown
 
     def init(params):
@@ -130,7 +136,7 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
             return made.update(updates, state, params, extra_args)
         return made.update(updates, state, params, **extra_args)
 
-    if not is_plan:  # its keywords are in its signature alone
-        named: Any = update
-        named.__signature__ = inspect.signature(made.update)
+    # Which keywords a closure reads is known only from its signature.
+    if not is_plan:
+        vars(update)["__signature__"] = inspect.signature(made.update)
     return marked(init, made), marked(update, made)

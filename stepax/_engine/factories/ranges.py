@@ -1,25 +1,28 @@
-"""Which numbers an argument may be, by its name; so that no factory checks for itself.
+"""The range of each hyperparameter, by its name, so that no factory checks its own.
 
-What is refused can mean nothing, or ascends: a decay above 1, with which a mean grows
-without end; a term below 0 that keeps a divisor off 0; a count of less than nothing.
-The ends of each range are compared with Optax by a test.  Python's and NumPy's numbers
-are checked where a factory is called.  Arrays of JAX are not: they may be traced, and
-reading one would wait for the device.
+A value is rejected if it has no meaning or would ascend: a decay above 1, with which an
+average grows without bound; a negative epsilon, which may make a divisor zero; a
+negative count.  A test compares the ends of each range with Optax.  Numbers of Python
+and NumPy are checked when a factory is called.  JAX arrays are not: they may be traced,
+and reading one would wait for the device.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Range:
-    """An interval of finite numbers, without its upper end where that is said.
+    """An interval of finite numbers, closed unless it excludes an end.
 
-    hint: what to do instead, in the message.
-    is_cap: whether infinity is one of them, as for a bound that is never reached.
+    hint: what to do instead, for the error.
+    is_cap: whether infinity is in it, as for a bound that is never reached.
     """
 
     least: float = -math.inf
@@ -30,6 +33,7 @@ class Range:
     is_cap: bool = False
 
     def __contains__(self, x: Any) -> bool:
+        # NaN compares as false, and so is in no range.
         above = x > self.least if self.excludes_least else x >= self.least
         below = x < self.most if self.excludes_most else x <= self.most
         return above and below and (self.is_cap or math.isfinite(x))
@@ -58,8 +62,8 @@ CAP = Range(0, is_cap=True)
 POSITIVE = Range(0, excludes_least=True)
 POSITIVE_CAP = Range(0, excludes_least=True, is_cap=True)
 UP_TO_1 = Range(0, 1)
-# Of a mean of gradients or steps.  One below 0 damps what runs in circles, as games do
-# (Gidel et al., 2019, arXiv:1807.04740).
+# The decay of an average of gradients or steps.  A negative one damps the rotation in
+# games (Gidel et al., 2019, arXiv:1807.04740).
 MOMENTUM = Range(-1, 1)
 RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 
@@ -118,12 +122,13 @@ RANGES = {
 }
 
 
-def whole(x: Any) -> Any:
-    """A cap of a count as an integer; no count goes on beyond the largest one."""
+def whole(x: T) -> T | int:
+    """The bound of a count as an integer; infinity as the largest one."""
+    # Counts are int32, and saturate there.
     return 2**31 - 1 if isinstance(x, Real) and x == math.inf else x
 
 
-def check(name: str, arguments: Mapping[str, Any], own: Mapping[str, Range]) -> None:
+def check(name: str, arguments: Mapping[str, object], own: Mapping[str, Range]) -> None:
     """Raise for the first number that is outside its range.
 
     own: the ranges in which the function `name` differs from `RANGES`.

@@ -1,4 +1,4 @@
-"""Remembers how a transformation was made, so that it can be printed and compared."""
+"""Records how a transformation was made, so that it can be printed and compared."""
 
 import functools as ft
 import inspect
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,13 @@ from ..base.frozen import copy_containers, frozen
 from ..base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    Node,
     Transformation,
     transformation,
     with_extra_args_support,
 )
 from ..functions import calls, deprecations
-from ..step.plan import Plan
+from ..step.plan import Composite, Plan
 from ..step.programs import Origin
 from ..step.rule import Rule
 from .argument_checks import ArgumentChecks, unchecked
@@ -31,17 +32,16 @@ from .ranges import Range
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 _CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
 
 
-def _is_constant(x: Any) -> bool:
-    """Whether what outlives an optimizer may keep `x`.
-
-    A function may not be kept: its closure, its defaults and its globals can hold
-    arrays, or a tracer.  Nor may a class, but for those that name a dtype.
-    """
+def _is_constant(x: object) -> bool:
+    """Whether a cache that outlives the optimizer may keep `x`."""
+    # A function may hold arrays or a tracer, in its closure, defaults and globals, and
+    # a class in its attributes.  Classes that name a dtype are safe.
     if isinstance(x, tuple):
         return type(x) is tuple and all(map(_is_constant, x))
     if isinstance(x, type):
@@ -77,7 +77,7 @@ class Recipe:
         return f"{self.build.__name__}({', '.join(shown)})"
 
     @ft.cached_property
-    def key(self) -> Any:
+    def key(self) -> object:
         """Equal for equal recipes; `None` if an argument cannot be compared."""
         try:
             return self.build, frozen(self.bound.arguments)
@@ -85,10 +85,11 @@ class Recipe:
             return None
 
     def origin(self, arrays: Mapping[str, jax.Array]) -> Origin | None:
-        """This call, for what is shared with others; `None` unless constants are left.
+        """This call without its arrays; `None` if the rest is not all constants.
 
         arrays: the arguments that are arrays.
         """
+        # A factory that is itself a closure may differ from call to call.
         arguments = self.bound.arguments.items()
         rest = {k: x for k, x in arguments if k not in arrays}
         is_local = self.build.__closure__ is not None
@@ -104,18 +105,19 @@ class Recipe:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that are not as by default."""
+        """The arguments that differ from their defaults."""
         parameters = self.bound.signature.parameters
         arguments = self.bound.arguments.items()
         return {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
 
     def again(self) -> Callable:
-        """A function of nothing that calls the factory again; defaults stay there."""
+        """A function without arguments that calls the factory again."""
+        # Defaults are left out, so that a pickle does not depend on them.
         call = inspect.BoundArguments(self.bound.signature, OrderedDict(self.given))
         return ft.partial(self.factory, *call.args, **call.kwargs)
 
     def reduced(self) -> tuple:
-        """What `__reduce__` of a thing with this recipe returns."""
+        """What `__reduce__` of an object with this recipe returns."""
         again = self.again()
         return (_titled, (again, self.title)) if self.title else (again, ())
 
@@ -126,17 +128,19 @@ def _titled(again: Callable, title: str) -> Any:
     return made
 
 
-def _is_default(x: Any, default: Any) -> bool:
+def _is_default(x: object, default: object) -> bool:
+    # Of one type, because 1 == 1.0 == True; `all`, because of arrays.
     return x is default or (type(x) is type(default) and bool(np.all(x == default)))
 
 
-def _plain(x: Any) -> Any:
-    """NumPy's numbers as Python's, which take the dtype of the arrays they meet."""
+def _plain(x: T) -> T | int | float | complex | bool:
+    """A NumPy scalar as Python's, which takes the dtype of the arrays it meets."""
+    # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.
     return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
 
 
 def in_scope(name: str, update: Callable) -> Callable:
-    """`update`, whose work profiles and traces find under a name."""
+    """`update`, whose operations profiles and traces show under a name."""
 
     @ft.wraps(update)
     def named(*args, **kwargs):
@@ -146,11 +150,12 @@ def in_scope(name: str, update: Callable) -> Callable:
     return named
 
 
-def _widened(x: Any) -> Any:
-    """A hyperparameter in half precision in float32, in which rules compute: of one
-    in bfloat16, 1 - b1 would be rounded to three digits."""
-    is_half = isinstance(x, jax.Array) and x.dtype in (jnp.bfloat16, jnp.float16)
-    return x.astype(jnp.float32) if is_half else x
+def _widened(x: T) -> T | jax.Array:
+    """A hyperparameter, in float32 if it is in half precision."""
+    # Rules compute in float32: in bfloat16, 1 - b1 would be rounded to three digits.
+    if isinstance(x, jax.Array) and x.dtype in (jnp.bfloat16, jnp.float16):
+        return x.astype(jnp.float32)
+    return x
 
 
 @overload
@@ -174,15 +179,15 @@ def recipe(
     own_ranges: Mapping[str, Range] = MappingProxyType({}),
     shares: bool = True,
 ) -> Callable[P, Any]:
-    """Make a factory of transformations, from a function that returns a rule.
+    """Make a factory of transformations from a function that returns a rule.
 
-    What it makes is printed as the call, compared and hashed by it, and pickled so.
-    A function that returns a transformation will do, too.
+    What it makes is printed, compared, hashed and pickled as the call.  The function
+    may also return a transformation.
 
-    own_ranges: the ranges of its arguments that are not those of `ranges.RANGES`.
-    shares: whether calls that differ in the values of arrays alone may share what was
-        traced: it may not branch on these values.  Ours are tested for that, under
-        `jit`, where it raises.
+    own_ranges: the ranges of its arguments that differ from `ranges.RANGES`.
+    shares: whether calls that differ only in the values of arrays may share a trace, as
+        is right if the function does not branch on these values.  Tests call ours under
+        `jit`, where a branch raises.
     """
     checks = ArgumentChecks(factory, own_ranges)
     name, signature = checks.name, checks.signature
@@ -191,12 +196,14 @@ def recipe(
     def make(*args: P.args, **kwargs: P.kwargs) -> Any:
         bound = calls.bind(name, signature, args, kwargs)
         given = inspect.BoundArguments(signature, OrderedDict())
+        # The recipe keeps what the user gave, except for copies of mutable containers;
+        # the factory gets checked schedules and wider hyperparameters.
         for k, x in checks.checked(bound.arguments).items():
             x = copy_containers(_plain(x))
             given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
         if deprecations.is_replaced(name):
             deprecations.warn(name)
-        made: Any = factory(*given.args, **given.kwargs)
+        made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
             made = _as_closure(made)
         recipe = Recipe(make, factory, bound)
@@ -208,15 +215,13 @@ def recipe(
         is_ours = isinstance(made, Transformation)
         return _renamed(made, recipe, origin) if is_ours else made
 
-    shown: Any = make
-    # Set, because `inspect.getfullargspec` unwraps nothing.
-    shown.__signature__ = _shown(signature)
-    shown.scalars = checks
+    # The signature is set, because `inspect.getfullargspec` unwraps nothing.
+    vars(make).update(__signature__=_shown(signature), scalars=checks)
     return make
 
 
 def _shown(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a factory, which returns no rule to those who call it."""
+    """The signature of a factory as its callers see it: it returns no rule."""
     if signature.return_annotation is not Rule:
         return signature
     return signature.replace(return_annotation=GradientTransformationExtraArgs)
@@ -230,12 +235,12 @@ def _as_closure(made: GradientTransformation) -> Transformation:
 
 
 def _of_node(
-    node: Any, init: Callable, recipe: Recipe, origin: Origin | None
+    node: Node, init: Callable, recipe: Recipe, origin: Origin | None
 ) -> Transformation:
     """The transformation that runs a rule or a composite."""
     if isinstance(node, Rule):
         node = node.made_by(recipe.build.__name__, origin)
-    plan = Plan(node, recipe.trains)
+    plan = Plan(cast(Rule | Composite, node), recipe.trains)
     tx = Transformation(*functions(Made(init, plan, recipe), is_plan=True))
     tx.node, tx.plan, tx.bare_init, tx.recipe = node, plan, init, recipe
     return tx

@@ -1,7 +1,7 @@
-"""What is public: one row for each factory, written where it is defined.
+"""The registry of public factories: a row for each, entered where it is defined.
 
-Tests, the command line and the documentation read the rows; they ask for traits,
-never for names.
+Tests, the command line and the documentation read the rows, and select by traits and
+never by names.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ class Row:
     kind: an optimizer descends by itself; a transform is a piece of one; a wrapper
         takes a transformation; a measure has the form of one, but returns a statistic;
         an aggregate takes the gradients of each example, and returns one update.
-    paper: where it comes from, as arXiv:number, DOI or address.
+    paper: its source, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
-    ranges: of the arguments for which they are not those of `ranges.RANGES`.
+    ranges: of the arguments whose ranges differ from `ranges.RANGES`.
     """
 
     name: str
@@ -63,9 +63,9 @@ def public(
     holomorphic: bool = True,
     ranges: Mapping[str, Range] | None = None,
 ) -> "FactoryDecorator":
-    """Enter a factory into the registry, and remember the recipe of what it makes.
+    """Enter a factory into the registry, and record the recipe of what it makes.
 
-    ranges: of the arguments for which they are not those of `ranges.RANGES`.
+    ranges: of the arguments whose ranges differ from `ranges.RANGES`.
     """
 
     def enter(factory: Callable) -> Any:
@@ -96,8 +96,9 @@ def rule(
     """
 
     def enter(factory: Callable) -> Any:
-        made: Any = recipe(factory, ranges or {}, shares=False)
-        made.paper = paper
+        # Not shared: a rule of a user may branch on the value of an array.
+        made = recipe(factory, ranges or {}, shares=False)
+        vars(made)["paper"] = paper
         return made
 
     return enter

@@ -16,12 +16,13 @@ P = ParamSpec("P")
 
 
 class MadeSchedule:
-    """A function of the number of steps, and the call that made it.
+    """A function of the step count, and the call that made it.
 
-    Equal calls make equal schedules; one is printed as its call, and pickled so.
+    Equal calls make equal schedules, which are printed and pickled as the call.
     """
 
-    # No `__dict__`: what wraps a schedule copies that, and is not made by its call.
+    # No `__dict__`: `functools.wraps` would copy it to functions around a schedule,
+    # which were not made by its call.
     __slots__ = ("__weakref__", "function", "recipe")
 
     def __init__(self, function: Schedule, recipe: Recipe):
@@ -64,18 +65,20 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(name, signature, taken, named)
-        call: Any = factory
-        function = call(*taken, **named)
-        if not callable(function):  # the product of two numbers
+        function = cast(Callable, factory)(*taken, **named)
+        # The product of two numbers, in place of schedules, is a number.
+        if not callable(function):
             return function
-        if isinstance(function, MadeSchedule):  # made by another call
+        # Made by a factory that this one calls; the outer call is recorded.
+        if isinstance(function, MadeSchedule):
             function = function.function
         return MadeSchedule(cast(Schedule, function), Recipe(make, factory, bound))
 
-    made: Any = make
-    made.__signature__ = signature  # `inspect.getfullargspec` unwraps nothing
-    return made
+    # `inspect.getfullargspec` unwraps nothing.
+    vars(make)["__signature__"] = signature
+    return make
 
 
-def _kept(x: Any) -> Any:
+def _kept(x: object) -> Any:
+    # An iterator could be read only once: by the call, but not by the recipe.
     return copy_containers(list(x) if isinstance(x, Iterator) else x)
