@@ -313,6 +313,22 @@ def whitened(decay: float = 0.9, every: int = 2, sharding: Any = "auto"):
     )
 
 
+def test_a_mistake_of_a_stage_names_the_rule_and_the_paths():
+    @stepax.rule()
+    def wrong():
+        stage = stepax.Batched(lambda u, ctx: u, lambda u: u.ndim == 2)
+        return stepax.Rule(lambda g, p, ctx: (g,), batched=stage)
+
+    p = {"a": jnp.ones((2, 3)), "b": jnp.ones(3), "c": jnp.ones((2, 3))}
+    tx = wrong()
+    with pytest.raises(
+        ValueError, match=r"`wrong` returned an array alone, not 1 \(u\)"
+    ):
+        tx.update(p, tx.init(p), p)
+    with pytest.raises(ValueError, match=r"at \['a'\], \['c'\]"):
+        jax.jit(tx.update)(p, tx.init(p), p)
+
+
 def _matrices(n=3):
     rng = np.random.default_rng(0)
     tree = {f"w{i}": jnp.asarray(rng.normal(size=(4, 8)), "float32") for i in range(n)}

@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
+from ..trees import errors
 from ..trees.labels import Scope
 from . import mistakes
 from .batched import Batched, map_batched
@@ -213,7 +214,8 @@ class Pass:
         try:
             made = self._stage(rows, ctx)
         except Mistake as mistake:
-            raise mistake.at("a matrix of the tree") from None
+            # They are traced in stacks, so that it is one of these.
+            raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None
         for i, (u, *slots) in zip(wanted, made, strict=True):
             gradients.leaves[i] = u
             for column, x in zip(kept, slots, strict=True):
