@@ -11,6 +11,7 @@ from cases import TREES, make, rows
 from compare import assert_same_tree
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keywords import keywords
 from pages import run_blocks
 
 import stepax
@@ -18,6 +19,7 @@ from benchmarks import calls
 from stepax import Batched, testing
 from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import map_batched
+from stepax._engine.step.plan import flatten
 
 
 class LionState(NamedTuple):
@@ -418,3 +420,14 @@ def test_blocks_of_the_page_on_rules_run(capsys):
     with jax.numpy_rank_promotion("allow"):  # as readers have it
         assert run_blocks("docs/rules.md") == 9
     assert "scale_by_sign()" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("row", rows(kind="optimizer", takes="learning_rate"))
+def test_python_s_integers_are_parameters_like_any(row):
+    p = {"a": 1, "b": 2}
+    tx = make(row)
+    if not all(isinstance(x, stepax.Rule) for x in flatten(tx)):
+        pytest.skip("a closure may refuse them, as noise and L-BFGS do")
+    u, state = tx.update(p, tx.init(p), p, **keywords(p))
+    assert jax.tree.structure(u) == jax.tree.structure(p)
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init(p))

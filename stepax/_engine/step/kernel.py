@@ -270,7 +270,7 @@ def _step(rules, g, p, contexts, row):
     arrays = jax.tree.leaves((g, p, contexts, row))
     wide = _FLOAT32
     is_plain = all(x.dtype in _PLAIN for x in arrays if hasattr(x, "dtype"))
-    u = g
+    u, is_whole = g, not jnp.issubdtype(g.dtype, jnp.inexact)
     if not is_plain or g.dtype != wide:
         wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
         u, p, contexts = g.astype(wide), *precision.widen((p, contexts), wide)
@@ -278,7 +278,7 @@ def _step(rules, g, p, contexts, row):
     for rule, ctx, stored in zip(rules, contexts, row, strict=True):
         was = _decoded(rule, stored, None if is_plain else wide) if stored else []
         u, now = _run_leaf(rule, u, p, ctx, was)
-        out.append(_stored(rule, now, was, stored) if stored else [])
+        out.append(_stored(rule, now, was, stored, is_whole) if stored else [])
         # A rule may return another dtype, as a real update for a complex gradient.
         u = u if u.dtype == wide else u.astype(wide)
     # A batched stage is still to come, and an integer cannot hold an update.
@@ -313,8 +313,11 @@ def _run_leaf(rule, u, p, ctx, slots):
     return new, iter(out[1:])
 
 
-def _stored(rule, now, was, stored):
-    """The new slots as they are stored; a state never changes its types."""
+def _stored(rule, now, was, stored, is_whole):
+    """The new slots as they are stored; a state never changes its types.
+
+    is_whole: whether the gradient is an integer, as that of a Python integer.
+    """
     new = []
     for (name, slot), x, old in zip(rule.slots.items(), was, stored, strict=True):
         if not slot.in_leaf:
@@ -324,7 +327,8 @@ def _stored(rule, now, was, stored):
         if not (isinstance(y, jax.Array) and y.shape == x.shape):
             raise mistakes.misfit(rule, f"`{name}`", y, x)
         if y.dtype != x.dtype:
-            mistakes.check_dtype(rule, f"`{name}`", y, x)
+            rounds = is_whole or slot.follows_parameter
+            mistakes.check_dtype(rule, f"`{name}`", y, x, rounds)
         if slot.encode is None:
             new.append(jax.lax.convert_element_type(y, old.dtype))
         else:

@@ -86,10 +86,17 @@ def unprepared(rule: Rule, made: object) -> ValueError:
     )
 
 
-def check_dtype(rule: Rule, what: str, new: jax.Array, old: jax.Array) -> None:
-    """Raise if a cast to the old dtype would lose more than precision."""
+def check_dtype(
+    rule: Rule, what: str, new: jax.Array, old: jax.Array, rounds: bool = False
+) -> None:
+    """Raise if a cast to the old dtype would lose more than precision.
+
+    rounds: whether integers may be rounded to: as in Optax, an integer parameter has
+        integers for slots.
+    """
     # An imaginary part, for one, or the fraction of a float.
-    if _rank(new.dtype) > _rank(old.dtype):
+    most = max(_rank(old.dtype), _rank(np.dtype(np.float32)) if rounds else 0)
+    if _rank(new.dtype) > most:
         raise Mistake(rule, f"made {what} of dtype {new.dtype}, not {old.dtype},")
 
 

@@ -62,6 +62,11 @@ class Slot:
     decode: Callable[[ArrayTree], jax.Array] | None = None
 
     @property
+    def follows_parameter(self) -> bool:
+        """Whether it is stored in the dtype of its parameter, whatever that is."""
+        return self.dtype is None and self.make in (jnp.zeros_like, copy_of)
+
+    @property
     def is_array(self) -> bool:
         """Whether it is stored as one array."""
         return self.encode is None
