@@ -1,6 +1,6 @@
 """The layers of the library, and their drawing in `docs/design.md`.
 
-Run it with `python -m benchmarks.layers` to draw them anew, from the imports;
+Run it with `python -m benchmarks.layers` to redraw them from the imports;
 `tests/test_layers.py` holds the layers and compares the drawing.
 """
 

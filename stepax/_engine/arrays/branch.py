@@ -17,7 +17,7 @@ def branch(pred: ArrayLike, on_true: Callable[[], T], on_false: Callable[[], T])
     Under `vmap` both sides run, because `lax.cond` becomes a select; on a GPU XLA does
     the same with small ones.
     """
-    # Outside of `jit` Python decides: `lax.cond` compiles both sides anew on each call,
+    # Outside of `jit` Python decides: `lax.cond` recompiles both sides on each call,
     # because its branches are new functions each time.
     if not isinstance(pred, Tracer):
         return on_true() if pred else on_false()

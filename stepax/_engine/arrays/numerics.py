@@ -32,7 +32,7 @@ def upcast(x: ArrayLike, whole: type = float) -> jax.Array:
 
 def strong_type(x: jax.Array) -> jax.Array:
     """`x` without a weak type."""
-    # A state that turns from weak to strong after one step would trace the next anew.
+    # A state that turns from weak to strong after one step would be traced twice.
     return x.astype(x.dtype)
 
 

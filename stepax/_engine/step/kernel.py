@@ -276,7 +276,8 @@ def _step(rules, g, p, contexts, row):
         u, p, contexts = g.astype(wide), *precision.widen((p, contexts), wide)
     out = []
     for rule, ctx, stored in zip(rules, contexts, row, strict=True):
-        was = _decoded(rule, stored, None if is_plain else wide) if stored else []
+        slots = rule.slots.values()
+        was = _decoded(slots, stored, None if is_plain else wide) if stored else []
         u, now = _run_leaf(rule, u, p, ctx, was)
         out.append(_stored(rule, now, was, stored, is_whole) if stored else [])
         # A rule may return another dtype, as a real update for a complex gradient.
@@ -287,9 +288,9 @@ def _step(rules, g, p, contexts, row):
     return u, out
 
 
-def _decoded(rule, stored, wide):
-    """The slots of a rule, as its functions take them."""
-    pairs = zip(rule.slots.values(), stored, strict=True)
+def _decoded(slots, stored, wide):
+    """What is stored in some slots, as the functions of a rule take it."""
+    pairs = zip(slots, stored, strict=True)
     was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
     return was if wide is None else precision.widen(was, wide)
 
@@ -329,10 +330,7 @@ def _stored(rule, now, was, stored, is_whole):
         if y.dtype != x.dtype:
             rounds = is_whole or slot.follows_parameter
             mistakes.check_dtype(rule, f"`{name}`", y, x, rounds)
-        if slot.encode is None:
-            new.append(jax.lax.convert_element_type(y, old.dtype))
-        else:
-            new.append(_encoded(rule, name, slot, y, old))
+        new.append(_encoded(rule, name, slot, y, old))
     return new
 
 
@@ -350,7 +348,7 @@ def _encoded(rule, name, slot, x, old):
 def _measure(rule, g, p, scalars, stored):
     """The statistic of one leaf."""
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
-    was = _decoded(rule, stored, wide)
+    was = _decoded(rule.slots.values(), stored, wide)
     g, p, scalars = precision.widen((g, p, scalars), wide)
     return rule.leaf_stat(g, p, tuple(scalars), *was)
 
@@ -364,9 +362,7 @@ def _run_stage(rule, rows, ctx):
     @jax.jit
     def one(ctx, u, *stored):
         wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
-        pairs = zip(slots, stored, strict=True)
-        was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
-        ctx, was = precision.widen((ctx, was), wide)
+        was, ctx = _decoded(slots, stored, wide), precision.widen(ctx, wide)
         out = stage.apply(u.astype(wide), ctx, *was)
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))

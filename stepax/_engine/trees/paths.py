@@ -156,7 +156,7 @@ def _fitted_leaf(name: str, was: ArrayTree, x: ArrayTree) -> ArrayTree:
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(old.shape, old.dtype, weak_type=old.weak_type)
     x = jax.lax.convert_element_type(x, old.dtype)
-    # A weak type is part of the type of an argument: a strong one compiles anew.
+    # A weak type is part of the type of an argument: a strong one recompiles.
     if not old.weak_type or x.weak_type:
         return x
     if isinstance(x, Tracer):
