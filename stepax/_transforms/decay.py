@@ -19,6 +19,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.ranges import ANY
+from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule
@@ -85,6 +86,34 @@ def decayed(
         return ()
     amount = product(weight_decay, *factors) if factors else weight_decay
     return (add_decayed_weights(amount, mask),)
+
+
+def decayed_after(
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule,
+    mask: MaskOrFn,
+    skip: int = 0,
+) -> GradientTransformationExtraArgs:
+    """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
+
+    It follows the learning rate in a chain, for optimizers whose authors decay last.
+
+    skip: the number of first steps without decay.
+    """
+    decay = _decay_of_sum(product(learning_rate, weight_decay), skip)
+    return decay if mask is None else masked(decay, mask)
+
+
+@recipe
+def _decay_of_sum(amount: ScalarOrSchedule, skip: int) -> Rule:
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        now = amount(count) if callable(amount) else amount
+        return jnp.where(count < skip, 0, now), (safe_increment(count),)
+
+    leaf = lambda u, p, ctx: (u - ctx * (p + u),)
+    state = WeightDecaySchedule
+    return Rule(leaf, state, {}, COUNT, prepare, needs_params=True, elementwise=True)
 
 
 def resolve_mask_alias(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
