@@ -40,13 +40,14 @@ from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import map_stored
-from .._engine.step.plan import Composite, build
+from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot, copy_of, real_scalar
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
+from .._wrappers.followed import Followed
 from .rmsprop import scale_by_rms
 from .sgd import sgd
 
@@ -79,25 +80,6 @@ class _Average(NamedTuple):
     step_count: jax.Array
     max_lr: jax.Array
     z: Any
-
-
-class _ScheduleFree(Composite):
-    """The base optimizer, followed by the averaging of its iterates."""
-
-    def __init__(self, base: GradientTransformation, averaging: Any):
-        self.members = (base, averaging)
-
-    def init(self, params):
-        return self.pack([tx.init(params) for tx in self.members])
-
-    def unpack(self, state):
-        errors.require_state("schedule_free", ScheduleFreeState, state)
-        own = (getattr(state, k) for k in _Average._fields)
-        return [state.base_optimizer_state, _Average(*own)]
-
-    def pack(self, states):
-        base, average = states
-        return ScheduleFreeState(base_optimizer_state=base, **average._asdict())
 
 
 _RANGES = {"b1": Range(0, 1, excludes_least=True)}
@@ -164,7 +146,15 @@ def schedule_free(
     """
     require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
     averaging = average_iterates(learning_rate, b1, weight_lr_power, state_dtype)
-    return build(_ScheduleFree(base_optimizer, averaging))
+    return build(
+        Followed(
+            "schedule_free",
+            base_optimizer,
+            averaging,
+            ScheduleFreeState,
+            "base_optimizer_state",
+        )
+    )
 
 
 @explain_misuse

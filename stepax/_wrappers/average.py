@@ -32,10 +32,11 @@ from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import map_stored
-from .._engine.step.plan import Composite, build
+from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
+from .followed import Followed
 
 
 class AverageParamsState(NamedTuple):
@@ -56,24 +57,6 @@ class _Average(NamedTuple):
 
     count: jax.Array
     average: Any
-
-
-class _Averaging(Composite):
-    """The inner transformation, followed by the averaging of its iterates."""
-
-    def __init__(self, inner: GradientTransformation, averaging: Any):
-        self.members = (inner, averaging)
-
-    def init(self, params):
-        return self.pack([tx.init(params) for tx in self.members])
-
-    def unpack(self, state):
-        errors.require_state("average_params", AverageParamsState, state)
-        return [state.inner_state, _Average(state.count, state.average)]
-
-    def pack(self, states):
-        inner, own = states
-        return AverageParamsState(own.count, own.average, inner)
 
 
 @recipe
@@ -157,7 +140,7 @@ def average_params(
     """
     require_transformation(inner, "`inner` of `average_params`")
     own: Any = _averaging(decay, debias, start, every, dtype)
-    return build(_Averaging(inner, own))
+    return build(Followed("average_params", inner, own, AverageParamsState))
 
 
 @explain_misuse
