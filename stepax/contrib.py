@@ -72,6 +72,9 @@ from ._optimizers.sophia import (
     hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
     sophia as sophia,
 )
+from ._transforms.decay import (
+    add_cautious_decayed_weights as add_cautious_decayed_weights,
+)
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,

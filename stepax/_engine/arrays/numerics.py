@@ -36,6 +36,14 @@ def strong_type(x: jax.Array) -> jax.Array:
     return x.astype(x.dtype)
 
 
+def agreement(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The sign of x y, elementwise, also where the product would underflow.
+
+    For complex numbers it has the sign of the real part of conj(x) y.
+    """
+    return jnp.real(jnp.conj(jnp.sign(x)) * jnp.sign(y))
+
+
 @jax.custom_jvp
 def safe_sqrt(x: jax.Array) -> jax.Array:
     """sqrt(x) for x >= 0, with derivative 0 at 0."""
