@@ -37,6 +37,7 @@ VALUES = {
     "weight_decay_rate": 0.01,
     "learning_rate": 0.01,
     "adam_learning_rate": 0.02,
+    "adam_eps": 1e-10,
     "optimism": 0.1,
     "beta3": 0.9,
     "change_factor": 0.5,

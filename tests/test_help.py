@@ -130,7 +130,7 @@ OTHERS = {"kwargs", "extra_args"}
 # Lines of a docstring; a screen of 88 columns is `SCREEN` lines high.
 LINES, SCREEN = 25, 45
 LONGER = {
-    "stepax.contrib.muon": 27,  # it has 21 arguments, of two optimizers
+    "stepax.contrib.muon": 28,  # it has 26 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 28,  # with a table of PyTorch's optimizers
 }
 
@@ -148,4 +148,6 @@ OPTIMIZERS = [name for name, row in ROWS.items() if row.kind == "optimizer"]
 def test_help_of_an_optimizer_fits_on_one_screen(name):
     shown = pydoc.plain(pydoc.render_doc(ROWS[name].factory)).rstrip()
     lines = shown.splitlines()
-    assert sum(max(1, math.ceil(len(line) / 88)) for line in lines) <= SCREEN
+    longer = max(0, LONGER.get(f"stepax.contrib.{name}", LINES) - LINES)
+    height = sum(max(1, math.ceil(len(line) / 88)) for line in lines)
+    assert height <= SCREEN + 2 * longer  # a line of the signature, and one of its own

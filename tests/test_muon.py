@@ -406,6 +406,8 @@ def test_bad_arguments_are_named():
         scale_by_muon(preconditioning="l2")  # pyright: ignore[reportArgumentType]
     with bad(match="`ns_coeffs` is 'polar', expected one of .*'dion'"):
         muon(0.1, "polar")
+    with bad(match="`shape_factor` is 'width', expected one of .*'spectral'"):
+        muon(0.1, shape_factor="width")  # pyright: ignore[reportArgumentType]
     for shape in [(2,), (4,), (2, 4), (1, 2, 3)]:
         with bad(match=r"`ns_coeffs` has shape \(.*\), expected \(3,\) or \(n, 3\)"):
             scale_by_muon(np.ones(shape))

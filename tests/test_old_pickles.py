@@ -45,8 +45,8 @@ def assert_same_state(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-def test_every_factory_has_its_pickle():
-    assert OLD["tx"].keys() == new().keys() == OLD["state"].keys()
+def test_every_old_factory_has_its_pickle():
+    assert OLD["tx"].keys() == OLD["state"].keys() <= new().keys()
     assert OLD["other"].keys() == others().keys()
 
 

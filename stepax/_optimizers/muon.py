@@ -3,10 +3,10 @@
 Jordan et al., 2024, Muon: An optimizer for hidden layers in neural networks
 (kellerjordan.github.io/posts/muon); Bernstein and Newhouse, 2024 (arXiv:2409.20325),
 for the dual norm; Liu et al., 2025, Muon is Scalable for LLM Training
-(arXiv:2502.16982), section 2.2, for steps of equal root mean square; Ahn et al., 2025,
-Dion (arXiv:2504.05295), for the coefficients "dion".
+(arXiv:2502.16982), section 2.2, for steps of equal root mean square.
 
-Difference from Jordan: the momentum is a bias-corrected EMA.
+Differences from Jordan, unless `bias_correction=False`, `adam_nesterov=False`: the
+momentum is a bias-corrected EMA, and `adamw` has Nesterov momentum, too.
 Differences from Optax: `scale_by_muon` without dimension numbers accepts any tree, and
 returns the EMA for arrays that are not matrices; `aol` uses `eps`; the iteration runs
 in float32 for narrower gradients, unless `ns_dtype` is given.
@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, corrected, ema
@@ -38,37 +37,28 @@ from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import add_cautious_decayed_weights, add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition
 from . import matrices
 from .adam import adamw
-from .orthogonal import NORMS, orthogonalize
+from .orthogonal import (
+    NORMS,
+    Coefficients,
+    ShapeFactor,
+    check_shape_factor,
+    coefficients,
+    divisor,
+    orthogonalize,
+    rows_of,
+    shape_factor as factor_of_shape,
+)
 
 
 PAPER = "https://kellerjordan.github.io/posts/muon"
 
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
-Coefficients: TypeAlias = (
-    tuple[float, float, float]
-    | tuple[tuple[float, float, float], ...]
-    | jax.Array
-    | np.ndarray
-    | str
-)
-
-# Dion uses different coefficients at each step.
-_COEFFICIENTS = {
-    "muon": (3.4445, -4.7750, 2.0315),
-    "dion": (
-        (4.0848, -6.8946, 2.9270),
-        (3.9505, -6.3029, 2.6377),
-        (3.7418, -5.5913, 2.3037),
-        (2.8769, -3.1427, 1.2046),
-        (2.8366, -3.0525, 1.2012),
-    ),
-}
 
 
 @optax_compatible
@@ -114,15 +104,17 @@ def scale_by_muon(
     ns_dtype: DTypeLike | None = None,
     sharding: Sharding = "auto",
     axis_name: AxisName = None,
+    bias_correction: bool = True,
 ) -> GradientTransformation:
     """Replace the EMA of g, m = U S Vᵀ, by roughly U Vᵀ; see `orthogonalize`.
 
         mu = beta mu + (1 - beta) g
-        m = mu / (1 - beta^t),   with Nesterov momentum if `nesterov`
+        m = mu,   or beta mu + (1 - beta) g if `nesterov`;   both bias-corrected
         u = o = orthogonalize(m),   Σ(m o) o if `adaptive`,   m if it is not a matrix
 
-    ns_coeffs: (a, b, c) for all steps, an (n, 3) array for n steps, "muon" or "dion".
-    ns_steps: steps of the iteration, unless `ns_coeffs` fixes them; at least 0.
+    ns_coeffs: (a, b, c) for all steps, an (n, 3) array for n steps, "muon", "dion",
+        "polar_express" or "polar_express_long".
+    ns_steps: steps of the iteration, at least 0; an array or "dion" fixes them.
     beta: decay rate of the EMA, in [0, 1].
     eps: added to the norm by which m is divided first; at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
@@ -132,36 +124,32 @@ def scale_by_muon(
         `None` for other arrays, a function from the gradients to such a tree, or path
         patterns as in `partition`.  By default, 2D arrays are matrices.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
-    sharding: how the iteration is distributed: "stack" stacks matrices of equal shape
-        and shards the stack over devices, "none" keeps the sharding of each matrix, and
-        "auto" stacks two or more matrices that are on a mesh.
+    sharding: "stack" stacks matrices of equal shape and shards the stack over devices,
+        "none" keeps each as it lies, "auto" stacks two or more that are on a mesh.
     axis_name: mesh axis over which the first axis of arrays is sharded inside
-        `shard_map`, or their `PartitionSpec`; the iteration is then distributed, for
-        replicated arrays, too.  Without it, each shard is treated as a whole array.
-
-    Raises a `ValueError` for unknown names, and for shapes or axes that do not fit.
+        `shard_map`, or their `PartitionSpec`; each shard is a whole array without it.
+    bias_correction: whether m is corrected; Jordan's is not.
     """
-    coefficients = _coefficients(ns_coeffs)
+    numbers = coefficients(ns_coeffs, ns_steps)
     if preconditioning not in NORMS:
         raise ValueError(
             f"`preconditioning` is {preconditioning!r}, expected one of {list(NORMS)}"
         )
     check_sharding(sharding)
-    norm = NORMS[preconditioning]
+    norm = divisor(ns_coeffs, preconditioning)
+    correct = ft.partial(_corrections, beta, nesterov) if bias_correction else None
     is_stack = weight_dimension_numbers is not None
 
     def prepare(scalars, stat, extra):
         count, abc = scalars
         t = safe_increment(count)
-        c1 = bias_correction(beta, t)
-        c1_next = bias_correction(beta, safe_increment(t)) if nesterov else None
-        steps = jnp.broadcast_to(abc, (ns_steps, 3)) if abc.ndim == 1 else abc
-        return (c1, c1_next, steps), (t, abc)
+        return (correct and correct(t), rows_of(abc, ns_steps)), (t, abc)
 
     def leaf(g, p, ctx, mu):
-        c1, c1_next, _ = ctx
         mu = ema(mu, g, beta)
-        return corrected(mu, g, beta, c1, c1_next), mu
+        if not correct:
+            return ema(mu, g, beta) if nesterov else mu, mu
+        return corrected(mu, g, beta, *ctx[0]), mu
 
     def orthogonal(m, ctx):
         o = orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
@@ -170,7 +158,7 @@ def scale_by_muon(
     wants = ft.partial(_is_matrix, is_stack)
     batched = Batched(orthogonal, wants, sharding=sharding, split=ArraySplit(axis_name))
 
-    scalars = {**COUNT, "ns_coeffs": lambda params: jnp.array(coefficients, float)}
+    scalars = {**COUNT, "ns_coeffs": lambda params: jnp.array(numbers, float)}
     slots = {"mu": Slot(dtype=mu_dtype)}
     rule = Rule(leaf, MuonState, slots, scalars, prepare, batched=batched)
     tx = build(rule)
@@ -178,6 +166,12 @@ def scale_by_muon(
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
     return matrices.on_matrices(tx, find, ("mu",))
+
+
+def _corrections(beta, nesterov, t):
+    """The bias corrections of the EMA at t and, for Nesterov, at t + 1."""
+    ahead = bias_correction(beta, safe_increment(t)) if nesterov else None
+    return bias_correction(beta, t), ahead
 
 
 def _is_matrix(is_stack, x):
@@ -189,38 +183,26 @@ def _dual_norm(m, o):
     return jnp.sum((m * jnp.conj(o)).real, (-2, -1), keepdims=True)
 
 
-def _coefficients(given: Any) -> Any:
-    if isinstance(given, str):
-        if given not in _COEFFICIENTS:
-            raise ValueError(
-                f"`ns_coeffs` is {given!r}, expected one of {list(_COEFFICIENTS)}, "
-                "or numbers"
-            )
-        return _COEFFICIENTS[given]
-    shape = np.shape(given)
-    if len(shape) not in (1, 2) or shape[-1] != 3:
-        raise ValueError(f"`ns_coeffs` has shape {shape}, expected (3,) or (n, 3)")
-    return given
-
-
 def _finder(spec: Any, what: str) -> Callable:
     return lambda tree: matrices.resolve(spec, tree, MuonDimensionNumbers, what)
 
 
 @recipe
 def _scale_by_shape(
-    consistent_rms: ArrayLike | None, is_stack: bool, axis_name: AxisName
+    consistent_rms: ArrayLike | None,
+    is_stack: bool,
+    axis_name: AxisName,
+    kind: ShapeFactor = "jordan",
 ) -> Rule:
-    """Scale updates by a factor of the matrix shape, Jordan's or Liu's."""
+    """Scale updates by a factor of the matrix shape."""
     parts = ArraySplit(axis_name)
+    # An array may be traced, and so is compared with `None` only.
+    how = (kind,) if consistent_rms is None else ("rms", consistent_rms)
 
     def leaf(g, p, ctx):
         if not _is_matrix(is_stack, g):
             return (g,)
-        rows, columns = parts.shape(g)[-2:]
-        if consistent_rms is not None:
-            return (max(rows, columns) ** 0.5 * consistent_rms * g,)
-        return (max(1, columns / max(rows, 1)) ** 0.5 * g,)
+        return (factor_of_shape(parts.shape(g)[-2:], *how) * g,)
 
     return Rule(leaf)
 
@@ -249,38 +231,45 @@ def muon(
     ns_dtype: DTypeLike | None = None,
     sharding: Sharding = "auto",
     axis_name: AxisName = None,
+    bias_correction: bool = True,
+    shape_factor: ShapeFactor = "jordan",
+    cautious_weight_decay: bool = False,
+    adam_eps: ArrayLike | None = None,
+    adam_nesterov: bool | None = None,
 ) -> GradientTransformationExtraArgs:
     """Muon for matrices, `adamw` for all other arrays.
 
         p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
-        f = sqrt(max(1, outputs / inputs)),   or
-        f = sqrt(max(outputs, inputs)) consistent_rms
 
-    learning_rate, adam_learning_rate: scalars or schedules; the second defaults to the
-        first.
+    learning_rate, adam_learning_rate: scalars or schedules; one for both by default.
     weight_decay, adam_weight_decay: scalars or schedules.
     weight_decay_mask: which matrices decay; see `masked`.
-    ns_coeffs: (a, b, c) for all steps, an (n, 3) array for n steps, "muon" or "dion".
-    ns_steps: steps of the iteration, unless `ns_coeffs` fixes them; at least 0.
+    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
     beta: decay rate of the EMA, in [0, 1].
-    eps: added to the norm by which m is divided, and `eps` of `adamw`; at least 0.
+    eps: added to the norm by which m is divided, at least 0.
     mu_dtype, nesterov: storage dtype of the EMA; whether to use Nesterov momentum.
     adaptive: whether to multiply by the dual norm of m.
     preconditioning: norm by which m is divided first; see `scale_by_muon`.
     adam_b1, adam_b2, adam_eps_root: `b1`, `b2` and `eps_root` of `adamw`.
+    adam_eps, adam_nesterov: of `adamw`; `eps` and `nesterov` if `None`.
     muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; arrays
         with `None` are left to `adamw`.
-    consistent_rms: the root mean square of all steps; 0.2 is about that of Adam.
+    consistent_rms: in place of `shape_factor`, c in f = c sqrt(max(inputs, outputs)).
+    shape_factor: f: "jordan" sqrt(max(1, outputs / inputs)), "spectral" sqrt(outputs /
+        inputs), "rms" 0.2 sqrt(max(inputs, outputs)), or `None` 1.
+    bias_correction: whether the mean is corrected; Jordan's is not.
+    cautious_weight_decay: see `add_cautious_decayed_weights`.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
-    sharding: how the iteration is distributed: "stack", "none" or "auto".
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
-    See `scale_by_muon` for the last two.
+    sharding, axis_name: how the iteration is distributed; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
     find = _finder(spec, what)
-    by_shape = _scale_by_shape(consistent_rms, spec is not None, axis_name)
+    check_shape_factor(shape_factor)
+    by_shape = _scale_by_shape(
+        consistent_rms, spec is not None, axis_name, shape_factor
+    )
     if spec is not None:
         by_shape = matrices.on_matrices(by_shape, find, ())
     orthogonal = scale_by_muon(
@@ -296,22 +285,26 @@ def muon(
         ns_dtype=ns_dtype,
         sharding=sharding,
         axis_name=axis_name,
+        bias_correction=bias_correction,
+    )
+    decay = (
+        add_cautious_decayed_weights if cautious_weight_decay else add_decayed_weights
     )
     for_matrices = chain(
         orthogonal,
         by_shape,
-        add_decayed_weights(weight_decay, weight_decay_mask),
+        decay(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
     for_others = adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,
         adam_b1,
         adam_b2,
-        eps,
+        eps if adam_eps is None else adam_eps,
         adam_eps_root,
         mu_dtype,
         adam_weight_decay,
-        nesterov=nesterov,
+        nesterov=nesterov if adam_nesterov is None else adam_nesterov,
     )
 
     def labels(params):

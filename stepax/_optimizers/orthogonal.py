@@ -4,17 +4,137 @@ Bernstein and Newhouse, 2024, Old Optimizer, New Norm: An Anthology (arXiv:2409.
 appendix A, for the iteration; Jordan et al., 2024 (kellerjordan.github.io/posts/muon)
 for coefficients that reach about 1 fast rather than 1 exactly; Boissin et al., 2025,
 Turbo-Muon (arXiv:2512.04632) and Grishina, Smirnov and Rakhuba, 2025 (arXiv:2506.10935)
-for other ways to bound the largest singular value by 1 beforehand.
+for other ways to bound the largest singular value by 1 beforehand; Ahn et al., 2025,
+Dion (arXiv:2504.05295), for the coefficients "dion"; Amsel et al., 2025, The Polar
+Express (arXiv:2505.16932), for those that are best in each step for what the steps
+before it leave.
 """
 
 from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
+
+
+Coefficients: TypeAlias = (
+    tuple[float, float, float]
+    | tuple[tuple[float, float, float], ...]
+    | jax.Array
+    | np.ndarray
+    | str
+)
+ShapeFactor: TypeAlias = Literal["jordan", "spectral", "rms"] | None
+
+# All but the first differ from step to step.
+_PRESETS = {
+    "muon": (3.4445, -4.7750, 2.0315),
+    "dion": (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ),
+    "polar_express": (
+        (8.156554524902461, -22.48329292557795, 15.878769915207462),
+        (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+        (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+        (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+        (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+    ),
+    "polar_express_long": (
+        (8.2051, -22.9019, 16.4607),
+        (4.0664, -2.8612, 0.5184),
+        (3.9096, -2.8234, 0.5250),
+        (3.2856, -2.4153, 0.4853),
+        (2.2779, -1.6198, 0.3985),
+        (1.8726, -1.2307, 0.3585),
+        (1.8564, -1.2132, 0.3568),
+        (1.8750, -1.2500, 0.3750),
+    ),
+}
+# Its coefficients are for singular values that stay below 1 after rounding.
+_SAFETY = {"polar_express": 1.02}
+
+
+def coefficients(given: Any, steps: int) -> Any:
+    """The coefficients of the iteration, (3,) for all steps, or one row for each.
+
+    given: the name of a preset, or numbers.
+    steps: how many rows of Polar Express there are; its last is repeated.
+
+    Raises a `ValueError` for other names and shapes.
+    """
+    if isinstance(given, str):
+        if given not in _PRESETS:
+            raise ValueError(
+                f"`ns_coeffs` is {given!r}, expected one of {list(_PRESETS)}, "
+                "or numbers"
+            )
+        rows = _PRESETS[given]
+        if not given.startswith("polar_express"):
+            return rows
+        return np.reshape([rows[min(i, len(rows) - 1)] for i in range(steps)], (-1, 3))
+    shape = np.shape(given)
+    if len(shape) not in (1, 2) or shape[-1] != 3:
+        raise ValueError(f"`ns_coeffs` has shape {shape}, expected (3,) or (n, 3)")
+    return given
+
+
+def rows_of(coefficients: jax.Array, steps: int) -> jax.Array:
+    """A row for each step, (steps, 3)."""
+    if coefficients.ndim > 1:
+        return coefficients
+    return jnp.broadcast_to(coefficients, (steps, 3))
+
+
+def divisor(given: Any, norm: str = "frobenius") -> Callable:
+    """The function from matrices to what they are divided by, one of `NORMS`.
+
+    given: what `coefficients` takes; the preset "polar_express" divides by more.
+    """
+    factor = _SAFETY.get(given) if isinstance(given, str) else None
+    return NORMS[norm] if factor is None else lambda x: factor * NORMS[norm](x)
+
+
+def newton_schulz(given: Any, steps: int, eps: ArrayLike) -> Callable:
+    """`orthogonalize` with these coefficients, as a function of matrices."""
+    # As an array of the default float dtype, which is narrowed to that of the matrices.
+    numbers = coefficients(given, steps)
+    return lambda x: orthogonalize(
+        x, rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
+    )
+
+
+def shape_factor(
+    shape: tuple[int, ...], kind: ShapeFactor, rms: ArrayLike = 0.2
+) -> Any:
+    """The factor of orthogonal matrices of a shape, (inputs, outputs).
+
+    "jordan"    sqrt(max(1, outputs / inputs))
+    "spectral"  sqrt(outputs / inputs)
+    "rms"       rms sqrt(max(inputs, outputs))
+    `None`      1
+    """
+    inputs, outputs = shape
+    ratio = outputs / max(inputs, 1)
+    if kind == "rms":
+        return max(inputs, outputs) ** 0.5 * rms
+    if kind == "jordan":
+        return max(1, ratio) ** 0.5
+    return 1 if kind is None else ratio**0.5
+
+
+def check_shape_factor(kind: ShapeFactor) -> None:
+    kinds = ("jordan", "spectral", "rms", None)
+    if kind not in kinds:
+        raise ValueError(f"`shape_factor` is {kind!r}, expected one of {list(kinds)}")
 
 
 def orthogonalize(

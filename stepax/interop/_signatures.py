@@ -15,6 +15,8 @@ from .._engine.functions import originals
 
 # From parameters that Optax lacks to the functions that have them.
 ADDED = {
+    "adam_eps": "muon",
+    "adam_nesterov": "muon",
     "argnums": "value_and_grad_from_state",
     "axis_name": (
         "adafactor adaptive_grad_clip clip_by_block_rms clip_by_global_norm fromage "
@@ -22,7 +24,8 @@ ADDED = {
         "scale_by_muon scale_by_novograd scale_by_param_block_norm "
         "scale_by_param_block_rms scale_by_trust_ratio"
     ),
-    "bias_correction": "scale_by_yogi sophia yogi",
+    "bias_correction": "muon scale_by_muon scale_by_yogi sophia yogi",
+    "cautious_weight_decay": "muon",
     "center_late": "acprop scale_by_acprop",
     "change_factor": "adan scale_by_adan",
     "eps_in_sqrt": "adagrad scale_by_rss",
@@ -35,6 +38,7 @@ ADDED = {
     "positive_only": "lbfgs scale_by_lbfgs",
     "proximal_decay": "momo momo_adam",
     "sampler": "hutchinson_estimator_diag_hessian",
+    "shape_factor": "muon",
     "sharding": "muon scale_by_muon",
     "side": "galore scale_by_galore",
     "use_new_curvature": "sophia",

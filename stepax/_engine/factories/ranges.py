@@ -70,6 +70,7 @@ RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 RANGES = {
     "adam_b1": MOMENTUM,
     "adam_b2": UP_TO_1,
+    "adam_eps": AT_LEAST_0,
     "adam_eps_root": AT_LEAST_0,
     "adam_learning_rate": RATE,
     "adam_weight_decay": AT_LEAST_0,
