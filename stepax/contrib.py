@@ -75,9 +75,24 @@ from ._optimizers.sophia import (
 from ._transforms.decay import (
     add_cautious_decayed_weights as add_cautious_decayed_weights,
 )
+from ._transforms.grokfast import (
+    GrokfastEmaState as GrokfastEmaState,
+    GrokfastMaState as GrokfastMaState,
+    grokfast_ema as grokfast_ema,
+    grokfast_ma as grokfast_ma,
+)
+from ._transforms.hyperball import (
+    HyperballState as HyperballState,
+    hyperball as hyperball,
+)
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,
+)
+from ._wrappers.ema_nesterov import (
+    EmaNesterovState as EmaNesterovState,
+    ema_nesterov as ema_nesterov,
+    ema_nesterov_eval_params as ema_nesterov_eval_params,
 )
 from ._wrappers.mechanic import MechanicState as MechanicState, mechanize as mechanize
 from ._wrappers.sam import (

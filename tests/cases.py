@@ -62,6 +62,7 @@ ARGUMENTS = {
     "fast_optimizer": lambda: stepax.adamw(1e-2),
     "sync_period": 2,
     "slow_step_size": 0.5,
+    "weight": 0.5,
     "args": lambda: (stepax.clip_by_global_norm(1.0), stepax.adamw(1e-2)),
     "measure_name": "norm",
     "measure": stepax.tree.norm,

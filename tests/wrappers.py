@@ -94,6 +94,9 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx, 2.0),
     "skip_spikes": lambda tx: stepax.skip_spikes(tx, watch="both", warmup=1),
     "with_state_dtypes": _traced_in_half,
+    "ema_nesterov": lambda tx: stepax.contrib.ema_nesterov(tx, 0.5),
+    "grokfast_ma": lambda tx: stepax.chain(stepax.contrib.grokfast_ma(2), tx),
+    "hyperball": lambda tx: stepax.chain(tx, stepax.contrib.hyperball(1e-2)),
     "observe": lambda tx: stepax.observe(tx, {"change": _change}),
 }
 

@@ -4,11 +4,22 @@ It is what wrappers are made of that act on the iterates of an optimizer, such a
 that average them.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from .._engine.base.protocol import GradientTransformation, init_of
+import jax
+from jax.typing import ArrayLike
+
+from .._engine.base.protocol import (
+    GradientTransformation,
+    OptState,
+    Params,
+    init_of,
+)
+from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, node_of
 from .._engine.trees import errors
+from .._engine.trees.search import get_all_with_path
 
 
 class Followed(Composite):
@@ -42,3 +53,29 @@ class Followed(Composite):
     def pack(self, states):
         inner, own = states
         return self.State(**{self.field: inner}, **own._asdict())
+
+
+def evaluated(
+    name: str,
+    State: type,
+    at: Callable[[jax.Array, jax.Array, ArrayLike], jax.Array],
+    fields: tuple[str, str],
+    state: OptState,
+    params: Params,
+) -> Params:
+    """`at(p, x, scalar)` for parameters p of which there is an x in a state.
+
+    name: the function that is called, for errors.
+    State: the named tuple to look for, anywhere in the state.
+    fields: those of x and of the scalar.
+
+    Raises a `ValueError` if there is no such state.
+    """
+    states = [x for _, x in get_all_with_path(state, State.__name__)]
+    if not states:
+        raise errors.foreign_state(name, State, state)
+    for found in states:
+        stored, scalar = (getattr(found, k) for k in fields)
+        here = lambda x, p, scalar=scalar: at(p, x, scalar)
+        params = map_stored(here, stored, fields[0], params)
+    return params

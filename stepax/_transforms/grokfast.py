@@ -1,0 +1,106 @@
+"""Grokfast: amplify the slow part of the gradients.
+
+Lee, Kang, Kim and Lee, 2024, Grokfast: Accelerated Grokking by Amplifying Slow
+Gradients (arXiv:2405.20233), Algorithms 1 and 2, with the authors' warm-up.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import ema
+from .._engine.arrays.numerics import safe_increment
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
+from .._engine.factories.registry import public
+from .._engine.step.rule import COUNT, Rule, Slot
+
+
+PAPER = "arXiv:2405.20233"
+
+
+class GrokfastEmaState(NamedTuple):
+    """count: steps taken.  ema: EMA of the gradients, shaped like the parameters."""
+
+    count: jax.Array
+    ema: Any
+
+
+@public(paper=PAPER, ranges={"weight": AT_LEAST_0})
+def grokfast_ema(decay: ArrayLike = 0.98, weight: ArrayLike = 2.0) -> Rule:
+    """Add a multiple of the EMA of the gradients, before an optimizer.
+
+        s = decay s + (1 - decay) g,   s = g at the first step
+        u = g + weight s
+
+    decay: decay rate of the EMA, in [0, 1].
+    weight: factor of the EMA, at least 0.
+    """
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        return count == 0, (safe_increment(count),)
+
+    def leaf(g, p, is_first, mean):
+        mean = jnp.where(is_first, g, ema(mean, g, decay))
+        return g + weight * mean, mean
+
+    slots = {"ema": Slot()}
+    return Rule(leaf, GrokfastEmaState, slots, COUNT, prepare, elementwise=True)
+
+
+class GrokfastMaState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    window: the last gradients, (window, *shape) for a parameter of that shape.
+    """
+
+    count: jax.Array
+    window: Any
+
+
+@public(paper=PAPER, ranges={"weight": AT_LEAST_0, "window": AT_LEAST_1})
+def grokfast_ma(
+    window: int = 100,
+    weight: ArrayLike = 5.0,
+    *,
+    reduction: Literal["mean", "sum"] = "mean",
+    warmup: bool = True,
+) -> Rule:
+    """Add a multiple of the mean of the last gradients, before an optimizer.
+
+        u = g + weight mean,   of the last `window` gradients with g
+
+    It stores all of them; see `grokfast_ema` for one array in their place.
+
+    window: number of gradients, at least 1.
+    weight: factor of the mean, at least 0.
+    reduction: "mean", or "sum" for their sum in its place.
+    warmup: whether the first `window` - 1 gradients pass unchanged; otherwise the mean
+        is of those so far.
+
+    Raises a `ValueError` for another reduction.
+    """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(
+            f"`reduction` is {reduction!r}, expected one of ['mean', 'sum']"
+        )
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        t = safe_increment(count)
+        number = jnp.minimum(t, window).astype(float) if reduction == "mean" else 1.0
+        factor = weight / number
+        factor = jnp.where(t >= window, factor, 0) if warmup else factor
+        return (count % window, factor), (t,)
+
+    def leaf(g, p, ctx, past):
+        place, factor = ctx
+        past = jax.lax.dynamic_update_index_in_dim(past, g, place, 0)
+        return g + factor * jnp.sum(past, 0), past
+
+    make = lambda p: jnp.zeros_like(p, shape=(window, *np.shape(p)))
+    slots = {"window": Slot(make, alike=False)}
+    return Rule(leaf, GrokfastMaState, slots, COUNT, prepare)

@@ -1,0 +1,116 @@
+"""EMA-Nesterov: look ahead along the mean of an optimizer's steps.
+
+The record of modded-nanogpt of 2026-05-22, "EMA Nesterov"
+(github.com/KellerJordan/modded-nanogpt).
+
+Difference from that program: x, where it evaluates, is not stored.  As y = x + weight L
+at every step, the step of x is u + weight L, and x is y - weight L.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import ema
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    require_transformation,
+)
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, Slot, real_scalar
+from .followed import Followed, evaluated
+
+
+PAPER = "https://github.com/KellerJordan/modded-nanogpt"
+
+
+class EmaNesterovState(NamedTuple):
+    """State of `ema_nesterov`.
+
+    lead: the weight of the mean in the parameters, a scalar.
+    ema: L, the EMA of the steps of x, shaped like the parameters.
+    inner_state: state of the inner optimizer.
+    """
+
+    lead: jax.Array
+    ema: Any
+    inner_state: OptState
+
+
+class _Ahead(NamedTuple):
+    """The fields of `EmaNesterovState` except that of the inner optimizer."""
+
+    lead: jax.Array
+    ema: Any
+
+
+_RANGES = {"weight": AT_LEAST_0}
+
+
+@recipe
+def _look_ahead(weight: ArrayLike, decay: ArrayLike) -> Rule:
+    def prepare(scalars, stat, extra):
+        (was,) = scalars  # differs from `weight` if that was changed since
+        return was, (weight,)
+
+    def leaf(u, p, was, mean):
+        mean = ema(mean, u + was * mean, decay)
+        return u + weight * mean, mean
+
+    scalars = {"lead": real_scalar(weight)}
+    return Rule(leaf, _Ahead, {"ema": Slot()}, scalars, prepare, elementwise=True)
+
+
+@public("wrapper", paper=PAPER, ranges=_RANGES)
+def ema_nesterov(
+    inner: GradientTransformation, weight: ArrayLike, decay: ArrayLike = 0.9
+) -> GradientTransformationExtraArgs:
+    """Take gradients ahead of the iterates, along the EMA of their steps.
+
+        x_t = y + u(g),   L = decay L + (1 - decay) (x_t - x_(t-1))
+        y = x_t + weight L
+
+    The parameters are y; evaluate at x, see `ema_nesterov_eval_params`.  Nothing after
+    it may change the updates.
+
+    inner: an optimizer, with its learning rate.
+    weight: factor of the mean step, at least 0.
+    decay: decay rate of the EMA of the steps, in [0, 1].
+    """
+    require_transformation(inner, "`inner` of `ema_nesterov`")
+    ahead: Any = _look_ahead(weight, decay)
+    return build(Followed("ema_nesterov", inner, ahead, EmaNesterovState))
+
+
+@explain_misuse
+def ema_nesterov_eval_params(state: OptState, params: Params) -> Params:
+    """The parameters for evaluation: x = y - weight L.
+
+    state: that of `ema_nesterov`, or a state that contains it, such as that of `chain`,
+        `MultiSteps` or `partition`; parameters without an L are returned unchanged.
+    params: y, the current parameters.
+
+    Raises a `ValueError` if there is no such state.
+    """
+    return evaluated(
+        "ema_nesterov_eval_params",
+        EmaNesterovState,
+        _back,
+        ("ema", "lead"),
+        state,
+        params,
+    )
+
+
+@computed_wide
+def _back(y, mean, lead):
+    return y - lead * mean
