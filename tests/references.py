@@ -228,7 +228,7 @@ def error(
 
     With `package`, that of the evaluation parameters as well, if there are any.
     """
-    if dtype == np.float64 and not jax.config.jax_enable_x64:
+    if dtype == np.float64 and not jax.config.read("jax_enable_x64"):
         raise RuntimeError("enable jax_enable_x64 for float64")
     ours, state = replay(reference, tx, dtype)
     worst = 0.0

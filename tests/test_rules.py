@@ -18,7 +18,7 @@ import stepax
 from benchmarks import calls
 from stepax import Batched, testing
 from stepax._engine.step.array_split import ArraySplit
-from stepax._engine.step.batched import map_batched
+from stepax._engine.step.batched import Row, map_batched
 from stepax._engine.step.plan import flatten
 
 
@@ -400,11 +400,13 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), "float32")
     us, lefts = ([draw(4, n) for _ in range(number)] for n in (8, 4))
     one = lambda u, left: (left @ u, left + u @ u.T)
+    on_row = lambda row: Row(*map(tuple, zip(one(*row.parts, *row.wholes))))
     how = Batched(one, lambda u: True, ("left",), split=ArraySplit("data"))
 
     def run(us, lefts):
-        made = map_batched(one, list(zip(us, lefts, strict=True)), how)
-        return [u for u, _ in made], [left for _, left in made]
+        rows = [Row((u,), (left,)) for u, left in zip(us, lefts, strict=True)]
+        made = map_batched(on_row, rows, how)
+        return [row.parts[0] for row in made], [row.wholes[0] for row in made]
 
     specs = PartitionSpec("data"), PartitionSpec()
     found = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=specs))

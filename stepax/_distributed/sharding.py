@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend.core import Literal
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.base.protocol import (
@@ -35,7 +36,9 @@ def state_sharding(
     Arrays shaped like a parameter are sharded like it, also with additional leading
     axes, such as those of a history, which are not sharded.  Statistics over some axes
     of a parameter, such as row sums, are sharded along the remaining axes if their
-    lengths identify them.  All other arrays are replicated.
+    lengths identify them.  What `init` itself divides among devices, such as factors of
+    preconditioners or what `zero` shards, is where it puts that.  All other arrays are
+    replicated.
 
     Use it for `out_shardings` of a jitted `init`, checkpoint templates, and pipelines
     that create no arrays.
@@ -60,7 +63,33 @@ def state_sharding(
             spec = spec_like(x.shape, p.shape, p.sharding.spec)
         return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
-    return map_beside(put, shapes, params)
+    leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
+    pairs = zip(leaves, _pinned(tx, params), strict=True)
+    return treedef.unflatten(
+        place if spec is None else place.update(spec=_merged(spec, place.spec))
+        for place, spec in pairs
+    )
+
+
+def _pinned(tx: GradientTransformation, params: Params) -> list[PartitionSpec | None]:
+    """Where `init` itself puts each array of the state; `None` if it does not."""
+    # The types of arrays on automatic mesh axes do not tell, but the program does.
+    init, arrays = _init_of(tx, params)
+    jaxpr, found = jax.make_jaxpr(init)(arrays).jaxpr, {}
+    for eqn in jaxpr.eqns:
+        place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
+        if eqn.primitive.name in ("sharding_constraint", "reshard"):
+            found[eqn.outvars[0]] = place.spec
+    return [None if isinstance(x, Literal) else found.get(x) for x in jaxpr.outvars]
+
+
+def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
+    """`spec`, with the entries of the other where it leaves the compiler free."""
+    rest = (*otherwise, *[None] * (len(spec) - len(otherwise)))
+    free = PartitionSpec.UNCONSTRAINED
+    return PartitionSpec(
+        *(y if x is free else x for x, y in zip(spec, rest, strict=False))
+    )
 
 
 def map_beside(f: Callable, state: OptState, params: Params) -> Any:

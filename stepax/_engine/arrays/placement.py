@@ -3,11 +3,14 @@
 On a single device these functions return their argument unchanged.
 """
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 
 def mesh_sharding(tree: object) -> NamedSharding | None:
@@ -59,3 +62,51 @@ def replicated(x: jax.Array) -> jax.Array:
     if not any(sharding.spec):
         return x
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def free_axes(x: jax.Array) -> tuple[str, ...]:
+    """The axes of an array's mesh over which it may be moved."""
+    # Not the manual ones: inside of `shard_map` only collectives cross them.
+    mesh = jax.typeof(x).sharding.mesh
+    axes = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    for kind in (AxisType.Explicit, AxisType.Auto):
+        if names := tuple(name for name, found in axes if found == kind):
+            return names
+    return ()
+
+
+def number_of_devices(x: jax.Array) -> int:
+    """Over how many devices an array may be moved."""
+    mesh = jax.typeof(x).sharding.mesh
+    return math.prod(mesh.shape[name] for name in free_axes(x))
+
+
+def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
+    """The axis along which n devices share an array, the longest that they can."""
+    fits = [i for i, length in enumerate(shape) if length and length % n == 0]
+    return max(fits, key=lambda i: shape[i], default=None)
+
+
+def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
+    """`x` divided among all devices of the mesh of `p`, or replicated if it cannot be.
+
+    As `zero` does, along the longest axis that is divisible by their number.
+    """
+    names = free_axes(p) if isinstance(p, jax.Array) else ()
+    at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
+    if at is None:
+        return x
+    spec = PartitionSpec(*[None] * at, names)
+    if not isinstance(p, Tracer):
+        mesh: Any = getattr(p.sharding, "mesh", None)
+        is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
+        return put_on(x, NamedSharding(mesh, spec)) if is_here else x
+    mesh = jax.typeof(p).sharding.mesh
+    return moved(x, NamedSharding(mesh, spec))
+
+
+def moved(x: jax.Array, to: NamedSharding) -> jax.Array:
+    """A traced array in another sharding, of explicit or automatic axes."""
+    if AxisType.Explicit in to.mesh.axis_types:
+        return jax.sharding.reshard(x, to)
+    return jax.lax.with_sharding_constraint(x, to)

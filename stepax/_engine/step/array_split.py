@@ -4,6 +4,7 @@ A sum over an array is then one over the local shard; the sum over the whole arr
 a collective, which names the mesh axes.
 """
 
+import functools as ft
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -80,8 +81,7 @@ class ArraySplit:
         """The whole array, on every device."""
         for i in range(x.ndim):
             if names := self.over(x, i):
-                # Typed as replicated, so that what follows from it may be returned so.
-                x = jax.lax.all_gather(x, names, axis=i, tiled=True, to="invarying")
+                x = _gathered(x, names, i)
         return x
 
     def mine(self, whole: jax.Array, x: jax.Array) -> jax.Array:
@@ -92,42 +92,58 @@ class ArraySplit:
                 whole = jax.lax.dynamic_slice_in_dim(whole, start, n, i)
         return whole
 
-    def deal(self, many: Callable, columns: list[tuple]) -> list[jax.Array]:
-        """`many` of stacks, with the work divided among devices.
+    def deal(
+        self, many: Callable, parts: Sequence[Sequence], wholes: Sequence[Sequence]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        """`many(parts, wholes)` of stacks, with the work divided among devices.
 
-        columns: the matrices, then the slots of each, which every device has whole.
+        parts: the matrices, and columns of arrays that are split like them.
+        wholes: columns of arrays beside each, which every device has whole.
         """
-        matrices = columns[0]
-        moves = [(i, self.over(matrices[0], i)) for i in range(matrices[0].ndim)]
-        moves = [(i + 1, names) for i, names in moves if names]
-        if not moves:
-            return self._shared_out(many, columns)
-        if len(columns) > 1:
-            # A slot is replicated and the matrices are not, but all stacks have to be
-            # divided in the same way: gather the matrices instead.
-            whole = [tuple(map(self.whole, matrices)), *columns[1:]]
-            made, *slots = self._shared_out(many, whole)
-            pairs = zip(made, matrices, strict=False)
-            return [jnp.stack([self.mine(y, x) for y, x in pairs]), *slots]
+        matrix = parts[0][0]
+        # Along their second axis stacks hold the arrays of equal dtypes.
+        kinds = _indices_by_dtype([column[0] for column in parts])
+        pack = lambda xs: [jnp.stack([xs[i] for i in kind], 1) for kind in kinds]
+        unpack = lambda stacks: _unpacked(stacks, kinds)
+        moves = [(i + 2, self.over(matrix, i)) for i in range(matrix.ndim)]
+        moves = [(i, names) for i, names in moves if names]
+
+        def one_pack(stacks, wholes):
+            made, others = many(unpack(stacks), wholes)
+            return pack(made), others
+
+        stacks = pack([jnp.stack(column) for column in parts])
+        if not moves or wholes:
+            # All stacks have to be divided in the same way: gather the matrices.
+            for i, names in moves:
+                stacks = [_gathered(x, names, i) for x in stacks]
+            stacks, others = self._shared_out(one_pack, stacks, wholes)
+            mine = jax.vmap(lambda x: self.mine(x, matrix))
+            return [mine(x) for x in unpack(stacks)], others
         # Each exchange replaces a split along an axis of the matrices by one along the
         # stack; then every device has whole matrices, and fewer of them.
-        stack = padded_stack(matrices, math.prod(_size(names) for _, names in moves))
+        n = math.prod(_size(names) for _, names in moves)
+        stacks = [padded_stack(x, n) for x in stacks]
+        exchange = ft.partial(jax.lax.all_to_all, tiled=True)
         for i, names in moves:
-            stack = jax.lax.all_to_all(stack, names, 0, i, tiled=True)
-        (stack,) = many(stack)
+            stacks = [exchange(x, names, 0, i) for x in stacks]
+        stacks, others = one_pack(stacks, [])
         for i, names in reversed(moves):
-            stack = jax.lax.all_to_all(stack, names, i, 0, tiled=True)
-        return [stack]
+            stacks = [exchange(x, names, i, 0) for x in stacks]
+        return list(unpack(stacks)), others
 
-    def _shared_out(self, many, columns):
+    def _shared_out(self, many, parts, wholes):
         """As `deal`, for arrays that every device has whole."""
         names = tuple(n for entry in self.entries for n in entry)
-        stacks = [padded_stack(column, _size(names)) for column in columns]
-        n = stacks[0].shape[0] // _size(names)
-        start = jax.lax.axis_index(names) * n
-        share = [jax.lax.dynamic_slice_in_dim(x, start, n) for x in stacks]
-        gather = lambda x: jax.lax.all_gather(x, names, tiled=True, to="invarying")
-        return list(map(gather, many(*share)))
+
+        def share(column):
+            stack = padded_stack(column, _size(names))
+            n = stack.shape[0] // _size(names)
+            start = jax.lax.axis_index(names) * n
+            return jax.lax.dynamic_slice_in_dim(stack, start, n)
+
+        made = many(tuple(map(share, parts)), list(map(share, wholes)))
+        return [[_gathered(x, names, 0) for x in stacks] for stacks in made]
 
     def norm_of_all(self, arrays: list) -> jax.Array:
         """The norm of all arrays as one vector."""
@@ -139,7 +155,26 @@ class ArraySplit:
         return norms[0] if len(norms) == 1 else reduce.norm(norms)
 
 
-def padded_stack(xs: Sequence, number: int) -> jax.Array:
+def _indices_by_dtype(xs: Sequence) -> list[list[int]]:
+    found: dict = {}
+    for i, x in enumerate(xs):
+        found.setdefault(x.dtype, []).append(i)
+    return list(found.values())
+
+
+def _unpacked(stacks: Sequence, kinds: list[list[int]]) -> tuple:
+    """The inverse of stacking arrays along their second axis, in their order."""
+    pairs = zip(stacks, kinds, strict=True)
+    found = {i: x[:, n] for x, kind in pairs for n, i in enumerate(kind)}
+    return tuple(found[i] for i in range(len(found)))
+
+
+def _gathered(x: jax.Array, names: tuple[str, ...], axis: int) -> jax.Array:
+    # Typed as replicated, so that what follows from it may be returned so.
+    return jax.lax.all_gather(x, names, axis=axis, tiled=True, to="invarying")
+
+
+def padded_stack(xs: Sequence | jax.Array, number: int) -> jax.Array:
     """A stack of arrays, padded with zeros to a multiple of `number`."""
     spare = -len(xs) % number
     return jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])

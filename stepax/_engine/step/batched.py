@@ -2,25 +2,43 @@
 
 On a matrix whose rows are sharded, every product takes a collective.  So matrices of
 one shape are stacked, and the stack is sharded: each matrix is moved to one device,
-which then has all of it, and back again at the end.
+which then has all of it, and back again at the end.  Its slots move with it, joined
+into one array: a group of matrices takes two collectives each way, however many slots
+there are.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ..arrays.placement import replicated, with_sharding_of
+from ..arrays.placement import (
+    free_axes,
+    number_of_devices,
+    replicated,
+    with_sharding_of,
+)
+from ..base.protocol import ArrayTree
 from .array_split import ArraySplit, padded_stack
+from .joined_slots import JoinedSlots
 
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
 SHARDINGS = ("auto", "stack", "none")
-# A matrix, and the slots that the stage keeps for it.
-Row: TypeAlias = tuple[jax.Array, ...]
+
+
+class Row(NamedTuple):
+    """What a stage has of one matrix.
+
+    parts: the matrix, and the slots of its shape; split like it inside of `shard_map`.
+    wholes: the other slots, which may be trees.
+    """
+
+    parts: tuple[jax.Array, ...]
+    wholes: tuple[ArrayTree, ...] = ()
 
 
 def check_sharding(sharding: str) -> None:
@@ -52,7 +70,9 @@ class Batched:
     split: ArraySplit = ArraySplit(None)
 
 
-def map_batched(one: Callable, rows: Sequence[Row], how: Batched) -> list[Row]:
+def map_batched(
+    one: Callable[[Row], Row], rows: Sequence[Row], how: Batched
+) -> list[Row]:
     """`one` of each row, with rows of one shape computed together."""
     new = list(rows)
     for indices in _alike(rows):
@@ -62,61 +82,88 @@ def map_batched(one: Callable, rows: Sequence[Row], how: Batched) -> list[Row]:
     return new
 
 
-def _group(one: Callable, rows: list[Row], how: Batched) -> list[Row]:
+def _group(one: Callable[[Row], Row], rows: list[Row], how: Batched) -> list[Row]:
     """`one` of each of some rows whose shapes are the same."""
-    names, split = _axes_of(rows[0][0]), how.split
+    names, split = free_axes(rows[0].parts[0]), how.split
     is_spread = len(rows) > 1 and bool(names or split.entries)
     if how.sharding != "stack" and not (how.sharding == "auto" and is_spread):
         return [_alone(one, row, split) for row in rows]
-    columns = list(zip(*rows, strict=True))
-    if not split.entries:
-        return _on_stack(one, columns, names)
-    return list(zip(*split.deal(jax.vmap(one), columns), strict=False))[: len(rows)]
+    if split.entries:
+        made = _in_shard_map(one, rows, split)
+    elif names:
+        made = _on_mesh(one, rows, names)
+    else:
+        stack = jax.vmap(one)(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
+        made = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
+    return list(map(_placed_like, rows, made))
 
 
 def _alike(rows: Sequence[Row]) -> list[list[int]]:
     """The indices of the rows of each shape and dtype, and each explicit sharding."""
     groups: dict[tuple, list[int]] = {}
     for i, row in enumerate(rows):
-        groups.setdefault(tuple(map(jax.typeof, row)), []).append(i)
+        leaves, treedef = jax.tree.flatten(row)
+        groups.setdefault((treedef, *map(jax.typeof, leaves)), []).append(i)
     return list(groups.values())
 
 
-def _axes_of(x: jax.Array) -> tuple[str, ...]:
-    """The axes of an array's mesh over which it may be moved."""
-    # Not the manual ones: inside of `shard_map` only collectives cross them.
-    mesh = jax.typeof(x).sharding.mesh
-    axes = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    for kind in (AxisType.Explicit, AxisType.Auto):
-        if names := tuple(name for name, found in axes if found == kind):
-            return names
-    return ()
+def _placed_like(row: Row, made: Row) -> Row:
+    return jax.tree.map(with_sharding_of, row, made)
 
 
-def _alone(one: Callable, row: Row, split: ArraySplit) -> Row:
-    # Inside of `shard_map` every device has the slots of a stage whole.
-    u, *slots = row
-    made = one(replicated(split.whole(u)), *map(replicated, slots))
-    new = [split.mine(made[0], u), *made[1:]]
-    return tuple(with_sharding_of(x, y) for x, y in zip(row, new, strict=True))
+def _alone(one: Callable[[Row], Row], row: Row, split: ArraySplit) -> Row:
+    parts = tuple(map(split.whole, row.parts))
+    made = one(jax.tree.map(replicated, Row(parts, row.wholes)))
+    mine = tuple(split.mine(x, row.parts[0]) for x in made.parts)
+    return _placed_like(row, Row(mine, made.wholes))
 
 
-def _on_stack(one: Callable, columns: list[tuple], names: tuple[str, ...]) -> list[Row]:
-    mesh = jax.typeof(columns[0][0]).sharding.mesh
-    n = math.prod(mesh.shape[name] for name in names)
-    stacks = [padded_stack(column, n) for column in columns]
-    if names:
-        is_explicit = AxisType.Explicit in mesh.axis_types
-        through = _explicit if is_explicit else _auto
-        apart = NamedSharding(mesh, PartitionSpec(names))
-        stacks = through(jax.vmap(one), stacks, apart)
-    else:
-        stacks = jax.vmap(one)(*stacks)
-    rows = zip(*columns, strict=True)
+def _in_shard_map(
+    one: Callable[[Row], Row], rows: list[Row], split: ArraySplit
+) -> list[Row]:
+    # Every device has slots of other shapes whole, so that they are not divided.
+    joined = JoinedSlots(rows[0].wholes, 1)
+
+    def one_joined(parts, wholes):
+        made = one(Row(parts, joined.split(wholes)))
+        return made.parts, joined.join(made.wholes)
+
+    parts = list(zip(*(row.parts for row in rows), strict=True))
+    wholes = list(zip(*(joined.join(row.wholes) for row in rows), strict=True))
+    parts, wholes = split.deal(jax.vmap(one_joined), parts, wholes)
     return [
-        tuple(with_sharding_of(x, s[i]) for x, s in zip(row, stacks, strict=True))
-        for i, row in enumerate(rows)
+        Row(tuple(x[i] for x in parts), joined.split([x[i] for x in wholes]))
+        for i in range(len(rows))
     ]
+
+
+def _on_mesh(
+    one: Callable[[Row], Row], rows: list[Row], names: tuple[str, ...]
+) -> list[Row]:
+    """`one` of each row, each on one of the devices."""
+    (u, *_), first = rows[0].parts, rows[0]
+    slots = lambda row: (row.parts[1:], row.wholes)
+    joined = JoinedSlots(slots(first), number_of_devices(u))
+
+    def one_joined(u, *parts):
+        alike, wholes = joined.split(list(parts))
+        made = one(Row((u, *alike), wholes))
+        return made.parts[0], *joined.join(slots(made))
+
+    given = [[row.parts[0], *joined.join(slots(row))] for row in rows]
+    stacks = [padded_stack(x, joined.n) for x in zip(*given, strict=True)]
+    mesh, many = jax.typeof(u).sharding.mesh, jax.vmap(one_joined)
+    apart = NamedSharding(mesh, PartitionSpec(names))
+    if AxisType.Explicit in mesh.axis_types:
+        stacks = _explicit(many, stacks, apart)
+    else:
+        unknown = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * u.ndim)
+        stacks = _auto(many, stacks, [unknown, *joined.specs(names)], apart)
+    new = []
+    for i in range(len(rows)):
+        alike, wholes = joined.split([x[i] for x in stacks[1:]])
+        new.append(Row((stacks[0][i], *alike), wholes))
+    return new
 
 
 def _explicit(many: Callable, stacks: list, apart: NamedSharding) -> list:
@@ -125,14 +172,17 @@ def _explicit(many: Callable, stacks: list, apart: NamedSharding) -> list:
     return list(map(put, many(*(put(x, apart) for x in stacks)), before))
 
 
-def _auto(many: Callable, stacks: list, apart: NamedSharding) -> list:
+def _auto(
+    many: Callable, stacks: list, specs: list[PartitionSpec], apart: NamedSharding
+) -> list:
+    """`many` of stacks that are moved apart and back.
+
+    specs: how each matrix of a stack is sharded.
+    """
     # XLA chooses how the matrices are sharded, and that is not known here; only that
     # the stack is not sharded yet, which has to be said, or XLA would move each twice.
     put = jax.lax.with_sharding_constraint
-
-    def together(x):
-        rest = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
-        return put(x, NamedSharding(apart.mesh, PartitionSpec(None, *rest)))
-
-    made = many(*(put(together(x), apart) for x in stacks))
-    return [together(put(x, apart)) for x in made]
+    homes = [NamedSharding(apart.mesh, PartitionSpec(None, *spec)) for spec in specs]
+    there = [put(put(x, home), apart) for x, home in zip(stacks, homes, strict=True)]
+    back = zip(many(*there), homes, strict=True)
+    return [put(put(x, apart), home) for x, home in back]

@@ -19,7 +19,7 @@ from ..arrays.numerics import increment, reduce_scalars
 from ..trees import errors
 from ..trees.labels import Scope
 from . import mistakes
-from .batched import Batched, map_batched
+from .batched import Batched, Row, map_batched
 from .gradients import Gradients, has_no_gradient
 from .mistakes import UNDECLARED, Mistake, Undeclared
 from .packed_gradients import PackedGradients
@@ -336,9 +336,10 @@ def _stored(rule, now, was, stored, is_whole):
 
 def _encoded(rule, name, slot, x, old):
     """A new slot as it is stored, whatever it is encoded to."""
-    if slot.encode is None:
+    # Most are arrays, whose shape `_stored` has checked.
+    if slot.encode is None and slot.is_array:
         return jax.lax.convert_element_type(x, old.dtype)
-    made = slot.encode(x)
+    made = x if slot.encode is None else slot.encode(x)
     if jax.tree.map(jnp.shape, made) != jax.tree.map(jnp.shape, old):
         raise mistakes.misfit(rule, f"`{name}`", made, old)
     keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
@@ -357,16 +358,30 @@ def _run_stage(rule, rows, ctx):
     """The whole-matrix stage, in the precision in which the matrices come."""
     stage = rule.batched
     slots = [rule.slots[name] for name in stage.slots]
+    alike = [i for i, slot in enumerate(slots) if slot.alike and slot.is_array]
+    others = [i for i in range(len(slots)) if i not in alike]
+
+    order = [*alike, *others]
 
     # Jitted, so that matrices of one shape share a trace if they are not stacked.
     @jax.jit
-    def one(ctx, u, *stored):
+    def one(ctx, row):
+        u, *stored = [*row.parts, *row.wholes]
+        stored = [stored[order.index(i)] for i in range(len(order))]
         wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
         was, ctx = _decoded(slots, stored, wide), precision.widen(ctx, wide)
         out = stage.apply(u.astype(wide), ctx, *was)
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
-        rest = zip(stage.slots, slots, out[1:], stored, strict=True)
-        return out[0].astype(u.dtype), *(_encoded(rule, *row) for row in rest)
+        rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
+        parts = [_encoded(rule, *rest[i]) for i in alike]
+        wholes = [_encoded(rule, *rest[i]) for i in others]
+        return Row((out[0].astype(u.dtype), *parts), tuple(wholes))
 
-    return map_batched(ft.partial(one, ctx), rows, stage)
+    given = [
+        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]))
+        for u, *xs in rows
+    ]
+    made = map_batched(ft.partial(one, ctx), given, stage)
+    flat = [[*row.parts, *row.wholes] for row in made]
+    return [(x[0], *[x[1 + order.index(i)] for i in range(len(order))]) for x in flat]

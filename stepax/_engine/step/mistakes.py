@@ -126,12 +126,13 @@ def check_stored(
     gradients: Gradients, i: int, rule: Rule, name: str, x: ArrayTree
 ) -> ArrayTree:
     """The array in slot `name` for leaf `i`; raises unless it has the right shape."""
-    # An encoded slot may be a tree, of which only the decoder knows the shapes.
+    # An encoded slot may be a tree, of which only the decoder knows the shapes; one of
+    # another shape than the parameter may be a tuple of no arrays, as for a vector.
     slot = rule.slots[name]
     if hasattr(x, "shape"):
         if slot.alike:
             gradients.check_shape(i, x.shape, f"`{name}` in its state")
-    elif not jax.tree.leaves(x):
+    elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise ValueError(
             f"`{rule.name}` has nothing in `{name}` for the gradient at "
             f"{gradients.path(i)}: there was no parameter when `init` was called, "

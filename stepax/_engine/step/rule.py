@@ -5,6 +5,7 @@ in common is in the engine: flattening, step counts, precision, storage, masks,
 sharding, and errors that name the parameter.
 """
 
+import functools as ft
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from ..arrays.numerics import increment
-from ..arrays.placement import shard_like
+from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base.protocol import (
     ArrayTree,
@@ -40,19 +41,21 @@ if TYPE_CHECKING:
 class Slot:
     """One array that a rule keeps for each parameter, and how it is stored.
 
-    make: the initial value, from the parameter; by default zeros of its shape.
+    make: the initial value, from the parameter; by default zeros of its shape.  For a
+        slot that is not `alike` it may be a tree, as of one matrix for each axis.
     dtype: the stored dtype; `None` keeps that of `make`, by default the parameter's.
     alike: whether it has the shape of the parameter, which is then checked.
     is_wide: whether it is stored in float32 for float16 parameters: the squares of
         ordinary gradients, and products of small ones, are out of float16's range.
-    in_leaf: whether `leaf` takes and returns it; otherwise only the batched stage does.
+    in_leaf: whether `leaf` takes and returns it; otherwise only the batched stage does,
+        and the devices of a mesh share it, however the parameter is sharded.
     is_slow: whether a step may change it by less than bfloat16 resolves, as in an
         average with a long memory; `describe` warns if it is stored in bfloat16.
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
     """
 
-    make: Callable[[jax.Array], jax.Array] = jnp.zeros_like
+    make: Callable[[jax.Array], ArrayTree] = jnp.zeros_like
     dtype: DTypeLike | None = None
     alike: bool = True
     is_wide: bool = False
@@ -68,19 +71,21 @@ class Slot:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is stored as one array."""
-        return self.encode is None
+        """Whether it is known to be stored as one array."""
+        return self.encode is None and self.alike
 
     def new(self, p: ArrayTree) -> ArrayTree:
         """The initial value for a parameter, as it is stored."""
         p = as_array(p)
-        x = self.make(p)
+        return jax.tree.map(ft.partial(self._stored, p), self.make(p))
+
+    def _stored(self, p: jax.Array, x: jax.Array) -> ArrayTree:
         dtype = x.dtype if self.dtype is None else self.dtype
         if self.is_wide and self.dtype is None and dtype == jnp.float16:
             dtype = jnp.float32
         # Strongly typed, or the first step would change the type, and `jit` retrace.
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
-        x = shard_like(p, x)
+        x = shard_like(p, x) if self.in_leaf else spread_over_mesh_of(p, x)
         return x if self.encode is None else self.encode(x)
 
 
