@@ -4,6 +4,10 @@ import typing as _typing
 
 from ._names import attributes as _attributes
 from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
+from ._optimizers.adam_atan2 import (
+    adam_atan2 as adam_atan2,
+    scale_by_adam_atan2 as scale_by_adam_atan2,
+)
 from ._optimizers.ademamix import (
     ScaleByAdemamixState as ScaleByAdemamixState,
     ademamix as ademamix,
@@ -31,6 +35,8 @@ from ._optimizers.galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from ._optimizers.grams import grams as grams, scale_by_grams as scale_by_grams
+from ._optimizers.laprop import laprop as laprop, scale_by_laprop as scale_by_laprop
 from ._optimizers.madgrad import (
     MadgradState as MadgradState,
     madgrad as madgrad,
@@ -71,6 +77,10 @@ from ._optimizers.sophia import (
     SophiaState as SophiaState,
     hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
     sophia as sophia,
+)
+from ._optimizers.stable_adamw import (
+    scale_by_stable_adam as scale_by_stable_adam,
+    stable_adamw as stable_adamw,
 )
 from ._transforms.decay import (
     add_cautious_decayed_weights as add_cautious_decayed_weights,

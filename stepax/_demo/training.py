@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import stepax
+import stepax.contrib
 
 from . import network
 from .digits import Digits
@@ -54,18 +55,22 @@ _DECAY = {"weight_decay": 1e-2, "mask": {"bias": False, "**": True}}
 
 CHOICES = {
     "adabelief": Choice(3e-3),
+    "adam_atan2": Choice(3e-3),
     "adagrad": Choice(5e-1),
     "adam": Choice(3e-3),
     "adamax": Choice(1e-2),
     "adamaxw": Choice(1e-2, _DECAY),
     "adamw": Choice(3e-3, _DECAY),
     "amsgrad": Choice(3e-3),
+    "grams": Choice(3e-3),
+    "laprop": Choice(3e-3),
     "lion": Choice(1e-3, _DECAY),
     "nadam": Choice(3e-3),
     "nadamw": Choice(3e-3, _DECAY),
     "radam": Choice(6e-3),
     "rmsprop": Choice(4e-3),
     "sgd": Choice(2e-1, {"momentum": 0.9}),
+    "stable_adamw": Choice(3e-3),
     "yogi": Choice(1e-2),
 }
 
@@ -81,7 +86,8 @@ def optimizer(name, learning_rate, steps):
         warmup_steps=steps // 10,
         decay_steps=steps,
     )
-    factory = stepax.inject_hyperparams(getattr(stepax, name))
+    home = stepax if hasattr(stepax, name) else stepax.contrib
+    factory = stepax.inject_hyperparams(getattr(home, name))
     return stepax.chain(
         stepax.snapshot("grad_norm", stepax.tree.norm),
         stepax.clip_by_global_norm(1.0),

@@ -5,8 +5,9 @@ Optimizing Deep Models (arXiv:2208.06677), Algorithm 1.
 
 Differences from the paper, as in Optax: b1, b2 and b3 stand for 1 minus those of the
 paper; the EMAs are bias-corrected; the difference enters `n` and the update with the
-factor 1 - b2 rather than b2, which `change_factor=b2` gives; weight decay is added to
-the update.
+factor 1 - b2 rather than b2; weight decay is added to the update.  The authors'
+program, too, corrects the bias; `change_factor=b2` and `proximal_decay=True` give the
+rest of it.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.rule import REAL, Rule, Slot
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
+from .._transforms.decay import add_decayed_weights, decayed_after, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
@@ -101,22 +102,28 @@ def adan(
     mask: MaskOrFn = None,
     *,
     change_factor: ArrayLike | None = None,
+    proximal_decay: bool = False,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """Adan, with decoupled weight decay.
 
-        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`,   or
+        p = (p - learning_rate u) / (1 + learning_rate weight_decay)
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2, b3: decay rates of the EMAs of g, of its change and of squares, in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     change_factor: factor c of the change; 1 - b2 if `None`, b2 in the paper.
+    proximal_decay: whether decay is the second of these, as by default in the authors'
+        program; the first is Optax's.
 
     In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    mask = resolve_mask_alias(mask, weight_decay_mask)
+    direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_factor=change_factor)
+    step = scale_by_learning_rate(learning_rate)
+    if proximal_decay:
+        last = decayed_after(learning_rate, weight_decay, mask, is_proximal=True)
+        return chain(direction, step, last)
+    return chain(direction, add_decayed_weights(weight_decay, mask), step)

@@ -4,7 +4,8 @@ Taniguchi et al., 2024, ADOPT: Modified Adam Can Converge with Any beta2 with th
 Optimal Rate (arXiv:2411.02853), Algorithm 2, with the authors' clipping.
 
 Difference from the paper: the initialization of `nu`, which the paper does not count as
-a step, is the first step, with an update of 0.
+a step, is the first step, with an update of 0 and without weight decay, as in the
+authors' program.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from .adam import ScaleByAdamState
 
 
 _FOURTH_ROOT = lambda count: upcast(count) ** 0.25  # the bound of the paper
+_AFTER_FIRST = lambda count: jnp.where(count == 0, 0.0, 1.0)
 
 
 @public(paper="arXiv:2411.02853")
@@ -102,7 +104,7 @@ def adopt(
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
-    """ADOPT, with optional weight decay, which acts at the first step, too.
+    """ADOPT, with optional weight decay, which begins at the second step.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
 
@@ -120,6 +122,6 @@ def adopt(
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(
         scale_by_adopt(b1, b2, eps, mu_dtype, nesterov=nesterov, **clipping),
-        *decayed(weight_decay, weight_decay_mask),
+        *decayed(weight_decay, weight_decay_mask, _AFTER_FIRST),
         scale_by_learning_rate(learning_rate),
     )

@@ -117,22 +117,25 @@ def decayed_after(
     weight_decay: ScalarOrSchedule,
     mask: MaskOrFn,
     skip: int = 0,
+    is_proximal: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
     It follows the learning rate in a chain, for optimizers whose authors decay last.
 
     skip: the number of first steps without decay.
+    is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
     """
-    decay = _decay_of_sum(product(learning_rate, weight_decay), skip)
+    decay = _decay_of_sum(product(learning_rate, weight_decay), skip, is_proximal)
     return decay if mask is None else masked(decay, mask)
 
 
 @recipe
-def _decay_of_sum(amount: ScalarOrSchedule, skip: int) -> Rule:
+def _decay_of_sum(amount: ScalarOrSchedule, skip: int, is_proximal: bool) -> Rule:
     def prepare(scalars, stat, extra):
         (count,) = scalars
         now = amount(count) if callable(amount) else amount
+        now = now / (1 + now) if is_proximal else now
         return jnp.where(count < skip, 0, now), (safe_increment(count),)
 
     leaf = lambda u, p, ctx: (u - ctx * (p + u),)

@@ -36,7 +36,7 @@ ADDED = {
     "momentum_decay": "nadam",
     "ns_dtype": "muon scale_by_muon",
     "positive_only": "lbfgs scale_by_lbfgs",
-    "proximal_decay": "momo momo_adam",
+    "proximal_decay": "adan momo momo_adam",
     "sampler": "hutchinson_estimator_diag_hessian",
     "shape_factor": "muon",
     "sharding": "muon scale_by_muon",

@@ -1,0 +1,216 @@
+"""Relatives of Adam against their formulas, written out for one array in NumPy.
+
+The trajectories of the authors' code are in `test_references.py`; here are the options
+that those leave out: schedules, masks, other constants, complex parameters.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stepax
+from stepax import contrib
+
+
+SHAPES = {"w": (4, 3), "v": (5,), "s": ()}
+DECAYS = {"w": True, "v": False, "s": True}
+DECAY, B1, B2, EPS = 0.2, 0.8, 0.95, 1e-3
+STEPS = 12
+
+
+def rate(count: Any) -> Any:
+    return 0.3 / (3.0 + count)
+
+
+def decay(count: Any) -> Any:
+    return DECAY * (1 + 0.1 * count)
+
+
+def numbers(*lead: int) -> dict:
+    random = np.random.default_rng(3)
+    return {k: random.normal(size=(*lead, *shape)) for k, shape in SHAPES.items()}
+
+
+def gradients() -> dict:
+    """Of different sizes, one of them zero."""
+    gs = {k: 10.0**i * g for i, (k, g) in enumerate(numbers(STEPS).items())}
+    for g in gs.values():
+        g[4] = 0
+    return gs
+
+
+def run(tx: Any, phase: complex = 1.0) -> dict:
+    """The parameters after each step; `phase` multiplies parameters and gradients."""
+    params = {k: jnp.asarray(phase * p) for k, p in numbers().items()}
+    gs = {k: jnp.asarray(phase * g) for k, g in gradients().items()}
+
+    def step(carry, g):
+        params, state = carry
+        updates, state = tx.update(g, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+        return (params, state), params
+
+    return jax.tree.map(
+        np.asarray, jax.lax.scan(step, (params, tx.init(params)), gs)[1]
+    )
+
+
+Steps = Callable[..., Iterator[Any]]
+
+
+def corrected(mean: Any, decay: float, t: int) -> Any:
+    return mean / (1 - decay**t)
+
+
+def adam_atan2(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
+        angle = np.arctan2(corrected(m, B1, t), 0.5 * np.sqrt(corrected(v, B2, t)))
+        p = p - rate(t - 1) * (2.0 * angle + wd(t - 1) * p)
+        yield p
+
+
+def stable_adamw(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
+        mean = corrected(v, B2, t)
+        rms = np.sqrt(np.mean(g**2 / np.maximum(mean, EPS**2)))
+        u = corrected(m, B1, t) / (np.sqrt(mean) + EPS)
+        p = p - rate(t - 1) / max(1, rms) * (u + wd(t - 1) * p)
+        yield p
+
+
+def laprop(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        v = B2 * v + (1 - B2) * g**2
+        m = B1 * m + (1 - B1) * g / (np.sqrt(corrected(v, B2, t)) + EPS)
+        a = rate(t - 1)
+        p = (p - a * corrected(m, B1, t)) * (1 - a * wd(t - 1))
+        yield p
+
+
+def grams(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2
+        adam = corrected(m, B1, t) / (np.sqrt(corrected(v, B2, t)) + EPS)
+        p = p - rate(t - 1) * (np.sign(g) * np.abs(adam) + wd(t - 1) * p)
+        yield p
+
+
+def adopt(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m, v = 0, gs[0] ** 2
+    yield p
+    for t, g in enumerate(gs[1:], 2):
+        bound = (t - 1) ** 0.25
+        x = np.clip(g / np.maximum(np.sqrt(v), EPS), -bound, bound)
+        m, v = B1 * m + (1 - B1) * x, B2 * v + (1 - B2) * g**2
+        p = p - rate(t - 1) * (m + wd(t - 1) * p)
+        yield p
+
+
+def adan(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = n = 0
+    last = gs[0]
+    for t, g in enumerate(gs, 1):
+        d, last = g - last, g
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * d
+        n = 0.9 * n + 0.1 * (g + 0.5 * d) ** 2
+        u = corrected(m, B1, t) + 0.5 * corrected(v, B2, t)
+        a = rate(t - 1)
+        p = p - a * u / (np.sqrt(corrected(n, 0.9, t)) + EPS)
+        p = p / (1 + a * wd(t - 1))
+        yield p
+
+
+DECAYED: Any = {"weight_decay": decay, "weight_decay_mask": DECAYS}
+TABLE: dict[str, tuple[Any, Steps]] = {
+    "adam_atan2": (
+        contrib.adam_atan2(rate, B1, B2, **DECAYED, a=2.0, b=0.5),
+        adam_atan2,
+    ),
+    "adan": (
+        stepax.adan(
+            rate, B1, B2, 0.9, EPS, 0.0, change_factor=0.5, proximal_decay=True
+        ),
+        lambda p, gs, wd: adan(p, gs, lambda count: 0),
+    ),
+    "adan, decaying": (
+        stepax.adan(
+            rate,
+            B1,
+            B2,
+            0.9,
+            EPS,
+            0.0,
+            change_factor=0.5,
+            proximal_decay=True,
+            **DECAYED,
+        ),
+        adan,
+    ),
+    "adopt": (contrib.adopt(rate, B1, B2, EPS, **DECAYED), adopt),
+    "grams": (contrib.grams(rate, B1, B2, EPS, **DECAYED), grams),
+    "laprop": (contrib.laprop(rate, B1, B2, EPS, **DECAYED), laprop),
+    "stable_adamw": (
+        contrib.stable_adamw(rate, B1, B2, EPS, **DECAYED),
+        stable_adamw,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_steps_are_those_of_the_formula(name, x64):
+    tx, reference = TABLE[name]
+    found, start, gs = run(tx), numbers(), gradients()
+    for k in SHAPES:
+        wanted = list(reference(start[k], gs[k], decay if DECAYS[k] else lambda n: 0))
+        # Some thirty roundings a step, of numbers of order one.
+        np.testing.assert_allclose(found[k], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_phase_of_all_numbers_is_one_of_all_steps(name, x64):
+    tx, _ = TABLE[name]
+    phase = np.exp(1j)
+    turned, found = run(tx, phase), run(tx)
+    for k in SHAPES:
+        np.testing.assert_allclose(turned[k], phase * found[k], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mask", [None, DECAYS], ids=["all", "masked"])
+def test_a_large_gradient_shortens_the_decay_of_stable_adamw(mask, x64):
+    """The rate of an array falls by rms = sqrt(mean(g² / v)), here g / sqrt(v)."""
+    tx = contrib.stable_adamw(1.0, 0.9, 0.99, 1e-9, 0.5, weight_decay_mask=mask)
+    p = {k: jnp.ones(shape) for k, shape in SHAPES.items()}
+    state = tx.init(p)
+    ones = jax.tree.map(jnp.ones_like, p)
+    updates, state = tx.update(ones, state, p)
+    np.testing.assert_allclose(updates["w"], -1.5, rtol=1e-8)
+    np.testing.assert_allclose(updates["v"], -1.0 if mask else -1.5, rtol=1e-8)
+    u, _ = tx.update(jax.tree.map(lambda p: 1e6 * p, p), state, p)
+    m, v = (0.09 + 1e5) / (1 - 0.9**2), (0.0099 + 1e10) / (1 - 0.99**2)
+    wanted = -(m / np.sqrt(v) + 0.5) / (1e6 / np.sqrt(v))
+    np.testing.assert_allclose(u["w"], wanted, rtol=1e-8)
+
+
+ZEROS = {
+    "adam_atan2": contrib.adam_atan2(0.1, b=0.0),
+    "laprop": contrib.laprop(0.1, eps=0.0),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_no_eps_is_needed_where_gradients_are_zero(name):
+    tx, p = ZEROS[name], jnp.ones(2)
+    step = lambda g: tx.update(g, tx.init(p), p)[0]
+    np.testing.assert_array_equal(step(jnp.zeros(2)), 0)
+    slope = jax.jacobian(step)(jnp.array([0.0, 1.0]))
+    assert np.isfinite(np.asarray(slope)).all()
