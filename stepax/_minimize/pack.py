@@ -6,7 +6,8 @@ Complex arrays become two real ones.
 import jax
 import jax.numpy as jnp
 
-from .._linesearch.gather import SHORT, Gathering
+from .._engine.arrays.joined import Joined
+from .._linesearch.gather import SHORT
 
 
 class Pack:
@@ -26,17 +27,17 @@ class Pack:
         self._is_flat = [is_free(x) for x in parts]
         rows = enumerate(zip(self._is_flat, parts, strict=True))
         kinds = [x.dtype if is_flat else i for i, (is_flat, x) in rows]
-        self._gathering = Gathering(kinds, self._shapes)
+        self._joined = Joined(kinds, self._shapes)
 
     def pack(self, xs: list) -> list:
         """The vectors of some arrays."""
         pairs = zip(self._is_flat, split(xs), strict=True)
         flat = [x.reshape(-1) if is_flat else x for is_flat, x in pairs]
-        return self._gathering.join(flat)
+        return self._joined.join(flat)
 
     def unpack(self, vectors: list) -> list:
         """The arrays in some vectors."""
-        pairs = zip(self._gathering.split(vectors), self._shapes, strict=True)
+        pairs = zip(self._joined.split(vectors), self._shapes, strict=True)
         return join([x.reshape(shape) for x, shape in pairs], self._complex)
 
 

@@ -9,6 +9,7 @@ Difference from Optax: leaves of different dtypes are not promoted to one dtype.
 import jax
 import jax.numpy as jnp
 
+from .._engine.arrays.joined import join, split
 from .._engine.arrays.placement import replicated, with_sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -22,7 +23,6 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
 from .._engine.trees.pack import by_leaf
-from .._engine.trees.packed import split
 
 
 @public("wrapper")
@@ -96,7 +96,7 @@ def _split(vectors, groups, likes):
 @jax.jit
 def _concatenate(leaves):
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.concatenate([jnp.ravel(replicated(x)) for x in leaves])
+        return join([jnp.asarray(replicated(x)) for x in leaves])
 
 
 def _cut(vector, likes):

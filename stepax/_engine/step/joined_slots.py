@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from ..arrays.joined import Joined
 from ..arrays.placement import axis_to_spread
 from ..base.protocol import ArrayTree
 
@@ -26,46 +27,38 @@ class JoinedSlots:
         self.n = n
         self.shapes = [x.shape for x in leaves]
         self.axes = [axis_to_spread(x.shape, n) for x in leaves]
-        groups: dict[tuple, list[int]] = {}
-        for i, (x, at) in enumerate(zip(leaves, self.axes, strict=True)):
-            groups.setdefault((x.dtype, at is None), []).append(i)
-        self.groups = list(groups.values())
+        kinds = [(x.dtype, at is None) for x, at in zip(leaves, self.axes, strict=True)]
+        lengths = [
+            math.prod(shape) // self._rows(i) for i, shape in enumerate(self.shapes)
+        ]
+        self.joined = Joined(kinds, [(length,) for length in lengths])
+        self.is_whole = self.joined.first([at is None for at in self.axes])
 
     def join(self, slots: ArrayTree) -> list[jax.Array]:
-        """The joined arrays."""
+        """The joined arrays, with rows for the devices."""
         xs = self.treedef.flatten_up_to(slots)
-        return [
-            jnp.concatenate([self._flat(i, xs[i]) for i in group], -1)
-            for group in self.groups
-        ]
+        return self.joined.join([self._flat(i, x) for i, x in enumerate(xs)], axes=1)
 
     def split(self, parts: list[jax.Array]) -> ArrayTree:
         """The inverse of `join`."""
-        xs: list = [None] * len(self.shapes)
-        for group, part in zip(self.groups, parts, strict=True):
-            start = 0
-            for i in group:
-                end = start + self._length(i)
-                xs[i] = self._shaped(i, part[..., start:end])
-                start = end
-        return self.treedef.unflatten(xs)
+        xs = self.joined.split(parts)
+        return self.treedef.unflatten(self._shaped(i, x) for i, x in enumerate(xs))
 
     def specs(self, names: tuple[str, ...]) -> list[PartitionSpec]:
         """How the joined arrays are sharded over the mesh axes `names`."""
-        is_whole = (self.axes[group[0]] is None for group in self.groups)
-        return [PartitionSpec() if x else PartitionSpec(names) for x in is_whole]
+        return [PartitionSpec(None if x else names) for x in self.is_whole]
 
-    def _length(self, i):
-        size = math.prod(self.shapes[i])
-        return size if self.axes[i] is None else size // self.n
+    def _rows(self, i):
+        return 1 if self.axes[i] is None else self.n
 
     # Two steps each: one splits an axis, the other merges two, which is all that
     # arrays on explicit mesh axes can do.
     def _flat(self, i, x):
-        if self.axes[i] is None:
-            return jnp.ravel(x)
-        x = jnp.moveaxis(x, self.axes[i], 0)
-        return x.reshape(self.n, x.shape[0] // self.n, -1).reshape(self.n, -1)
+        n, at = self._rows(i), self.axes[i]
+        if at is None:
+            return x.reshape(1, -1)
+        x = jnp.moveaxis(x, at, 0)
+        return x.reshape(n, x.shape[0] // n, -1).reshape(n, -1)
 
     def _shaped(self, i, x):
         shape, at = self.shapes[i], self.axes[i]

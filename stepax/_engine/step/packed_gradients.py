@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import jax
 from jax.tree_util import keystr
 
+from ..arrays.joined import join
 from ..base.protocol import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
 from ..trees.labels import Scope
-from ..trees.packed import Packed, join
+from ..trees.packed import Packed
 from .gradients import Gradients
 
 

@@ -11,18 +11,13 @@ import itertools as it
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
+from ..arrays.joined import cut, join, split
 from ..base.protocol import ArrayTree
-
-
-# A vector, or its shape, as under `jax.eval_shape`; float0 gradients are NumPy's.
-Vector: TypeAlias = jax.Array | jax.ShapeDtypeStruct | np.ndarray
 
 
 class Segment(NamedTuple):
@@ -187,7 +182,7 @@ class Packed:
         vector = self.vectors[segments[first].vector]
         start, stop = segments[first].start, segments[last].stop
         is_whole = stop - start == vector.shape[-1]
-        return vector if is_whole else _slice(vector, start, stop)
+        return vector if is_whole else cut(vector, start, stop)
 
     def _spans(self, group: list[int]) -> list[tuple[int, int]]:
         """The first and the last leaf of each contiguous run in a group."""
@@ -201,99 +196,3 @@ class Packed:
 def outline(tree: ArrayTree) -> ArrayTree:
     """The tree itself; of a packed one, its shapes and dtypes."""
     return tree.outline() if isinstance(tree, Packed) else tree
-
-
-def join(arrays: Sequence, axes: int = 0) -> Vector:
-    """The concatenation of several arrays, which have `axes` leading axes."""
-    first = arrays[0]
-    if isinstance(first, jax.ShapeDtypeStruct):
-        front = first.shape[:axes]
-        size = sum(math.prod(x.shape[axes:]) for x in arrays)
-        return jax.ShapeDtypeStruct((*front, size), first.dtype)
-    if isinstance(first, np.ndarray):  # also the float0 gradients of integers
-        return np.concatenate(_flat(arrays, axes), axes)
-    # A single array needs no copy.
-    return _flat(arrays, axes)[0] if len(arrays) == 1 else _join(list(arrays), axes)
-
-
-def _flat(arrays, axes):
-    return [x.reshape(*x.shape[:axes], -1) for x in arrays]
-
-
-@ft.partial(jax.jit, static_argnums=1)
-def _join(arrays, axes):
-    return jnp.concatenate(_flat(arrays, axes), axes)
-
-
-def _slice(vector, start, stop):
-    if isinstance(vector, jax.ShapeDtypeStruct):
-        shape = (*vector.shape[:-1], stop - start)
-        return jax.ShapeDtypeStruct(shape, vector.dtype)
-    if isinstance(vector, np.ndarray):
-        return vector[..., start:stop]
-    return jax.lax.slice_in_dim(vector, start, stop, axis=-1)
-
-
-def split(vector: Vector, shapes: Sequence[tuple]) -> list:
-    """The arrays of these shapes in a vector, each with the vector's leading axes."""
-    front = vector.shape[:-1]
-    shapes = tuple((*front, *shape) for shape in shapes)
-    if isinstance(vector, jax.ShapeDtypeStruct):
-        return [jax.ShapeDtypeStruct(shape, vector.dtype) for shape in shapes]
-    if isinstance(vector, np.ndarray):
-        return _shaped(np.split(vector, _starts(vector, shapes)[1:], -1), shapes)
-    if len(shapes) == 1:
-        return [vector.reshape(shapes[0])]
-    return _jitted_split(vector, shapes)
-
-
-def _shaped(parts, shapes):
-    return [x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)]
-
-
-def _sizes(vector, shapes):
-    front = math.prod(vector.shape[:-1])
-    return [math.prod(shape) // front if front else 0 for shape in shapes]
-
-
-def _starts(vector, shapes):
-    return list(it.accumulate(_sizes(vector, shapes)[:-1], initial=0))
-
-
-@ft.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _split(vector, shapes):
-    """The arrays in a vector, as slices that XLA compiles once for each shape."""
-    # With constant starts XLA compiles each slice by itself, which takes seconds for
-    # hundreds.  Behind a barrier scalars are still folded; vectors of two are not.
-    # Starts have 32 bits, so larger vectors are split at once.
-    if vector.size > np.iinfo(np.int32).max:
-        return _split_at_once(vector, shapes)
-    starts = [np.array([x, 0], np.uint32) for x in _starts(vector, shapes)]
-    starts = jax.lax.optimization_barrier(starts)
-    front = vector.shape[:-1]
-    zeros = [np.uint32(0)] * len(front)
-    slices = [
-        jax.lax.dynamic_slice(vector, [*zeros, _first(start)], [*front, size])
-        for start, size in zip(starts, _sizes(vector, shapes), strict=True)
-    ]
-    return _shaped(slices, shapes)
-
-
-def _first(x):
-    return jax.lax.squeeze(jax.lax.slice(x, [0], [1]), [0])
-
-
-def _split_at_once(vector, shapes):
-    sizes = _sizes(vector, shapes)
-    return _shaped(jax.lax.split(vector, sizes, vector.ndim - 1), shapes)
-
-
-@_split.defjvp
-def _split_tangent(shapes, primals, tangents):
-    # The derivative of a slice pads with zeros and adds, once for each array.  A single
-    # `lax.split` computes the same, and its transpose is one concatenation.
-    (vector,), (change,) = primals, tangents
-    return _split(vector, shapes), _split_at_once(change, shapes)
-
-
-_jitted_split = jax.jit(_split, static_argnums=1)

@@ -1,0 +1,55 @@
+"""How far optimizers are from their authors' own code: the table of docs/references.md.
+
+Run it with `python -m benchmarks.references`, which takes a minute or two.
+
+`tests/data/references` has the gradients, and the parameters that the authors' code
+made of them in float64.  An error is the largest deviation of a leaf at any step,
+divided by the distance that this leaf travels.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.progress import track
+
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import references
+
+import stepax
+import stepax.contrib
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "references.md"
+HEAD = """| trajectory | factory | made by | float64 | float32 |
+| --- | --- | --- | --- | --- |"""
+
+
+def row(name: str) -> str:
+    """The row of one trajectory."""
+    reference = references.load(name)
+    meta = reference.meta
+    tx = references.build(reference, stepax)
+    with jax.enable_x64(True):
+        double = references.error(reference, tx, stepax)
+    single = references.error(reference, tx, stepax, np.float32)
+    parts = [part for part, _ in meta["kwargs"]] if meta["factory"] == "$chain" else []
+    factory = ", ".join(f"`{x}`" for x in parts or [meta["factory"]])
+    made = meta["reference"].replace("|", "/")
+    return f"| `{name}` | {factory} | {made} | {double:.0e} | {single:.0e} |"
+
+
+def main() -> None:
+    rows = [row(name) for name in track(references.names(), "replaying")]
+    before, rest = PAGE.read_text().split("<!-- table -->\n", 1)
+    after = rest.split("<!-- end -->", 1)[1]
+    table = "\n".join([HEAD, *rows])
+    PAGE.write_text(f"{before}<!-- table -->\n{table}\n<!-- end -->{after}")
+    print(f"wrote {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
