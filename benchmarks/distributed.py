@@ -1,7 +1,8 @@
 """What a step communicates on a mesh, and how its state is sharded, beside Optax.
 
 Run it with `python -m benchmarks.distributed`; `--muon` compares the ways to distribute
-Muon's matrices, and also times a step; `--markdown FILE` writes the table.
+Muon's matrices, and also times a step; `--matrices` has all optimizers of whole
+matrices; `--markdown FILE` writes the table.
 
 There are eight virtual devices, and every parameter is sharded over them, along one
 axis or another.  The state is created by `jax.jit(tx.init)`, as in a program that does
@@ -9,6 +10,7 @@ not shard it explicitly.  All figures are read from compiled programs and are ex
 """
 
 import argparse
+import inspect
 import os
 import statistics
 import time
@@ -31,6 +33,9 @@ from rich.table import Table
 import stepax
 import stepax.contrib
 from benchmarks.trace import every, loss
+from stepax._engine.factories.registry import ROWS
+from stepax._engine.step.plan import flatten
+from stepax._engine.step.rule import Rule
 from stepax.distributed import Audit, audit, zero
 
 
@@ -41,6 +46,7 @@ HEAD = (
 )
 
 
+MATRICES_HEAD = ("optimizer", "parameters", *COLUMNS[1:])
 MUON_HEAD = ("matrices", "method", "collectives", "bytes moved", "work", "step, ms")
 
 
@@ -108,6 +114,30 @@ def muon_table() -> list[list[str]]:
     return lines
 
 
+def works_on_matrices(factory: Any) -> bool:
+    """Whether one of the rules of a factory has a stage on whole matrices."""
+    rules = list(flatten(factory(1e-3)))
+    return any(isinstance(rule, Rule) and rule.batched for rule in rules)
+
+
+def matrices_table() -> list[list[str]]:
+    """16 matrices of 64 x 128 for each optimizer, placed in three ways."""
+    rows = [row for row in ROWS.values() if row.kind == "optimizer"]
+    takes = lambda row: "learning_rate" in inspect.signature(row.factory).parameters
+    names = [x.name for x in rows if takes(x) and works_on_matrices(x.factory)]
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    lines = []
+    for name in track(sorted(names), "compiling"):
+        tx = ROWS[name].factory(1e-3)
+        for way, spec in (("sharded", P("data")), ("replicated", P()), ("zero", P())):
+            key = iter(jax.random.split(jax.random.key(0), 16))
+            p = {f"w{i}": jax.random.normal(next(key), (64, 128)) for i in range(16)}
+            p = jax.device_put(p, NamedSharding(mesh, spec))
+            cost = audit(zero(tx, mesh) if way == "zero" else tx, p)
+            lines.append([name, way, *shown(cost)])
+    return lines
+
+
 def milliseconds(tx: Any, p: Any, rounds: int = 5) -> float:
     """The median time of a step, without the first."""
     step, state, taken = jax.jit(tx.update), jax.jit(tx.init)(p), []
@@ -127,8 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--markdown", help="write the table to this file")
     parser.add_argument("--muon", action="store_true", help="compare methods for Muon")
+    parser.add_argument("--matrices", action="store_true", help="whole matrices only")
     args = parser.parse_args()
-    head, lines = (MUON_HEAD, muon_table()) if args.muon else (HEAD, table())
+    if args.matrices:
+        head, lines = MATRICES_HEAD, matrices_table()
+    else:
+        head, lines = (MUON_HEAD, muon_table()) if args.muon else (HEAD, table())
     if args.markdown:
         with open(args.markdown, "w") as file:
             file.write(markdown(head, lines))
