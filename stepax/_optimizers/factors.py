@@ -1,0 +1,113 @@
+"""One matrix for each axis of an array: what Kronecker-factored preconditioners share.
+
+G_(k) is the unfolding of an array g along axis k: the matrix whose rows are indexed by
+that axis, and whose columns by all others.  Axes without a factor are left alone, so
+that functions of several factors take the axes to which these belong.
+
+Everything here is computed in the precision of its arguments, which the engine has
+widened to float32 or more.  What is decomposed is scaled to entries of about 1 first,
+as LAPACK and cuSOLVER return NaN or lose digits where squares over- or underflow.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.numerics import power_of_two
+
+
+Shape = tuple[int, ...]
+
+
+def gram(x: jax.Array, axis: int) -> jax.Array:
+    """G_(k) G_(k)ᴴ for one axis of an array, (n, n); finite for all finite arrays."""
+    if not x.size:
+        return jnp.zeros((x.shape[axis],) * 2, x.dtype)
+    unit = power_of_two(jnp.max(jnp.abs(x)))
+    y = x / unit
+    others = [i for i in range(x.ndim) if i != axis]
+    # Larger arrays count as if they were as large as this: else sums would overflow.
+    most = math.sqrt(float(jnp.finfo(x.dtype).max) / (8 * x.size))
+    unit = jnp.minimum(unit, most)
+    return unit * (unit * jnp.tensordot(y, jnp.conj(y), (others, others)))
+
+
+def on_axis(x: jax.Array, matrix: jax.Array, axis: int) -> jax.Array:
+    """`matrix` times each column of an array along one axis."""
+    if axis == 0:
+        return jnp.tensordot(matrix, x, (1, 0))
+    return jnp.moveaxis(jnp.tensordot(x, matrix, (axis, 1)), -1, axis)
+
+
+def on_axes(
+    x: jax.Array, matrices: Sequence[jax.Array], axes: Sequence[int]
+) -> jax.Array:
+    """An array with one matrix applied to each of some axes."""
+    for matrix, axis in zip(matrices, axes, strict=True):
+        x = on_axis(x, matrix, axis)
+    return x
+
+
+def to_bases(
+    x: jax.Array, bases: Sequence[jax.Array], axes: Sequence[int]
+) -> jax.Array:
+    """The coordinates of an array in one orthonormal basis for each axis, Qᴴ x."""
+    return on_axes(x, [jnp.conj(q.T) for q in bases], axes)
+
+
+def along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
+    """A vector as an array of `ndim` axes, all but one of length 1."""
+    return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
+
+
+def of_order_1(matrix: jax.Array) -> jax.Array:
+    """A matrix divided by a power of two near its largest entry; zeros stay."""
+    # Empty matrices have no largest entry.
+    largest = jnp.max(jnp.abs(matrix), initial=0)
+    return matrix / power_of_two(largest)
+
+
+def eigenbasis(matrix: jax.Array) -> jax.Array:
+    """The eigenvectors of a Hermitian matrix as columns, largest eigenvalue first.
+
+    Derivatives treat it as a constant: that of eigenvectors is infinite where
+    eigenvalues coincide.
+    """
+    matrix = jax.lax.stop_gradient(matrix)
+    return jnp.linalg.eigh(of_order_1(matrix))[1][:, ::-1]
+
+
+def power_step(matrix: jax.Array, basis: jax.Array) -> jax.Array:
+    """A basis after one step of orthogonal iteration: the Q of QR(matrix basis).
+
+    Derivatives treat it as a constant.
+    """
+    matrix, basis = jax.lax.stop_gradient((matrix, basis))
+    return jnp.linalg.qr(of_order_1(matrix) @ basis)[0]
+
+
+def descending(matrix: jax.Array, basis: jax.Array) -> jax.Array:
+    """The order of a basis' columns q by qᴴ matrix q, largest first."""
+    values = jnp.sum((jnp.conj(basis) * (of_order_1(matrix) @ basis)).real, 0)
+    return jnp.argsort(-values)
+
+
+def merged(shape: Shape, most: int) -> Shape:
+    """A shape whose neighbouring axes are merged from the left up to a product."""
+    return tuple(_merged(shape, most)) or (1,)
+
+
+def _merged(shape: Shape, most: int) -> Iterator[int]:
+    run = 1
+    for n in shape:
+        if run * n <= most:
+            run *= n
+        elif run > 1:
+            yield run
+            run = n
+        else:
+            yield n
+    if run > 1:
+        yield run
