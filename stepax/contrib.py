@@ -54,6 +54,11 @@ from ._optimizers.muon import (
     muon as muon,
     scale_by_muon as scale_by_muon,
 )
+from ._optimizers.normuon import (
+    NorMuonState as NorMuonState,
+    normuon as normuon,
+    scale_by_normuon as scale_by_normuon,
+)
 from ._optimizers.private import (
     DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
     differentially_private_aggregate as differentially_private_aggregate,

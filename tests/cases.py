@@ -6,7 +6,7 @@ looked up by name in `ARGUMENTS`; a new name is added there, and nowhere else.
 
 import functools as ft
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -81,6 +81,7 @@ MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer")
 
 def make(row: Row, **more: Any) -> Any:
     """A transformation of a row, with ordinary arguments."""
+    row = beside_others(row)
     parameters = inspect.signature(row.factory).parameters.values()
     args, kwargs = [], dict(more)
     for p in parameters:
@@ -99,6 +100,27 @@ def make(row: Row, **more: Any) -> Any:
             kwargs[p.name] = value() if p.name in MADE else value
     tx = row.factory(*args, **kwargs)
     return on_fast_parameters(tx) if "fast_optimizer" in kwargs else tx
+
+
+def beside_others(row: Row) -> Row:
+    """`row`, or of a factory that refuses vectors, one that leaves them to another."""
+    if not row.matrices_only or hasattr(row.factory, "refusing"):
+        return row
+    others = stepax.identity() if row.kind == "transform" else stepax.sgd(1e-2)
+    is_matrix = lambda p: "matrix" if ndim(p) == 2 else "other"
+    labels = lambda params: jax.tree.map(is_matrix, params)
+
+    # Without the attributes by which the factory itself would be found again.
+    @ft.wraps(row.factory, updated=())
+    def factory(*args, **kwargs):
+        tx = row.factory(*args, **kwargs)
+        both = stepax.partition({"matrix": tx, "other": others}, labels)
+        both.recipe = tx.recipe
+        return both
+
+    factory.__signature__ = inspect.signature(row.factory)
+    factory.refusing = vars(factory).pop("__wrapped__")
+    return replace(row, factory=factory)
 
 
 def on_fast_parameters(tx: Any) -> Any:
@@ -130,7 +152,7 @@ def rows(takes: str | None = None, **traits: Any) -> list:
         and all(getattr(row, k) == v for k, v in traits.items())
         and (takes is None or takes in inspect.signature(row.factory).parameters)
     ]
-    return [pytest.param(row, id=row.name) for row in chosen]
+    return [pytest.param(beside_others(row), id=row.name) for row in chosen]
 
 
 # What a rule may use of the engine.

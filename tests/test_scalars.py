@@ -187,18 +187,19 @@ INJECTED = [
 @pytest.mark.thinned
 @pytest.mark.parametrize(("row", "name"), INJECTED)
 def test_what_is_written_to_the_state_is_looked_at(row, name):
+    p = {"w": jnp.ones((2, 2))} if row.matrices_only else P
     tx = stepax.inject_hyperparams(row.factory)(**_needed(row, name))
-    state = tx.init(P)
+    state = tx.init(p)
     for x, kind, said in WRONG.values():
         bad = state._replace(hyperparams=state.hyperparams | {name: x})
         with pytest.raises(kind) as caught:
-            tx.update(P, bad, P, **keywords(P))
+            tx.update(p, bad, p, **keywords(p))
         message = str(caught.value)
         assert message.startswith(f"`{row.name}`: `{name}` must be"), message
         assert said in message
     for x in (0.25, np.float32(0.25), jnp.float32(0.25), 1):
         good = state._replace(hyperparams=state.hyperparams | {name: x})
-        new = tx.update(P, good, P, **keywords(P))[1]
+        new = tx.update(p, good, p, **keywords(p))[1]
         assert new.hyperparams[name] == x
 
 

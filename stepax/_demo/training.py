@@ -67,6 +67,7 @@ CHOICES = {
     "lion": Choice(1e-3, _DECAY),
     "nadam": Choice(3e-3),
     "nadamw": Choice(3e-3, _DECAY),
+    "normuon": Choice(1e-2),
     "radam": Choice(6e-3),
     "rmsprop": Choice(4e-3),
     "sgd": Choice(2e-1, {"momentum": 0.9}),
@@ -88,10 +89,18 @@ def optimizer(name, learning_rate, steps):
     )
     home = stepax if hasattr(stepax, name) else stepax.contrib
     factory = stepax.inject_hyperparams(getattr(home, name))
+    tx = factory(learning_rate=schedule, **CHOICES[name].arguments)
+    if ROWS[name].matrices_only:
+        others = stepax.scale_by_learning_rate(schedule)
+        transforms = {
+            "matrix": tx,
+            "other": stepax.chain(stepax.scale_by_adam(), others),
+        }
+        tx = stepax.partition(transforms, {"weight": "matrix", "bias": "other"})
     return stepax.chain(
         stepax.snapshot("grad_norm", stepax.tree.norm),
         stepax.clip_by_global_norm(1.0),
-        factory(learning_rate=schedule, **CHOICES[name].arguments),
+        tx,
     )
 
 

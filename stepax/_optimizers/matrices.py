@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine.arrays.precision import is_inexact, scalar_dtype
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -23,6 +24,8 @@ from .._engine.base.protocol import (
     with_extra_args_support,
 )
 from .._engine.step.gradients import Gradients, has_no_gradient
+from .._engine.step.plan import build
+from .._engine.step.rule import Rule, is_trainable
 from .._engine.trees import errors, selection
 from .._engine.trees.pack import by_leaf
 
@@ -106,6 +109,8 @@ def to_matrices(x: jax.Array, axes: Axes | None) -> jax.Array:
     """`x` with rows and columns as its last two axes; flattened if not a matrix."""
     if axes is None:
         return jnp.ravel(x)
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(axes.shape(x.shape), x.dtype)
     order = [*axes.stack(x.ndim), *axes.rows, *axes.columns]
     return jnp.transpose(x, order).reshape(axes.shape(x.shape))
 
@@ -120,13 +125,19 @@ def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
 
 
 def on_matrices(
-    inner: GradientTransformation, find: Callable, slots: tuple[str, ...]
+    inner: GradientTransformation,
+    find: Callable,
+    slots: tuple[str, ...],
+    init: Callable | None = None,
+    needs_params: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Apply `inner`, which takes stacks of matrices, to arrays.
 
-    inner: sees gradients only; arrays that are not matrices reach it as vectors.
+    inner: arrays that are not matrices reach it as vectors.
     find: maps a tree to the axes of its leaves, like `resolve`.
     slots: the fields of its state that are stored in the shapes of the parameters.
+    init: from the parameters to its first state; its own `init` if `None`.
+    needs_params: whether it sees the parameters, and not gradients only.
     """
     inner = with_extra_args_support(inner)
 
@@ -152,7 +163,59 @@ def on_matrices(
 
         to = lambda x, axes, shape: to_matrices(x, axes)
         stacks = moved(updates, "updates", to)
-        stacks, new = inner.update(stacks, move_state(state, to), None, **extra_args)
+        ps = moved(params, "params", to) if needs_params else None
+        stacks, new = inner.update(stacks, move_state(state, to), ps, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
-    return transformation(*by_leaf(inner.init, update), inner={"": inner})
+    return transformation(*by_leaf(init or inner.init, update), inner={"": inner})
+
+
+def only_matrices(
+    rule: Rule, spec: Any, kind: type, name: str
+) -> GradientTransformationExtraArgs:
+    """Apply a rule for matrices, and for stacks of them, to arrays.
+
+    Its slots that are not `alike` are made from the parameters as matrices.
+
+    spec, kind: which axes are rows and columns; see `resolve`.
+    name: of the optimizer, for errors.
+    """
+    find = lambda tree: _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
+
+    def init(params):
+        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        ps = [as_array(p) if is_trainable(p) else None for p in ps]
+        pairs = zip(ps, find(params), strict=True)
+        stacks = [None if p is None else to_matrices(p, axes) for p, axes in pairs]
+        state = {k: make(params) for k, make in rule.scalars.items()}
+        for k, slot in rule.slots.items():
+            new = lambda p, slot=slot: None if p is None else slot.new(p)
+            state[k] = treedef.unflatten(map(new, ps if slot.alike else stacks))
+        return rule.State(**state)
+
+    alike = tuple(k for k, slot in rule.slots.items() if slot.alike)
+    return on_matrices(
+        build(rule.made_by(name, rule.origin)), find, alike, init, rule.needs_params
+    )
+
+
+def per_output(p: jax.Array) -> jax.Array:
+    """Zeros in float32 or wider, one for each output, (..., outputs)."""
+    # Not for an integer, which is refused as long as nothing beside it is wider.
+    dtype = scalar_dtype(p) if is_inexact(p) else p.dtype
+    return jnp.zeros((*p.shape[:-2], p.shape[-1]), dtype)
+
+
+_WHAT = "weight_dimension_numbers"
+
+
+def _each_a_matrix(axes: list, tree: Any, name: str) -> list:
+    leaves = jax.tree.leaves(tree, is_leaf=is_none)
+    for i, (found, x) in enumerate(zip(axes, leaves, strict=True)):
+        if found is None and is_trainable(x):
+            raise ValueError(
+                f"`{name}` trains matrices, but the array at {errors.paths(tree)[i]} "
+                f"has shape {np.shape(as_array(x))}: name its rows and columns in "
+                f"`{_WHAT}`, or leave it to another optimizer by `partition`"
+            )
+    return axes

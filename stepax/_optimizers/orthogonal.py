@@ -178,7 +178,8 @@ def _adjoint(x):
     return jnp.conj(x.mT)
 
 
-def _frobenius(x):
+def norm_of(x: jax.Array) -> jax.Array:
+    """The norm of each matrix of a stack, (..., 1, 1)."""
     return safe_sqrt(jnp.sum(square(x), (-2, -1), keepdims=True))
 
 
@@ -188,7 +189,7 @@ def _spectral(x):
 
 def _schatten(x):
     """The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s."""
-    return safe_sqrt(_frobenius(x @ _adjoint(x)))
+    return safe_sqrt(norm_of(x @ _adjoint(x)))
 
 
 def _aol(x):
@@ -198,7 +199,7 @@ def _aol(x):
 
 
 NORMS = {
-    "frobenius": _frobenius,
+    "frobenius": norm_of,
     "spectral": _spectral,
     "aol": _aol,
     "schatten": _schatten,

@@ -110,6 +110,7 @@ RANGES = {
     "min_norm": AT_LEAST_0,
     "min_scale": AT_LEAST_0,
     "min_step_size": AT_LEAST_0,
+    "norm_eps": AT_LEAST_0,
     "ns_steps": AT_LEAST_0,
     "num_betas": AT_LEAST_1,
     "reps_rel": POSITIVE,

@@ -30,6 +30,7 @@ class Row:
         an aggregate takes the gradients of each example, and returns one update.
     paper: its source, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
+    matrices_only: whether it refuses arrays that are not matrices.
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
     """
 
@@ -39,6 +40,7 @@ class Row:
     paper: str | None
     holomorphic: bool
     ranges: Mapping[str, Range]
+    matrices_only: bool = False
 
 
 ROWS: dict[str, Row] = {}
@@ -61,6 +63,7 @@ def public(
     *,
     paper: str | None = None,
     holomorphic: bool = True,
+    matrices_only: bool = False,
     ranges: Mapping[str, Range] | None = None,
 ) -> "FactoryDecorator":
     """Enter a factory into the registry, and record the recipe of what it makes.
@@ -72,7 +75,7 @@ def public(
         own = ranges or {}
         made = recipe(factory, own)
         name = factory.__name__
-        ROWS[name] = Row(name, made, kind, paper, holomorphic, own)
+        ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made
 
     return enter
