@@ -10,6 +10,7 @@ import numpy as np
 import stepax
 import stepax.contrib
 
+from .._engine.factories.registry import ROWS
 from . import network
 from .digits import Digits
 
@@ -91,12 +92,8 @@ def optimizer(name, learning_rate, steps):
     factory = stepax.inject_hyperparams(getattr(home, name))
     tx = factory(learning_rate=schedule, **CHOICES[name].arguments)
     if ROWS[name].matrices_only:
-        others = stepax.scale_by_learning_rate(schedule)
-        transforms = {
-            "matrix": tx,
-            "other": stepax.chain(stepax.scale_by_adam(), others),
-        }
-        tx = stepax.partition(transforms, {"weight": "matrix", "bias": "other"})
+        both = {"matrix": tx, "other": stepax.adam(schedule)}
+        tx = stepax.partition(both, {"weight": "matrix", "bias": "other"})
     return stepax.chain(
         stepax.snapshot("grad_norm", stepax.tree.norm),
         stepax.clip_by_global_norm(1.0),
