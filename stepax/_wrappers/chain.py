@@ -1,4 +1,4 @@
-"""Putting transformations one after another."""
+"""Chains: transformations that are applied one after another."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -44,8 +44,8 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 
         u_0 = g,   u_n = update_n(u_{n-1}),   the result is the last u
 
-    Keywords of `update` reach every member that takes any.  Members that are written
-    for one array run together, in one walk over the leaves.
+    Keywords of `update` reach every member that takes any.  Neighboring rules run in
+    one pass over the leaves.
 
     args: the transformations; the state is a tuple of theirs, in the same order.
 
@@ -60,7 +60,7 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 def named_chain(
     *args: tuple[str, GradientTransformation],
 ) -> GradientTransformationExtraArgs:
-    """Apply transformations in order, and find their states under their names.
+    """Apply transformations in order, with a state that is keyed by their names.
 
     args: pairs of a name and a transformation; the state maps names to states.
 

@@ -1,6 +1,6 @@
 """Hyperparameters that live in the state, where they can be read, changed, scheduled.
 
-Which arguments of a factory are hyperparameters is decided in `arguments`.
+`factories/arguments.py` decides which arguments of a factory are hyperparameters.
 """
 
 import difflib
@@ -37,7 +37,7 @@ from .._engine.trees import errors
 
 @optax_compatible
 class InjectHyperparamsState(NamedTuple):
-    """The state before schedules could have their own; old programs name it."""
+    """The state from before schedules had states; kept for programs that name it."""
 
     count: jax.Array
     hyperparams: dict[str, jax.Array]
@@ -128,7 +128,7 @@ def _injected(
     names = [*numbers, *schedules]
     known = call.arguments()
 
-    # An array in half precision is taken at its word; 0.999 as a number must not be 1.
+    # An array in half precision keeps its dtype; a Python 0.999 must not become 1.
     narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
 
     def cast(values, wide):
@@ -189,10 +189,9 @@ def inject_hyperparams(
 ) -> Callable[..., GradientTransformationExtraArgs]:
     """Keep the hyperparameters of a factory in the state, and run its schedules.
 
-    Numbers are hyperparameters, and where the factory takes numbers, so are functions:
-    they are schedules.  Booleans, dtypes, masks, labels, integers of a parameter that
-    is annotated as one, and all else are passed to the factory as they are; a mask is
-    never called here.
+    Scalars are hyperparameters; a function in place of a scalar is a schedule.  All
+    other arguments reach the factory unchanged: booleans, dtypes, masks, labels, and
+    integers of parameters that are annotated as `int`.  A mask is never called here.
 
     To change a hyperparameter, write to `state.hyperparams`: nothing is recompiled.
     One with a schedule follows its schedule.

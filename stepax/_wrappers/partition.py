@@ -1,4 +1,4 @@
-"""Transforming some leaves only, and different leaves differently."""
+"""Masks and partitions: transformations of some of the leaves."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -48,8 +48,7 @@ MultiTransformState = PartitionState
 def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> LeafMask:
     """The leaves of a label, and those without a label that are no arrays.
 
-    The latter stay what they are for everybody, as `None` does in Optax, where it is no
-    leaf.
+    The latter belong to every part, as `None` does in Optax, where it is not a leaf.
     """
 
     def is_in(label, leaf=None):
@@ -151,7 +150,7 @@ class Partition(Composite):
 
 
 def _cutting(inner: Any) -> GradientTransformationExtraArgs:
-    """`inner`, with keywords that are trees like the gradients masked like them."""
+    """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = with_extra_args_support(inner)
 
     def is_end(x):
@@ -162,7 +161,7 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
         try:
             return jax.tree.map(pick, updates, x, is_leaf=is_end)
         except (ValueError, TypeError):
-            return x  # no tree like the gradients: it is passed as it is
+            return x  # another kind of tree, or none: passed unchanged
 
     def update(updates, state, params=None, **extra_args):
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
@@ -182,8 +181,8 @@ def masked(
 
         u = inner(g) where the mask is true,   u = g elsewhere
 
-    The other leaves own no state.  They pass through unchanged: to keep parameters
-    fixed use `freeze` or `selective_transform`.
+    The other leaves pass through unchanged and have no state.  To keep parameters
+    fixed, use `freeze` or `selective_transform`.
 
     inner: the transformation.
     mask: a tree of booleans like the parameters or a prefix of it, a mapping from names

@@ -1,7 +1,7 @@
-"""What a transformation is made of, and which part of the state belongs to whom.
+"""The components of a transformation, and the part of the state that each one owns.
 
-A chain, a mask and their like say so themselves, and a closure declares what it calls
-and in which field of its state it keeps theirs.
+Composites, such as chains and masks, know their members; a closure declares the
+transformations that it calls, and the fields of its state that hold theirs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +20,12 @@ from ..trees.search import open_node
 
 @dataclass
 class Component:
-    """A transformation in its place in another.
+    """A transformation inside of another one.
 
     path: the keys that lead to its state, in that of the whole.
-    state: its state; `None` if it could not be found in that of what wraps it.
+    state: its state; `None` if it was not found in the state of its wrapper.
     scope: the leaves that it sees; `None` for all, or if they are not known.
-    parts: the transformations that it is made of, in their order.
+    parts: the transformations that it is made of, in order.
     """
 
     tx: Any
@@ -40,11 +40,11 @@ class Component:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it does something itself, instead of ordering what others do."""
+        """Whether it transforms updates itself, rather than combining others."""
         return not isinstance(node_of(self.tx), Composite)
 
     def walk(self) -> "Iterator[Component]":
-        """It and all its parts, each before its own parts."""
+        """The component and all components below it, in preorder."""
         yield self
         for part in self.parts:
             yield from part.walk()
@@ -106,7 +106,7 @@ def _places(node: Composite, states: Iterable) -> list[tuple]:
 
 
 def wrapped_by(tx: Any) -> Mapping[str, Any]:
-    """What a transformation that is no composite says it calls, by field."""
+    """The transformations that a closure calls, by the field of its state."""
     if type(tx) is Transformation:
         return {} if tx.node else tx.members
     # `MultiSteps`, ours and Optax's, is a class of its own.
@@ -122,7 +122,7 @@ def _wrapped(component: Component, gradients: Gradients | None) -> Iterator[Comp
 
 
 def _below(state: Any, place: str) -> tuple[tuple, Any]:
-    """What is at a field of a state, and the keys that lead there."""
+    """The path to a field of a state, and its value."""
     path = []
     for name in filter(None, place.split("/")):
         children = {} if state is None else dict(open_node(state)[0])

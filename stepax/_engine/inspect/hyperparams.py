@@ -1,7 +1,7 @@
-"""The numbers that a transformation works with, read from its state.
+"""The hyperparameters of a transformation, read from its state.
 
-Nothing is added to a step for this: injected hyperparameters are in the state, and what
-a schedule gives follows from the number of steps that is there.
+This costs a step nothing: injected hyperparameters are stored in the state anyway, and
+the value of a schedule follows from the step count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,10 +39,10 @@ class Value:
 def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
     """The hyperparameters of all parts of a transformation, as of the last step.
 
-    Those that are injected are read from the state, and those that schedules give are
-    computed from the number of steps in it: the values that the last step used, and
-    before the first one those that it will use.  All others are the numbers that the
-    parts were made with.  Works on arrays, also under `jit`; a step is not changed.
+    Injected hyperparameters are read from the state.  Those with a schedule follow from
+    its step count: the values that the last step used or, before any step, those that
+    the first one will use.  All others are the values that the parts were made with.
+    Works under `jit`, too.
 
     tx: the transformation.
     state: its state.
@@ -60,7 +60,7 @@ def all_values(component: Component) -> dict[str, Value]:
 
 
 def _all(component: Component, known: frozenset) -> Iterator[tuple[tuple, Value]]:
-    """known: names that are injected around it, and not as it was made with."""
+    """known: names that an outer component injects, in place of its own arguments."""
     injected = list(
         _injected(component.state, component.path, whole=not component.parts)
     )
@@ -88,7 +88,7 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
 
 
 def _own(component: Component) -> Iterator[tuple[str, Value]]:
-    """What the arguments of its factory say."""
+    """The arguments of its factory."""
     if component.recipe is None:
         return
     call = component.recipe.bound

@@ -1,7 +1,7 @@
 """Keywords of `update` that nobody reads.
 
-Libraries pass keywords freely, such as the value of the loss, and an optimizer that has
-no use for one ignores it.  So is a keyword with a typing error, unless one asks.
+Libraries pass keywords freely, such as the value of the loss, and an optimizer ignores
+those that it does not use.  So a misspelled keyword goes unnoticed, without `strict`.
 """
 
 import difflib
@@ -25,9 +25,9 @@ from ..step.rule import Rule
 def reads(tx: Any) -> frozenset[str] | None:
     """The keywords of `update` that a transformation reads; `None` if it may be any.
 
-    A rule says what it reads, and a closure of ours by its signature and what it wraps.
-    What others wrote is asked for its signature: if that names no keyword, but takes
-    any, as that of Optax's `chain`, nobody knows.
+    Rules declare theirs.  A closure of ours has them in its signature, or wraps what
+    reads them.  Of other transformations only the signature is known, which tells
+    nothing if it names no keyword but takes any, as that of Optax's `chain`.
     """
     if isinstance(tx, Rule):
         return frozenset(tx.reads)
@@ -76,13 +76,13 @@ def _union(sets: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
 
 @recipe
 def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
-    """Make a keyword that no part of a transformation reads an error.
+    """Raise an error for a keyword that no part of a transformation reads.
 
         update(updates, state, params, vlaue=loss)   # did you mean `value`?
 
-    It is put around the whole; state and results are those of the transformation.  A
-    part whose `update` takes any keyword and names none may read them all, and then
-    nothing is an error.
+    Put it around the outermost transformation; it changes neither state nor results.
+    A part whose `update` takes any keyword and names none may read them all, so that
+    nothing is an error then.
 
     inner: the transformation.
 
