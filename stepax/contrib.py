@@ -14,6 +14,13 @@ from ._optimizers.ademamix import (
     scale_by_ademamix as scale_by_ademamix,
 )
 from ._optimizers.adopt import adopt as adopt, scale_by_adopt as scale_by_adopt
+from ._optimizers.cautious import (
+    cautious as cautious,
+    cautious_adamw as cautious_adamw,
+    cautious_lion as cautious_lion,
+    scale_by_cautious_adam as scale_by_cautious_adam,
+    scale_by_cautious_lion as scale_by_cautious_lion,
+)
 from ._optimizers.cocob import (
     COCOBState as COCOBState,
     cocob as cocob,
@@ -41,6 +48,11 @@ from ._optimizers.madgrad import (
     MadgradState as MadgradState,
     madgrad as madgrad,
     scale_by_madgrad as scale_by_madgrad,
+)
+from ._optimizers.mars import (
+    ScaleByMarsCorrectionState as ScaleByMarsCorrectionState,
+    mars as mars,
+    scale_by_mars_correction as scale_by_mars_correction,
 )
 from ._optimizers.momo import (
     MomoAdamState as MomoAdamState,

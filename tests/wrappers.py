@@ -95,6 +95,10 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "skip_spikes": lambda tx: stepax.skip_spikes(tx, watch="both", warmup=1),
     "with_state_dtypes": _traced_in_half,
     "ema_nesterov": lambda tx: stepax.contrib.ema_nesterov(tx, 0.5),
+    "cautious": stepax.contrib.cautious,
+    "mars_correction": lambda tx: stepax.chain(
+        stepax.contrib.scale_by_mars_correction(), tx
+    ),
     "grokfast_ma": lambda tx: stepax.chain(stepax.contrib.grokfast_ma(2), tx),
     "hyperball": lambda tx: stepax.chain(tx, stepax.contrib.hyperball(1e-2)),
     "observe": lambda tx: stepax.observe(tx, {"change": _change}),

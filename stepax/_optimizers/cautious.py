@@ -1,0 +1,209 @@
+"""Cautious optimizers: only the part of a step that agrees with the gradient.
+
+Liang, Chen, Liu and Liu, 2024, Cautious Optimizers: Improving Training with One Line
+of Code (arXiv:2411.16085), Algorithm 1, with the factors of the authors' code,
+https://github.com/kyleliang919/C-Optim.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import agreement
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+    as_array,
+    require_transformation,
+    transformation,
+    with_extra_args_support,
+)
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import node_of
+from .._engine.step.rule import Rule, Slot
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .adam import scale_by_adam
+from .lion import scale_by_lion
+
+
+PAPER = "arXiv:2411.16085"
+
+# From the number of elements that are kept, and that of all, to the divisor of a step.
+_of_adamw = lambda kept, n: jnp.maximum(kept / max(n, 1), 1e-3)
+_of_lion = lambda kept, n: (kept + 1) / max(n, 1)
+
+
+def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
+    """The elements of u that agree, longer the fewer they are."""
+    kept = parts.sum(jnp.sum(agrees.astype(u.real.dtype)), u)
+    # A product with `agrees` would be compiled to this, but without the NaN.
+    u = jnp.where(agrees | jnp.isnan(u), u, 0)
+    return u / divisor(kept, math.prod(parts.shape(u)))
+
+
+def _made_cautious(tx: Any, divisor: Callable, axis_name: AxisName) -> Rule:
+    """The rule of a transformation, whose directions are made cautious."""
+    rule, parts = cast(Rule, node_of(tx)), ArraySplit(axis_name)
+    direction = cast(Callable, rule.leaf)
+
+    def leaf(g, p, ctx, *slots):
+        u, *slots = direction(g, p, ctx, *slots)
+        return _cautious(u, agreement(u, g) > 0, divisor, parts), *slots
+
+    return replace(rule, leaf=leaf, elementwise=False, name="", origin=None)
+
+
+@public(paper=PAPER)
+def scale_by_cautious_adam(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    *,
+    axis_name: AxisName = None,
+) -> Rule:
+    """Adam's direction where it agrees with the gradient, and 0 elsewhere.
+
+        u = v k / max(mean(k), 1e-3),   v of `scale_by_adam`,   k = 1 where v g > 0
+
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps: added to the square root, at least 0.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    return _made_cautious(scale_by_adam(b1, b2, eps), _of_adamw, axis_name)
+
+
+@public(paper=PAPER)
+def scale_by_cautious_lion(
+    b1: ArrayLike = 0.95, b2: ArrayLike = 0.98, *, axis_name: AxisName = None
+) -> Rule:
+    """Lion's direction where it agrees with the gradient, and 0 elsewhere.
+
+        u = v k n / (Σ k + 1),   v of `scale_by_lion`,   k = 1 where v g > 0
+
+    n is the size of the array.
+
+    b1: weight of the EMA in the interpolation, in [0, 1].
+    b2: decay rate of the EMA of g, in [0, 1].
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    """
+    return _made_cautious(scale_by_lion(b1, b2), _of_lion, axis_name)
+
+
+@public("optimizer", paper=PAPER)
+def cautious_adamw(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    axis_name: AxisName = None,
+) -> GradientTransformationExtraArgs:
+    """AdamW that only moves where the mean gradient agrees with the gradient.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_adam`
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps: added to the square root, at least 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    return chain(
+        scale_by_cautious_adam(b1, b2, eps, axis_name=axis_name),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@public("optimizer", paper=PAPER)
+def cautious_lion(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.98,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    axis_name: AxisName = None,
+) -> GradientTransformationExtraArgs:
+    """Lion that only moves where its sign agrees with the gradient.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_lion`
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: weight of the EMA in the interpolation, and its decay rate, in [0, 1].
+    weight_decay_mask: which parameters decay; see `masked`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
+    """
+    return chain(
+        scale_by_cautious_lion(b1, b2, axis_name=axis_name),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+class _Seen(NamedTuple):
+    """The gradients of this step, which are not kept."""
+
+    gradients: Any
+
+
+@recipe
+def _agreeing(sign: int, axis_name: AxisName) -> Rule:
+    parts = ArraySplit(axis_name)
+
+    def leaf(u, p, ctx, g):
+        return _cautious(u, sign * agreement(u, g) > 0, _of_adamw, parts), g
+
+    return Rule(leaf, _Seen, {"gradients": Slot()})
+
+
+@public("wrapper", paper=PAPER)
+def cautious(
+    inner: GradientTransformation,
+    *,
+    descends: bool = True,
+    axis_name: AxisName = None,
+) -> GradientTransformationExtraArgs:
+    """Keep the updates of an optimizer where they oppose the gradient.
+
+        u = v k / max(mean(k), 1e-3),   v = inner(g),   k = 1 where v g < 0, otherwise 0
+
+    The means are those of whole arrays.  The state is that of the inner transformation.
+    Weight decay of the inner optimizer is a part of v: outside, it is not masked.
+
+    inner: an optimizer, with its learning rate.
+    descends: whether v goes against the gradient; `False` for a direction without a
+        learning rate, such as `scale_by_adam`: k is then 1 where v g > 0.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    """
+    require_transformation(inner, "`inner` of `cautious`")
+    base = with_extra_args_support(inner)
+    agreeing = _agreeing(-1 if descends else 1, axis_name)
+
+    def update(updates, state, params=None, **extra_args):
+        u, new = base.update(updates, state, params, **extra_args)
+        seen = _Seen(jax.tree.map(as_array, updates))
+        return agreeing.update(u, seen)[0], keep_dtypes(new, state)
+
+    return transformation(base.init, update, inner={"": base})

@@ -1,0 +1,148 @@
+"""MARS: gradients corrected for their variance, before any optimizer.
+
+Yuan, Liu, Wu, Zhou and Gu, 2024, MARS: Unleashing the Power of Variance Reduction for
+Training Large Models (arXiv:2411.10438), Algorithms 2 to 4 in the approximate form,
+which takes the last gradient in place of that of the last parameters on this batch,
+https://github.com/AGI-Arena/MARS.
+
+All arrays are treated alike, as by `optimize_1d=True` of that code.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import one_minus
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
+from .._engine.step.batched import Batched
+from .._engine.step.rule import Rule, Slot
+from .._transforms.decay import add_decayed_weights
+from .._transforms.mean import ema
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import partition
+from .adam import scale_by_adam
+from .lion import scale_by_lion
+from .orthogonal import newton_schulz, shape_factor
+
+
+PAPER = "arXiv:2411.10438"
+
+
+class ScaleByMarsCorrectionState(NamedTuple):
+    """last: the last gradient, shaped like the parameters."""
+
+    last: Any
+
+
+@public(paper=PAPER, ranges={"gamma": AT_LEAST_0})
+def scale_by_mars_correction(
+    b1: ArrayLike = 0.95, gamma: ArrayLike = 0.025, *, axis_name: AxisName = None
+) -> Rule:
+    """Move the gradient away from the last one, before an optimizer.
+
+        c = g + gamma b1 / (1 - b1) (g - last),   last = g
+        u = c / max(1, ‖c‖)
+
+    The norm is that of a whole array, and the first `last` is 0.
+
+    b1: decay rate of the optimizer's EMA of the gradients, in [0, 1).
+    gamma: strength of the correction, at least 0.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    """
+    parts = ArraySplit(axis_name)
+    strength = gamma * b1 / one_minus(b1)
+
+    def leaf(g, p, ctx, last):
+        c = g + strength * (g - last)
+        return c / floored_norm(c, 1.0, parts), g
+
+    return Rule(leaf, ScaleByMarsCorrectionState, {"last": Slot()})
+
+
+@recipe
+def _orthogonal(eps: ArrayLike) -> Rule:
+    """Orthogonalize matrices as Muon does, with its factor of the shape."""
+    iterate = newton_schulz("muon", 5, eps)
+
+    def apply(m, ctx):
+        return (shape_factor(m.shape[-2:], "jordan") * iterate(m),)
+
+    return Rule(lambda m, p, ctx: (m,), batched=Batched(apply, lambda m: m.ndim == 2))
+
+
+def _kinds(params):
+    kind = lambda p: "matrix" if getattr(p, "ndim", 0) == 2 else "other"
+    return jax.tree.map(kind, params)
+
+
+def _direction(
+    variant: str, b1: ArrayLike, b2: ArrayLike, eps: ArrayLike
+) -> GradientTransformation:
+    """The optimizer of a variant, without a learning rate."""
+    if variant == "adamw":
+        return scale_by_adam(b1, b2, eps)
+    if variant == "lion":
+        return scale_by_lion(b1, b1)  # the sign of the new mean
+    if variant != "shampoo":
+        raise ValueError(
+            f"`variant` is {variant!r}, expected one of ['adamw', 'lion', 'shampoo']"
+        )
+    # The authors orthogonalize m / (1 - b1): only `eps` sees the difference.
+    matrix = chain(ema(b1, debias=False), _orthogonal(eps * (1 - b1)))
+    return partition({"matrix": matrix, "other": scale_by_adam(b1, b2, eps)}, _kinds)
+
+
+@public("optimizer", paper=PAPER, ranges={"gamma": AT_LEAST_0})
+def mars(
+    learning_rate: ScalarOrSchedule = 3e-3,
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.99,
+    gamma: ArrayLike = 0.025,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    variant: Literal["adamw", "lion", "shampoo"] = "adamw",
+    axis_name: AxisName = None,
+) -> GradientTransformationExtraArgs:
+    """An optimizer of gradients that are corrected by `scale_by_mars_correction`.
+
+        p = p - learning_rate (u + weight_decay p)
+
+        "adamw"    u of `scale_by_adam`
+        "lion"     u = sign(m),   m = b1 m + (1 - b1) c
+        "shampoo"  u = sqrt(max(1, columns / rows)) orthogonalize(m) for matrices,
+                   u of `scale_by_adam` for all other arrays
+
+    For "shampoo" 2D arrays are matrices, (inputs, outputs).
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of the corrected gradient and its square, in [0, 1].
+    gamma: strength of the correction, at least 0.
+    eps: added to the square root, and to the norm of m; at least 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    variant: the optimizer: "adamw", "lion" or "shampoo".
+    axis_name: of the correction; see `scale_by_mars_correction`.
+
+    Raises a `ValueError` for another variant.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    return chain(
+        scale_by_mars_correction(b1, gamma, axis_name=axis_name),
+        _direction(variant, b1, b2, eps),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
