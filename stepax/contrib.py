@@ -42,6 +42,12 @@ from ._optimizers.galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from ._optimizers.gpa import (
+    GPAState as GPAState,
+    gpa as gpa,
+    gpa_adamw as gpa_adamw,
+    gpa_eval_params as gpa_eval_params,
+)
 from ._optimizers.grams import grams as grams, scale_by_grams as scale_by_grams
 from ._optimizers.laprop import laprop as laprop, scale_by_laprop as scale_by_laprop
 from ._optimizers.madgrad import (
@@ -83,6 +89,9 @@ from ._optimizers.schedule_free import (
     schedule_free_adamw as schedule_free_adamw,
     schedule_free_eval_params as schedule_free_eval_params,
     schedule_free_sgd as schedule_free_sgd,
+)
+from ._optimizers.schedule_free_radam import (
+    schedule_free_radam as schedule_free_radam,
 )
 from ._optimizers.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,

@@ -109,7 +109,7 @@ def made(f: Any, **kwargs: Any) -> Any:
     """A call of `f` with numbers for all that it needs."""
     values = {"learning_rate": 0.1, "l2_norm_clip": 1.0, "noise_multiplier": 1.0}
     values |= {"max_norm": 1.0, "threshold": 1.0, "clipping": 0.1, "key": 0}
-    values |= {"value_fn": jnp.sum}
+    values |= {"value_fn": jnp.sum, "base_optimizer": stepax.sgd(0.1)}
     found = inspect.signature(original(f)).parameters.values()
     needed = [p.name for p in found if p.default is p.empty or p.name == "key"]
     return f(**{k: values[k] for k in needed if k != "seed"} | kwargs)

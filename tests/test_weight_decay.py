@@ -39,6 +39,7 @@ OTHERWISE = {
     "dog": "added to the gradient, as in Optax",
     "dowg": "added to the gradient, as in Optax",
     "fromage": "the step is shortened by sqrt(1 + learning_rate²), as in the paper",
+    "gpa_adamw": "what decays is the sequence z, as in the authors' code",
     "lamb": "the step has the length of the parameter, as in the paper",
     "laprop": "of the new parameters, as in the authors' program",
     "lars": "added to the gradient, as in the paper",
@@ -75,6 +76,8 @@ def decaying(row: Any, decay: Any = DECAY, **more: Any) -> Any:
     """An optimizer of a row whose weights decay."""
     if takes(row, "mask"):
         more.setdefault("mask", None)
+    if takes(row, "silent_sgd_phase"):  # in which nothing moves
+        more["silent_sgd_phase"] = False
     for name in {"learning_rate", "scaling"} - more.keys():
         if takes(row, name):
             more[name] = RATE

@@ -96,6 +96,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "with_state_dtypes": _traced_in_half,
     "ema_nesterov": lambda tx: stepax.contrib.ema_nesterov(tx, 0.5),
     "cautious": stepax.contrib.cautious,
+    "gpa": stepax.contrib.gpa,
     "mars_correction": lambda tx: stepax.chain(
         stepax.contrib.scale_by_mars_correction(), tx
     ),

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
+from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import computed_wide
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -35,7 +35,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     require_transformation,
 )
-from .._engine.factories.ranges import Range
+from .._engine.factories.ranges import AT_LEAST_0, MOMENTUM, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
@@ -47,7 +47,8 @@ from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.followed import Followed
+from .._wrappers.followed import Followed, mean_of
+from .adam import scale_by_adam
 from .rmsprop import scale_by_rms
 from .sgd import sgd
 
@@ -82,7 +83,11 @@ class _Average(NamedTuple):
     z: Any
 
 
-_RANGES = {"b1": Range(0, 1, excludes_least=True)}
+_RANGES = {
+    "b1": Range(0, 1, excludes_least=True),
+    "inner_momentum": MOMENTUM,
+    "weight_step_power": AT_LEAST_0,
+}
 
 
 @ft.partial(recipe, own_ranges=_RANGES)
@@ -91,6 +96,7 @@ def average_iterates(
     b1: ArrayLike,
     weight_lr_power: ArrayLike,
     state_dtype: DTypeLike | None,
+    weight_step_power: ArrayLike = 0.0,
 ) -> GradientTransformation:
     """Map updates of z to updates of y."""
 
@@ -98,7 +104,7 @@ def average_iterates(
         b1_, weight_sum, t, max_lr = scalars
         rate = learning_rate(t) if callable(learning_rate) else learning_rate
         max_lr = jnp.maximum(max_lr, jnp.asarray(rate).astype(max_lr.dtype))
-        weight = max_lr**weight_lr_power
+        weight = t.astype(max_lr.dtype) ** weight_step_power * max_lr**weight_lr_power
         weight_sum = weight_sum + weight
         c = weight / jnp.where(weight_sum == 0, 1, weight_sum)
         return c, (b1_, weight_sum, safe_increment(t), max_lr)
@@ -127,12 +133,15 @@ def schedule_free(
     b1: ArrayLike = 0.9,
     weight_lr_power: ArrayLike = 2.0,
     state_dtype: DTypeLike | None = None,
+    *,
+    weight_step_power: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
     """Average the iterates of an optimizer, and take gradients near the average.
 
         z = z + u(g),   u of the base optimizer at y
         x = (1 - c_t) x + c_t z,   c_t = w_t / (w_1 + ... + w_t)
-        y = b1 x + (1 - b1) z,   w_t = (max of learning_rate(1 ... t))^weight_lr_power
+        y = b1 x + (1 - b1) z
+        w_t = t^weight_step_power (max of learning_rate(1 ... t))^weight_lr_power
 
     The parameters are y; evaluate at x, see `schedule_free_eval_params`.
 
@@ -143,9 +152,12 @@ def schedule_free(
     weight_lr_power: exponent of the learning rate in the weights, at least 0; with 0
         all iterates have equal weight.
     state_dtype: storage dtype of z; the parameter's if `None`.
+    weight_step_power: exponent of the step in the weights, at least 0.
     """
     require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
-    averaging = average_iterates(learning_rate, b1, weight_lr_power, state_dtype)
+    averaging = average_iterates(
+        learning_rate, b1, weight_lr_power, state_dtype, weight_step_power
+    )
     return build(
         Followed(
             "schedule_free",
@@ -174,14 +186,9 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
             "schedule_free_eval_params", ScheduleFreeState, state
         )
     for found in states or [state]:
-        at = lambda z, y, b1=found.b1: _x(y, z, b1=b1)
+        at = lambda z, y, b1=found.b1: mean_of(y, z, b1)
         params = map_stored(at, found.z, "z", params)
     return params
-
-
-@computed_wide
-def _x(y, z, *, b1):
-    return z + (y - z) / b1  # exactly y where z = y
 
 
 @public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
@@ -195,6 +202,7 @@ def schedule_free_sgd(
     *,
     first_step: int = 0,
     weight_decay_mask: MaskOrFn = None,
+    weight_step_power: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
     """`schedule_free` SGD: z = z - learning_rate (g + weight_decay y).
 
@@ -206,7 +214,8 @@ def schedule_free_sgd(
     weight_decay_mask: which parameters decay; see `masked`.
     first_step: number of the first step for the schedule: 0, or 1 as in the authors'
         code.
-    weight_lr_power: exponent of the learning rate in the weights, at least 0.
+    weight_lr_power, weight_step_power: exponents of the learning rate and the step in
+        the weights, at least 0.
     state_dtype: storage dtype of z; the parameter's if `None`.
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
@@ -215,7 +224,8 @@ def schedule_free_sgd(
     base = sgd(_counted_from(first_step, rate))
     if weight_decay is not None:
         base = chain(*decayed(weight_decay, weight_decay_mask), base)
-    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+    more = {"weight_step_power": weight_step_power}
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
 @public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
@@ -231,8 +241,10 @@ def schedule_free_adamw(
     *,
     first_step: int = 0,
     weight_decay_mask: MaskOrFn = None,
+    weight_step_power: ArrayLike = 0.0,
+    inner_momentum: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """`schedule_free` AdamW, without momentum.
+    """`schedule_free` AdamW, without momentum or with some of its own.
 
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
@@ -244,22 +256,30 @@ def schedule_free_adamw(
     b2: decay rate of the EMA of |g|², in [0, 1].
     eps: added to the square root, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    weight_lr_power: exponent of the learning rate in the weights, at least 0.
+    weight_lr_power, weight_step_power: exponents of the learning rate and the step in
+        the weights, at least 0.
     state_dtype: storage dtype of z; the parameter's if `None`.
     first_step: number of the first step for the schedule: 0, or 1 as in the authors'
         code.
+    inner_momentum: decay rate of an EMA that takes the place of g, with its bias
+        corrected; there is none for 0.
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
+    # As an array it may be changed later, and then needs its EMA from the start.
+    has_momentum = not is_number(inner_momentum) or inner_momentum != 0
     base = chain(
-        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
+        scale_by_adam(inner_momentum, b2, eps)
+        if has_momentum
+        else scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(_counted_from(first_step, rate)),
     )
-    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+    more = {"weight_step_power": weight_step_power}
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
 def _warmed_up(rate: ScalarOrSchedule, steps: int | None) -> ScalarOrSchedule:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax
 from jax.typing import ArrayLike
 
+from .._engine.arrays.precision import computed_wide
 from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
@@ -79,3 +80,9 @@ def evaluated(
         here = lambda x, p, scalar=scalar: at(p, x, scalar)
         params = map_stored(here, stored, fields[0], params)
     return params
+
+
+@computed_wide
+def mean_of(y, z, weight):
+    """x, of which y = weight x + (1 - weight) z."""
+    return z + (y - z) / weight  # exactly y where z = y

@@ -32,6 +32,7 @@ ADDED = {
     "first_step": "schedule_free_adamw schedule_free_sgd",
     "has_aux": "value_and_grad_from_state",
     "immediate": "rprop scale_by_rprop",
+    "inner_momentum": "schedule_free_adamw",
     "key": "dpsgd",
     "momentum_decay": "nadam",
     "ns_dtype": "muon scale_by_muon",
@@ -55,6 +56,7 @@ ADDED = {
         "rmsprop rprop scale_by_novograd schedule_free_adamw schedule_free_sgd sgd "
         "sign_sgd signum simplified_ademamix sm3 yogi"
     ),
+    "weight_step_power": "schedule_free schedule_free_adamw schedule_free_sgd",
 }
 
 

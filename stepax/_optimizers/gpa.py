@@ -1,0 +1,189 @@
+"""Generalized primal averaging: an exponential mean of iterates, at every step.
+
+Defazio, Mishchenko, Raman, Shi and Xiao, 2025, Smoothing DiLoCo with Primal Averaging
+for Faster Training of LLMs (arXiv:2512.17131), in the form of the authors' code,
+https://github.com/facebookresearch/optimizers.  As in `schedule_free` there are three
+sequences: y, the parameters, where gradients are taken; z, which the inner optimizer
+updates; and x, the mean of z, for evaluation, which is not stored.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.numerics import safe_increment
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    OptState,
+    Params,
+    ScalarOrSchedule,
+    require_transformation,
+)
+from .._engine.factories.ranges import UP_TO_1, Range
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.plan import build
+from .._engine.step.rule import COUNT, Rule, Slot, copy_of, real_scalar
+from .._transforms.scale import product, scale_by_learning_rate, value_at
+from .._wrappers.chain import chain
+from .._wrappers.followed import Followed, evaluated, mean_of
+from .._wrappers.partition import partition, split
+from .adam import scale_by_adam
+
+
+class GPAState(NamedTuple):
+    """State of `gpa`.
+
+    count: steps taken, a scalar.
+    interpolation: weight of x in y, a scalar.
+    z: the sequence that the inner optimizer updates, shaped like the parameters.
+    inner_state: state of the inner optimizer.
+    """
+
+    count: jax.Array
+    interpolation: jax.Array
+    z: Any
+    inner_state: OptState
+
+
+class _Average(NamedTuple):
+    """The fields of `GPAState` except that of the inner optimizer."""
+
+    count: jax.Array
+    interpolation: jax.Array
+    z: Any
+
+
+PAPER = "arXiv:2512.17131"
+_RANGES = {
+    "train_interpolation": Range(0, 1, excludes_least=True),
+    "eval_interpolation": UP_TO_1,
+}
+
+
+@recipe
+def _average(
+    train_interpolation: ArrayLike,
+    eval_interpolation: ArrayLike,
+    decay: ScalarOrSchedule,
+    decay_at_y: bool,
+    state_dtype: DTypeLike | None,
+) -> Rule:
+    """Map updates of z to updates of y.
+
+    decay: the part of z, or of y, that a step takes away.
+    """
+    mu, c = train_interpolation, 1 - eval_interpolation
+
+    def prepare(scalars, stat, extra):
+        count, _ = scalars
+        return jnp.asarray(value_at(decay, count)), (safe_increment(count), mu)
+
+    def leaf(u, y, pull, z):
+        lost = pull * y if decay_at_y else jnp.zeros_like(y)
+        z = z if decay_at_y else z - pull * z
+        toward = c * (z - (y - lost))
+        return toward - lost + (1 - mu * (1 - c)) * u, z + u
+
+    scalars = {**COUNT, "interpolation": real_scalar(mu)}
+    slots = {"z": Slot(copy_of, state_dtype)}
+    return Rule(
+        leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
+    )
+
+
+@public("wrapper", paper=PAPER, ranges=_RANGES)
+def gpa(
+    inner: GradientTransformation,
+    train_interpolation: ArrayLike = 0.7,
+    eval_interpolation: ArrayLike = 0.9967,
+    *,
+    state_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """Average the iterates of an optimizer, and take gradients near the average.
+
+        z = z + u(g),   u of the inner optimizer at y
+        x = eval_interpolation x + (1 - eval_interpolation) z
+        y = train_interpolation x + (1 - train_interpolation) z
+
+    The parameters are y; evaluate at x, see `gpa_eval_params`.  Weight decay of the
+    inner optimizer is that of y.
+
+    inner: an optimizer, with its learning rate.
+    train_interpolation: weight of x in y, in (0, 1].
+    eval_interpolation: decay rate of the mean x, in [0, 1].
+    state_dtype: storage dtype of z; the parameter's if `None`.
+    """
+    require_transformation(inner, "`inner` of `gpa`")
+    own: Any = _average(
+        train_interpolation, eval_interpolation, 0.0, False, state_dtype
+    )
+    return build(Followed("gpa", inner, own, GPAState))
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def gpa_adamw(
+    learning_rate: ScalarOrSchedule = 1.0,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    *,
+    train_interpolation: ArrayLike = 0.7,
+    eval_interpolation: ArrayLike = 0.9967,
+    decay_at_y: bool = False,
+    weight_decay_mask: MaskOrFn = None,
+    state_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """`gpa` of Adam, with decay of the iterates z.
+
+        z = (1 - learning_rate weight_decay) z,   or y in its place, if `decay_at_y`
+        z = z - learning_rate u,   u of `scale_by_adam`
+
+    The parameters are y; evaluate at x, see `gpa_eval_params`.
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps: added to the square root, at least 0.
+    train_interpolation: weight of the mean x in y, in (0, 1].
+    eval_interpolation: decay rate of the mean x, in [0, 1].
+    decay_at_y: whether the parameters y decay, rather than z.
+    weight_decay_mask: which parameters decay; see `masked`.  The state is then that of
+        `partition`.
+    state_dtype: storage dtype of z; the parameter's if `None`.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+
+    def averaged(decay):
+        adam = chain(scale_by_adam(b1, b2, eps), scale_by_learning_rate(learning_rate))
+        own: Any = _average(
+            train_interpolation, eval_interpolation, decay, decay_at_y, state_dtype
+        )
+        return build(Followed("gpa_adamw", adam, own, GPAState))
+
+    decay = product(learning_rate, weight_decay)
+    if weight_decay_mask is None:
+        return averaged(decay)
+    # What decays is z, which only the rule of the mean has.
+    labels = split(weight_decay_mask, "decays", "stays", "weight_decay_mask")
+    return partition({"decays": averaged(decay), "stays": averaged(0.0)}, labels)
+
+
+@explain_misuse
+def gpa_eval_params(state: OptState, params: Params) -> Params:
+    """The parameters for evaluation: x = z + (y - z) / train_interpolation.
+
+    state: that of `gpa`, or a state that contains it, such as that of `chain`,
+        `MultiSteps` or `partition`; parameters without a z are returned unchanged.
+    params: y, the current parameters.
+
+    Raises a `ValueError` if there is no such state.
+    """
+    fields = "z", "interpolation"
+    return evaluated("gpa_eval_params", GPAState, mean_of, fields, state, params)
