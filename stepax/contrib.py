@@ -28,7 +28,9 @@ from ._optimizers.cocob import (
 )
 from ._optimizers.dadapt import (
     DAdaptAdamWState as DAdaptAdamWState,
+    DAdaptSGDState as DAdaptSGDState,
     dadapt_adamw as dadapt_adamw,
+    dadapt_sgd as dadapt_sgd,
 )
 from ._optimizers.dog import (
     DoGState as DoGState,
@@ -82,7 +84,11 @@ from ._optimizers.private import (
     differentially_private_aggregate as differentially_private_aggregate,
     dpsgd as dpsgd,
 )
-from ._optimizers.prodigy import ProdigyState as ProdigyState, prodigy as prodigy
+from ._optimizers.prodigy import (
+    GrowthLimitedProdigyState as GrowthLimitedProdigyState,
+    ProdigyState as ProdigyState,
+    prodigy as prodigy,
+)
 from ._optimizers.schedule_free import (
     ScheduleFreeState as ScheduleFreeState,
     schedule_free as schedule_free,

@@ -21,6 +21,7 @@ STATIC = {
     "memory_size": "a shape in the state",
     "rank": "a shape in the state",
     "min_dim_size_to_factor": "decides which shapes the state has",
+    "slice_p": "a shape in the state",
     "ns_steps": "a shape in the state, and the length of a loop",
     "init_step": "a pair with a name; its number is read by `init` alone",
     "key": "the start of the noise, which then lives in the state",

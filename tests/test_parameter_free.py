@@ -91,7 +91,12 @@ def dowg(first, eps, rate=lambda n: 1.0):
     return run
 
 
-def dadapt(betas, eps, d, decay, rate=lambda n: 1.0):
+def correction(betas, t):
+    """The factor of the rate by Adam's bias corrections; 1 without the betas."""
+    return np.sqrt(1 - betas[1] ** t) / (1 - betas[0] ** t) if betas else 1
+
+
+def dadapt(betas, eps, d, decay, rate=lambda n: 1.0, is_corrected=True):
     """Defazio and Mishchenko, 2023, Algorithm 5."""
     b1, b2 = betas
 
@@ -100,7 +105,7 @@ def dadapt(betas, eps, d, decay, rate=lambda n: 1.0):
 
         def step(t, p, g, value):
             nonlocal m, v, s, r, d
-            a = d * rate(t - 1) * np.sqrt(1 - b2**t) / (1 - b1**t)
+            a = d * rate(t - 1) * correction(is_corrected and betas, t)
             r = b2**0.5 * r + (1 - b2**0.5) * a * np.sum(g * s / (np.sqrt(v) + eps))
             s = b2**0.5 * s + (1 - b2**0.5) * a * g
             m = b1 * m + (1 - b1) * a * g
@@ -113,21 +118,55 @@ def dadapt(betas, eps, d, decay, rate=lambda n: 1.0):
     return run
 
 
-def prodigy(betas, b3, eps, d0, coef, decay, is_safe, rate=lambda n: 1.0):
+def dadapt_sgd(momentum, d, decay, rate=lambda n: 1.0):
+    """Defazio and Mishchenko, 2023, Algorithm 4, with the authors' momentum."""
+
+    def run(start):
+        s, r, first = 0, 0, None
+
+        def step(t, p, g, value):
+            nonlocal s, r, d, first
+            first = np.linalg.norm(g) if first is None else first
+            a, g = d * rate(t - 1) / first, g + decay(t - 1) * p
+            r = r + a * np.sum(g * s)
+            s = s + a * g
+            d = max(d, 2 * r / np.linalg.norm(s))
+            return momentum * p + (1 - momentum) * (start - s)
+
+        return step
+
+    return run
+
+
+def prodigy(
+    betas,
+    b3,
+    eps,
+    d0,
+    coef,
+    decay,
+    is_safe,
+    rate=lambda n: 1.0,
+    is_corrected=True,
+    every=1,
+    growth=np.inf,
+):
     """Mishchenko and Defazio, 2023, Algorithm 4."""
     b1, b2 = betas
 
     def run(start):
-        m, v, s, r, d = 0, 0, 0, 0, d0
+        m, v, s, r, d, most = 0, 0, 0, 0, d0, d0
 
         def step(t, p, g, value):
-            nonlocal m, v, s, r, d
-            a = d * rate(t - 1) * np.sqrt(1 - b2**t) / (1 - b1**t)
-            r = b3 * r + d / d0 * a * (g @ (start - p))
-            s = b3 * s + d / d0 * (d if is_safe else a) * g
+            nonlocal m, v, s, r, d, most
+            a = d * rate(t - 1) * correction(is_corrected and betas, t)
+            r = b3 * r + d / d0 * a * (g[::every] @ (start - p)[::every])
+            s = b3 * s + d / d0 * (d if is_safe else a) * g[::every]
             m = b1 * m + (1 - b1) * d * g
             v = b2 * v + (1 - b2) * d**2 * g**2
-            d = max(d, coef * r / np.sum(np.abs(s)))
+            found = coef * r / np.sum(np.abs(s))
+            d, most = max(d, found) if d == d0 else d, max(most, found)
+            d = min(most, d * growth)
             return p - a * m / (np.sqrt(v) + d * eps) - decay * a * p
 
         return step
@@ -160,6 +199,33 @@ PAPERS = {
     "dadapt_adamw, default": (
         contrib.dadapt_adamw(),
         dadapt((0.9, 0.999), 1e-8, 1e-6, 0.0),
+    ),
+    "dadapt_adamw, not corrected": (
+        contrib.dadapt_adamw(rate, (0.8, 0.9), 0.1, 0.01, 0.3, bias_correction=False),
+        dadapt((0.8, 0.9), 0.1, 0.01, 0.3, rate, False),
+    ),
+    "dadapt_sgd": (
+        contrib.dadapt_sgd(rate, 0.8, 0.01, lambda n: rate(n) / 3),
+        dadapt_sgd(0.8, 0.01, lambda n: rate(n) / 3, rate),
+    ),
+    "dadapt_sgd, default": (
+        contrib.dadapt_sgd(),
+        dadapt_sgd(0.0, 1e-6, lambda n: 0.0),
+    ),
+    "prodigy, slices that grow slowly": (
+        contrib.prodigy(
+            rate,
+            (0.8, 0.9),
+            0.7,
+            0.1,
+            0.01,
+            0.5,
+            0.3,
+            bias_correction=False,
+            slice_p=2,
+            growth_rate=1.02,
+        ),
+        prodigy((0.8, 0.9), 0.7, 0.1, 0.01, 0.5, 0.3, False, rate, False, 2, 1.02),
     ),
     "prodigy": (
         contrib.prodigy(rate, (0.8, 0.9), 0.7, 0.1, 0.01, 0.5, 0.3),
@@ -194,7 +260,9 @@ FREE = {
     "dowg": contrib.dowg(),
     "L-DoG": stepax.scale_by_distance_over_gradients(),
     "dadapt_adamw": contrib.dadapt_adamw(),
+    "dadapt_sgd": contrib.dadapt_sgd(momentum=0.5),
     "prodigy": contrib.prodigy(),
+    "prodigy, sliced": contrib.prodigy(slice_p=2, growth_rate=1.5),
 }
 
 
@@ -210,7 +278,10 @@ def test_gradients_of_zeros_give_no_step(name, dtype):
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("make", [contrib.dadapt_adamw, contrib.prodigy])
+ESTIMATING = [contrib.dadapt_adamw, contrib.dadapt_sgd, contrib.prodigy]
+
+
+@pytest.mark.parametrize("make", ESTIMATING)
 def test_a_learning_rate_that_starts_at_zero_keeps_the_estimate(make):
     tx, p = make(stepax.linear_schedule(0.0, 1.0, 2)), jnp.ones(3)
     state = tx.init(p)
@@ -230,7 +301,7 @@ def test_no_eps_is_needed(first):
 
 
 SHARED = {"max_dist", "sum_sq_norm_grads", "weighted_sq_norm_grads", "estim_sq_dist"}
-SHARED |= {"estim_lr", "numerator_weighted"}
+SHARED |= {"estim_lr", "numerator_weighted", "estim_lr_max", "grad_norm0"}
 
 
 @pytest.mark.parametrize("name", sorted(FREE.keys() - {"L-DoG"}))
@@ -253,6 +324,51 @@ def test_small_steps_do_not_vanish_in_float16(make):
     for x in (state.exp_avg, state.exp_avg_sq, state.grad_sum):
         assert x.dtype == jnp.float32
         assert (x > 0).all()
+
+
+def test_sums_over_few_elements_take_little_memory():
+    p = {"w": jnp.ones((4, 3)), "s": jnp.ones(())}
+    state = contrib.prodigy(slice_p=5).init(p)
+    for few in (state.grad_sum, state.params0):
+        assert {k: x.shape for k, x in few.items()} == {"w": (3,), "s": (1,)}
+    shapes = jax.eval_shape(lambda: p)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(
+        jnp.shape, contrib.prodigy(slice_p=5).init(shapes)
+    )
+
+
+def test_growth_may_be_limited_by_an_injected_number():
+    p, g = jnp.ones(3), jnp.full(3, 0.5)
+    tx = stepax.inject_hyperparams(contrib.prodigy)(growth_rate=1.5, estim_lr0=1e-3)
+    state, found = tx.init(p), []
+    for _ in range(8):
+        u, state = tx.update(g, state, p)
+        p = p + u
+        found.append(float(stepax.tree.get(state, "estim_lr")))
+    growth = np.array(found[1:]) / found[:-1]
+    assert growth.max() == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("mask", [True, {"b": False, "w": True}])
+def test_decay_does_not_count_as_the_first_gradient(mask):
+    """1e-3 for each coordinate, of a gradient of norm 1 in each."""
+    tx = contrib.dadapt_sgd(estim_lr0=1e-3, weight_decay=0.5, weight_decay_mask=mask)
+    p = {"b": jnp.full(2, 2.0), "w": jnp.full(2, 2.0)}
+    g = jax.tree.map(lambda p: 0.25 * p, p)  # of norm 1
+    u, state = tx.update(g, tx.init(p), p)
+    assert state.grad_norm0 == 1
+    np.testing.assert_allclose(u["w"], -1e-3 * 1.5, rtol=1e-4)
+    np.testing.assert_allclose(u["b"], -1e-3 * (1.5 if mask is True else 0.5), 1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_dadapt_sgd_begins_at_the_first_gradient_that_is_not_zero(scale):
+    tx, p = contrib.dadapt_sgd(weight_decay=0.1), jnp.ones(4)
+    u, state = tx.update(jnp.full(4, scale), tx.init(p), p)
+    assert state.grad_norm0 == 2 * scale
+    u, state = tx.update(jnp.full(4, 0.5), state, p)
+    assert state.grad_norm0 == (2 if scale else 1)
+    assert (u < 0).all()
 
 
 def test_prodigy_decays_where_the_mask_says():

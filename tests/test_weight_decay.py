@@ -36,6 +36,7 @@ OTHERWISE = {
     "adopt": "from the second step on, as in the authors' program",
     "cocob": "added to the gradient, on which it bets",
     "dadapt_adamw": "by the estimated learning rate, as in the paper",
+    "dadapt_sgd": "added to the gradient, as in the authors' program",
     "dog": "added to the gradient, as in Optax",
     "dowg": "added to the gradient, as in Optax",
     "fromage": "the step is shortened by sqrt(1 + learning_rate²), as in the paper",
@@ -113,6 +114,12 @@ def zeros(p: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, p)
 
 
+def still(row: Any, p: Any) -> Any:
+    """Gradients with which an optimizer does nothing but decay, or little else."""
+    # Its rate is relative to the first gradient that is not zero.
+    return jax.tree.map(jnp.ones_like, p) if row.name == "dadapt_sgd" else zeros(p)
+
+
 def test_every_optimizer_takes_decay_or_says_why_not():
     names = {"weight_decay", "weight_decay_mask"}
     known = {row.name: row for row in ROWS.values() if row.kind == "optimizer"}
@@ -125,8 +132,8 @@ def test_every_optimizer_takes_decay_or_says_why_not():
 @those()
 def test_weights_decay_where_the_mask_says(row):
     p = parameters()
-    without, _ = steps(plain(row), zeros(p), p)
-    found, _ = steps(decaying(row, weight_decay_mask=MASK), zeros(p), p)
+    without, _ = steps(plain(row), still(row, p), p)
+    found, _ = steps(decaying(row, weight_decay_mask=MASK), still(row, p), p)
     first = FIRST.get(row.name, 0)
     change = found[first]["w"] - without[first]["w"]
     if row.name in OTHERWISE:
@@ -193,8 +200,8 @@ def test_schedules_of_rate_and_decay_that_are_constant_change_nothing(row):
 def test_schedules_are_followed(row):
     p = parameters()
     on = lambda count: jnp.where(count < 1, 0.0, DECAY)
-    found, _ = steps(decaying(row, on), zeros(p), p)
-    without, _ = steps(plain(row), zeros(p), p)
+    found, _ = steps(decaying(row, on), still(row, p), p)
+    without, _ = steps(plain(row), still(row, p), p)
     np.testing.assert_allclose(found[0]["w"], without[0]["w"], 1e-6, 1e-9)
     assert not np.array_equal(found[1]["w"], without[1]["w"])
 
@@ -230,9 +237,9 @@ def test_a_callable_module_as_a_mask_is_not_called(row):
     tx = decaying(row, weight_decay_mask=Never(**MASK))
     injected = stepax.inject_hyperparams(row.factory)(**tx.recipe.bound.arguments)
     n = 1 + FIRST.get(row.name, 0)
-    (*_, without), _ = steps(plain(row), zeros(p), p, n)
+    (*_, without), _ = steps(plain(row), still(row, p), p, n)
     for each in tx, injected:
-        (*_, found), _ = steps(each, zeros(p), p, n)
+        (*_, found), _ = steps(each, still(row, p), p, n)
         # An injected rate is rounded to float32 before it is squared: 2 parts in 10^5.
         np.testing.assert_allclose(found.b, without.b, 2e-5, 1e-9)
         assert not np.array_equal(found.w, without.w)

@@ -56,15 +56,16 @@ _DECAY = {"weight_decay": 1e-2, "mask": {"bias": False, "**": True}}
 
 CHOICES = {
     "adabelief": Choice(3e-3),
-    "adam_atan2": Choice(3e-3),
     "adagrad": Choice(5e-1),
     "adam": Choice(3e-3),
+    "adam_atan2": Choice(3e-3),
     "adamax": Choice(1e-2),
     "adamaxw": Choice(1e-2, _DECAY),
     "adamw": Choice(3e-3, _DECAY),
     "amsgrad": Choice(3e-3),
     "cautious_adamw": Choice(3e-3),
     "cautious_lion": Choice(1e-3),
+    "dadapt_sgd": Choice(1.0, {"momentum": 0.9}),
     "gpa_adamw": Choice(3e-3),
     "grams": Choice(3e-3),
     "laprop": Choice(3e-3),

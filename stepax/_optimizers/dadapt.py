@@ -1,8 +1,11 @@
-"""D-Adaptation: AdamW that estimates its learning rate from below.
+"""D-Adaptation: AdamW and SGD that estimate their learning rate from below.
 
 Defazio and Mishchenko, 2023, Learning-Rate-Free Learning by D-Adaptation
-(arXiv:2301.07733), Algorithm 5, with Adam's bias corrections in the step size.
+(arXiv:2301.07733), Algorithms 5 and 4.
 
+Difference of AdamW from the paper, as in Optax: Adam's bias corrections in the step
+size, which `bias_correction=False`, the default of the authors' program, leaves out.
+Difference of SGD from it: a first gradient of zero is not divided by.
 Differences from Optax: the estimate is unchanged where the weighted sum of gradients is
 zero (Optax returns NaN); scalars in the state are stored in float32 or wider, and so
 are the EMAs of float16 parameters, which would underflow in float16.
@@ -15,18 +18,23 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .. import tree
+from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.precision import promote_freely
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
+    transformation,
 )
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, real_scalar
+from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
+from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
@@ -49,18 +57,47 @@ class DAdaptAdamWState(NamedTuple):
     count: jax.Array
 
 
+class DAdaptSGDState(NamedTuple):
+    """params0, grad_sum: initial parameters, and s, the sum of the steps.
+
+    Both are shaped like the parameters.
+
+    estim_lr: the estimate d.  numerator_weighted: r, half of its numerator.
+    grad_norm0: the norm of the first gradient that is not zero.  count: steps taken.
+        All four are scalars.
+    """
+
+    params0: Any
+    grad_sum: Any
+    estim_lr: jax.Array
+    numerator_weighted: jax.Array
+    grad_norm0: jax.Array
+    count: jax.Array
+
+
 def corrected_rate(
-    learning_rate: ScalarOrSchedule, betas: tuple, d: jax.Array, count: jax.Array
+    learning_rate: ScalarOrSchedule,
+    betas: tuple | None,
+    d: jax.Array,
+    count: jax.Array,
 ) -> jax.Array:
-    """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1."""
+    """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1.
+
+    betas: b1 and b2; `None` leaves out the correction.
+    """
+    rate = d * value_at(learning_rate, count)
+    if betas is None:
+        return rate
     b1, b2 = betas
     t = safe_increment(count)
     correction = jnp.sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
-    return d * value_at(learning_rate, count) * correction
+    return rate * correction
 
 
 def scaled_decay(
-    learning_rate: ScalarOrSchedule, betas: tuple, weight_decay: ScalarOrSchedule
+    learning_rate: ScalarOrSchedule,
+    betas: tuple | None,
+    weight_decay: ScalarOrSchedule,
 ) -> Callable[[Any], GradientTransformation]:
     """The weight decay of a step, computed from the state before it."""
 
@@ -83,6 +120,7 @@ def dadapt_adamw(
     estim_lr0: ArrayLike = 1e-6,
     weight_decay: ScalarOrSchedule = 0.0,
     *,
+    bias_correction: bool = True,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
     """AdamW with the learning rate multiplied by an estimate d of the distance to go.
@@ -98,20 +136,24 @@ def dadapt_adamw(
     eps: added to the square root, above 0.
     estim_lr0: initial value of d, above 0 and below the true distance.
     weight_decay: a scalar, at least 0, or a schedule.
+    bias_correction: whether the rate a has the two corrections; `False` in the authors'
+        program by default.
     weight_decay_mask: which parameters decay; see `masked`.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
     """
+    corrections = betas if bias_correction else None
     if weight_decay_mask is not None:
-        plain = dadapt_adamw(learning_rate, betas, eps, estim_lr0)
-        pull = scaled_decay(learning_rate, betas, weight_decay)
+        given = learning_rate, betas, eps, estim_lr0
+        plain = dadapt_adamw(*given, bias_correction=bias_correction)
+        pull = scaled_decay(learning_rate, corrections, weight_decay)
         return decaying(plain, pull, weight_decay_mask)
     b1, b2 = betas
     q = jnp.sqrt(b2) if isinstance(b2, jax.Array) else b2**0.5
 
     def rate(d, count):
-        return corrected_rate(learning_rate, betas, d, count)
+        return corrected_rate(learning_rate, corrections, d, count)
 
     def leaf_stat(g, p, scalars, m, v, s):
         d, _, count = scalars
@@ -145,3 +187,100 @@ def dadapt_adamw(
         elementwise=True,
     )
     return build(rule)
+
+
+@public("optimizer", paper="arXiv:2301.07733")
+def dadapt_sgd(
+    learning_rate: ScalarOrSchedule = 1.0,
+    momentum: ArrayLike = 0.0,
+    estim_lr0: ArrayLike = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    *,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """SGD with the learning rate multiplied by an estimate d of the distance to go.
+
+        a = d learning_rate / ‖g_1‖,   g = g + weight_decay p
+        r = r + a Σ g s,   s = s + a g,   d = max(d, 2 r / ‖s‖)
+        p = momentum p + (1 - momentum) (p_0 - s)
+
+    with norms over all parameters, and g_1 the first gradient that is not zero.
+
+    learning_rate: a scalar near 1, or a schedule that decays from 1.
+    momentum: weight of the last parameters, in [0, 1].
+    estim_lr0: initial value of d, above 0 and below the true distance.
+    weight_decay: a scalar, at least 0, or a schedule.
+    weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `grad_sum` stops changing: widen it with `with_state_dtypes`.
+    """
+    rates = learning_rate, momentum, estim_lr0
+    if weight_decay_mask is None:
+        return build(_sgd(*rates, weight_decay))
+    rule = build(_sgd(*rates, None))
+
+    @promote_freely
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("dadapt_sgd", DAdaptSGDState, state)
+        # Of the gradient without decay, which the rule does not see.
+        first = state.grad_norm0
+        measure = lambda: tree.norm(updates).astype(first.dtype)
+        first = branch(first == 0, measure, lambda: first)
+        decay = value_at(weight_decay, state.count)
+        pull = add_decayed_weights(decay, weight_decay_mask)
+        updates, _ = pull.update(updates, pull.init(params), params)
+        return rule.update(updates, state._replace(grad_norm0=first), params)
+
+    return transformation(rule.init, update, inner={"": rule})
+
+
+def _sgd(
+    learning_rate: ScalarOrSchedule,
+    momentum: Any,
+    estim_lr0: Any,
+    weight_decay: Any,
+) -> Rule:
+    """`None` for the decay: it is in the gradients, and the first norm in the state."""
+    measures = weight_decay is not None
+
+    def rate(d, first, count):
+        return quotient(d * value_at(learning_rate, count), first)
+
+    def pulled(g, p, count):
+        return g + value_at(weight_decay, count) * p if measures else g
+
+    def leaf_stat(g, p, scalars, start, s):
+        d, _, first, count = scalars
+        h = pulled(g, p, count)
+        squares = square(g), square(h), square(s + rate(d, first, count) * h)
+        return *map(jnp.sum, squares), dot(h, s)
+
+    def prepare(scalars, stat, extra):
+        d, r, first, count = scalars
+        found, pull, squares, numerator = sums(stat, 4)
+        is_first = (first == 0) & measures
+        first = jnp.where(is_first, safe_sqrt(found), first)
+        a = rate(d, first, count)
+        r = r + a * numerator
+        # In the first step the rate was not known when the sum was measured.
+        size = jnp.where(is_first, a * safe_sqrt(pull), safe_sqrt(squares))
+        larger = jnp.maximum(d, quotient(2 * r, size))
+        return (a, count), (larger, r, first, safe_increment(count))
+
+    def leaf(g, p, ctx, start, s):
+        a, count = ctx
+        s = s + a * pulled(g, p, count)
+        # In this order a small s is not rounded to the spacing of p.
+        return (1 - momentum) * ((start - p) - s), start, s
+
+    scalars = {"estim_lr": real_scalar(estim_lr0), "numerator_weighted": real_scalar()}
+    return Rule(
+        leaf,
+        DAdaptSGDState,
+        {"params0": START, "grad_sum": MEAN},
+        {**scalars, "grad_norm0": real_scalar(), **COUNT},
+        prepare,
+        leaf_stat,
+        needs_params=True,
+        elementwise=True,
+    )

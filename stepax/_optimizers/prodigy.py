@@ -1,20 +1,23 @@
 """Prodigy: D-Adaptation that gives recent gradients more weight.
 
 Mishchenko and Defazio, 2023, Prodigy: An Expeditiously Adaptive Parameter-Free Learner
-(arXiv:2306.06101), Algorithm 4, with Adam's bias corrections in the step size.
+(arXiv:2306.06101), Algorithm 4, with Adam's bias corrections in the step size, as in
+Optax; `bias_correction=False` is the default of the authors' program.
 
 Differences from Optax: the estimate is unchanged where the weighted sum of gradients is
 zero (Optax returns NaN); scalars in the state are stored in float32 or wider, and so
 are the EMAs of float16 parameters, which would underflow in float16.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import ema, square
+from .._engine.arrays.moments import ema, is_number, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -22,9 +25,10 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.factories.ranges import AT_LEAST_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
+from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, copy_of, real_scalar
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
 from .dadapt import corrected_rate, scaled_decay
@@ -48,11 +52,26 @@ class ProdigyState(NamedTuple):
     count: jax.Array
 
 
-_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN, "params0": START}
-_SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
+class GrowthLimitedProdigyState(NamedTuple):
+    """As `ProdigyState`, with a limit to the growth of `estim_lr`.
+
+    estim_lr_max: what it grows to, a scalar.
+    """
+
+    exp_avg: Any
+    exp_avg_sq: Any
+    grad_sum: Any
+    params0: Any
+    estim_lr: jax.Array
+    numerator_weighted: jax.Array
+    count: jax.Array
+    estim_lr_max: jax.Array
 
 
-@public("optimizer", paper="arXiv:2306.06101")
+_RANGES = {"growth_rate": Range(1, is_cap=True), "slice_p": AT_LEAST_1}
+
+
+@public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES)
 def prodigy(
     learning_rate: ScalarOrSchedule = 1.0,
     betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
@@ -63,6 +82,10 @@ def prodigy(
     weight_decay: ScalarOrSchedule = 0.0,
     safeguard_warmup: bool = False,
     weight_decay_mask: MaskOrFn = None,
+    *,
+    bias_correction: bool = True,
+    slice_p: int = 1,
+    growth_rate: ArrayLike = math.inf,
 ) -> GradientTransformationExtraArgs:
     """AdamW with the learning rate multiplied by an estimate d of the distance to go.
 
@@ -81,53 +104,99 @@ def prodigy(
     safeguard_warmup: whether s accumulates d g instead of a g, so that small learning
         rates at the start do not make d too large.
     weight_decay_mask: which parameters decay; see `masked`.
+    bias_correction: whether the rate a has the two corrections; `False` in the authors'
+        program by default.
+    slice_p: both sums are over every `slice_p`-th element of an array, and so are the
+        states `grad_sum` and `params0`; at least 1.
+    growth_rate: the largest factor of d in a step, at least 1; not at the first one.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
     """
+    corrections = betas if bias_correction else None
     if weight_decay_mask is not None:
         given = learning_rate, betas, beta3, eps, estim_lr0, estim_lr_coef
-        plain = prodigy(*given, safeguard_warmup=safeguard_warmup)
-        pull = scaled_decay(learning_rate, betas, weight_decay)
+        options: Any = {"slice_p": slice_p, "growth_rate": growth_rate}
+        options |= {"bias_correction": bias_correction}
+        plain = prodigy(*given, safeguard_warmup=safeguard_warmup, **options)
+        pull = scaled_decay(learning_rate, corrections, weight_decay)
         return decaying(plain, pull, weight_decay_mask)
-    b1, b2 = betas
-    b3 = jnp.sqrt(b2) if beta3 is None else beta3
+    b3 = jnp.sqrt(betas[1]) if beta3 is None else beta3
 
     def scales(d, count):
-        """The step size, and the weight of this gradient in the sum."""
-        a = corrected_rate(learning_rate, betas, d, count)
-        return a, d / estim_lr0 * (d if safeguard_warmup else a)
+        """The step size, the weight of this gradient in the sum, and the decay."""
+        a = corrected_rate(learning_rate, corrections, d, count)
+        weight = d / estim_lr0 * (d if safeguard_warmup else a)
+        return a, weight, a * value_at(weight_decay, count)
+
+    estimate = estim_lr0, estim_lr_coef, growth_rate
+    return build(_rule(scales, (*betas, b3), eps, estimate, slice_p))
+
+
+def _rule(
+    scales: Callable, betas: tuple, eps: Any, estimate: tuple, every: int
+) -> Rule:
+    b1, b2, b3 = betas
+    d0, coefficient, growth_rate = estimate
+    is_limited = not (is_number(growth_rate) and growth_rate == math.inf)
+    part = lambda x: x if every == 1 else jnp.ravel(x)[::every]
 
     def leaf_stat(g, p, scalars, m, v, s, p0):
-        d, _, count = scalars
-        a, weight = scales(d, count)
-        numerator = d / estim_lr0 * a * dot(g, p0 - p)
-        return numerator, jnp.sum(jnp.abs(b3 * s + weight * g))
+        d, _, count, *_ = scalars
+        a, weight, _ = scales(d, count)
+        numerator = d / d0 * a * dot(part(g), p0 - part(p))
+        return numerator, jnp.sum(jnp.abs(b3 * s + weight * part(g)))
 
     def prepare(scalars, stat, extra):
-        d, r, count = scalars
+        d, r, count, *most = scalars
         numerator, size = sums(stat, 2)
-        a, weight = scales(d, count)
         r = b3 * r + numerator
-        larger = jnp.maximum(d, quotient(estim_lr_coef * r, size))
-        c = d, larger * eps, a, weight, a * value_at(weight_decay, count)
-        return c, (larger, r, safe_increment(count))
+        found = quotient(coefficient * r, size)
+        larger, most = _grown(d, found, most, d0, growth_rate)
+        a, weight, decay = scales(d, count)
+        c = d, larger * eps, a, weight, decay
+        return c, (larger, r, safe_increment(count), *most)
 
     def leaf(g, p, ctx, m, v, s, p0):
         d, d_eps, a, weight, decay = ctx
         m = ema(m, d * g, b1)
         v = ema(v, square(d * g), b2)
-        s = b3 * s + weight * g
+        s = b3 * s + weight * part(g)
         return -a * m / (safe_sqrt(v) + d_eps) - decay * p, m, v, s, p0
 
-    rule = Rule(
+    scalars = {"estim_lr": real_scalar(d0), "numerator_weighted": real_scalar()}
+    scalars |= {**COUNT, **({"estim_lr_max": real_scalar(d0)} if is_limited else {})}
+    return Rule(
         leaf,
-        ProdigyState,
-        _SLOTS,
-        {"estim_lr": real_scalar(estim_lr0), **_SCALARS},
+        GrowthLimitedProdigyState if is_limited else ProdigyState,
+        _slots(every, part),
+        scalars,
         prepare,
         leaf_stat,
         needs_params=True,
-        elementwise=True,
+        elementwise=every == 1,
     )
-    return build(rule)
+
+
+def _grown(d, found, most, first, growth_rate):
+    """The new d; and what it may grow to, if its growth is limited, in a list."""
+    if not most:
+        return jnp.maximum(d, found), most
+    most = jnp.maximum(*most, found)
+    # The first estimate above the initial value is taken whole.
+    d = jnp.where(d == jnp.asarray(first, d.dtype), jnp.maximum(d, found), d)
+    return jnp.minimum(most, d * growth_rate), [most]
+
+
+def _slots(every, part):
+    means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
+    if every == 1:
+        return means | {"grad_sum": MEAN, "params0": START}
+    # A shape has no elements to take.
+    few = lambda p: jax.eval_shape(part, p) if is_shape(p) else part(p)
+    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)
+    sums = Slot(lambda p: jnp.zeros_like(few(p)), alike=False, is_wide=True)
+    return means | {
+        "grad_sum": sums,
+        "params0": Slot(lambda p: copy_of(few(p)), alike=False),
+    }

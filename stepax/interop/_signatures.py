@@ -24,12 +24,15 @@ ADDED = {
         "scale_by_muon scale_by_novograd scale_by_param_block_norm "
         "scale_by_param_block_rms scale_by_trust_ratio"
     ),
-    "bias_correction": "muon scale_by_muon scale_by_yogi sophia yogi",
+    "bias_correction": (
+        "dadapt_adamw muon prodigy scale_by_muon scale_by_yogi sophia yogi"
+    ),
     "cautious_weight_decay": "muon",
     "center_late": "acprop scale_by_acprop",
     "change_factor": "adan scale_by_adan",
     "eps_in_sqrt": "adagrad scale_by_rss",
     "first_step": "schedule_free_adamw schedule_free_sgd",
+    "growth_rate": "prodigy",
     "has_aux": "value_and_grad_from_state",
     "immediate": "rprop scale_by_rprop",
     "inner_momentum": "schedule_free_adamw",
@@ -42,6 +45,7 @@ ADDED = {
     "shape_factor": "muon",
     "sharding": "muon scale_by_muon",
     "side": "galore scale_by_galore",
+    "slice_p": "prodigy",
     "use_new_curvature": "sophia",
     "weight_decay": (
         "adabelief adafactor adagrad adam adamax adopt amsgrad dpsgd fromage nadam "
