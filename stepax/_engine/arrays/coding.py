@@ -1,0 +1,175 @@
+"""Arrays in 8 or 4 bits for each element, with a scale for each block of elements.
+
+Blocks run along the last axis.  A code is an element divided by the largest of its
+block, under a root, which spends the codes on small elements: a square root with a sign
+for what has both signs, and a fourth root for what is never negative, such as mean
+squares, whose square root is then as exact as the others.  Blocks of 8 bits go back to
+Dettmers, Lewis, Shleifer and Zettlemoyer, 2022, 8-bit Optimizers via Block-wise
+Quantization (arXiv:2110.02861); their codes are read from tables instead.
+
+Storing what was read changes no bit, so that an element that stays, stays for ever:
+
+1. The largest of a block is exact, or scales would drift: n * fl(1 / n) is exactly 1 in
+   float32 for n = 7, 15, 127, 255, and stays so if it is squared.
+2. Where not all of a block is finite, its scale is infinite, and a code of 0 is NaN.
+3. Numbers below the least normal one may be read as 0, depending on the device.  With
+   signs they are 0; without, what is positive is at least the least normal number.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Form(NamedTuple):
+    """How an array is coded.
+
+    bits: for each element, 8 or 4.
+    is_signed: whether elements may be negative.
+    block: how many elements share a scale.
+    """
+
+    bits: int
+    is_signed: bool
+    block: int
+
+    @property
+    def most(self) -> int:
+        """The code of the largest element of a block."""
+        return 2 ** (self.bits - self.is_signed) - 1
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """An array in codes, a node of a state in place of the array.
+
+    codes: int8 or uint8, of the shape of the array; in 4 bits half as long along the
+        last axis: an element of the first half of its block in bits 0-3 of a byte, one
+        of the second half in the others.
+    scales: float32, one for each block: the largest size of its elements.
+    form: how it is coded.
+    """
+
+    codes: Any
+    scales: Any
+    form: Form = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        *front, n = self.codes.shape
+        return (*front, n * 8 // self.form.bits)
+
+
+def is_coded(x: object) -> bool:
+    return isinstance(x, Coded)
+
+
+def holds_codes(tree: object) -> bool:
+    """Whether a tree has coded arrays in it."""
+    return any(map(is_coded, jax.tree.leaves(tree, is_leaf=is_coded)))
+
+
+def block_within(length: int, block: int, bits: int) -> int | None:
+    """The largest block that divides an axis of this length; `None` if all are small.
+
+    block: the most elements that share a scale; a quarter of it is the least.
+    """
+    fits = range(min(block, length), max(1, math.ceil(block / 4)) - 1, -1)
+    step = 2 if bits == 4 else 1
+    return next((b for b in fits if length % b == 0 and b % step == 0), None)
+
+
+# The least normal number: below it a device may flush to zero.
+_TINY = np.finfo(np.float32).tiny
+
+
+def encode(x: jax.Array, form: Form) -> Coded:
+    """An array of real numbers in codes."""
+    x = _blocks(x.astype(jnp.float32), form.block)
+    size = _sizes(x, form)
+    scales = jnp.max(size, axis=-1, keepdims=True)
+    is_finite = jnp.isfinite(scales)
+    # XLA may multiply by the reciprocal, which for the largest scales is flushed to 0.
+    shrink = jnp.where(scales > 2.0**64, np.float32(2.0**-64), 1)
+    divisor = jnp.where((scales > 0) & is_finite, scales * shrink, 1)
+    unit = jnp.where(is_finite, size * shrink / divisor, jnp.isinf(x).astype(x.dtype))
+    root = jnp.sqrt(unit) if form.is_signed else jnp.sqrt(jnp.sqrt(unit))
+    codes = jnp.round(root * form.most)
+    if form.is_signed:
+        # What would be read as less is stored as 0, as which it would be read.
+        is_lost = is_finite & (_powered(codes, form) * scales < _TINY)
+        codes = jnp.where(is_lost, 0, codes) * jnp.sign(x).astype(x.dtype)
+        codes = jnp.where(jnp.isnan(x), 0, codes)
+    else:
+        codes = jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
+    return Coded(_packed(codes, form), scales[..., 0], form)
+
+
+def decode(x: Coded) -> jax.Array:
+    """The array in float32."""
+    form = x.form
+    codes = _unpacked(x.codes, form).astype(jnp.float32)
+    scales = jnp.asarray(x.scales)[..., None]
+    value = _powered(codes, form) * scales
+    if not form.is_signed:
+        value = jnp.where(codes > 0, jnp.maximum(value, _TINY), value)
+    return value.reshape(x.shape)
+
+
+def coded_zeros(shape: tuple[int, ...], form: Form) -> tuple:
+    """The shapes, the dtypes and the values of codes and scales of zeros."""
+    *front, n = shape
+    is_pair = form.bits == 4
+    dtype = jnp.uint8 if is_pair or not form.is_signed else jnp.int8
+    value = 0x88 if is_pair and form.is_signed else 0
+    codes = ((*front, n * form.bits // 8), dtype, value)
+    return codes, ((*front, n // form.block), jnp.float32, 0)
+
+
+def _blocks(x: jax.Array, block: int) -> jax.Array:
+    return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
+
+
+def _sizes(x: jax.Array, form: Form) -> jax.Array:
+    """The sizes of elements, that of NaN infinite."""
+    # A maximum may skip NaN on a CPU, but not infinity.
+    x = jnp.where(jnp.isnan(x), jnp.inf, x)
+    if form.is_signed:
+        return jnp.where(jnp.abs(x) < _TINY, 0, jnp.abs(x))
+    # By its bits, since a comparison may flush what is not normal.
+    is_positive = jax.lax.bitcast_convert_type(x, jnp.int32) > 0
+    return jnp.where(is_positive, jnp.maximum(x, _TINY), 0)
+
+
+def _powered(codes: jax.Array, form: Form) -> jax.Array:
+    """The inverse of the root, with the sign of the code."""
+    y = codes * np.float32(1 / form.most)
+    return y * jnp.abs(y) if form.is_signed else jnp.square(jnp.square(y))
+
+
+def _packed(codes: jax.Array, form: Form) -> jax.Array:
+    """Codes in blocks as they are stored, without the axis of blocks."""
+    if form.bits == 4:
+        codes = (codes + 8 if form.is_signed else codes).astype(jnp.uint8)
+        half = form.block // 2
+        codes = codes[..., :half] | (codes[..., half:] << 4)
+    else:
+        codes = codes.astype(jnp.int8 if form.is_signed else jnp.uint8)
+    *front, blocks, length = codes.shape
+    return codes.reshape(*front, blocks * length)
+
+
+def _unpacked(codes: jax.Array, form: Form) -> jax.Array:
+    """The inverse of `_packed`, as numbers of either sign."""
+    codes = jnp.asarray(codes)
+    if form.bits == 8:
+        return _blocks(codes, form.block)
+    pairs = _blocks(codes, form.block // 2)
+    codes = jnp.concatenate([pairs & 15, pairs >> 4], axis=-1).astype(jnp.int8)
+    return codes - 8 if form.is_signed else codes
