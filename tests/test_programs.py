@@ -93,6 +93,16 @@ def test_branches_on_numbers_are_taken_anew():
         np.testing.assert_allclose(u["w"], other["w"], rtol=1e-6)
 
 
+def test_branches_may_call_functions_that_are_jitted():
+    def run(a):
+        sides = lambda x: jnp.sort(x), lambda x: x  # `sort` is a call in the branch
+        f = lambda x, s: jax.lax.cond(s > 0, *sides, x) * a
+        return programs.Shared(f, "", [None])(jnp.arange(3.0), jnp.float32(1))
+
+    run(0.3)
+    assert compilations(lambda: run(0.7)) == 0
+
+
 @pytest.mark.parametrize(
     "make", [lambda: lambda t: 0.1, lambda: lambda t, b=0.1: b / (t + 1)]
 )

@@ -362,8 +362,9 @@ def _frozen(x: object) -> Hashable:
         if closed.consts:
             raise NotShareable
         return _frozen_jaxpr(closed.jaxpr)
-    # A function may close over anything, an array of this optimizer among others.
-    if callable(x) and not isinstance(x, type | np.dtype):
+    # A function may close over anything, an array of this optimizer among others.  The
+    # mesh of a call inside of a branch is callable, too, as a decorator.
+    if callable(x) and not isinstance(x, type | np.dtype | jax.sharding.Mesh):
         raise NotShareable
     try:
         hash(x)
