@@ -104,6 +104,11 @@ from ._optimizers.simplified_ademamix import (
     scale_by_simplified_ademamix as scale_by_simplified_ademamix,
     simplified_ademamix as simplified_ademamix,
 )
+from ._optimizers.soap import (
+    SoapState as SoapState,
+    scale_by_soap as scale_by_soap,
+    soap as soap,
+)
 from ._optimizers.sophia import (
     HutchinsonState as HutchinsonState,
     SophiaState as SophiaState,

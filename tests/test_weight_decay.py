@@ -48,11 +48,12 @@ OTHERWISE = {
     "momo": "divided by 1 + learning_rate * weight_decay, as in the paper",
     "momo_adam": "divided by 1 + learning_rate * weight_decay, as in the paper",
     "prodigy": "by the estimated learning rate, as in the paper",
+    "soap": "of the new parameters, from the second step on, as in the paper's code",
     "stable_adamw": "by the learning rate as it is clipped, as in the paper",
 }
 
 # The step at which decay begins, if that is not the first; from 0.
-FIRST = {"adopt": 1}
+FIRST = {"adopt": 1, "soap": 1}
 
 
 def default(row: Any, name: str) -> Any:

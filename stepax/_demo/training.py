@@ -78,6 +78,7 @@ CHOICES = {
     "rmsprop": Choice(4e-3),
     "schedule_free_radam": Choice(1e-2),
     "sgd": Choice(2e-1, {"momentum": 0.9}),
+    "soap": Choice(1e-2),
     "stable_adamw": Choice(3e-3),
     "yogi": Choice(1e-2),
 }

@@ -10,15 +10,48 @@ as LAPACK and cuSOLVER return NaN or lose digits where squares over- or underflo
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from .._engine.arrays.numerics import power_of_two
+from .._engine.arrays.precision import compute_dtype
+from .._engine.step.rule import Slot
 
 
 Shape = tuple[int, ...]
+
+
+def factor_slot(
+    start: Callable[..., jax.Array],
+    sides: Callable[[Shape], Sequence[int]],
+    dtype: DTypeLike | None = None,
+) -> Slot:
+    """A slot of a batched stage with one array for each of some sides of an array.
+
+    start: from a side and a dtype to the initial value, such as `jnp.eye`.
+    sides: from the shape of a parameter to the lengths of the sides; may be empty.
+    dtype: as stored; float32 or wider if `None`, and for complex parameters.  For
+        integers it is theirs: they have slots, but are not trained.
+    """
+
+    def make(p):
+        kind = jnp.result_type(p)
+        if jnp.issubdtype(kind, jnp.inexact):
+            wide = compute_dtype(jnp.zeros([], kind))
+            is_real = jnp.issubdtype(kind, jnp.floating)
+            kind = dtype if dtype is not None and is_real else wide
+        shape = getattr(p, "shape", ())
+        return tuple(start(n, dtype=kind) for n in sides(shape))
+
+    return Slot(make, alike=False, in_leaf=False)
+
+
+def zero_square(n: int, dtype: DTypeLike) -> jax.Array:
+    """The (n, n) matrix of zeros."""
+    return jnp.zeros((n, n), dtype)
 
 
 def gram(x: jax.Array, axis: int) -> jax.Array:

@@ -65,6 +65,7 @@ UP_TO_1 = Range(0, 1)
 # The decay of an average of gradients or steps.  A negative one damps the rotation in
 # games (Gidel et al., 2019, arXiv:1807.04740).
 MOMENTUM = Range(-1, 1)
+EVERY = Range(1, hint="; give 1 for every step, 10 for every tenth")
 RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 
 RANGES = {
@@ -106,6 +107,7 @@ RANGES = {
     "lower_bound": BOUND,
     "max_delta": CAP,
     "max_norm": CAP,
+    "max_precond_dim": Range(1, is_cap=True),
     "max_step_size": CAP,
     "min_norm": AT_LEAST_0,
     "min_scale": AT_LEAST_0,
@@ -113,9 +115,11 @@ RANGES = {
     "norm_eps": AT_LEAST_0,
     "ns_steps": AT_LEAST_0,
     "num_betas": AT_LEAST_1,
+    "precondition_frequency": EVERY,
     "reps_rel": POSITIVE,
     "s_init": POSITIVE,
     "scaling": RATE,
+    "shampoo_beta": UP_TO_1,
     "slow_step_size": AT_LEAST_0,
     "threshold": CAP,
     "trust_coefficient": AT_LEAST_0,

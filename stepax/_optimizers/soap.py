@@ -1,0 +1,234 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner.
+
+Vyas et al., 2024, SOAP: Improving and Stabilizing Shampoo using Adam
+(arXiv:2409.11321), Algorithm 3, with the defaults and the order of operations of the
+authors' code: the first step only fills the statistics, and `nu` follows the order of
+the eigenvectors but is not rotated when the basis is renewed.
+
+A square matrix keeps 24 bytes for each element in float32: `mu`, `nu`, and two matrices
+for each of its sides; 16 with `factor_dtype="bfloat16"`.
+
+Difference from that code: `mu` is stored in the eigenbasis, which saves two products at
+every step; it is carried along when the basis is renewed.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
+from .._engine.arrays.numerics import safe_root_mean_squares, safe_sqrt
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.registry import public
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._transforms.decay import decayed_after
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from . import factors
+
+
+PAPER = "arXiv:2409.11321"
+
+
+class SoapState(NamedTuple):
+    """State of `scale_by_soap`.
+
+    count: steps taken, a scalar.
+    mu, nu: EMAs of g and |g|² in the eigenbases, shaped like the parameters.
+    statistics: for each parameter a tuple of EMAs of G_(k) G_(k)ᵀ, (n_k, n_k), one for
+        each axis that has a factor.
+    bases: their eigenvectors as columns, alike.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    statistics: Any
+    bases: Any
+
+
+@public(paper=PAPER)
+def scale_by_soap(
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.95,
+    shampoo_beta: ArrayLike | None = None,
+    eps: ArrayLike = 1e-8,
+    precondition_frequency: ArrayLike = 10,
+    max_precond_dim: int = 10000,
+    *,
+    merge_dims: bool = False,
+    precondition_1d: bool = False,
+    normalize_grads: bool = False,
+    bias_correction: bool = True,
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> Rule:
+    """Run Adam in the eigenbases of Shampoo's statistics.
+
+        x = Qᵀ g on each axis,   mu = b1 mu + (1 - b1) x,   nu = b2 nu + (1 - b2) |x|²
+        u = Q (mu / (sqrt(nu) + eps)) sqrt(1 - b2^(t-1)) / (1 - b1^(t-1))
+        L_k = shampoo_beta L_k + (1 - shampoo_beta) G_(k) G_(k)ᵀ
+        Q_k = QR(L_k Q_k) every `precondition_frequency` steps
+
+    At the first step u = 0 and Q_k = eigenvectors of L_k.
+
+    b1, b2: decay rates of the EMAs of x and |x|², in [0, 1].
+    shampoo_beta: decay rate of L, in [0, 1]; `b2` if `None`.
+    eps: added to the square root, at least 0.
+    precondition_frequency: steps between updates of the bases, at least 1.
+    max_precond_dim: longest axis that has a factor; Adam's step along longer ones.
+    merge_dims: whether to merge neighbouring axes up to that length.
+    precondition_1d: whether vectors have a factor, too.
+    normalize_grads: whether to divide u by its root mean square.
+    bias_correction: whether to correct the means.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
+    factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    b3 = b2 if shampoo_beta is None else shampoo_beta
+
+    def view(shape):
+        return factors.merged(shape, max_precond_dim) if merge_dims else shape
+
+    def axes(shape):
+        if len(shape) < 2 and not precondition_1d:
+            return ()
+        fits = lambda n: 1 < n <= max_precond_dim
+        return tuple(i for i, n in enumerate(view(shape)) if fits(n))
+
+    def prepare(t):
+        k = t - 1
+        scale = 1.0
+        if bias_correction:
+            c1, c2 = (correction(b, jnp.maximum(k, 1)) for b in (b1, b2))
+            scale = safe_sqrt(c2) / c1
+        return k == 0, k % precondition_frequency == 0, scale
+
+    def apply(g, ctx, *slots):
+        is_first, renew, scale = ctx
+        at, shape = axes(g.shape), g.shape
+        g, mu, nu = (x.reshape(view(shape)) for x in (g, *slots[:2]))
+        statistics, bases = slots[2:]
+        x = factors.to_bases(g, bases, at)
+        mu = jnp.where(is_first, mu, ema(mu, x, b1))
+        nu = jnp.where(is_first, nu, ema(nu, bounded_square(x), b2))
+        u = factors.on_axes(adam_direction(mu, nu, eps), bases, at)
+        if normalize_grads:
+            u = u / safe_root_mean_squares(u, 1e-30)
+        grams = [factors.gram(g, i) for i in at]
+        pairs = zip(statistics, grams, strict=True)
+        statistics = tuple(ema(old, new, b3) for old, new in pairs)
+        kept = mu, nu, bases
+        if at:
+            kept = branch(
+                renew,
+                lambda: branch(
+                    is_first,
+                    lambda: (mu, nu, tuple(map(factors.eigenbasis, grams))),
+                    lambda: _renewed(*kept, statistics, at),
+                ),
+                lambda: kept,
+            )
+        mu, nu, bases = kept
+        u, mu, nu = (
+            x.reshape(shape) for x in (jnp.where(is_first, 0, scale * u), mu, nu)
+        )
+        return u, mu, nu, statistics, bases
+
+    sides = lambda shape: [view(shape)[i] for i in axes(shape)]
+    slots = {
+        "mu": Slot(dtype=mu_dtype, in_leaf=False),
+        "nu": Slot(is_wide=True, decode=jnp.real, in_leaf=False),
+        "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
+        "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
+    }
+    stage = Batched(apply, lambda g: True, tuple(slots))
+    leaf = lambda g, p, ctx: (g,)
+    return Rule(leaf, SoapState, slots, COUNT, from_step(prepare), batched=stage)
+
+
+def adam_direction(mu: jax.Array, nu: jax.Array, eps: ArrayLike) -> jax.Array:
+    """The first mean over the root of the second; 0 where both are."""
+    divisor = safe_sqrt(nu) + eps
+    return mu / jnp.where(divisor == 0, 1, divisor)
+
+
+def _renewed(mu, nu, bases, statistics, axes):
+    """The means in new bases, and these."""
+    mu, new = factors.on_axes(mu, bases, axes), []
+    for axis, matrix, basis in zip(axes, statistics, bases, strict=True):
+        order = factors.descending(matrix, basis)
+        nu = jnp.take(nu, order, axis)
+        new.append(factors.power_step(matrix, basis[:, order]))
+    return factors.to_bases(mu, new, axes), nu, tuple(new)
+
+
+@public("optimizer", paper=PAPER)
+def soap(
+    learning_rate: ScalarOrSchedule = 3e-3,
+    b1: ArrayLike = 0.95,
+    b2: ArrayLike = 0.95,
+    shampoo_beta: ArrayLike | None = None,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    precondition_frequency: ArrayLike = 10,
+    max_precond_dim: int = 10000,
+    *,
+    merge_dims: bool = False,
+    precondition_1d: bool = False,
+    normalize_grads: bool = False,
+    bias_correction: bool = True,
+    weight_decay_mask: MaskOrFn = None,
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """SOAP, with weight decay after the step; the first step changes nothing.
+
+        p = (p - learning_rate u) (1 - learning_rate weight_decay)
+
+    with u of `scale_by_soap`.
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and |g|² in the eigenbases, in [0, 1].
+    shampoo_beta: decay rate of the statistics, in [0, 1]; `b2` if `None`.
+    eps: added to the square root, at least 0.
+    precondition_frequency: steps between updates of the bases, at least 1.
+    max_precond_dim: longest axis that has a factor; Adam's step along longer ones.
+    merge_dims: whether to merge neighbouring axes up to that length.
+    precondition_1d: whether vectors have a factor, too.
+    normalize_grads: whether to divide u by its root mean square.
+    bias_correction: whether to correct the means.
+    weight_decay_mask: which parameters decay; see `masked`.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    direction = scale_by_soap(
+        b1,
+        b2,
+        shampoo_beta,
+        eps,
+        precondition_frequency,
+        max_precond_dim,
+        merge_dims=merge_dims,
+        precondition_1d=precondition_1d,
+        normalize_grads=normalize_grads,
+        bias_correction=bias_correction,
+        mu_dtype=mu_dtype,
+        factor_dtype=factor_dtype,
+    )
+    return chain(
+        direction,
+        scale_by_learning_rate(learning_rate),
+        decayed_after(learning_rate, weight_decay, weight_decay_mask, skip=1),
+    )
