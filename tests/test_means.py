@@ -84,6 +84,14 @@ def test_a_gradient_that_is_not_a_number_leaves_the_window():
     assert finite == [True, False, False, False, True, True, True]
 
 
+def test_a_window_of_other_parameters_is_an_error():
+    tx = contrib.grokfast_ma(2)
+    state = tx.init({"w": jnp.ones((2, 1))})
+    message = r"`grokfast_ma` made `window` of shape \(2, 2, 3\).*at \['w'\]"
+    with pytest.raises(ValueError, match=message):
+        tx.update({"w": jnp.ones((2, 3))}, state)
+
+
 def test_another_reduction_is_an_error():
     reduction: Any = "median"
     message = r"`reduction` is 'median', expected one of \['mean', 'sum'\]"

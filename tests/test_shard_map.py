@@ -58,6 +58,12 @@ MAKE: dict[str, Any] = {
     "scale_by_muon": scale_by_muon,
     "muon_alone": ft.partial(scale_by_muon, sharding="none"),
     "muon": ft.partial(stepax.contrib.muon, 0.1),
+    "hyperball": ft.partial(stepax.contrib.hyperball, 0.1),
+    "scale_by_cautious_adam": stepax.contrib.scale_by_cautious_adam,
+    "scale_by_cautious_lion": stepax.contrib.scale_by_cautious_lion,
+    "cautious": ft.partial(stepax.contrib.cautious, stepax.sgd(0.1, momentum=0.9)),
+    "scale_by_mars_correction": stepax.contrib.scale_by_mars_correction,
+    "mars": ft.partial(stepax.contrib.mars, 0.1),
 }
 
 

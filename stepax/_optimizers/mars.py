@@ -6,6 +6,10 @@ which takes the last gradient in place of that of the last parameters on this ba
 https://github.com/AGI-Arena/MARS.
 
 All arrays are treated alike, as by `optimize_1d=True` of that code.
+
+State, in bytes for each element of a float32 array: 8, the last gradient and a mean;
+12 where Adam's second mean is kept, which are all arrays for "adamw", and those that
+are not matrices for "shampoo".
 """
 
 from typing import Any, Literal, NamedTuple

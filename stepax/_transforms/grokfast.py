@@ -15,7 +15,7 @@ from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import safe_increment
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot
+from .._engine.step.rule import COUNT, Rule, Slot, zeros_like
 
 
 PAPER = "arXiv:2405.20233"
@@ -98,9 +98,12 @@ def grokfast_ma(
 
     def leaf(g, p, ctx, past):
         place, factor = ctx
+        if past.shape[1:] != g.shape:  # which the engine refuses, with the path
+            return g, jnp.broadcast_to(g, (window, *g.shape))
         past = jax.lax.dynamic_update_index_in_dim(past, g, place, 0)
         return g + factor * jnp.sum(past, 0), past
 
-    make = lambda p: jnp.zeros_like(p, shape=(window, *np.shape(p)))
+    # Sharded like the parameter, which `jnp.zeros` of this shape would not be.
+    make = lambda p: jnp.broadcast_to(zeros_like(p), (window, *np.shape(p)))
     slots = {"window": Slot(make, alike=False)}
     return Rule(leaf, GrokfastMaState, slots, COUNT, prepare)
