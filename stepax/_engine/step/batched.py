@@ -52,7 +52,8 @@ def check_sharding(sharding: str) -> None:
 class Batched:
     """A stage of a rule that follows `leaf` and works on whole arrays.
 
-    apply: (u, ctx, *slots) -> (u, *slots), of one array.  It runs under `jax.vmap`,
+    apply: (u, ctx, *slots) -> (u, *slots), of one array, or (u, p, ctx, *slots) -> the
+        same if `needs_params`.  It runs under `jax.vmap`,
         with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
         done once every few steps costs nothing in between.
     wants: from an array to whether the stage applies to it.
@@ -61,6 +62,7 @@ class Batched:
         "auto" does so if they are on a mesh and there are at least two; "none" leaves
         the sharding of each as it is.
     split: how arrays are split inside of `shard_map`.
+    needs_params: whether `apply` takes the parameter; that of its rule must be true.
     """
 
     apply: Callable
@@ -68,6 +70,7 @@ class Batched:
     slots: tuple[str, ...] = ()
     sharding: Sharding = "auto"
     split: ArraySplit = ArraySplit(None)
+    needs_params: bool = False
 
 
 def map_batched(

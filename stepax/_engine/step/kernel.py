@@ -80,7 +80,7 @@ class Pass:
             if on:
                 self._leaf(i, on, gradients, params[i], ctx, columns)
         if self.rules[-1].batched:
-            self._batch(gradients, given, active, ctx[-1], columns[-1])
+            self._batch(gradients, given, params, active, ctx[-1], columns[-1])
         return [
             self._state(n, gradients, states[n], scopes[n], scalars[n], columns[n])
             for n in range(len(self.rules))
@@ -202,7 +202,7 @@ class Pass:
         self.kernels[on] = kernel
         return kernel
 
-    def _batch(self, gradients, given, active, ctx, columns):
+    def _batch(self, gradients, given, params, active, ctx, columns):
         """The whole-matrix stage of the last rule, on all of its arrays at once."""
         rule, last = self.rules[-1], len(self.rules) - 1
         stage = cast(Batched, rule.batched)
@@ -210,7 +210,8 @@ class Pass:
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
         kept = [columns[names.index(name)] for name in stage.slots]
-        rows = [(gradients.leaves[i], *(c[i] for c in kept)) for i in wanted]
+        p = lambda i: [jnp.asarray(params[i])] if stage.needs_params else []
+        rows = [(gradients.leaves[i], *p(i), *(c[i] for c in kept)) for i in wanted]
         try:
             made = self._stage(rows, ctx)
         except Mistake as mistake:
@@ -362,26 +363,29 @@ def _run_stage(rule, rows, ctx):
     others = [i for i in range(len(slots)) if i not in alike]
 
     order = [*alike, *others]
+    # The matrix and, if it is read, its parameter, which is moved like its slots.
+    n = 2 if stage.needs_params else 1
 
     # Jitted, so that matrices of one shape share a trace if they are not stacked.
     @jax.jit
     def one(ctx, row):
-        u, *stored = [*row.parts, *row.wholes]
+        u, *p = row.parts[:n]
+        stored = [*row.parts[n:], *row.wholes]
         stored = [stored[order.index(i)] for i in range(len(order))]
-        wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
+        wide = precision.compute_dtype(u, *jax.tree.leaves((p, stored)))
         was, ctx = _decoded(slots, stored, wide), precision.widen(ctx, wide)
-        out = stage.apply(u.astype(wide), ctx, *was)
+        out = stage.apply(u.astype(wide), *precision.widen(p, wide), ctx, *was)
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
         parts = [_encoded(rule, *rest[i]) for i in alike]
         wholes = [_encoded(rule, *rest[i]) for i in others]
-        return Row((out[0].astype(u.dtype), *parts), tuple(wholes))
+        return Row((out[0].astype(u.dtype), *p, *parts), tuple(wholes))
 
     given = [
-        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]))
-        for u, *xs in rows
+        Row((*x[:n], *[x[n + i] for i in alike]), tuple([x[n + i] for i in others]))
+        for x in rows
     ]
     made = map_batched(ft.partial(one, ctx), given, stage)
-    flat = [[*row.parts, *row.wholes] for row in made]
-    return [(x[0], *[x[1 + order.index(i)] for i in range(len(order))]) for x in flat]
+    flat = [(row.parts[0], [*row.parts[n:], *row.wholes]) for row in made]
+    return [(u, *[x[order.index(i)] for i in range(len(order))]) for u, x in flat]
