@@ -32,6 +32,14 @@ from ._optimizers.dadapt import (
     dadapt_adamw as dadapt_adamw,
     dadapt_sgd as dadapt_sgd,
 )
+from ._optimizers.dion import (
+    Dion2State as Dion2State,
+    DionState as DionState,
+    dion as dion,
+    dion2 as dion2,
+    scale_by_dion as scale_by_dion,
+    scale_by_dion2 as scale_by_dion2,
+)
 from ._optimizers.dog import (
     DoGState as DoGState,
     DoWGState as DoWGState,
@@ -74,6 +82,7 @@ from ._optimizers.muon import (
     muon as muon,
     scale_by_muon as scale_by_muon,
 )
+from ._optimizers.muown import MuownState as MuownState, muown as muown
 from ._optimizers.normuon import (
     NorMuonState as NorMuonState,
     normuon as normuon,
@@ -98,6 +107,11 @@ from ._optimizers.schedule_free import (
 )
 from ._optimizers.schedule_free_radam import (
     schedule_free_radam as schedule_free_radam,
+)
+from ._optimizers.scion import (
+    ScionState as ScionState,
+    scale_by_scion as scale_by_scion,
+    scion as scion,
 )
 from ._optimizers.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,

@@ -48,10 +48,17 @@ def steps(tx, dtype) -> Any:
     return np.stack(out)
 
 
+def drawn_narrow(key, shape, dtype):
+    """Noise that is the same in all dtypes; JAX draws other bits for each."""
+    return jax.random.normal(key, shape, "float32").astype(dtype)
+
+
 def all_decays(row, value):
     """Arguments that set all decays of a factory."""
     pairs = {k: (value, value) for k in decays(row) if k == "betas"}
-    return {k: value for k in decays(row)} | pairs
+    takes = inspect.signature(row.factory).parameters
+    same = {"sampler": drawn_narrow} if "sampler" in takes else {}
+    return {k: value for k in decays(row)} | pairs | same
 
 
 @pytest.mark.thinned

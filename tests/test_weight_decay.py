@@ -28,6 +28,8 @@ WITHOUT = {
     "lbfgs": "its line search measures the loss, which must hold the penalty, and its "
     "pairs of steps and gradients must be of one function",
     "lbfgsb": "likewise",
+    "muown": "it trains the length of each output by itself",
+    "scion": "`constrained` shrinks them, within a ball of radius `scales`",
 }
 
 # Where the weights do not decay by learning_rate * weight_decay * p, and why.

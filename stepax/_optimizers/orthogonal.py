@@ -159,7 +159,7 @@ def orthogonalize(
         return x
     # Transpose tall matrices: x xᴴ is then the smaller of the two Gram matrices.
     is_tall = x.shape[-2] > x.shape[-1]
-    x = _adjoint(x) if is_tall else x
+    x = adjoint(x) if is_tall else x
     norm = precondition(x) + eps
     x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
@@ -167,14 +167,14 @@ def orthogonalize(
     # A rolled loop: code size and memory are those of one step.
     def step(x, abc):
         a, b, c = abc.astype(x.dtype)
-        gram = x @ _adjoint(x)
+        gram = x @ adjoint(x)
         return a * x + (b * gram + c * gram @ gram) @ x, None
 
     x, _ = jax.lax.scan(step, x, coefficients)
-    return _adjoint(x) if is_tall else x
+    return adjoint(x) if is_tall else x
 
 
-def _adjoint(x):
+def adjoint(x):
     return jnp.conj(x.mT)
 
 
@@ -189,12 +189,12 @@ def _spectral(x):
 
 def _schatten(x):
     """The Schatten 4-norm: (Σ s⁴)^(1/4) over the singular values s."""
-    return safe_sqrt(norm_of(x @ _adjoint(x)))
+    return safe_sqrt(norm_of(x @ adjoint(x)))
 
 
 def _aol(x):
     """One factor per row, from the sum of its inner products with all rows."""
-    products = safe_sqrt(square(x @ _adjoint(x)))
+    products = safe_sqrt(square(x @ adjoint(x)))
     return safe_sqrt(jnp.sum(products, -1, keepdims=True))
 
 

@@ -1,0 +1,281 @@
+"""Dion and Dion2: orthonormal updates from a part of the momentum; the rest remains.
+
+Ahn et al., 2025, Dion: Distributed Orthonormalized Updates (arXiv:2504.05295), in the
+form of Algorithm 1 for one device; Ahn et al., 2025, Dion2 (arXiv:2512.16928),
+Algorithm 1.  What is not applied in a step stays in the momentum: the error feedback.
+
+State, in bytes for each element of a square float32 matrix: 4, the momentum; for Dion
+4 rank / side more.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import square
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.precision import is_inexact
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
+from .._engine.factories.registry import public
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot
+from .._transforms.decay import add_decayed_weights
+from .._transforms.noise import typed_key
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.parameter_free import quotient
+from . import matrices
+from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
+from .orthogonal import (
+    Coefficients,
+    ShapeFactor,
+    adjoint,
+    check_shape_factor,
+    newton_schulz,
+    shape_factor as factor_of_shape,
+)
+
+
+DION, DION2 = "arXiv:2504.05295", "arXiv:2512.16928"
+_SOME = Range(0, 1, excludes_least=True)
+
+
+class DionState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    momentum: sum of g and of what was not applied, shaped like the parameters.
+    basis: the directions of the inputs, of length 1 from the first step on, (inputs, r)
+        with r = min(rank, inputs, outputs), for each matrix.
+    """
+
+    count: jax.Array
+    momentum: Any
+    basis: Any
+
+
+@public(paper=DION, matrices_only=True, ranges={"rank": AT_LEAST_1})
+def scale_by_dion(
+    rank: int = 768,
+    beta: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    *,
+    key: jax.Array | int | None = None,
+    sampler: Callable[..., jax.Array] = jax.random.normal,
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Take an orthonormal factor of rank r of the momentum, by power iteration.
+
+        B = B + g,   L = the orthonormal factor of Bᵀ Q,   R = B L
+        B = B - (1 - beta) R Lᵀ,   Q = R / (norms of its columns + eps)
+        u = sqrt(outputs / inputs) Q Lᵀ
+
+    rank: largest rank of an update, at least 1; at most the shorter side counts.
+    beta: how much of what is applied stays in the momentum B, in [0, 1].
+    eps: added to the norms, at least 0.
+    key: a random key or a seed for the first Q; `jax.random.key(0)` if `None`.
+    sampler: draws it from the key, a shape (inputs, r) and a dtype.
+    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+
+    Raises a `ValueError` for arrays that are not matrices.
+    """
+
+    def start(p):
+        rows, columns = p.shape[-2:]
+        shape = rows, min(rank, rows, columns)
+        if not is_inexact(p):  # an integer is refused in the first step
+            return jnp.zeros((*p.shape[:-2], *shape), p.dtype)
+        # The same for all matrices of a shape, so that layers in one array are trained
+        # as they would be in several.
+        drawn = sampler(typed_key(0 if key is None else key), shape, p.dtype)
+        return jnp.broadcast_to(drawn, (*p.shape[:-2], *shape))
+
+    def factored(g, ctx, momentum, basis):
+        momentum = momentum + g
+        left = jnp.linalg.qr(adjoint(momentum) @ basis)[0]
+        right = momentum @ left
+        momentum = momentum - (1 - beta) * (right @ adjoint(left))
+        norms = safe_sqrt(jnp.sum(square(right), -2, keepdims=True))
+        basis = quotient(right, norms + eps)
+        factor = factor_of_shape(g.shape[-2:], "spectral")
+        return factor * (basis @ adjoint(left)), momentum, basis
+
+    slots = {
+        "momentum": Slot(in_leaf=False),
+        "basis": Slot(start, alike=False, in_leaf=False),
+    }
+    stage = Batched(factored, lambda g: g.ndim > 1 and g.size > 0, tuple(slots))
+    rule = Rule(lambda g, p, ctx: (g,), DionState, slots, COUNT, batched=stage)
+    return matrices.only_matrices(
+        rule, weight_dimension_numbers, MuonDimensionNumbers, "dion"
+    )
+
+
+@public("optimizer", paper=DION, matrices_only=True, ranges={"rank": AT_LEAST_1})
+def dion(
+    learning_rate: ScalarOrSchedule,
+    rank: int = 768,
+    beta: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    key: jax.Array | int | None = None,
+    sampler: Callable[..., jax.Array] = jax.random.normal,
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Dion, for matrices: give other arrays to another optimizer by `partition`.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion`
+
+    learning_rate, weight_decay: scalars or schedules.
+    rank: largest rank of an update, at least 1; at most the shorter side counts.
+    beta: how much of what is applied stays in the momentum, in [0, 1].
+    eps: added to norms, at least 0.
+    weight_decay_mask: which matrices decay; see `masked`.
+    key: a random key or a seed for the first directions; `jax.random.key(0)` if `None`.
+    sampler: draws them from the key, a shape and a dtype.
+    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+
+    Raises a `ValueError` for arrays that are not matrices.
+    """
+    return chain(
+        scale_by_dion(
+            rank,
+            beta,
+            eps,
+            key=key,
+            sampler=sampler,
+            weight_dimension_numbers=weight_dimension_numbers,
+        ),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+class Dion2State(NamedTuple):
+    """count: steps taken, a scalar.
+
+    momentum: sum of g and of what was not applied, shaped like the parameters.
+    """
+
+    count: jax.Array
+    momentum: Any
+
+
+_DION2_RANGES = {"fraction": _SOME, "ef_decay": UP_TO_1}
+
+
+@public(paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
+def scale_by_dion2(
+    fraction: ArrayLike = 0.25,
+    ef_decay: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    *,
+    ns_coeffs: Coefficients = "polar_express",
+    ns_steps: int = 5,
+    shape_factor: ShapeFactor = "spectral",
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Orthogonalize the rows, or columns, of the momentum that are largest.
+
+        M = M + g,   S = the fraction of the shorter side with the largest Σ |M|
+        u = f orthogonalize(M[S]) in S, 0 elsewhere,   M[S] = ef_decay M[S]
+
+    fraction: of the outputs, or of the inputs if they are fewer, rounded up; in (0, 1].
+    ef_decay: how much of what is applied stays in the momentum, in [0, 1].
+    eps: added to the norm by which M[S] is divided first; at least 0.
+    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    shape_factor: f, of the whole shape; see `muon`.
+    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+
+    Raises a `ValueError` for arrays that are not matrices, and unknown names.
+    """
+    check_shape_factor(shape_factor)
+    orthogonal = newton_schulz(ns_coeffs, ns_steps, eps)
+
+    def part(g, ctx, momentum):
+        # The slices are columns here: the sides are exchanged if there are fewer rows.
+        inputs, outputs = g.shape[-2:]
+        turned = lambda x: x if outputs <= inputs else x.mT
+        u, momentum = _largest(turned(momentum + g), fraction, ef_decay, orthogonal)
+        factor = factor_of_shape((inputs, outputs), shape_factor)
+        return factor * turned(u), turned(momentum)
+
+    slots = {"momentum": Slot(in_leaf=False)}
+    stage = Batched(part, lambda g: g.ndim > 1 and g.size > 0, tuple(slots))
+    rule = Rule(lambda g, p, ctx: (g,), Dion2State, slots, COUNT, batched=stage)
+    return matrices.only_matrices(
+        rule, weight_dimension_numbers, MuonDimensionNumbers, "dion2"
+    )
+
+
+def _largest(m, fraction, ef_decay, orthogonal):
+    """`orthogonal` of the largest columns in their place, and what remains of `m`."""
+    sizes = jnp.sum(safe_sqrt(square(m)), -2, keepdims=True)
+    n = m.shape[-1]
+    if isinstance(fraction, jax.Array):
+        # Their number may be traced.  Columns of zeros change nothing about the others.
+        is_chosen = jnp.argsort(jnp.argsort(-sizes, -1), -1) < jnp.ceil(fraction * n)
+        u = orthogonal(jnp.where(is_chosen, m, 0))
+        return u, jnp.where(is_chosen, ef_decay * m, m)
+    chosen = jax.lax.top_k(sizes, math.ceil(fraction * n))[1]
+    chosen = jnp.broadcast_to(chosen, (*m.shape[:-1], chosen.shape[-1]))
+    columns = jnp.take_along_axis(m, chosen, -1)
+    put = lambda x, into: jnp.put_along_axis(into, chosen, x, -1, inplace=False)
+    return put(orthogonal(columns), jnp.zeros_like(m)), put(ef_decay * columns, m)
+
+
+@public("optimizer", paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
+def dion2(
+    learning_rate: ScalarOrSchedule,
+    fraction: ArrayLike = 0.25,
+    ef_decay: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    ns_coeffs: Coefficients = "polar_express",
+    ns_steps: int = 5,
+    shape_factor: ShapeFactor = "spectral",
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Dion2, for matrices: give other arrays to another optimizer by `partition`.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion2`
+
+    All of p decays, also where u is 0.
+
+    learning_rate, weight_decay: scalars or schedules.
+    fraction: of the outputs, or of the inputs if they are fewer, that move; in (0, 1].
+        As an array, which may be traced, it saves no work.
+    ef_decay: how much of what is applied stays in the momentum, in [0, 1].
+    eps: added to the norm by which the momentum is divided first; at least 0.
+    weight_decay_mask: which matrices decay; see `masked`.
+    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
+    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+
+    Raises a `ValueError` for arrays that are not matrices, and unknown names.
+    """
+    return chain(
+        scale_by_dion2(
+            fraction,
+            ef_decay,
+            eps,
+            ns_coeffs=ns_coeffs,
+            ns_steps=ns_steps,
+            shape_factor=shape_factor,
+            weight_dimension_numbers=weight_dimension_numbers,
+        ),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,150 @@
+"""MuOwn: Muon for the directions of all outputs, Adam for their lengths.
+
+A record of modded-nanogpt (KellerJordan/modded-nanogpt, track 3, 2026-05-08, "muown"),
+with the parametrization of Salimans and Kingma, 2016, Weight Normalization
+(arXiv:1602.07868), which it computes from the parameters in each step.
+
+State, in bytes for each element of a square float32 matrix: 4, the momentum; the
+lengths and their means, four numbers for each output, are next to nothing.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import increment, safe_sqrt, upcast
+from .._engine.base.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.registry import public
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot, copy_of
+from .._transforms.scale import value_at
+from .._wrappers.parameter_free import quotient
+from . import matrices
+from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
+from .orthogonal import newton_schulz
+
+
+class MuownState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    momentum: sum of gradients of the directions, shaped like the parameters.
+    length, start: of each output, with its sign, now and at first, (outputs,).
+    mu, nu: EMAs of the gradient of the lengths and of its square, (outputs,).
+    """
+
+    count: jax.Array
+    momentum: Any
+    length: Any
+    start: Any
+    mu: Any
+    nu: Any
+
+
+def _lengths(x):
+    """The norm of each output over the inputs, (..., 1, outputs)."""
+    return safe_sqrt(jnp.sum(square(x), -2, keepdims=True))
+
+
+def _first_lengths(p):
+    lengths = _lengths(upcast(copy_of(p)))[..., 0, :]
+    return lengths.astype(matrices.per_output(p).dtype)
+
+
+_RANGES = dict.fromkeys(
+    ("direction_scale", "norm_schedule_steps", "norm_target", "ns_eps"), AT_LEAST_0
+)
+_PER_OUTPUT = Slot(matrices.per_output, alike=False, in_leaf=False)
+_LENGTH = Slot(_first_lengths, alike=False, in_leaf=False)
+_SLOTS = {
+    "momentum": Slot(in_leaf=False),
+    "length": _LENGTH,
+    "start": _LENGTH,
+    "mu": _PER_OUTPUT,
+    "nu": _PER_OUTPUT,
+}
+
+
+@public("optimizer", paper="arXiv:1602.07868", matrices_only=True, ranges=_RANGES)
+def muown(
+    learning_rate: ScalarOrSchedule = 3e-4,
+    beta: ArrayLike = 0.95,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.95,
+    eps: ArrayLike = 1e-8,
+    *,
+    ns_steps: int = 12,
+    direction_scale: ArrayLike = 0.2,
+    norm_schedule_steps: ArrayLike = 0,
+    norm_target: ArrayLike = 1.0,
+    ns_eps: ArrayLike = 1e-7,
+    weight_dimension_numbers: DimensionNumbersOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """MuOwn, for matrices p = γ v / ‖v‖, of norms of each output over the inputs.
+
+        w = p / γ,   g_γ = Σ g w,   g_v = (γ / l) (g - w g_γ),   M = beta M + g_v
+        v = l w - learning_rate s O(g_v + beta M),   p = γ v / ‖v‖
+        γ = γ - learning_rate adam(g_γ),   s = direction_scale sqrt(longer side)
+        l = ‖p‖ at first, later between that and `norm_target`, smoothly
+
+    Outputs whose norm is 0 at first remain 0; give them to another optimizer.
+
+    learning_rate: a scalar or a schedule.
+    beta: decay rate of the momentum, in [0, 1].
+    b1, b2, eps: of Adam, for the lengths γ.
+    ns_steps: steps of the iteration O, "polar_express_long" in `scale_by_muon`.
+    direction_scale: size of a step of v, at least 0.
+    norm_schedule_steps: steps until l is `norm_target`; from the second if 0.
+    norm_target: the last l, at least 0.
+    ns_eps: added to the norm by which O divides first, at least 0.
+    weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+
+    Raises a `ValueError` for arrays that are not matrices.
+    """
+    orthogonal = newton_schulz("polar_express_long", ns_steps, ns_eps)
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        t = increment(count)
+        # How far l is on its way, as the step before has left it.
+        way = jnp.where(
+            norm_schedule_steps > 1,
+            jnp.minimum((count - 1) / jnp.maximum(norm_schedule_steps - 1, 1), 1),
+            1.0,
+        )
+        way = jnp.where(count == 0, 0, way**2 * (3 - 2 * way))
+        rate = jnp.asarray(value_at(learning_rate, count))
+        return (rate, way, bias_correction(b1, t), bias_correction(b2, t)), (t,)
+
+    def step(g, p, ctx, momentum, *slots):
+        rate, way, c1, c2 = ctx
+        length, start, mu, nu = (x[..., None, :] for x in slots)
+        w = quotient(p, length)
+        aim = start + way * (norm_target - start)
+        along = jnp.sum((jnp.conj(g) * w).real, -2, keepdims=True)
+        across = quotient(length, aim) * (g - w * along)
+        momentum = beta * momentum + across
+        size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
+        v = aim * w - size * orthogonal(across + beta * momentum)
+        mu, nu = ema(mu, along, b1), ema(nu, square(along), b2)
+        length = length - rate * quotient(mu / c1, safe_sqrt(nu / c2) + eps)
+        new = length * quotient(v, _lengths(v))
+        slots = (x[..., 0, :] for x in (length, start, mu, nu))
+        return new - p, momentum, *slots
+
+    stage = Batched(step, lambda g: g.ndim > 1, tuple(_SLOTS), needs_params=True)
+    rule = Rule(
+        lambda g, p, ctx: (g,),
+        MuownState,
+        _SLOTS,
+        COUNT,
+        prepare,
+        batched=stage,
+        needs_params=True,
+    )
+    return matrices.only_matrices(
+        rule, weight_dimension_numbers, MuonDimensionNumbers, "muown"
+    )

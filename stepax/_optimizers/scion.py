@@ -1,0 +1,224 @@
+"""Scion: steps along the linear minimization oracle of a norm, one norm for each array.
+
+Pethick et al., 2025, Training Deep Learning Models with Norm-Constrained LMOs
+(arXiv:2502.07529), Algorithms 1 (unconstrained) and 2 (constrained), with the norms of
+the authors' program.
+
+State, in bytes for each element of a float32 array: 4, the momentum, even if it is 1
+and the mean is the gradient itself.
+"""
+
+import functools as ft
+import numbers
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import safe_sqrt, upcast
+from .._engine.arrays.precision import promote_freely
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    ScalarOrSchedule,
+    as_array,
+    init_empty_state,
+    is_array,
+    is_none,
+    transformation,
+)
+from .._engine.factories.ranges import UP_TO_1
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.step.batched import Batched
+from .._engine.step.gradients import has_no_gradient
+from .._engine.step.rule import Rule, Slot
+from .._engine.trees import errors, selection
+from .._engine.trees.pack import by_leaf
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale, scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import partition
+from .orthogonal import newton_schulz, shape_factor
+
+
+PAPER = "arXiv:2502.07529"
+_RANGES = {"momentum": UP_TO_1}
+
+
+class ScionState(NamedTuple):
+    """mu: EMA of g, shaped like the parameters."""
+
+    mu: Any
+
+
+def _root_mean(x, axis):
+    """The root mean square over some axes, 0 for an empty array."""
+    number = max(x.size, 1) if axis is None else max(x.shape[axis], 1)
+    return safe_sqrt(jnp.sum(square(x), axis, keepdims=True) / number)
+
+
+def _spectral(m, orthogonal):
+    return shape_factor(m.shape[-2:], "spectral") * orthogonal(m)
+
+
+def _spectral_conv(m, orthogonal):
+    *window, inputs, outputs = m.shape
+    o = orthogonal(m.reshape(-1, outputs)).reshape(m.shape)
+    return shape_factor((inputs, outputs), "spectral") / max(np.prod(window), 1) * o
+
+
+def _sign(m, orthogonal):
+    return jnp.sign(m) / max(m.shape[-2], 1)
+
+
+def _bias_rms(m, orthogonal):
+    return m / (_root_mean(m, None) + 1e-8)
+
+
+def _column(m, orthogonal):
+    return m / (_root_mean(m, -1) + 1e-8)
+
+
+def _row(m, orthogonal):
+    # A sum over the inputs times their number: the mean, times its square.
+    return m / (_root_mean(m, -2) * m.shape[-2] + 1e-8)
+
+
+# For each norm its direction, and the least number of axes.
+_NORMS = {
+    "spectral": (_spectral, 2),
+    "spectral_conv": (_spectral_conv, 3),
+    "sign": (_sign, 2),
+    "bias_rms": (_bias_rms, 0),
+    "column": (_column, 2),
+    "row": (_row, 2),
+}
+
+
+@recipe
+def _scion_direction(norm: str, momentum: ArrayLike, ns_steps: int) -> Rule:
+    """The direction of one norm, for all arrays."""
+    direction, _ = _NORMS[norm]
+    orthogonal = newton_schulz("muon", ns_steps, 1e-7)
+
+    def leaf(g, p, ctx, mu):
+        mu = ema(mu, g, 1 - momentum)
+        return mu, mu
+
+    stage = Batched(lambda m, ctx: (direction(m, orthogonal),), lambda m: True)
+    return Rule(leaf, ScionState, {"mu": Slot()}, batched=stage)
+
+
+@public(paper=PAPER, ranges=_RANGES)
+def scale_by_scion(
+    momentum: ArrayLike = 1.0,
+    norms: Any = "auto",
+    scales: ArrayLike | Any = 1.0,
+    *,
+    ns_steps: int = 5,
+) -> GradientTransformationExtraArgs:
+    """Take the direction u in which the EMA of g, m, grows fastest, in units of a norm.
+
+        "spectral"       sqrt(outputs / inputs) orthogonalize(m)
+        "spectral_conv"  sqrt(outputs / inputs) orthogonalize(m as a matrix) / window
+        "sign"           sign(m) / inputs
+        "bias_rms"       m / rms(m)
+        "column", "row"  m / rms(m) of each input;   of each output, / inputs
+        "auto"           spectral for two axes, spectral_conv above, bias_rms below
+
+    Inputs and outputs are the last two axes, those before are a stack of matrices or,
+    for "spectral_conv", a window, whose number of elements divides.
+
+    momentum: weight of the new g in the mean, in [0, 1]; 1 for no mean.
+    norms: one of these names for all, a tree of them, or path patterns, as labels in
+        `partition`.
+    scales: factors of u: a number, a tree of them, or path patterns.
+    ns_steps: steps of the iteration, at least 0.
+
+    Raises a `ValueError` for other names, and for arrays that have too few axes.
+    """
+    directions = {k: _scion_direction(k, momentum, ns_steps) for k in _NORMS}
+    is_one = isinstance(scales, numbers.Real | jax.Array | np.ndarray)
+    scaled = scale(scales) if is_one else _scale_each(scales)
+    return chain(partition(directions, ft.partial(_labels, norms)), scaled)
+
+
+def _labels(norms: Any, tree: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    found = selection.resolve(norms, tree, "norms")
+    return treedef.unflatten(
+        None if x is None else _label(norm, x, tree, i)
+        for i, (norm, x) in enumerate(zip(found, leaves, strict=True))
+    )
+
+
+def _label(norm: Any, x: Any, tree: Any, i: int) -> str:
+    ndim = np.ndim(as_array(x)) if is_array(x) else 0
+    if norm == "auto":
+        return ("bias_rms", "bias_rms", "spectral", "spectral_conv")[min(ndim, 3)]
+    if norm not in _NORMS:
+        raise ValueError(
+            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected one of "
+            f"{['auto', *_NORMS]}"
+        )
+    least = _NORMS[norm][1]
+    if ndim < least:
+        raise ValueError(
+            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected an array of "
+            f"{least} axes or more, but it has the shape {np.shape(as_array(x))}"
+        )
+    return norm
+
+
+@recipe
+def _scale_each(scales: Any) -> GradientTransformationExtraArgs:
+    """Multiply each update by its factor."""
+
+    @promote_freely
+    def update(updates, state, params=None, **extra_args):
+        leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
+        factors = selection.resolve(scales, updates, "scales")
+        pairs = zip(factors, leaves, strict=True)
+        return treedef.unflatten(
+            u if has_no_gradient(u) else (s * upcast(u)).astype(u.dtype)
+            for s, u in pairs
+        ), state
+
+    return transformation(*by_leaf(init_empty_state, update))
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def scion(
+    learning_rate: ScalarOrSchedule = 1e-3,
+    momentum: ArrayLike = 1.0,
+    norms: Any = "auto",
+    scales: ArrayLike | Any = 1.0,
+    *,
+    constrained: bool = True,
+    ns_steps: int = 5,
+) -> GradientTransformationExtraArgs:
+    """Scion: steps of a length that the norm of each array sets, not its gradient.
+
+        p = (1 - learning_rate) p - learning_rate s u,   u of `scale_by_scion`
+        p = p - learning_rate s u   unless `constrained`
+
+    Constrained, p stays within the ball of radius s around 0, in its norm.
+
+    learning_rate: a scalar, or a schedule; at most 1 if `constrained`.
+    momentum: weight of the new gradient in its mean, in [0, 1]; 1 for no mean.
+    norms: "auto", "spectral", "spectral_conv", "sign", "bias_rms", "column" or "row";
+        one for all, a tree of them, or path patterns; see `scale_by_scion`.
+    scales: s: a number, a tree of them, or path patterns.
+    constrained: whether p shrinks, towards a point within the ball.
+    ns_steps: steps of the iteration, at least 0.
+
+    Raises a `ValueError` for other names, and for arrays that have too few axes.
+    """
+    return chain(
+        scale_by_scion(momentum, norms, scales, ns_steps=ns_steps),
+        *(add_decayed_weights(1.0),) * constrained,
+        scale_by_learning_rate(learning_rate),
+    )
