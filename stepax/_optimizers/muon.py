@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import bias_correction, corrected, ema
+from .._engine.arrays.moments import bias_correction as correction_at, corrected, ema
 from .._engine.arrays.numerics import safe_increment
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -137,19 +137,21 @@ def scale_by_muon(
         )
     check_sharding(sharding)
     norm = divisor(ns_coeffs, preconditioning)
-    correct = ft.partial(_corrections, beta, nesterov) if bias_correction else None
     is_stack = weight_dimension_numbers is not None
 
     def prepare(scalars, stat, extra):
         count, abc = scalars
         t = safe_increment(count)
-        return (correct and correct(t), rows_of(abc, ns_steps)), (t, abc)
+        c1 = correction_at(beta, t) if bias_correction else None
+        is_ahead = bias_correction and nesterov
+        c1_next = correction_at(beta, safe_increment(t)) if is_ahead else None
+        return (c1, c1_next, rows_of(abc, ns_steps)), (t, abc)
 
     def leaf(g, p, ctx, mu):
         mu = ema(mu, g, beta)
-        if not correct:
-            return ema(mu, g, beta) if nesterov else mu, mu
-        return corrected(mu, g, beta, *ctx[0]), mu
+        if bias_correction:
+            return corrected(mu, g, beta, *ctx[:2]), mu
+        return ema(mu, g, beta) if nesterov else mu, mu
 
     def orthogonal(m, ctx):
         o = orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
@@ -166,12 +168,6 @@ def scale_by_muon(
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
     return matrices.on_matrices(tx, find, ("mu",))
-
-
-def _corrections(beta, nesterov, t):
-    """The bias corrections of the EMA at t and, for Nesterov, at t + 1."""
-    ahead = bias_correction(beta, safe_increment(t)) if nesterov else None
-    return bias_correction(beta, t), ahead
 
 
 def _is_matrix(is_stack, x):

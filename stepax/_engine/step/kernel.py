@@ -210,8 +210,9 @@ class Pass:
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
         kept = [columns[names.index(name)] for name in stage.slots]
-        p = lambda i: [jnp.asarray(params[i])] if stage.needs_params else []
-        rows = [(gradients.leaves[i], *p(i), *(c[i] for c in kept)) for i in wanted]
+        if stage.needs_params:
+            kept.insert(0, {i: jnp.asarray(params[i]) for i in wanted})
+        rows = [(gradients.leaves[i], *[c[i] for c in kept]) for i in wanted]
         try:
             made = self._stage(rows, ctx)
         except Mistake as mistake:
@@ -219,7 +220,7 @@ class Pass:
             raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None
         for i, (u, *slots) in zip(wanted, made, strict=True):
             gradients.leaves[i] = u
-            for column, x in zip(kept, slots, strict=True):
+            for column, x in zip(kept[len(kept) - len(slots) :], slots, strict=True):
                 column[i] = x
         # The leaves came here unrounded, so that the stage rounds once.
         for i in touched:
