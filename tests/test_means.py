@@ -72,16 +72,17 @@ def test_a_mean_of_gradients_is_added(decay, weight, x64):
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-def test_a_gradient_that_is_not_a_number_leaves_the_window():
+@pytest.mark.parametrize("warmup", [True, False])
+def test_a_gradient_that_is_not_a_number_leaves_the_window(warmup):
     gs = GS.copy()
-    gs[1] = np.nan
-    tx = contrib.grokfast_ma(3, warmup=False)
+    gs[0] = np.nan
+    tx = contrib.grokfast_ma(3, warmup=warmup)
     p = jnp.zeros((2, 3))
     state, finite = tx.init(p), []
     for g in gs:
         u, state = tx.update(jnp.asarray(g, jnp.float32), state)
         finite.append(bool(jnp.isfinite(u).all()))
-    assert finite == [True, False, False, False, True, True, True]
+    assert finite == [False, warmup, False, True, True, True, True]
 
 
 def test_a_window_of_other_parameters_is_an_error():

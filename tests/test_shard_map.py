@@ -64,6 +64,7 @@ MAKE: dict[str, Any] = {
     "cautious": ft.partial(stepax.contrib.cautious, stepax.sgd(0.1, momentum=0.9)),
     "scale_by_mars_correction": stepax.contrib.scale_by_mars_correction,
     "mars": ft.partial(stepax.contrib.mars, 0.1),
+    "mars_shampoo": ft.partial(stepax.contrib.mars, 0.1, variant="shampoo"),
 }
 
 

@@ -76,14 +76,16 @@ def scale_by_mars_correction(
 
 
 @recipe
-def _orthogonal(eps: ArrayLike) -> Rule:
+def _orthogonal(eps: ArrayLike, axis_name: AxisName) -> Rule:
     """Orthogonalize matrices as Muon does, with its factor of the shape."""
     iterate = newton_schulz("muon", 5, eps)
 
     def apply(m, ctx):
         return (shape_factor(m.shape[-2:], "jordan") * iterate(m),)
 
-    return Rule(lambda m, p, ctx: (m,), batched=Batched(apply, lambda m: m.ndim == 2))
+    split = ArraySplit(axis_name)
+    batched = Batched(apply, lambda m: m.ndim == 2, split=split)
+    return Rule(lambda m, p, ctx: (m,), batched=batched)
 
 
 def _kinds(params):
@@ -92,7 +94,11 @@ def _kinds(params):
 
 
 def _direction(
-    variant: str, b1: ArrayLike, b2: ArrayLike, eps: ArrayLike
+    variant: str,
+    b1: ArrayLike,
+    b2: ArrayLike,
+    eps: ArrayLike,
+    axis_name: AxisName,
 ) -> GradientTransformation:
     """The optimizer of a variant, without a learning rate."""
     if variant == "adamw":
@@ -104,7 +110,7 @@ def _direction(
             f"`variant` is {variant!r}, expected one of ['adamw', 'lion', 'shampoo']"
         )
     # The authors orthogonalize m / (1 - b1): only `eps` sees the difference.
-    matrix = chain(ema(b1, debias=False), _orthogonal(eps * (1 - b1)))
+    matrix = chain(ema(b1, debias=False), _orthogonal(eps * (1 - b1), axis_name))
     return partition({"matrix": matrix, "other": scale_by_adam(b1, b2, eps)}, _kinds)
 
 
@@ -138,7 +144,7 @@ def mars(
     eps: added to the square root, and to the norm of m; at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
     variant: the optimizer: "adamw", "lion" or "shampoo".
-    axis_name: of the correction; see `scale_by_mars_correction`.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`.
 
     Raises a `ValueError` for another variant.
 
@@ -146,7 +152,7 @@ def mars(
     """
     return chain(
         scale_by_mars_correction(b1, gamma, axis_name=axis_name),
-        _direction(variant, b1, b2, eps),
+        _direction(variant, b1, b2, eps, axis_name),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -4,7 +4,7 @@ Lee, Kang, Kim and Lee, 2024, Grokfast: Accelerated Grokking by Amplifying Slow
 Gradients (arXiv:2405.20233), Algorithms 1 and 2, with the authors' warm-up.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -92,18 +92,20 @@ def grokfast_ma(
         (count,) = scalars
         t = safe_increment(count)
         number = jnp.minimum(t, window).astype(float) if reduction == "mean" else 1.0
-        factor = weight / number
-        factor = jnp.where(t >= window, factor, 0) if warmup else factor
-        return (count % window, factor), (t,)
+        is_on = (t >= window) | (not warmup)
+        return (count % window, is_on, weight / number), (t,)
 
     def leaf(g, p, ctx, past):
-        place, factor = ctx
+        place, is_on, factor = ctx
         if past.shape[1:] != g.shape:  # which the engine refuses, with the path
             return g, jnp.broadcast_to(g, (window, *g.shape))
         past = jax.lax.dynamic_update_index_in_dim(past, g, place, 0)
-        return g + factor * jnp.sum(past, 0), past
+        # Not a product with 0, which would not be 0 for a NaN in the window.
+        return g + jnp.where(is_on, factor * jnp.sum(past, 0), 0), past
 
-    # Sharded like the parameter, which `jnp.zeros` of this shape would not be.
-    make = lambda p: jnp.broadcast_to(zeros_like(p), (window, *np.shape(p)))
+    def make(p):
+        # Sharded like the parameter, which `jnp.zeros` of this shape would not be.
+        return jnp.broadcast_to(cast(jax.Array, zeros_like(p)), (window, *np.shape(p)))
+
     slots = {"window": Slot(make, alike=False)}
     return Rule(leaf, GrokfastMaState, slots, COUNT, prepare)
