@@ -213,8 +213,8 @@ def from_torch(
     step: int | None = None,
     missing: str = "error",
 ) -> OptState:
-    """Convert the state of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad, NAdam or RAdam
-    to that of `tx`, so that the next step is the same as PyTorch's.
+    """Convert the state of PyTorch's SGD, Adam, AdamW, RMSprop, Adagrad, NAdam, RAdam
+    or Muon to that of `tx`, so that the next step is the same as PyTorch's.
 
     `tx` must match PyTorch's optimizer, with the same hyperparameters:
 
@@ -225,6 +225,8 @@ def from_torch(
         Adagrad  adagrad(lr, eps=eps, eps_in_sqrt=False)
         NAdam    nadam(lr, *betas, eps, momentum_decay=...)
         RAdam    radam(lr, *betas, eps)
+        Muon     contrib.muon(lr, beta=momentum, eps=eps, weight_decay=weight_decay,
+                     bias_correction=False, shape_factor="rms" for "match_rms_adamw")
 
     For `weight_decay`, except in AdamW, use `chain(add_decayed_weights(...), ...)`.
 
@@ -236,7 +238,8 @@ def from_torch(
         default PyTorch's names with "/" for ".".
     transposed: paths, which may contain "*", of parameters that are the transpose of
         PyTorch's, as those of linear layers often are.
-    step: number of steps taken; needed for SGD with a schedule, since it has no count.
+    step: number of steps taken; needed for Muon and for SGD with a schedule, which have
+        no count.
     missing: "fresh" if PyTorch's state may lack slots, as for frozen parameters.
 
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in

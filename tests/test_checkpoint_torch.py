@@ -1,5 +1,6 @@
 """A run of PyTorch goes on in Stepax from the state of its optimizer."""
 
+import copy
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 import stepax
 from stepax.checkpoint import from_torch
+from stepax.contrib import MuonDimensionNumbers, muon
 
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -125,6 +127,54 @@ def test_the_next_step_is_that_of_pytorch(name):
         first, _ = tx.update(tree(start(10 + STEPS)), tx.init(params), params)
         least = 0.05 * np.max(np.abs(updates["head"]))
         assert np.max(np.abs(first["head"] - updates["head"])) > least
+
+
+MUONS = {
+    "Nesterov": ({}, {}),
+    "plain": ({"nesterov": False}, {"nesterov": False}),
+    "as AdamW": ({"adjust_lr_fn": "match_rms_adamw"}, {"shape_factor": "rms"}),
+    "other coefficients": ({"ns_coefficients": (2.0, -1.5, 0.5)},) * 2,
+}
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+@pytest.mark.parametrize("name", MUONS)
+def test_muon_goes_on_as_in_pytorch(name, is_turned):
+    """It iterates in bfloat16: five steps of three products, each rounded by 2^-9."""
+    theirs, ours = MUONS[name]
+    random = np.random.RandomState(0)
+    p, *gs = random.randn(STEPS + 2, 6, 4).astype("float32")
+    w = torch.nn.Parameter(torch.tensor(p))
+    optimizer = torch.optim.Muon([w], lr=RATE, weight_decay=DECAY, **theirs)
+    turned = lambda x: jnp.asarray(x.T if is_turned else x)
+    for g in gs:
+        before, saved = w.detach().numpy().copy(), optimizer.state_dict()
+        saved = copy.deepcopy(saved)
+        w.grad = torch.tensor(g)
+        optimizer.step()
+    coefficients = ours.get("ns_coefficients", (3.4445, -4.775, 2.0315))
+    options = {k: x for k, x in ours.items() if k != "ns_coefficients"}
+    # PyTorch's matrices are (outputs, inputs).
+    axes = MuonDimensionNumbers(0, 1) if is_turned else MuonDimensionNumbers(1, 0)
+    tx = muon(
+        RATE,
+        coefficients,
+        eps=1e-7,
+        weight_decay=DECAY,
+        bias_correction=False,
+        muon_weight_dimension_numbers=axes,
+        **options,
+    )
+    params = {"w": turned(before)}
+    at = {"names": ["w"], "transposed": ["w"] if is_turned else [], "step": STEPS}
+    state = from_torch(saved, tx, params, **at)
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init(params))
+    u, _ = tx.update({"w": turned(gs[-1])}, state, params)
+    wanted = turned(w.detach().numpy() - before)
+    size = np.linalg.norm(wanted)
+    assert np.linalg.norm(u["w"] - wanted) < 15 * 2.0**-9 * size
+    first, _ = tx.update({"w": turned(gs[-1])}, tx.init(params), params)
+    assert np.linalg.norm(first["w"] - wanted) > 0.2 * size
 
 
 ADAM = stepax.adam(RATE)

@@ -131,7 +131,7 @@ OTHERS = {"kwargs", "extra_args"}
 LINES, SCREEN = 25, 45
 LONGER = {
     "stepax.contrib.muon": 28,  # it has 26 arguments, of two optimizers
-    "stepax.checkpoint.from_torch": 28,  # with a table of PyTorch's optimizers
+    "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
 }
 
 

@@ -23,7 +23,7 @@ from .place import template_of_state
 # From PyTorch's names of arrays to our classes and fields; of several classes, the one
 # that the state has is used.
 SLOTS = {
-    "momentum_buffer": {"TraceState": "trace"},
+    "momentum_buffer": {"TraceState": "trace", "MuonState": "mu"},
     "exp_avg": {"ScaleByAdamState": "mu", "ScaleByNadamState": "mu"},
     "exp_avg_sq": {"ScaleByAdamState": "nu", "ScaleByNadamState": "nu"},
     "square_avg": {"ScaleByRmsState": "nu", "ScaleByRStdDevState": "nu"},
@@ -166,10 +166,17 @@ def _check(p: Parameter, owners: Iterable[str]) -> None:
 
 # Scalars of our states that PyTorch stores for each parameter.
 NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
+# What our states hold of PyTorch's options.
+OPTIONS = {"ns_coeffs": "ns_coefficients"}
 
 
 def _number(field: str, found: list[Parameter], step: int | None) -> Any:
     """The scalar of a field; `None` for a field that PyTorch lacks."""
+    if field in OPTIONS:
+        given = [
+            p.options[OPTIONS[field]] for p in found if OPTIONS[field] in p.options
+        ]
+        return np.asarray(given[0], np.float32) if given else None
     if field not in NUMBERS:
         return None
     name, dtype = NUMBERS[field]
