@@ -4,9 +4,18 @@ import typing as _typing
 
 from ._names import attributes as _attributes
 from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
+from ._optimizers.adahessian import (
+    AdaHessianState as AdaHessianState,
+    adahessian as adahessian,
+)
 from ._optimizers.adam_atan2 import (
     adam_atan2 as adam_atan2,
     scale_by_adam_atan2 as scale_by_adam_atan2,
+)
+from ._optimizers.adam_mini import (
+    AdamMiniState as AdamMiniState,
+    adam_mini as adam_mini,
+    scale_by_adam_mini as scale_by_adam_mini,
 )
 from ._optimizers.ademamix import (
     ScaleByAdemamixState as ScaleByAdemamixState,
@@ -14,6 +23,11 @@ from ._optimizers.ademamix import (
     scale_by_ademamix as scale_by_ademamix,
 )
 from ._optimizers.adopt import adopt as adopt, scale_by_adopt as scale_by_adopt
+from ._optimizers.came import (
+    CAMEState as CAMEState,
+    came as came,
+    scale_by_came as scale_by_came,
+)
 from ._optimizers.cautious import (
     cautious as cautious,
     cautious_adamw as cautious_adamw,

@@ -14,10 +14,11 @@ import pytest
 
 import stepax
 from stepax import contrib
+from stepax._engine.factories.registry import ROWS
 
 
-SHAPES = {"w": (4, 3), "v": (5,), "s": ()}
-DECAYS = {"w": True, "v": False, "s": True}
+SHAPES = {"w": (4, 3), "v": (5,), "s": (), "k": (2, 3, 4)}
+DECAYS = {"w": True, "v": False, "s": True, "k": True}
 DECAY, B1, B2, EPS = 0.2, 0.8, 0.95, 1e-3
 STEPS = 12
 
@@ -130,8 +131,89 @@ def adan(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
         yield p
 
 
+def block_means(x: Any) -> Any:
+    """Means over columns of a matrix, and over pairs of columns of a stack."""
+    if x.ndim == 2:
+        return np.broadcast_to(x.mean(0), x.shape)
+    if x.ndim == 3:
+        pairs = x.reshape(2, 3, 2, 2).mean((0, 1, 3))
+        return np.broadcast_to(np.repeat(pairs, 2), x.shape)
+    return x
+
+
+def adam_mini(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        m, v = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * block_means(g**2)
+        u = corrected(m, B1, t) / (np.sqrt(corrected(v, B2, t)) + EPS)
+        p = p - rate(t - 1) * (u + wd(t - 1) * p)
+        yield p
+
+
+def factored(mean: Any, x: Any, decay: float) -> tuple[Any, Any]:
+    """Means over rows and columns, and the product of both that stands for all."""
+    mean = [
+        decay * y + (1 - decay) * x.mean(i) for y, i in zip(mean, (-1, -2), strict=True)
+    ]
+    row, col = mean
+    return mean, row[..., None] * col[..., None, :] / row.mean(-1)[..., None, None]
+
+
+def came(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    m = v = 0
+    near, far = (0, 0), (0, 0)
+    for t, g in enumerate(gs, 1):
+        squares = g**2 + 1e-4
+        if g.ndim < 2:
+            v = whole = B2 * v + (1 - B2) * squares
+        else:
+            near, whole = factored(near, squares, B2)
+        u = g / np.sqrt(whole)
+        u = u / max(1, np.sqrt(np.mean(u**2)) / 0.7)
+        m = u_mean = B1 * m + (1 - B1) * u
+        if g.ndim > 1:
+            far, distance = factored(far, (u - m) ** 2 + 1e-3, 0.9)
+            u_mean = m / np.sqrt(distance)
+        p = p - rate(t - 1) * (u_mean + wd(t - 1) * p)
+        yield p
+
+
+def adahessian(p: Any, gs: Any, wd: Any) -> Iterator[Any]:
+    """Of estimates at every third step that are twice the gradient."""
+    m = v = n = 0
+    for t, g in enumerate(gs, 1):
+        if t % 3 == 1:
+            n, v = n + 1, B2 * v + (1 - B2) * (2 * g) ** 2
+        m = B1 * m + (1 - B1) * g
+        root = np.sqrt(corrected(v, B2, n)) ** 0.7
+        p = p - rate(t - 1) * (corrected(m, B1, t) / (root + EPS) + wd(t - 1) * p)
+        yield p
+
+
 DECAYED: Any = {"weight_decay": decay, "weight_decay_mask": DECAYS}
+BLOCKS: Any = {"w": "output", "v": "element", "s": "whole", "k": 2}
 TABLE: dict[str, tuple[Any, Steps]] = {
+    "adahessian": (
+        contrib.adahessian(
+            rate,
+            B1,
+            B2,
+            EPS,
+            **DECAYED,
+            hessian_power=0.7,
+            update_interval=3,
+            hessian_diagonal_fn=stepax.scale(2.0),
+        ),
+        adahessian,
+    ),
+    "adam_mini": (
+        contrib.adam_mini(rate, B1, B2, EPS, **DECAYED, partition=BLOCKS),
+        adam_mini,
+    ),
+    "came": (
+        contrib.came(rate, B1, B2, 0.9, (1e-4, 1e-3), 0.7, **DECAYED),
+        came,
+    ),
     "adam_atan2": (
         contrib.adam_atan2(rate, B1, B2, **DECAYED, a=2.0, b=0.5),
         adam_atan2,
@@ -176,7 +258,10 @@ def test_steps_are_those_of_the_formula(name, x64):
         np.testing.assert_allclose(found[k], wanted, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", TABLE)
+HOLOMORPHIC = [k for k in TABLE if ROWS[k.partition(",")[0]].holomorphic]
+
+
+@pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_a_phase_of_all_numbers_is_one_of_all_steps(name, x64):
     tx, _ = TABLE[name]
     phase = np.exp(1j)
@@ -214,3 +299,63 @@ def test_no_eps_is_needed_where_gradients_are_zero(name):
     np.testing.assert_array_equal(step(jnp.zeros(2)), 0)
     slope = jax.jacobian(step)(jnp.array([0.0, 1.0]))
     assert np.isfinite(np.asarray(slope)).all()
+
+
+P = {"embedding": jnp.ones((4, 6)), "head": {"w": jnp.ones((4, 6)), "b": jnp.ones(6)}}
+
+SHAPES_OF_NU = {
+    "whole": ("whole", [(), (), ()]),
+    "output": ("output", [(6,), (6,), (6,)]),
+    "element": ("element", [(4, 6), (6,), (4, 6)]),
+    "groups": (2, [(2,), (2,), (2,)]),
+    "patterns": ({"b": "element", "head/w": np.int64(3), "**": "output"}, None),
+    "function": (
+        lambda p: {"embedding": "output", "head": {"w": 3, "b": "element"}},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES_OF_NU)
+def test_blocks_are_given_as_masks_are(name):
+    partition, shapes = SHAPES_OF_NU[name]
+    tx = contrib.scale_by_adam_mini(partition=partition)
+    state = tx.init(P)
+    _, new = tx.update(P, state, P)
+    for found in (state.nu, new.nu):
+        wanted = shapes or [(6,), (6,), (3,)]
+        assert [x.shape for x in jax.tree.leaves(found)] == wanted
+
+
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "name": ("row", r"\['embedding'\] is 'row', expected one of \['element', 'output'"),
+    "zero": (0, r"\['embedding'\] is 0, expected one of .* or a number of blocks"),
+    "boolean": ({"b": True, "**": 1}, r"\['head'\]\['b'\] is True, expected one of"),
+    "divisor": (
+        {"head/w": 4, "**": "whole"},
+        r"\['head'\]\['w'\] is 4, but the last axis of the shape \(4, 6\) has 6 "
+        "outputs: give a divisor of that",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_blocks_that_do_not_fit_are_named(name):
+    partition, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=f"`partition` for {message}"):
+        contrib.adam_mini(partition=partition).init(P)
+
+
+def test_adahessian_estimates_the_diagonal_by_default():
+    """Of a quadratic, where the estimate is exact."""
+    curvature = jnp.array([1.0, 10.0, 100.0])
+    loss = lambda p: 0.5 * jnp.sum(curvature * p**2)
+    tx, p = contrib.adahessian(0.1, eps=0.0), jnp.ones(3)
+    u, state = tx.update(jax.grad(loss)(p), tx.init(p), p, obj_fn=loss)
+    # 1 - 0.999 in float32 is off by up to 3 parts in 10^5, and its root by half of it.
+    np.testing.assert_allclose(u, -0.1, rtol=2e-5)
+    assert type(state[0]) is contrib.AdaHessianState
+    with pytest.raises(ValueError, match="reads the keyword `obj_fn`"):
+        tx.update(p, tx.init(p), p)
+    with pytest.raises(TypeError, match="`adahessian` needs real parameters"):
+        tx.init(p.astype(complex))

@@ -23,6 +23,7 @@ STATIC = {
     "min_dim_size_to_factor": "decides which shapes the state has",
     "slice_p": "a shape in the state",
     "max_precond_dim": "decides which shapes the state has",
+    "partition": "a shape in the state",
     "ns_steps": "a shape in the state, and the length of a loop",
     "init_step": "a pair with a name; its number is read by `init` alone",
     "key": "the start of the noise, which then lives in the state",
@@ -48,6 +49,7 @@ VALUES = {
     "momentum_decay": 4e-3,
     "init_estim_sq_dist": 1e-3,
     "betas": jnp.array([0.9, 0.999]),
+    "eps": jnp.array([1e-30, 1e-16]),
     "ns_coeffs": jnp.array([3.4445, -4.775, 2.0315]),
 }
 

@@ -21,9 +21,9 @@ TREES = {
     "tuple": (None, jnp.ones(2), ()),
 }
 
-# It reads a function of the loss; and the other has a place for each measure from the
+# They read a function of the loss; and the other has a place for each measure from the
 # start, where Optax has one after the first step.
-LEFT_OUT = {"sophia", "monitor"}
+LEFT_OUT = {"adahessian", "sophia", "monitor"}
 
 
 def structures(factory, p) -> list[str]:

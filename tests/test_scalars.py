@@ -207,7 +207,7 @@ def _needed(row, name) -> dict:
     needed = inspect.signature(row.factory).parameters.values()
     given = {p.name: ARGUMENTS[p.name] for p in needed if p.default is p.empty}
     given |= {"key": 0} if "key" in _parameters(row) else {}
-    if row.name == "sophia":
+    if "hessian_diagonal_fn" in _parameters(row):
         given["hessian_diagonal_fn"] = ARGUMENTS["hessian_diagonal_fn"]
     return given | {name: 0.5}
 

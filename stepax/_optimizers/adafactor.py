@@ -15,7 +15,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, safe_rsqrt
-from .._engine.arrays.placement import shard_like
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -24,7 +23,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.rule import COUNT, Rule, Slot
+from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
 from .._transforms.clip import clip_by_block_rms
 from .._transforms.decay import decayed
 from .._transforms.mean import ema
@@ -121,10 +120,7 @@ def scale_by_factored_rms(
             pair = axes(parts.shape(p))
             if pair is None:
                 return _nothing(p)
-            over = lambda p: jnp.sum(p, pair[number])
-            is_shape = isinstance(p, jax.ShapeDtypeStruct)
-            like = jax.eval_shape(over, p) if is_shape else over(p)
-            return shard_like(like, jnp.zeros_like(like, dtype=p.dtype))
+            return zeros_for(p, lambda p: jnp.sum(p, pair[number]))
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 

@@ -28,7 +28,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, copy_of, real_scalar
+from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, real_scalar, zeros_for
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
 from .dadapt import corrected_rate, scaled_decay
@@ -192,11 +192,10 @@ def _slots(every, part):
     means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
     if every == 1:
         return means | {"grad_sum": MEAN, "params0": START}
-    # A shape has no elements to take.
-    few = lambda p: jax.eval_shape(part, p) if is_shape(p) else part(p)
-    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)
-    sums = Slot(lambda p: jnp.zeros_like(few(p)), alike=False, is_wide=True)
+    zeros = lambda p: zeros_for(p, part)
+    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)  # without elements
+    start = lambda p: zeros(p) if is_shape(p) else part(p)
     return means | {
-        "grad_sum": sums,
-        "params0": Slot(lambda p: copy_of(few(p)), alike=False),
+        "grad_sum": Slot(zeros, alike=False, is_wide=True),
+        "params0": Slot(start, alike=False),
     }

@@ -11,6 +11,7 @@ random vectors are signs rather than normal.  `bias_correction`, `use_new_curvat
 Difference from Optax: the seed of the estimator may be an integer.
 """
 
+import functools as ft
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,7 +116,7 @@ def hutchinson_estimator_diag_hessian(
 
 
 # An instance of Optax's class, because tests compare signatures with Optax's.
-_HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
+HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
 
 
 @public("optimizer", paper=PAPER, holomorphic=False, ranges={"gamma": AT_LEAST_0})
@@ -129,7 +130,7 @@ def sophia(
     gamma: ArrayLike = 0.01,
     clip_threshold: ArrayLike | None = 1.0,
     update_interval: ArrayLike = 10,
-    hessian_diagonal_fn: GradientTransformation = _HUTCHINSON,
+    hessian_diagonal_fn: GradientTransformation = HUTCHINSON,
     mu_dtype: DTypeLike | None = None,
     verbose: bool = False,
     print_win_rate_every_n_steps: int = 0,
@@ -162,23 +163,25 @@ def sophia(
 
     Raises a `TypeError` for complex parameters.
     """
-    require_transformation(hessian_diagonal_fn, "`hessian_diagonal_fn` of `sophia`")
     every = max(print_win_rate_every_n_steps, 1)
     report = _reporter(every, clip_threshold) if verbose else lambda count, u: None
     precondition = _preconditioned(
         b1, eps, gamma, clip_threshold, mu_dtype, bias_correction
     )
-    average, estimator = _averaged(b2), with_extra_args_support(hessian_diagonal_fn)
+    rules = precondition, averaged_curvature(b2)
+    when = update_interval, use_new_curvature
     return chain(
-        _scale_by_sophia(
-            precondition, average, estimator, update_interval, use_new_curvature, report
+        scale_by_curvature(
+            "sophia", SophiaState, rules, hessian_diagonal_fn, when, report
         ),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
 
 
-class _Mean(NamedTuple):
+class Mean(NamedTuple):
+    """count: steps taken.  mu: EMA of g."""
+
     count: jax.Array
     mu: Any
 
@@ -201,26 +204,46 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 
     prepare = from_step(lambda t: moments.bias_correction(b1, t))
     slots = {"mu": Slot(dtype=mu_dtype)}
-    return Rule(leaf, _Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    return Rule(leaf, Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
 
 
 @recipe
-def _averaged(b2):
-    """The EMA of the estimates, which are passed as the updates."""
-    leaf = lambda h, p, c, nu: (h, ema(nu, h, b2))
+def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
+    """The EMA of the estimates, or of a function of them; they are the updates."""
+    leaf = lambda h, p, c, nu: (h, ema(nu, of(h), b2))
     return Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True)
 
 
-def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, report):
+def scale_by_curvature(
+    name: str,
+    State: type,
+    rules: tuple[Any, Any],
+    hessian_diagonal_fn: GradientTransformation,
+    when: tuple[ArrayLike, bool],
+    report: Callable = lambda count, u: None,
+) -> GradientTransformationExtraArgs:
+    """Precondition by averages of an estimate of the diagonal of the Hessian.
+
+    name, State: of the optimizer, and its state, with the fields of `SophiaState`.
+    rules: of the gradient, which gets the average as its parameters and has the state
+        `Mean`; and of the estimate, `averaged_curvature`.
+    when: steps between estimates, and whether one is averaged before it is used.
+    report: is called with the step count and the updates.
+    """
+    require_transformation(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
+    estimator = with_extra_args_support(hessian_diagonal_fn)
+    (precondition, average), (interval, is_new_used) = rules, when
+
     def init(params):
-        jax.tree_util.tree_map_with_path(_refuse_complex, params)
+        check = ft.partial(_refuse_complex, name)
+        jax.tree_util.tree_map_with_path(check, params)
         count, mu = precondition.init(params)
         (nu,) = average.init(params)
-        return SophiaState(count, mu, nu, estimator.init(params))
+        return State(count, mu, nu, estimator.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("sophia", SophiaState, state)
-        require_floats("sophia", updates, state.mu)
+        errors.require_state(name, State, state)
+        require_floats(name, updates, state.mu)
         old = state.nu, state.hessian_fn_state
 
         def estimate():
@@ -230,18 +253,18 @@ def _scale_by_sophia(precondition, average, estimator, interval, is_new_used, re
 
         is_due = state.count % interval == 0
         nu, hessian_fn_state = branch(is_due, estimate, lambda: old)
-        mean, curvature = _Mean(state.count, state.mu), nu if is_new_used else old[0]
+        mean, curvature = Mean(state.count, state.mu), nu if is_new_used else old[0]
         u, (count, mu) = precondition.update(updates, mean, curvature)
         report(count, u)
-        return u, SophiaState(count, mu, nu, hessian_fn_state)
+        return u, State(count, mu, nu, hessian_fn_state)
 
     return transformation(init, update, inner={"hessian_fn_state": estimator})
 
 
-def _refuse_complex(path, p):
+def _refuse_complex(name, path, p):
     if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
         raise TypeError(
-            f"`sophia` needs real parameters, but the one at "
+            f"`{name}` needs real parameters, but the one at "
             f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
             f"{jnp.result_type(p)}; the sign of a complex curvature is not defined"
         )

@@ -100,6 +100,13 @@ def copy_of(p: ArrayTree) -> jax.Array:
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
 
+def zeros_for(p: jax.Array, reduced: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Zeros of the shape and the sharding of `reduced(p)`, in the dtype of `p`."""
+    is_shape = isinstance(p, jax.ShapeDtypeStruct)
+    like = jax.eval_shape(reduced, p) if is_shape else reduced(jnp.asarray(p))
+    return shard_like(like, jnp.zeros_like(like, dtype=jnp.result_type(p)))
+
+
 # The mean squared gradient is real, but Optax stores it in the parameter's dtype.
 REAL = Slot(is_wide=True, decode=jnp.real)
 

@@ -1,0 +1,126 @@
+"""AdaHessian: Adam with the diagonal of the Hessian in place of the gradient's squares.
+
+Yao et al., 2021, ADAHESSIAN: An Adaptive Second Order Optimizer for Machine Learning
+(arXiv:2006.00719), Algorithm 1.
+
+Differences from the authors' program: the diagonal is not averaged over the spatial
+axes of kernels, which `hessian_diagonal_fn` may do; with `update_interval` above 1 its
+squares are averaged when it is estimated, and their bias is corrected by the number of
+estimates.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .sophia import HUTCHINSON, Mean, averaged_curvature, scale_by_curvature
+
+
+class AdaHessianState(NamedTuple):
+    """count: steps taken.
+
+    mu: EMA of g.  nu: EMA of the squared estimates of the Hessian's diagonal.  Both are
+        shaped like the parameters.
+    hessian_fn_state: state of the estimator.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    hessian_fn_state: Any
+
+
+@public(
+    "optimizer",
+    paper="arXiv:2006.00719",
+    holomorphic=False,
+    ranges={"hessian_power": AT_LEAST_0},
+)
+def adahessian(
+    learning_rate: ScalarOrSchedule = 0.15,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-4,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    hessian_power: ArrayLike = 1.0,
+    update_interval: ArrayLike = 1,
+    hessian_diagonal_fn: GradientTransformation = HUTCHINSON,
+) -> GradientTransformationExtraArgs:
+    """AdaHessian, with decoupled weight decay.
+
+        nu = b2 nu + (1 - b2) h²    every update_interval steps, starting at the first
+        mu = b1 mu + (1 - b1) g
+        u = mu / (1 - b1^t) / (sqrt(nu / (1 - b2^n))^hessian_power + eps)
+        p = p - learning_rate (u + weight_decay p)
+
+    with h of `hessian_diagonal_fn` and n the number of estimates so far.
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and of h², in [0, 1].
+    eps: added to the power of the root, above 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    hessian_power: exponent of the curvature, at least 0; 0 ignores it.
+    update_interval: steps between estimates, at least 1.
+    hessian_diagonal_fn: a transformation whose updates are h; it receives the keywords
+        of `update`.  The default reads `obj_fn`, the loss as a function of the
+        parameters.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+
+    Raises a `TypeError` for complex parameters.
+    """
+    precondition = _preconditioned(b1, b2, eps, hessian_power, update_interval)
+    rules = precondition, averaged_curvature(b2, square)
+    when = update_interval, True
+    return chain(
+        scale_by_curvature(
+            "adahessian", AdaHessianState, rules, hessian_diagonal_fn, when
+        ),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@recipe
+def _preconditioned(
+    b1: ArrayLike, b2: ArrayLike, eps: ArrayLike, power: ArrayLike, interval: ArrayLike
+) -> Rule:
+    """The EMA of g divided by a power of nu, which is passed as the parameters."""
+
+    def context(t):
+        estimates = (t - 1) // interval + 1
+        c1, c2 = bias_correction(b1, t), bias_correction(b2, estimates)
+        # As an array: each exponent that is a literal would be compiled for itself.
+        return c1, c2, jnp.asarray(power)
+
+    def leaf(g, nu, ctx, mu):
+        c1, c2, exponent = ctx
+        mu = ema(mu, g, b1)
+        root = safe_sqrt(nu / c2)
+        # 0^0 is 1; the derivative of the power would be infinite at 0.
+        at_0 = jnp.where(exponent == 0, 1.0, 0.0)
+        scaled = jnp.where(root == 0, 1, root) ** exponent
+        return mu / c1 / (jnp.where(root == 0, at_0, scaled) + eps), mu
+
+    prepare = from_step(context)
+    slots = {"mu": Slot()}
+    return Rule(leaf, Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)

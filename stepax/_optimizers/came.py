@@ -1,0 +1,164 @@
+"""CAME: Adafactor with momentum, divided by how far updates stray from their mean.
+
+Luo et al., 2023, CAME: Confidence-guided Adaptive Memory Efficient Optimization
+(arXiv:2307.02047), Algorithm 2.
+
+The state is the momentum and four vectors for each matrix: 4 bytes for each element of
+a large float32 matrix, where Adam has 8.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import ema, square
+from .._engine.arrays.numerics import safe_rsqrt, safe_sqrt
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import POSITIVE_CAP
+from .._engine.factories.registry import public
+from .._engine.step.rule import Rule, Slot, zeros_for
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.parameter_free import quotient
+
+
+PAPER = "arXiv:2307.02047"
+_RANGES = {"clipping_threshold": POSITIVE_CAP}
+
+
+class CAMEState(NamedTuple):
+    """mu: EMA of the clipped updates, shaped like the parameters.
+
+    nu_row, nu_col: EMAs of |g|², averaged over the columns and over the rows.
+    nu: EMA of |g|², where an array has fewer than two axes.
+    residual_row, residual_col: EMAs of |u - mu|², averaged alike.
+    Those that a parameter does not need have shape (0,).
+    """
+
+    mu: Any
+    nu_row: Any
+    nu_col: Any
+    nu: Any
+    residual_row: Any
+    residual_col: Any
+
+
+@public(paper=PAPER, ranges=_RANGES)
+def scale_by_came(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    b3: ArrayLike = 0.9999,
+    eps: tuple[ArrayLike, ArrayLike] = (1e-30, 1e-16),
+    clipping_threshold: ArrayLike = 1.0,
+) -> Rule:
+    """Average Adafactor's updates, and divide where they differ from the average.
+
+        nu = b2 nu + (1 - b2) (|g|² + eps[0]),   u = g / sqrt(nu)
+        u = u / max(1, rms(u) / clipping_threshold),   mu = b1 mu + (1 - b1) u
+        s = b3 s + (1 - b3) (|u - mu|² + eps[1])
+        the result is mu / sqrt(s),   and mu for arrays with fewer than two axes
+
+    Of nu and s only means over rows and columns of the last two axes are stored; they
+    stand for row column / mean(row).  None of the means is bias-corrected.
+
+    b1, b2, b3: decay rates of the EMAs mu, nu and s, in [0, 1].
+    eps: added to |g|² and to |u - mu|², at least 0.
+    clipping_threshold: largest root mean square of u in an array, above 0.
+
+    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
+    changing: widen them with `with_state_dtypes`.
+    """
+
+    def leaf(g, p, ctx, mu, row, col, nu, far_row, far_col):
+        squares = square(g) + eps[0]
+        if g.ndim < 2:
+            nu = ema(nu, squares, b2)
+            u = g * _inverse_root(nu)
+        else:
+            row, col = _means(row, col, squares, b2)
+            u = g * _inverse_root_of(row, col)
+        u = u / jnp.maximum(1, safe_sqrt(jnp.mean(square(u))) / clipping_threshold)
+        mu = ema(mu, u, b1)
+        if g.ndim < 2:
+            return mu, mu, row, col, nu, far_row, far_col
+        far_row, far_col = _means(far_row, far_col, square(u - mu) + eps[1], b3)
+        new = mu * _inverse_root_of(far_row, far_col)
+        return new, mu, row, col, nu, far_row, far_col
+
+    slots = {"mu": Slot(), "nu_row": _mean(-1), "nu_col": _mean(-2), "nu": _WHOLE}
+    slots |= {"residual_row": _mean(-1), "residual_col": _mean(-2)}
+    return Rule(leaf, CAMEState, slots)
+
+
+def _nothing(p):
+    return jnp.zeros(0, jnp.result_type(p))
+
+
+def _mean(axis):
+    """The slot of a mean over one of the last two axes."""
+    over = lambda p: jnp.sum(p, axis)
+    make = lambda p: zeros_for(p, over) if np.ndim(p) > 1 else _nothing(p)
+    return Slot(make, alike=False, is_wide=True, decode=jnp.real)
+
+
+_WHOLE = Slot(
+    lambda p: _nothing(p) if np.ndim(p) > 1 else jnp.zeros_like(p),
+    alike=False,
+    is_wide=True,
+    decode=jnp.real,
+)
+
+
+def _means(row, col, x, decay):
+    return ema(row, jnp.mean(x, -1), decay), ema(col, jnp.mean(x, -2), decay)
+
+
+def _inverse_root_of(row, col):
+    """1 / sqrt(row col / mean(row)), for each element of a matrix."""
+    share = quotient(row, jnp.mean(row, -1, keepdims=True))
+    return _inverse_root(share)[..., :, None] * _inverse_root(col)[..., None, :]
+
+
+def _inverse_root(x):
+    """1 / sqrt(x), and 0 where x is 0."""
+    is_zero = x == 0
+    return jnp.where(is_zero, 0, safe_rsqrt(jnp.where(is_zero, 1, x)))
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def came(
+    learning_rate: ScalarOrSchedule,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    b3: ArrayLike = 0.9999,
+    eps: tuple[ArrayLike, ArrayLike] = (1e-30, 1e-16),
+    clipping_threshold: ArrayLike = 1.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """CAME, with decoupled weight decay.
+
+        p = p - learning_rate (u + weight_decay p),   u of `scale_by_came`
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2, b3: decay rates of the EMAs of the updates, of |g|² and of the distance of
+        updates from their EMA, in [0, 1].
+    eps: added to |g|² and to the squared distance, at least 0.
+    clipping_threshold: largest root mean square of an update of Adafactor, above 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
+    changing: widen them with `with_state_dtypes`.
+    """
+    return chain(
+        scale_by_came(b1, b2, b3, eps, clipping_threshold),
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_learning_rate(learning_rate),
+    )
