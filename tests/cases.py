@@ -114,12 +114,12 @@ def beside_others(row: Row) -> Row:
     @ft.wraps(row.factory, updated=())
     def factory(*args, **kwargs):
         tx = row.factory(*args, **kwargs)
-        both = stepax.partition({"matrix": tx, "other": others}, labels)
+        both: Any = stepax.partition({"matrix": tx, "other": others}, labels)
         both.recipe = tx.recipe
         return both
 
-    factory.__signature__ = inspect.signature(row.factory)
-    factory.refusing = vars(factory).pop("__wrapped__")
+    vars(factory)["__signature__"] = inspect.signature(row.factory)
+    vars(factory)["refusing"] = vars(factory).pop("__wrapped__")
     return replace(row, factory=factory)
 
 

@@ -105,8 +105,11 @@ def _tuple(axes: Any) -> tuple[int, ...]:
     return tuple(map(op.index, axes if isinstance(axes, tuple | list) else (axes,)))
 
 
-def to_matrices(x: jax.Array, axes: Axes | None) -> jax.Array:
-    """`x` with rows and columns as its last two axes; flattened if not a matrix."""
+def to_matrices(x: Any, axes: Axes | None) -> Any:
+    """`x` with rows and columns as its last two axes; flattened if not a matrix.
+
+    x: an array; with axes it may be the shape of one.
+    """
     if axes is None:
         return jnp.ravel(x)
     if isinstance(x, jax.ShapeDtypeStruct):

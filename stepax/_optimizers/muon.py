@@ -193,7 +193,7 @@ def _scale_by_shape(
     """Scale updates by a factor of the matrix shape."""
     parts = ArraySplit(axis_name)
     # An array may be traced, and so is compared with `None` only.
-    how = (kind,) if consistent_rms is None else ("rms", consistent_rms)
+    how: tuple = (kind,) if consistent_rms is None else ("rms", consistent_rms)
 
     def leaf(g, p, ctx):
         if not _is_matrix(is_stack, g):

@@ -54,9 +54,8 @@ def _first_lengths(p):
     return lengths.astype(matrices.per_output(p).dtype)
 
 
-_RANGES = dict.fromkeys(
-    ("direction_scale", "norm_schedule_steps", "norm_target", "ns_eps"), AT_LEAST_0
-)
+_NUMBERS = ("direction_scale", "norm_schedule_steps", "norm_target", "ns_eps")
+_RANGES = {name: AT_LEAST_0 for name in _NUMBERS}
 _PER_OUTPUT = Slot(matrices.per_output, alike=False, in_leaf=False)
 _LENGTH = Slot(_first_lengths, alike=False, in_leaf=False)
 _SLOTS = {
@@ -110,11 +109,9 @@ def muown(
         (count,) = scalars
         t = increment(count)
         # How far l is on its way, as the step before has left it.
-        way = jnp.where(
-            norm_schedule_steps > 1,
-            jnp.minimum((count - 1) / jnp.maximum(norm_schedule_steps - 1, 1), 1),
-            1.0,
-        )
+        last = jnp.asarray(norm_schedule_steps) - 1
+        x = upcast(count - 1) / jnp.where(last > 0, last, 1)
+        way = jnp.where(last > 0, jnp.minimum(x, 1), 1)
         way = jnp.where(count == 0, 0, way**2 * (3 - 2 * way))
         rate = jnp.asarray(value_at(learning_rate, count))
         return (rate, way, bias_correction(b1, t), bias_correction(b2, t)), (t,)

@@ -9,7 +9,6 @@ and the mean is the gradient itself.
 """
 
 import functools as ft
-import numbers
 from typing import Any, NamedTuple
 
 import jax
@@ -141,8 +140,8 @@ def scale_by_scion(
     Raises a `ValueError` for other names, and for arrays that have too few axes.
     """
     directions = {k: _scion_direction(k, momentum, ns_steps) for k in _NORMS}
-    is_one = isinstance(scales, numbers.Real | jax.Array | np.ndarray)
-    scaled = scale(scales) if is_one else _scale_each(scales)
+    is_number = isinstance(scales, float | int | np.number | np.ndarray | jax.Array)
+    scaled = scale(scales) if is_number else _scale_each(scales)
     return chain(partition(directions, ft.partial(_labels, norms)), scaled)
 
 
