@@ -58,8 +58,7 @@ def gram(x: jax.Array, axis: int) -> jax.Array:
     """G_(k) G_(k)ᴴ for one axis of an array, (n, n); finite for all finite arrays."""
     if not x.size:
         return jnp.zeros((x.shape[axis],) * 2, x.dtype)
-    unit = power_of_two(jnp.max(jnp.abs(x)))
-    y = x / unit
+    y, unit = in_units(x)
     others = [i for i in range(x.ndim) if i != axis]
     # Larger arrays count as if they were as large as this: else sums would overflow.
     most = math.sqrt(float(jnp.finfo(x.dtype).max) / (8 * x.size))
@@ -95,11 +94,18 @@ def along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
     return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
 
 
+def in_units(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """An array divided by a power of two near its largest entry, and that power."""
+    # Empty arrays have no largest entry.
+    unit = power_of_two(jnp.max(jnp.abs(x), initial=0))
+    # Not x / unit: XLA may turn (y / c) / unit into y / (c unit), and c unit underflows
+    # where y is 0.
+    return x * (1 / unit), unit
+
+
 def of_order_1(matrix: jax.Array) -> jax.Array:
     """A matrix divided by a power of two near its largest entry; zeros stay."""
-    # Empty matrices have no largest entry.
-    largest = jnp.max(jnp.abs(matrix), initial=0)
-    return matrix / power_of_two(largest)
+    return in_units(matrix)[0]
 
 
 def eigenbasis(matrix: jax.Array) -> jax.Array:
