@@ -112,6 +112,11 @@ from ._optimizers.prodigy import (
     ProdigyState as ProdigyState,
     prodigy as prodigy,
 )
+from ._optimizers.psgd_kron import (
+    PsgdKronState as PsgdKronState,
+    psgd_kron as psgd_kron,
+    scale_by_psgd_kron as scale_by_psgd_kron,
+)
 from ._optimizers.schedule_free import (
     ScheduleFreeState as ScheduleFreeState,
     schedule_free as schedule_free,

@@ -79,6 +79,7 @@ CHOICES = {
     "nadam": Choice(3e-3),
     "nadamw": Choice(3e-3, _DECAY),
     "normuon": Choice(1e-2),
+    "psgd_kron": Choice(1e-3),
     "radam": Choice(6e-3),
     "rmsprop": Choice(4e-3),
     "schedule_free_radam": Choice(1e-2),

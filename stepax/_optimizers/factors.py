@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 def factor_slot(
     start: Callable[..., jax.Array],
-    sides: Callable[[Shape], Sequence[int]],
+    sides: Callable[[Shape], Sequence],
     dtype: DTypeLike | None = None,
 ) -> Slot:
     """A slot of a batched stage with one array for each of some sides of an array.
