@@ -400,12 +400,12 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), "float32")
     us, lefts = ([draw(4, n) for _ in range(number)] for n in (8, 4))
     one = lambda u, left: (left @ u, left + u @ u.T)
-    on_row = lambda row: Row(*map(tuple, zip(one(*row.parts, *row.wholes))))
+    on_row = lambda ctx, row: Row(*map(tuple, zip(one(*row.parts, *row.wholes))))
     how = Batched(one, lambda u: True, ("left",), split=ArraySplit("data"))
 
     def run(us, lefts):
         rows = [Row((u,), (left,)) for u, left in zip(us, lefts, strict=True)]
-        made = map_batched(on_row, rows, how)
+        made = map_batched(on_row, None, rows, how)
         return [row.parts[0] for row in made], [row.wholes[0] for row in made]
 
     specs = PartitionSpec("data"), PartitionSpec()

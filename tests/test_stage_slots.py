@@ -116,6 +116,25 @@ def test_devices_share_the_state_and_the_work(kind, spec):
     assert found.share <= 1.25
 
 
+def _decomposed(g, refresh, mu, sides):
+    q = jax.lax.cond(refresh, lambda: jnp.linalg.qr(g)[0], lambda: g)
+    return q, jnp.linalg.eigh(mu + g @ g.T)[1], sides
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_devices_decompose_their_matrices_without_messages_in_between(kind):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))
+    p, tx = _params(8, (8, 8)), two_sided(apply=_decomposed)
+    there = jax.device_put(p, NamedSharding(mesh, P("data")))
+    with jax.set_mesh(mesh):
+        found = _steps(tx, there, 2)
+        seen = audit(tx, there)
+    # A factor of an ill-conditioned matrix has few digits.
+    near = lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3)
+    jax.tree.map(near, found, _steps(tx, p, 2))
+    assert sum(x.count for x in seen.collectives) <= 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrap", [lambda tx, mesh: tx, zero], ids=["fsdp", "zero"])

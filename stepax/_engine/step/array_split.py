@@ -175,9 +175,9 @@ def _gathered(x: jax.Array, names: tuple[str, ...], axis: int) -> jax.Array:
 
 
 def padded_stack(xs: Sequence | jax.Array, number: int) -> jax.Array:
-    """A stack of arrays, padded with zeros to a multiple of `number`."""
-    spare = -len(xs) % number
-    return jnp.stack([*xs, *[jnp.zeros_like(xs[0])] * spare])
+    """A stack of arrays, padded to a multiple of `number`."""
+    # With the first one: a stage need not be defined for zeros.
+    return jnp.stack([*xs, *[xs[0]] * (-len(xs) % number)])
 
 
 def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ into one array: a group of matrices takes two collectives each way, however many
 there are.
 """
 
+import functools as ft
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -74,29 +75,30 @@ class Batched:
 
 
 def map_batched(
-    one: Callable[[Row], Row], rows: Sequence[Row], how: Batched
+    one: Callable[[object, Row], Row], ctx: object, rows: Sequence[Row], how: Batched
 ) -> list[Row]:
-    """`one` of each row, with rows of one shape computed together."""
+    """`one(ctx, row)` of each row, with rows of one shape computed together."""
     new = list(rows)
     for indices in _alike(rows):
         group = [rows[i] for i in indices]
-        for i, row in zip(indices, _group(one, group, how), strict=True):
+        for i, row in zip(indices, _group(one, ctx, group, how), strict=True):
             new[i] = row
     return new
 
 
-def _group(one: Callable[[Row], Row], rows: list[Row], how: Batched) -> list[Row]:
-    """`one` of each of some rows whose shapes are the same."""
+def _group(one: Callable, ctx: object, rows: list[Row], how: Batched) -> list[Row]:
+    """`one(ctx, row)` of each of some rows whose shapes are the same."""
     names, split = free_axes(rows[0].parts[0]), how.split
+    here = ft.partial(one, ctx)
     is_spread = len(rows) > 1 and bool(names or split.entries)
     if how.sharding != "stack" and not (how.sharding == "auto" and is_spread):
-        return [_alone(one, row, split) for row in rows]
+        return [_alone(here, row, split) for row in rows]
     if split.entries:
-        made = _in_shard_map(one, rows, split)
+        made = _in_shard_map(here, rows, split)
     elif names:
-        made = _on_mesh(one, rows, names)
+        made = _on_mesh(one, ctx, rows, names)
     else:
-        stack = jax.vmap(one)(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
+        stack = jax.vmap(here)(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
         made = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
     return list(map(_placed_like, rows, made))
 
@@ -141,22 +143,33 @@ def _in_shard_map(
 
 
 def _on_mesh(
-    one: Callable[[Row], Row], rows: list[Row], names: tuple[str, ...]
+    one: Callable, ctx: object, rows: list[Row], names: tuple[str, ...]
 ) -> list[Row]:
-    """`one` of each row, each on one of the devices."""
+    """`one(ctx, row)` of each row, each on one of the devices."""
     (u, *_), first = rows[0].parts, rows[0]
     slots = lambda row: (row.parts[1:], row.wholes)
     joined = JoinedSlots(slots(first), number_of_devices(u))
 
-    def one_joined(u, *parts):
+    def one_joined(ctx, u, *parts):
         alike, wholes = joined.split(list(parts))
-        made = one(Row((u, *alike), wholes))
+        made = one(ctx, Row((u, *alike), wholes))
         return made.parts[0], *joined.join(slots(made))
 
     given = [[row.parts[0], *joined.join(slots(row))] for row in rows]
     stacks = [padded_stack(x, joined.n) for x in zip(*given, strict=True)]
-    mesh, many = jax.typeof(u).sharding.mesh, jax.vmap(one_joined)
-    apart = NamedSharding(mesh, PartitionSpec(names))
+    mesh, stacked = jax.typeof(u).sharding.mesh, PartitionSpec(names)
+    # Each device runs its own matrices: decompositions refuse a stack that is sharded
+    # over explicit axes, and over automatic ones XLA might gather it for them.
+    many = jax.shard_map(
+        lambda ctx, xs: jax.vmap(ft.partial(one_joined, ctx))(*xs),
+        mesh=mesh,
+        in_specs=(PartitionSpec(), stacked),
+        out_specs=stacked,
+        axis_names=set(names),
+        check_vma=False,
+    )
+    many = ft.partial(many, ctx)
+    apart = NamedSharding(mesh, stacked)
     if AxisType.Explicit in mesh.axis_types:
         stacks = _explicit(many, stacks, apart)
     else:
@@ -172,7 +185,7 @@ def _on_mesh(
 def _explicit(many: Callable, stacks: list, apart: NamedSharding) -> list:
     put = jax.sharding.reshard
     before = [jax.typeof(x).sharding for x in stacks]
-    return list(map(put, many(*(put(x, apart) for x in stacks)), before))
+    return list(map(put, many([put(x, apart) for x in stacks]), before))
 
 
 def _auto(
@@ -187,5 +200,5 @@ def _auto(
     put = jax.lax.with_sharding_constraint
     homes = [NamedSharding(apart.mesh, PartitionSpec(None, *spec)) for spec in specs]
     there = [put(put(x, home), apart) for x, home in zip(stacks, homes, strict=True)]
-    back = zip(many(*there), homes, strict=True)
+    back = zip(many(there), homes, strict=True)
     return [put(put(x, apart), home) for x, home in back]

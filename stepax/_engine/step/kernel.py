@@ -387,6 +387,6 @@ def _run_stage(rule, rows, ctx):
         Row((*x[:n], *[x[n + i] for i in alike]), tuple([x[n + i] for i in others]))
         for x in rows
     ]
-    made = map_batched(ft.partial(one, ctx), given, stage)
+    made = map_batched(one, ctx, given, stage)
     flat = [(row.parts[0], [*row.parts[n:], *row.wholes]) for row in made]
     return [(u, *[x[order.index(i)] for i in range(len(order))]) for u, x in flat]
