@@ -73,6 +73,14 @@ from ._optimizers.gpa import (
     gpa_eval_params as gpa_eval_params,
 )
 from ._optimizers.grams import grams as grams, scale_by_grams as scale_by_grams
+from ._optimizers.kl_shampoo import (
+    KLShampooState as KLShampooState,
+    KLSoapState as KLSoapState,
+    kl_shampoo as kl_shampoo,
+    kl_soap as kl_soap,
+    scale_by_kl_shampoo as scale_by_kl_shampoo,
+    scale_by_kl_soap as scale_by_kl_soap,
+)
 from ._optimizers.laprop import laprop as laprop, scale_by_laprop as scale_by_laprop
 from ._optimizers.madgrad import (
     MadgradState as MadgradState,
@@ -147,6 +155,13 @@ from ._optimizers.sophia import (
     SophiaState as SophiaState,
     hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
     sophia as sophia,
+)
+from ._optimizers.splus import (
+    ScaleBySPlusState as ScaleBySPlusState,
+    SPlusAverageState as SPlusAverageState,
+    scale_by_splus as scale_by_splus,
+    splus as splus,
+    splus_eval_params as splus_eval_params,
 )
 from ._optimizers.stable_adamw import (
     scale_by_stable_adam as scale_by_stable_adam,

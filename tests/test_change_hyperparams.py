@@ -22,6 +22,7 @@ STATIC = {
     "rank": "a shape in the state",
     "min_dim_size_to_factor": "decides which shapes the state has",
     "slice_p": "a shape in the state",
+    "max_dim": "decides which shapes the state has",
     "max_precond_dim": "decides which shapes the state has",
     "partition": "a shape in the state",
     "ns_steps": "a shape in the state, and the length of a loop",

@@ -43,6 +43,8 @@ OTHERWISE = {
     "dowg": "added to the gradient, as in Optax",
     "fromage": "the step is shortened by sqrt(1 + learning_rate²), as in the paper",
     "gpa_adamw": "what decays is the sequence z, as in the authors' code",
+    "kl_shampoo": "of the new parameters, from the second step on, as in its code",
+    "kl_soap": "likewise",
     "lamb": "the step has the length of the parameter, as in the paper",
     "laprop": "of the new parameters, as in the authors' program",
     "lars": "added to the gradient, as in the paper",
@@ -51,11 +53,12 @@ OTHERWISE = {
     "momo_adam": "divided by 1 + learning_rate * weight_decay, as in the paper",
     "prodigy": "by the estimated learning rate, as in the paper",
     "soap": "of the new parameters, from the second step on, as in the paper's code",
+    "splus": "of the new parameters, at rates that depend on the shape, as in its code",
     "stable_adamw": "by the learning rate as it is clipped, as in the paper",
 }
 
 # The step at which decay begins, if that is not the first; from 0.
-FIRST = {"adopt": 1, "soap": 1}
+FIRST = {"adopt": 1, "kl_shampoo": 1, "kl_soap": 1, "soap": 1}
 
 
 def default(row: Any, name: str) -> Any:

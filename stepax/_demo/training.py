@@ -72,6 +72,8 @@ CHOICES = {
     "dion2": Choice(1e-1),
     "gpa_adamw": Choice(3e-3),
     "grams": Choice(3e-3),
+    "kl_shampoo": Choice(3e-3),
+    "kl_soap": Choice(1e-2),
     "laprop": Choice(3e-3),
     "lion": Choice(1e-3, _DECAY),
     "mars": Choice(3e-3),
@@ -86,6 +88,7 @@ CHOICES = {
     "scion": Choice(1e-2, {"momentum": 0.1, "scales": 20.0}),
     "sgd": Choice(2e-1, {"momentum": 0.9}),
     "soap": Choice(1e-2),
+    "splus": Choice(1e-1),
     "stable_adamw": Choice(3e-3),
     "yogi": Choice(1e-2),
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import power_of_two
 from .._engine.arrays.precision import compute_dtype
@@ -33,20 +33,28 @@ def factor_slot(
 
     start: from a side and a dtype to the initial value, such as `jnp.eye`.
     sides: from the shape of a parameter to the lengths of the sides; may be empty.
-    dtype: as stored; float32 or wider if `None`, and for complex parameters.  For
-        integers it is theirs: they have slots, but are not trained.
+    dtype: as stored, of real floating-point parameters; see `wide_dtype` for others.
     """
 
     def make(p):
-        kind = jnp.result_type(p)
-        if jnp.issubdtype(kind, jnp.inexact):
-            wide = compute_dtype(jnp.zeros([], kind))
-            is_real = jnp.issubdtype(kind, jnp.floating)
-            kind = dtype if dtype is not None and is_real else wide
-        shape = getattr(p, "shape", ())
-        return tuple(start(n, dtype=kind) for n in sides(shape))
+        kind = wide_dtype(p)
+        if dtype is not None and jnp.issubdtype(kind, jnp.floating):
+            kind = dtype
+        return tuple(start(n, dtype=kind) for n in sides(jnp.shape(p)))
 
     return Slot(make, alike=False, in_leaf=False)
+
+
+def wide_dtype(p: ArrayLike) -> DTypeLike:
+    """The dtype in which means are stored that half precision would spoil.
+
+    That of integers is theirs: they have slots, but are not trained.
+    """
+    if not hasattr(p, "dtype"):  # Python's integers are numbers like any
+        return jnp.result_type(p, jnp.float32)
+    kind = jnp.result_type(p)
+    is_inexact = jnp.issubdtype(kind, jnp.inexact)
+    return compute_dtype(jax.ShapeDtypeStruct((), kind)) if is_inexact else kind
 
 
 def zero_square(n: int, dtype: DTypeLike) -> jax.Array:

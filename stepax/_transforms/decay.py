@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import agreement, safe_increment
 from .._engine.base.optax_types import optax_compatible
@@ -118,6 +119,7 @@ def decayed_after(
     mask: MaskOrFn,
     skip: int = 0,
     is_proximal: bool = False,
+    of_shape: Callable[[tuple[int, ...]], ArrayLike] | None = None,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
@@ -125,22 +127,38 @@ def decayed_after(
 
     skip: the number of first steps without decay.
     is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
+    of_shape: from the shape of a parameter to a factor of its decay.
     """
-    decay = _decay_of_sum(product(learning_rate, weight_decay), skip, is_proximal)
+    amount = product(learning_rate, weight_decay)
+    decay = _decay_of_sum(amount, skip, is_proximal, of_shape)
     return decay if mask is None else masked(decay, mask)
 
 
 @recipe
-def _decay_of_sum(amount: ScalarOrSchedule, skip: int, is_proximal: bool) -> Rule:
+def _decay_of_sum(
+    amount: ScalarOrSchedule,
+    skip: int,
+    is_proximal: bool,
+    of_shape: Callable[[tuple[int, ...]], ArrayLike] | None,
+) -> Rule:
     def prepare(scalars, stat, extra):
         (count,) = scalars
         now = amount(count) if callable(amount) else amount
         now = now / (1 + now) if is_proximal else now
         return jnp.where(count < skip, 0, now), (safe_increment(count),)
 
-    leaf = lambda u, p, ctx: (u - ctx * (p + u),)
-    state = WeightDecaySchedule
-    return Rule(leaf, state, {}, COUNT, prepare, needs_params=True, elementwise=True)
+    def leaf(u, p, ctx):
+        amount = ctx if of_shape is None else ctx * of_shape(p.shape)
+        return (u - amount * (p + u),)
+
+    return Rule(
+        leaf,
+        WeightDecaySchedule,
+        scalars=COUNT,
+        prepare=prepare,
+        needs_params=True,
+        elementwise=of_shape is None,
+    )
 
 
 def resolve_mask_alias(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:

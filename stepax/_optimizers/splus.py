@@ -1,0 +1,246 @@
+"""SPlus: the sign of the momentum in Shampoo's eigenbasis, and averaged parameters.
+
+Frans, Levine and Abbeel, 2025, A Stable Whitening Optimizer for Efficient Neural
+Network Training (arXiv:2506.07254), Algorithm 1, with the defaults and the order of
+operations of the authors' code: the average is taken before the weights decay.
+
+A square matrix keeps 24 bytes for each element in float32: `mu`, the average, and two
+matrices for each of its sides; 16 with `factor_dtype="bfloat16"`.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.moments import ema
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    OptState,
+    Params,
+    ScalarOrSchedule,
+)
+from .._engine.factories.recipe import recipe
+from .._engine.factories.registry import public
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot, from_step, real_scalar
+from .._transforms.decay import decayed_after
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.followed import evaluated
+from . import factors
+
+
+PAPER = "arXiv:2506.07254"
+
+
+class ScaleBySPlusState(NamedTuple):
+    """State of `scale_by_splus`.
+
+    count: steps taken, a scalar.
+    mu: EMA of g, shaped like the parameters.
+    statistics: for each parameter a tuple of EMAs of G_(k) G_(k)ᵀ, (n_k, n_k), one for
+        each side that has a factor; empty for what is no matrix.
+    bases: their eigenvectors as columns, alike.
+    """
+
+    count: jax.Array
+    mu: Any
+    statistics: Any
+    bases: Any
+
+
+class SPlusAverageState(NamedTuple):
+    """The averages of `splus`.
+
+    weight: 1 - ema_rate^t, the sum of the weights in the average, a scalar.
+    average: EMA of the parameters from zero, shaped like them.
+    """
+
+    weight: jax.Array
+    average: Any
+
+
+class _Size(NamedTuple):
+    """The factor of the learning rate that depends on the shape."""
+
+    max_dim: int
+    otherwise: ArrayLike
+
+    def __call__(self, shape: factors.Shape) -> ArrayLike:
+        if len(shape) == 2 and max(shape) <= self.max_dim:
+            return 2 / max(sum(shape), 1)
+        return self.otherwise
+
+
+@public(paper=PAPER)
+def scale_by_splus(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    *,
+    inverse_every: ArrayLike = 100,
+    eps: ArrayLike = 1e-30,
+    max_dim: int = 10000,
+    nonstandard_constant: ArrayLike = 0.001,
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> Rule:
+    """Take the sign of the EMA of g in the eigenbases of Shampoo's statistics.
+
+        mu = b1 mu + (1 - b1) g
+        u = f Q_1 sign(Q_1ᵀ mu Q_2) Q_2ᵀ,   f = 2 / (rows + columns), for matrices
+        u = nonstandard_constant sign(mu)   otherwise
+        L_k = b2 L_k + (1 - b2) G_(k) G_(k)ᵀ
+        Q_k = eigenvectors of L_k + eps I at the first and every `inverse_every`-th step
+
+    b1, b2: decay rates of the EMAs of g and of G_(k) G_(k)ᵀ, in [0, 1].
+    inverse_every: steps between updates of the bases, at least 1.
+    eps: added to the eigenvalues, at least 0.
+    max_dim: sides as long have no factor; matrices with longer ones are scaled by
+        `nonstandard_constant`, too.
+    nonstandard_constant: factor of u for other arrays, at least 0.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    """
+    size = _Size(max_dim, nonstandard_constant)
+
+    def axes(shape):
+        short = lambda n: 0 < n < max_dim
+        return tuple(i for i, n in enumerate(shape) if len(shape) == 2 and short(n))
+
+    def apply(g, renew, mu, statistics, bases):
+        at = axes(g.shape)
+        mu = ema(mu, g, b1)
+        u = factors.on_axes(jnp.sign(factors.to_bases(mu, bases, at)), bases, at)
+        pairs = zip(at, statistics, strict=True)
+        statistics = tuple(ema(old, factors.gram(g, i), b2) for i, old in pairs)
+        if at:
+            shifted = [x + eps * jnp.eye(len(x), dtype=x.dtype) for x in statistics]
+            new = lambda: tuple(map(factors.eigenbasis, shifted))
+            bases = branch(renew, new, lambda: bases)
+        return size(g.shape) * u, mu, statistics, bases
+
+    sides = lambda shape: [shape[i] for i in axes(shape)]
+    slots = {
+        "mu": Slot(dtype=mu_dtype, in_leaf=False),
+        "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
+        "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
+    }
+    stage = Batched(apply, lambda g: True, tuple(slots))
+    prepare = from_step(lambda t: (t == 1) | (t % inverse_every == 0))
+    leaf = lambda g, p, ctx: (g,)
+    return Rule(leaf, ScaleBySPlusState, slots, COUNT, prepare, batched=stage)
+
+
+@recipe
+def _average(ema_rate: ArrayLike) -> Rule:
+    """Average the new parameters, and pass the updates on unchanged."""
+
+    def prepare(scalars, stat, extra):
+        (weight,) = scalars
+        return None, (ema(weight, jnp.ones_like(weight), ema_rate),)
+
+    def leaf(u, p, ctx, average):
+        return u, ema(average, p + u, ema_rate)
+
+    slots = {"average": Slot(_wide_zeros, is_slow=True)}
+    scalars = {"weight": real_scalar()}
+    return Rule(
+        leaf,
+        SPlusAverageState,
+        slots,
+        scalars,
+        prepare,
+        needs_params=True,
+        elementwise=True,
+    )
+
+
+def _wide_zeros(p):
+    return jnp.zeros_like(p, factors.wide_dtype(p))
+
+
+@public("optimizer", paper=PAPER)
+def splus(
+    learning_rate: ScalarOrSchedule = 0.1,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    *,
+    ema_rate: ArrayLike = 0.999,
+    inverse_every: ArrayLike = 100,
+    eps: ArrayLike = 1e-30,
+    weight_decay: ScalarOrSchedule = 0.01,
+    max_dim: int = 10000,
+    nonstandard_constant: ArrayLike = 0.001,
+    weight_decay_mask: MaskOrFn = None,
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """SPlus, with an average of the parameters, and weight decay after the step.
+
+        x = p - learning_rate u,   u = f times a sign, see `scale_by_splus`
+        average = ema_rate average + (1 - ema_rate) x
+        p = x (1 - learning_rate f weight_decay)
+
+    Evaluate at the average, see `splus_eval_params`.
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
+    ema_rate: decay rate of the average of the parameters, in [0, 1].
+    inverse_every: steps between updates of the bases, at least 1.
+    eps: added to the eigenvalues, at least 0.
+    max_dim: sides as long have no factor.
+    nonstandard_constant: f for all but matrices without longer sides, at least 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    mu_dtype: storage dtype of `mu`; the parameter's if `None`.
+    factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    """
+    direction = scale_by_splus(
+        b1,
+        b2,
+        inverse_every=inverse_every,
+        eps=eps,
+        max_dim=max_dim,
+        nonstandard_constant=nonstandard_constant,
+        mu_dtype=mu_dtype,
+        factor_dtype=factor_dtype,
+    )
+    size = _Size(max_dim, nonstandard_constant)
+    average: Any = _average(ema_rate)
+    return chain(
+        direction,
+        scale_by_learning_rate(learning_rate),
+        average,
+        decayed_after(learning_rate, weight_decay, weight_decay_mask, of_shape=size),
+    )
+
+
+@explain_misuse
+def splus_eval_params(state: OptState, params: Params) -> Params:
+    """The parameters for evaluation: average / (1 - ema_rate^t), `params` before steps.
+
+    state: that of `splus`, or a state that contains it, such as that of `chain`,
+        `MultiSteps` or `partition`; parameters without an average are returned
+        unchanged.
+    params: the current parameters.
+
+    Raises a `ValueError` if there is no such state.
+    """
+    return evaluated(
+        "splus_eval_params",
+        SPlusAverageState,
+        _debiased,
+        ("average", "weight"),
+        state,
+        params,
+    )
+
+
+@computed_wide
+def _debiased(p, average, weight):
+    return jnp.where(weight == 0, p, average / jnp.where(weight == 0, 1, weight))
