@@ -10,6 +10,7 @@ the sum to a fused multiply-add, and may choose the other one, which differs in 
 bit.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -364,7 +365,8 @@ def _frozen(x: object) -> Hashable:
         return _frozen_jaxpr(closed.jaxpr)
     # A function may close over anything, an array of this optimizer among others.  The
     # mesh of a call inside of a branch is callable, too, as a decorator.
-    if callable(x) and not isinstance(x, type | np.dtype | jax.sharding.Mesh):
+    is_value = isinstance(x, type | np.dtype | jax.sharding.Mesh)
+    if callable(x) and not is_value and not _is_of_module(x):
         raise NotShareable
     try:
         hash(x)
@@ -372,6 +374,12 @@ def _frozen(x: object) -> Hashable:
         raise NotShareable from None
     # With the type: 1, 1.0 and True are equal, and have one hash.
     return type(x), x
+
+
+def _is_of_module(f: object) -> bool:
+    """Whether it is a function of a module, such as one of a random generator."""
+    module = sys.modules.get(getattr(f, "__module__", None) or "")
+    return getattr(module, getattr(f, "__qualname__", ""), None) is f
 
 
 def _frozen_jaxpr(jaxpr: "Jaxpr") -> tuple:
