@@ -23,6 +23,11 @@ from ._optimizers.ademamix import (
     scale_by_ademamix as scale_by_ademamix,
 )
 from ._optimizers.adopt import adopt as adopt, scale_by_adopt as scale_by_adopt
+from ._optimizers.apollo import (
+    APOLLOState as APOLLOState,
+    apollo as apollo,
+    scale_by_apollo as scale_by_apollo,
+)
 from ._optimizers.came import (
     CAMEState as CAMEState,
     came as came,

@@ -36,6 +36,7 @@ WITHOUT = {
 OTHERWISE = {
     "adadelta": "added to the gradient, as in Optax",
     "adopt": "from the second step on, as in the authors' program",
+    "apollo": "of the new parameters, as in the authors' program",
     "cocob": "added to the gradient, on which it bets",
     "dadapt_adamw": "by the estimated learning rate, as in the paper",
     "dadapt_sgd": "added to the gradient, as in the authors' program",

@@ -64,6 +64,7 @@ CHOICES = {
     "adamaxw": Choice(1e-2, _DECAY),
     "adamw": Choice(3e-3, _DECAY),
     "amsgrad": Choice(3e-3),
+    "apollo": Choice(1e-2),
     "came": Choice(1e-3),
     "cautious_adamw": Choice(3e-3),
     "cautious_lion": Choice(1e-3),

@@ -1,0 +1,226 @@
+"""APOLLO: SGD with learning rates for channels, from an Adam of low rank.
+
+Zhu et al., 2024, APOLLO: SGD-like Memory, AdamW-level Performance (arXiv:2412.05270),
+Algorithm 1; APOLLO-Mini is `rank=1, scale_type="tensor", scale=128.0`.
+
+The projection is drawn anew in each step, from the same key, and not stored; matrices
+of one shape share it.  The state of a matrix of n rows and n columns in float32 takes
+8 rank / n bytes for each element, where Adam's takes 8.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.placement import replicated
+from .._engine.arrays.precision import real_dtype, scalar_dtype
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_CAP
+from .._engine.factories.registry import public
+from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
+from .._transforms.decay import decayed_after
+from .._transforms.noise import typed_key
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+
+
+PAPER = "arXiv:2412.05270"
+_RANGES = {
+    "norm_growth_limit": POSITIVE_CAP,
+    "rank": AT_LEAST_1,
+    "scale": AT_LEAST_0,
+    "update_proj_gap": AT_LEAST_1,
+}
+
+ScaleType = Literal["channel", "tensor"]
+
+
+class APOLLOState(NamedTuple):
+    """count: steps taken.
+
+    mu, nu: EMAs of the projected gradients and of their |.|², (rows, rank) or
+        (rank, columns); for what is no matrix, of g and |g|², shaped like it.
+    norm: the norm of the last update of each array, a scalar.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    norm: Any
+
+
+@public(paper=PAPER, ranges=_RANGES)
+def scale_by_apollo(
+    rank: int = 128,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    *,
+    scale: ArrayLike = 1.0,
+    scale_type: ScaleType = "channel",
+    scale_front: bool = False,
+    norm_growth_limit: ArrayLike = 1.01,
+    update_proj_gap: ArrayLike = 200,
+    key: jax.Array | int | None = None,
+    sampler: Callable[..., jax.Array] = jax.random.normal,
+) -> Rule:
+    """Scale the channels of a matrix as Adam scales a projection of them.
+
+        P = sampler(key, (rank, columns)) / sqrt(rank),   x = g Pᵀ
+        d = mu / (sqrt(nu) + eps),   mu and nu of `scale_by_adam` of x
+        u = ‖d‖ / (‖x‖ + 1e-8) g,   norms of each row
+        u = u / max(1, ‖u‖ / (‖u_last‖ + 1e-8) / norm_growth_limit)
+        the result is sqrt(scale) sqrt(1 - b2^t) / (1 - b1^t) u
+
+    Where there are fewer rows than columns, columns are channels, P is of (rows, rank)
+    and x = Pᵀ g.  What is no matrix is left to Adam: its result is that of d for x = g.
+
+    rank: directions of the projection, at least 1; more than the sides do no harm.
+    b1, b2: decay rates of mu and nu, in [0, 1].
+    eps: added to the square root, above 0.
+    scale, scale_front: factor squared, at least 0; whether it precedes the limit.
+    scale_type: "channel", or "tensor", with norms of the whole matrix.
+    norm_growth_limit: the largest growth of ‖u‖ in a step, above 0.  After a gradient
+        of zero ‖u‖ stays near 0, as in the authors' program.
+    update_proj_gap: steps between projections, at least 1; mu and nu are kept.
+    key, sampler: a random key, or an integer seed for one, 0 if `None`; draws P from a
+        key, a shape and a dtype.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+
+    Raises a `ValueError` for another `scale_type`.
+    """
+    if scale_type not in ("channel", "tensor"):
+        raise ValueError(
+            f"`scale_type` is {scale_type!r}, expected 'channel' or 'tensor'"
+        )
+    key = 0 if key is None else key
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        t = safe_increment(count)
+        factor = jnp.sqrt(bias_correction(b2, t)) / bias_correction(b1, t)
+        return (count // update_proj_gap, count == 0, factor), (t,)
+
+    def leaf(g, p, ctx, mu, nu, last):
+        draw, is_first, factor = ctx
+        low = _projected(g, rank, draw, key, sampler) if g.ndim == 2 else g
+        mu = ema(mu, low, b1)
+        nu = ema(nu, square(low), b2)
+        d = mu / (safe_sqrt(nu) + eps)
+        if g.ndim != 2:
+            return factor * d, mu, nu, last
+        axis = None if scale_type == "tensor" else int(_is_tall(g))
+        before, after = (scale**0.5, 1) if scale_front else (1, scale**0.5)
+        u = before * _norm(d, axis) / (_norm(low, axis) + 1e-8) * g
+        size = _norm(u)
+        excess = jnp.maximum(1, size / (last + 1e-8) / norm_growth_limit)
+        excess = jnp.where(is_first, 1, excess)
+        return after * factor * (u / excess), mu, nu, size / excess
+
+    mean = lambda p: zeros_for(p, lambda p: _low(p, rank))
+    slots = {
+        "mu": Slot(mean, alike=False),
+        "nu": Slot(mean, alike=False, is_wide=True, decode=jnp.real),
+        "norm": Slot(_zero, alike=False),
+    }
+    return Rule(leaf, APOLLOState, slots, COUNT, prepare)
+
+
+def _is_tall(x):
+    return x.shape[0] >= x.shape[1]
+
+
+def _low(p, rank):
+    """Something of the shape and the sharding of a projection of `p`; `p` if none."""
+    if jnp.ndim(p) != 2:
+        return p
+    sums = jnp.sum(p, int(_is_tall(p)), keepdims=True)
+    shape = (p.shape[0], rank) if _is_tall(p) else (rank, p.shape[1])
+    return jnp.broadcast_to(sums, shape)
+
+
+def _zero(p):
+    """A real zero, in float32 or wider."""
+    dtype = jnp.result_type(p)
+    is_float = jnp.issubdtype(dtype, jnp.inexact)
+    return jnp.zeros((), scalar_dtype(p) if is_float else dtype)
+
+
+def _norm(x, axis=None):
+    return safe_sqrt(jnp.sum(square(x), axis, keepdims=axis is not None))
+
+
+def _projected(g, rank, draw, key, sampler):
+    """g Pᵀ of a tall matrix, P g of a wide one, with P of a number of the draw."""
+    now = jax.random.fold_in(typed_key(key), draw)
+    shape = (rank, g.shape[1]) if _is_tall(g) else (g.shape[0], rank)
+    x = sampler(now, shape, real_dtype(g.dtype)) / rank**0.5
+    return replicated(g) @ x.T if _is_tall(g) else x.T @ replicated(g)
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def apollo(
+    learning_rate: ScalarOrSchedule = 1e-3,
+    rank: int = 128,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    scale: ArrayLike = 1.0,
+    scale_type: ScaleType = "channel",
+    scale_front: bool = False,
+    norm_growth_limit: ArrayLike = 1.01,
+    update_proj_gap: ArrayLike = 200,
+    key: jax.Array | int | None = None,
+    sampler: Callable[..., jax.Array] = jax.random.normal,
+) -> GradientTransformationExtraArgs:
+    """APOLLO for matrices, Adam for other arrays, with weight decay after the step.
+
+        p = (p - learning_rate u) (1 - learning_rate weight_decay)
+
+    with u of `scale_by_apollo`.
+
+    learning_rate, weight_decay: scalars or schedules.
+    rank: directions of the projection, at least 1.
+    b1, b2: decay rates of the EMAs of the projection and of its |.|², in [0, 1].
+    eps: added to the square root, above 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    scale, scale_front: factor of the update squared; whether before the limit.
+    scale_type: "channel", or "tensor", with one rate for a whole matrix.
+    norm_growth_limit: the largest factor by which ‖u‖ grows in a step, above 0.
+    update_proj_gap: steps between projections, at least 1.
+    key, sampler: a random key, or a seed, 0 if `None`; draws from it the projection.
+    See `scale_by_apollo`.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+    direction = scale_by_apollo(
+        rank,
+        b1,
+        b2,
+        eps,
+        scale=scale,
+        scale_type=scale_type,
+        scale_front=scale_front,
+        norm_growth_limit=norm_growth_limit,
+        update_proj_gap=update_proj_gap,
+        key=key,
+        sampler=sampler,
+    )
+    return chain(
+        direction,
+        scale_by_learning_rate(learning_rate),
+        decayed_after(learning_rate, weight_decay, weight_decay_mask),
+    )
