@@ -359,3 +359,21 @@ def test_adahessian_estimates_the_diagonal_by_default():
         tx.update(p, tx.init(p), p)
     with pytest.raises(TypeError, match="`adahessian` needs real parameters"):
         tx.init(p.astype(complex))
+
+
+FACTORED = {
+    "came": contrib.came(0.1),
+    "adam_mini": contrib.adam_mini(0.1),
+    "adam_mini, outputs": contrib.adam_mini(0.1, partition="output"),
+    "apollo": contrib.apollo(0.1, 2),
+    "stable_adamw": contrib.stable_adamw(0.1),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3)])
+@pytest.mark.parametrize("name", FACTORED)
+def test_an_empty_array_leaves_no_nan_in_the_state(name, shape):
+    tx, p = FACTORED[name], jnp.ones(shape)
+    u, state = tx.update(p, tx.init(p), p)
+    assert u.shape == shape
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(state))

@@ -112,7 +112,7 @@ def _shape(how: Any, p, params, i):
     if isinstance(how, str) and how in _SHAPES:
         return _SHAPES[how](shape)
     try:
-        n = 0 if isinstance(how, bool) else op.index(how)
+        n = 0 if isinstance(how, bool | str) else op.index(how)
     except TypeError:
         n = 0
     if n < 1:
@@ -138,6 +138,8 @@ def _means(x, shape):
     """Means over blocks: all of `x`, its elements, or neighbouring outputs."""
     if shape == x.shape:
         return x
+    if not x.size:
+        return jnp.zeros(shape, x.dtype)  # a mean would be NaN
     if not shape:
         return jnp.mean(x)
     outputs = jnp.mean(x, tuple(range(x.ndim - 1)))

@@ -117,7 +117,9 @@ _WHOLE = Slot(
 
 
 def _means(row, col, x, decay):
-    return ema(row, jnp.mean(x, -1), decay), ema(col, jnp.mean(x, -2), decay)
+    # Not `jnp.mean`, which is NaN over an axis without elements.
+    over = lambda axis: jnp.sum(x, axis) / max(x.shape[axis], 1)
+    return ema(row, over(-1), decay), ema(col, over(-2), decay)
 
 
 def _inverse_root_of(row, col):
