@@ -1,0 +1,241 @@
+"""What holds for all optimizers with a stage on whole matrices.
+
+They are chosen by that trait: a rule that has a batched stage, alone or in a chain.
+"""
+
+import inspect
+import itertools as it
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import make, rows
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import stepax
+from stepax._engine.step.plan import flatten
+from stepax._engine.step.rule import Rule
+from stepax.distributed import audit, zero
+
+
+KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+DEVICES = 8
+
+
+def stages(tx: Any) -> list[Rule]:
+    """The rules of a transformation that have a stage on whole matrices."""
+    if getattr(tx, "plan", None) is None:
+        return []
+    found = [x for x in flatten(tx) if isinstance(x, Rule)]
+    return [x for x in found if x.batched is not None]
+
+
+def _shared(tx, state):
+    """The slots that only a stage sees, which devices share wherever parameters are."""
+    names = [
+        name
+        for rule in stages(tx)
+        for name, slot in rule.slots.items()
+        if not slot.in_leaf
+    ]
+    return [x for name in names for _, x in stepax.tree.get_all_with_path(state, name)]
+
+
+def _is_matrix_optimizer(row):
+    return row.kind == "optimizer" and bool(stages(make(row)))
+
+
+def _signature(q):
+    row = q.values[0] if hasattr(q, "values") else q
+    return inspect.signature(row.factory).parameters
+
+
+ROWS = [q for q in rows(kind="optimizer") if _is_matrix_optimizer(q.values[0])]
+everyone = pytest.mark.parametrize("row", ROWS)
+
+
+def _draw(shape, seed=0):
+    x = np.random.default_rng(seed).normal(size=shape)
+    return jnp.asarray(x, float)
+
+
+def _params(shapes):
+    return {f"w{i}": _draw(shape, i) for i, shape in enumerate(shapes)}
+
+
+def _grads(p, step):
+    # Of full rank in both directions, so that no eigenvector is arbitrary.
+    return {
+        k: _draw(x.shape, 100 + 10 * step + i) for i, (k, x) in enumerate(p.items())
+    }
+
+
+def _run(tx, p, place=lambda tree: tree, steps=2):
+    state, update = tx.init(p), jax.jit(tx.update)
+    updates = []
+    for i in range(steps):
+        u, state = update(place(_grads(p, i)), state, p)
+        updates.append(u)
+    return updates, state
+
+
+# --- on a mesh ------------------------------------------------------------------------
+
+# As many as there are devices.  They are square: the statistics of the longer side of
+# one gradient are singular, and their eigenvectors arbitrary.
+SHAPES = [(64, 64)] * DEVICES
+PLACES = {"whole": P(), "fsdp": P("data"), "zero": P()}
+
+
+def _on_mesh(kind, place):
+    mesh = jax.make_mesh((DEVICES,), ("data",), axis_types=(KINDS[kind],))
+    where = NamedSharding(mesh, PLACES[place])
+    return mesh, lambda tree: jax.device_put(tree, where)
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("kind, place", list(it.product(KINDS, PLACES)))
+@everyone
+def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
+    mesh, put = _on_mesh(kind, place)
+    with jax.enable_x64(True):
+        p, tx = _params(SHAPES), make(row)
+        usual, _ = _run(tx, p)
+        with jax.set_mesh(mesh):
+            there, placed = put(p), zero(tx, mesh) if place == "zero" else tx
+            found, state = _run(placed, there, put)
+            seen = audit(placed, there)
+        program = str(jax.make_jaxpr(tx.update)(p, tx.init(p), p))
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(usual), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * np.abs(y).max())
+    # Two there and two back; `zero` may have to gather the update of each matrix, too.
+    most = 4 + (DEVICES if place == "zero" else 0)
+    assert sum(x.count for x in seen.collectives) <= most
+    # XLA does not count the steps of a loop, and a step that brings its own explicit
+    # mesh cannot be compiled for one device, to compare with.
+    if "while" not in program and (kind, place) != ("explicit", "zero"):
+        assert seen.share <= 1.25
+    shared = jax.tree.leaves(_shared(tx, state))
+    sizes = [(x.nbytes, x.addressable_shards[0].data.nbytes) for x in shared]
+    whole, mine = map(sum, zip(*sizes, strict=True)) if sizes else (0, 0)
+    assert mine <= 1.05 * whole / DEVICES
+    if place != "whole":
+        # Scalars, such as step counts, are everywhere.
+        assert seen.state_per_device <= 1.05 * seen.state / DEVICES + 200
+
+
+# --- numbers at the edges -------------------------------------------------------------
+
+
+def _is_finite(tree):
+    numbers = (x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact))
+    return all(np.isfinite(x).all() for x in numbers)
+
+
+SIZES = (1e-30, 1.0, 1e18, 1e30)
+EDGES = {
+    "zero": lambda t: np.zeros((4, 6)),
+    "rank 1": lambda t: np.outer(np.arange(4.0), np.arange(6.0)),
+    "one entry": lambda t: np.eye(4, 6) * (np.arange(6) == 1),
+    "zero after a gradient": lambda t: np.eye(4, 6) * (t == 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EDGES)
+@everyone
+def test_updates_and_states_stay_finite(row, name):
+    tx, p = make(row), {str(x): jnp.ones((4, 6)) / 8 for x in SIZES}
+    state, update = tx.init(p), jax.jit(tx.update)
+    for t in range(12):
+        g = {str(x): jnp.asarray(x * EDGES[name](t), jnp.float32) for x in SIZES}
+        u, state = update(g, state, p)
+        assert _is_finite((u, state)), t
+
+
+GUARDS = {
+    "zero_nans": lambda tx: stepax.chain(stepax.zero_nans(), tx),
+    "apply_if_finite": lambda tx: stepax.apply_if_finite(tx, 5),
+    "skip_spikes": lambda tx: (
+        stepax.contrib.skip_spikes(tx)
+        if hasattr(stepax.contrib, "skip_spikes")
+        else stepax.skip_spikes(tx)
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GUARDS)
+@everyone
+def test_no_nan_behind_a_guard_reaches_a_preconditioner(row, name):
+    tx, p = GUARDS[name](make(row)), {"w": _draw((4, 4)), "b": _draw((3,))}
+    p = {"w": p["w"]} if row.matrices_only else p
+    state, update = tx.init(p), jax.jit(tx.update)
+    for t in range(4):
+        g = jax.tree.map(lambda x, t=t: jnp.cos(x + t), p)
+        if t in (0, 2):
+            g["w"] = g["w"].at[1, 2].set(jnp.nan)
+        u, state = update(g, state, p)
+        assert _is_finite((u, state)), t
+
+
+@pytest.mark.slow
+@everyone
+def test_factors_of_half_precision_parameters_are_wide(row):
+    tx = make(row)
+    p = {"w": jnp.ones((4, 4), jnp.bfloat16)}
+    state, update = tx.init(p), jax.jit(tx.update)
+    for x in jax.tree.leaves(_factors(tx, state)):
+        assert x.dtype == jnp.float32
+    for _ in range(3):
+        u, state = update({"w": jnp.eye(4, dtype=jnp.bfloat16)}, state, p)
+    assert u["w"].dtype == jnp.bfloat16
+    assert np.isfinite(u["w"].astype(float)).all()
+
+
+def _factors(tx, state):
+    """The slots of a stage that are not shaped like the parameters."""
+    names = [k for rule in stages(tx) for k, x in rule.slots.items() if not x.alike]
+    return [x for name in names for _, x in stepax.tree.get_all_with_path(state, name)]
+
+
+NARROW = [q for q in ROWS if "factor_dtype" in _signature(q)]
+
+
+@pytest.mark.parametrize("dtype, most", [(None, 24), ("bfloat16", 16)])
+@pytest.mark.parametrize("row", NARROW)
+def test_bytes_of_a_square_matrix(row, dtype, most):
+    n = 64
+    shape = jax.ShapeDtypeStruct((n, n), jnp.float32)
+    state = jax.eval_shape(make(row, factor_dtype=dtype).init, {"w": shape})
+    total = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    # Vectors, one number for each row, and scalars.
+    assert total <= (most + 0.2) * n**2
+
+
+@pytest.mark.parametrize("row", NARROW)
+def test_narrow_factors_keep_their_dtype_and_the_direction(row):
+    p = {"w": _draw((8, 8))}
+    found, state = _run(make(row, factor_dtype="bfloat16"), p, steps=3)
+    wanted, _ = _run(make(row), p, steps=3)
+    kinds = {x.dtype for x in jax.tree.leaves(_factors(make(row), state)) if x.ndim > 1}
+    assert kinds == {jnp.dtype("bfloat16")}
+    x, y = found[-1]["w"].ravel(), wanted[-1]["w"].ravel()
+    assert x @ y >= 0.9 * jnp.linalg.norm(x) * jnp.linalg.norm(y)
+
+
+FREQUENCIES = [
+    pytest.param(*q.values, name, id=f"{q.id}-{name}")
+    for q in ROWS
+    for name in ("precondition_frequency", "inverse_every")
+    if name in _signature(q)
+]
+
+
+@pytest.mark.parametrize("row, name", FREQUENCIES)
+def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be >= 1.*give 1 for every"):
+        row.factory(**{name: 0})
