@@ -147,6 +147,7 @@ def test_muon_goes_on_as_in_pytorch(name, is_turned):
     w = torch.nn.Parameter(torch.tensor(p))
     optimizer = torch.optim.Muon([w], lr=RATE, weight_decay=DECAY, **theirs)
     turned = lambda x: jnp.asarray(x.T if is_turned else x)
+    before, saved = p, {}
     for g in gs:
         before, saved = w.detach().numpy().copy(), optimizer.state_dict()
         saved = copy.deepcopy(saved)

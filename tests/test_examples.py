@@ -113,7 +113,7 @@ def test_lbfgs_fits_a_neural_ode_better_than_adam():
 @pytest.mark.slow
 def test_blocks_of_the_guide_run(capsys):
     with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/guide.md") == 15
+        assert run_blocks("docs/guide.md") == 16
     assert "inner_states/muon/inner_state" in capsys.readouterr().out
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import rows
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from stepax.contrib import MuonDimensionNumbers as Axes, muon, scale_by_muon
@@ -130,6 +131,31 @@ def test_layers_in_one_array_are_stacked_with_others():
     v, _ = _step(make("none"), p)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), u, v)
     assert _counts(audit(make("auto"), there))["all-to-all"] == 2
+
+
+# Of optimizers that take matrices alone, as everything above of `muon`.
+ALONE = [p for p in rows(kind="optimizer") if hasattr(p.values[0].factory, "refusing")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", ALONE)
+def test_a_group_takes_two_collectives_each_way(row, kind):
+    mesh, tx = _mesh(kind), row.factory.refusing(0.1)
+    p = _matrices(8)
+    g = jax.tree.map(jnp.cos, p)
+    put = lambda x: jax.device_put(x, NamedSharding(mesh, P("data", None)))
+    there, gradients = (jax.tree.map(put, x) for x in (p, g))
+    with jax.set_mesh(mesh):
+        state = jax.jit(tx.init)(there)
+        u, after = jax.jit(tx.update)(gradients, state, there)
+    v, wanted = jax.jit(tx.update)(g, tx.init(p), p)
+    near = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+    jax.tree.map(near, u, v)
+    jax.tree.map(near, after, wanted)
+    found = audit(tx, there, state=state)
+    assert sum(_counts(found).values()) <= 4
+    assert found.share <= 3  # where every device does all, 8
 
 
 def test_an_unknown_way_is_an_error():

@@ -220,18 +220,25 @@ def scale_by_dion2(
 
 def _largest(m, fraction, ef_decay, orthogonal):
     """`orthogonal` of the largest columns in their place, and what remains of `m`."""
-    sizes = jnp.sum(safe_sqrt(square(m)), -2, keepdims=True)
-    n = m.shape[-1]
+    n, sizes = m.shape[-1], jnp.sum(safe_sqrt(square(m)), -2, keepdims=True)
+    order = jnp.argsort(-sizes, -1)
+    rank = jnp.argsort(order, -1)
     if isinstance(fraction, jax.Array):
         # Their number may be traced.  Columns of zeros change nothing about the others.
-        is_chosen = jnp.argsort(jnp.argsort(-sizes, -1), -1) < jnp.ceil(fraction * n)
+        is_chosen = rank < jnp.ceil(fraction * n)
         u = orthogonal(jnp.where(is_chosen, m, 0))
-        return u, jnp.where(is_chosen, ef_decay * m, m)
-    chosen = jax.lax.top_k(sizes, math.ceil(fraction * n))[1]
-    chosen = jnp.broadcast_to(chosen, (*m.shape[:-1], chosen.shape[-1]))
-    columns = jnp.take_along_axis(m, chosen, -1)
-    put = lambda x, into: jnp.put_along_axis(into, chosen, x, -1, inplace=False)
-    return put(orthogonal(columns), jnp.zeros_like(m)), put(ef_decay * columns, m)
+    else:
+        k = math.ceil(fraction * n)
+        is_chosen = rank < k
+        o = orthogonal(_columns(m, order[..., :k]))
+        u = jnp.where(is_chosen, _columns(o, jnp.minimum(rank, k - 1)), 0)
+    return u, jnp.where(is_chosen, ef_decay * m, m)
+
+
+def _columns(x, indices):
+    """Some columns of matrices; indices: (..., 1, number)."""
+    at = jnp.broadcast_to(indices, (*x.shape[:-1], indices.shape[-1]))
+    return jnp.take_along_axis(x, at, -1)
 
 
 @public("optimizer", paper=DION2, matrices_only=True, ranges=_DION2_RANGES)

@@ -63,7 +63,8 @@ class Batched:
         "auto" does so if they are on a mesh and there are at least two; "none" leaves
         the sharding of each as it is.
     split: how arrays are split inside of `shard_map`.
-    needs_params: whether `apply` takes the parameter; that of its rule must be true.
+    needs_params: whether `apply` takes the parameter; that of its rule must be true,
+        and arrays must not be split inside of `shard_map`.
     """
 
     apply: Callable

@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
+from ..arrays.placement import with_sharding_of
 from ..trees import errors
 from ..trees.labels import Scope
 from . import mistakes
@@ -210,9 +211,8 @@ class Pass:
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
         kept = [columns[names.index(name)] for name in stage.slots]
-        if stage.needs_params:
-            kept.insert(0, {i: jnp.asarray(params[i]) for i in wanted})
-        rows = [(gradients.leaves[i], *[c[i] for c in kept]) for i in wanted]
+        given_to = lambda i: _with_param(stage, gradients.leaves[i], params[i])
+        rows = [(given_to(i), *[c[i] for c in kept]) for i in wanted]
         try:
             made = self._stage(rows, ctx)
         except Mistake as mistake:
@@ -220,7 +220,7 @@ class Pass:
             raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None
         for i, (u, *slots) in zip(wanted, made, strict=True):
             gradients.leaves[i] = u
-            for column, x in zip(kept[len(kept) - len(slots) :], slots, strict=True):
+            for column, x in zip(kept, slots, strict=True):
                 column[i] = x
         # The leaves came here unrounded, so that the stage rounds once.
         for i in touched:
@@ -364,29 +364,39 @@ def _run_stage(rule, rows, ctx):
     others = [i for i in range(len(slots)) if i not in alike]
 
     order = [*alike, *others]
-    # The matrix and, if it is read, its parameter, which is moved like its slots.
-    n = 2 if stage.needs_params else 1
 
     # Jitted, so that matrices of one shape share a trace if they are not stacked.
     @jax.jit
     def one(ctx, row):
-        u, *p = row.parts[:n]
-        stored = [*row.parts[n:], *row.wholes]
+        u, *stored = [*row.parts, *row.wholes]
         stored = [stored[order.index(i)] for i in range(len(order))]
-        wide = precision.compute_dtype(u, *jax.tree.leaves((p, stored)))
+        wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
         was, ctx = _decoded(slots, stored, wide), precision.widen(ctx, wide)
-        out = stage.apply(u.astype(wide), *precision.widen(p, wide), ctx, *was)
+        matrices = u.astype(wide) if stage.needs_params else [u.astype(wide)]
+        out = stage.apply(*matrices, ctx, *was)
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
         parts = [_encoded(rule, *rest[i]) for i in alike]
         wholes = [_encoded(rule, *rest[i]) for i in others]
-        return Row((out[0].astype(u.dtype), *p, *parts), tuple(wholes))
+        new = out[0].astype(u.dtype)
+        new = u.at[0].set(new) if stage.needs_params else new
+        return Row((new, *parts), tuple(wholes))
 
     given = [
-        Row((*x[:n], *[x[n + i] for i in alike]), tuple([x[n + i] for i in others]))
-        for x in rows
+        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]))
+        for u, *xs in rows
     ]
     made = map_batched(one, ctx, given, stage)
-    flat = [(row.parts[0], [*row.parts[n:], *row.wholes]) for row in made]
-    return [(u, *[x[order.index(i)] for i in range(len(order))]) for u, x in flat]
+    flat = [[*row.parts, *row.wholes] for row in made]
+    first = lambda u: u[0] if stage.needs_params else u
+    return [
+        (first(u), *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat
+    ]
+
+
+def _with_param(stage, u, p):
+    """What is moved as the matrix: with its parameter, if the stage reads that."""
+    if not stage.needs_params:
+        return u
+    return jnp.stack([u, with_sharding_of(u, jnp.asarray(p).astype(u.dtype))])
