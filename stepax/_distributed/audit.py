@@ -101,10 +101,13 @@ def audit(
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
     compiled = lowered.compile()
+    # Without the mesh, on which a program may say what each device does by itself.
+    bare = _computing(tx)
+    step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
         lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
     except ValueError:
-        pass  # `tx` brings its own mesh with explicit axes, like `zero`
+        pass  # a part of `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size
     return Audit(
         n,
@@ -114,6 +117,13 @@ def audit(
         work * n / whole if whole else 1.0,
         collectives(compiled.as_text() or ""),
     )
+
+
+def _computing(tx: Any) -> Any:
+    """`tx` without what only places it, such as `zero`; the state is the same."""
+    while getattr(tx, "only_places", False):
+        tx = tx.members[""]
+    return tx
 
 
 def _shape(x):

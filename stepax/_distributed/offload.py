@@ -49,7 +49,7 @@ def offload(
         updates, new = inner.update(updates, here, params, **extra_args)
         return updates, _map(ft.partial(_to_host, memory_kind, params), new)
 
-    return transformation(init, update, inner={"": inner})
+    return transformation(init, update, inner={"": inner}, only_places=True)
 
 
 def check_memory_kind(kind: str | None) -> None:

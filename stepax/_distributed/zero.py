@@ -64,7 +64,7 @@ def zero(
         new = split.state(new, updates)
         return jax.tree.map(split.give, u), new
 
-    parts = transformation(init, update, inner={"": inner})
+    parts = transformation(init, update, inner={"": inner}, only_places=True)
     return parts if memory_kind is None else offload(parts, memory_kind)
 
 

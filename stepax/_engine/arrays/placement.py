@@ -101,6 +101,8 @@ def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
         return put_on(x, NamedSharding(mesh, spec)) if is_here else x
+    # A constant depends on no parameter, and a program that has none is on no mesh.
+    x, _ = jax.lax.optimization_barrier((x, p))
     mesh = jax.typeof(p).sharding.mesh
     return moved(x, NamedSharding(mesh, spec))
 

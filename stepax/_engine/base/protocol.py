@@ -291,7 +291,7 @@ class Transformation(GradientTransformationExtraArgs):
         does not look into.
     plan: what a step does, for a node.
     bare_init: `init`, without placing anything on a mesh.
-    inner, hands_on, reads_any: of a closure; see `transformation`.
+    inner, hands_on, reads_any, only_places: of a closure; see `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
@@ -305,6 +305,7 @@ class Transformation(GradientTransformationExtraArgs):
     inner: Inner | Callable[[], Inner] = MappingProxyType({})
     hands_on: str = ""
     reads_any: bool = False
+    only_places: bool = False
     recipe: MadeBy | None = None
 
     def __repr__(self) -> str:
@@ -330,6 +331,7 @@ def transformation(
     inner: Inner | Callable[[], Inner] = MappingProxyType({}),
     hands_on: str = "",
     reads_any: bool = False,
+    only_places: bool = False,
 ) -> Transformation:
     """A transformation that is a closure: two functions, and what they call.
 
@@ -339,12 +341,14 @@ def transformation(
     hands_on: the field of the member to which it passes all gradients without reading
         them, if there is one.
     reads_any: whether it may read any keyword itself.
+    only_places: whether it computes what `inner[""]` does, on other devices.
     """
     tx = Transformation(placed_init(init), update)
     tx.bare_init = init
     tx.inner = inner
     tx.hands_on = hands_on
     tx.reads_any = reads_any
+    tx.only_places = only_places
     return tx
 
 
@@ -354,6 +358,7 @@ def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transfo
     new = Transformation(placed_init(init), tx.update)
     new.node, new.plan, new.bare_init = tx.node, tx.plan, init
     new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
+    new.only_places = tx.only_places
     return new
 
 
