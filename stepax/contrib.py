@@ -145,6 +145,11 @@ from ._optimizers.scion import (
     scale_by_scion as scale_by_scion,
     scion as scion,
 )
+from ._optimizers.shampoo import (
+    ShampooState as ShampooState,
+    scale_by_shampoo as scale_by_shampoo,
+    shampoo as shampoo,
+)
 from ._optimizers.simplified_ademamix import (
     ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
     scale_by_simplified_ademamix as scale_by_simplified_ademamix,

@@ -97,7 +97,8 @@ def _numpy(
         mu = b1 * mu + (1 - b1) * g
         m = mu / (1 - b1**t)
         since += 1
-        if since >= 1 / (probability(t - 1) if callable(probability) else probability):
+        now: Any = probability(t - 1) if callable(probability) else probability
+        if since >= 1 / now:
             v = np.asarray(waves(None, sides, jnp.float64))
             x = m if mean else g
             x = x + np.sqrt(2.0**-23) * np.mean(np.abs(x)) * v

@@ -89,6 +89,7 @@ CHOICES = {
     "scion": Choice(1e-2, {"momentum": 0.1, "scales": 20.0}),
     "sgd": Choice(2e-1, {"momentum": 0.9}),
     "soap": Choice(1e-2),
+    "shampoo": Choice(3e-3, {"b2": 0.99, "grafting": "adam", "eps": 1e-8}),
     "splus": Choice(1e-1),
     "stable_adamw": Choice(3e-3),
     "yogi": Choice(1e-2),

@@ -1,0 +1,311 @@
+"""Shampoo: inverse roots of a statistic of the gradient for each axis.
+
+Gupta, Koren and Singer, 2018, Shampoo: Preconditioned Stochastic Tensor Optimization
+(arXiv:1802.09568), as in Shi et al., 2023, A Distributed Data-Parallel PyTorch
+Implementation of the Distributed Shampoo Optimizer (arXiv:2309.06497), with its blocks,
+grafting and order of operations; Lin et al., 2025 (arXiv:2509.03378) for
+`statistics="kl"`.
+
+State of a square float32 matrix of at most `block_size` rows: 20 bytes for each of its
+elements, 4 of the mean and 16 of two factors and two roots; 4 more with grafting other
+than "sgd", and 4 more with momentum.
+
+Differences from that code: a gradient whose squares overflow counts as the largest one
+whose squares do not, so that statistics and roots stay finite; where an eigenvalue and
+`eps` are 0, so is the root.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.moments import (
+    bias_correction as correction,
+    bounded_square,
+    ema,
+    is_number,
+)
+from .._engine.arrays.numerics import every_finite, norm2, safe_sqrt
+from .._engine.base.protocol import (
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+)
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
+from .._engine.factories.registry import public
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .blocks import blocks, map_blocks
+from .factors import factor_slot, gram, in_units, on_axes
+from .sgd import trace
+
+
+PAPER = "arXiv:1802.09568"
+_RANGES = {
+    "precondition_frequency": Range(1, hint="; 1 renews the roots at every step"),
+    "start_preconditioning_step": Range(-1),
+    "block_size": AT_LEAST_1,
+    "grafting_b2": UP_TO_1,
+    "grafting_eps": AT_LEAST_0,
+}
+
+_SQUARES = Slot(is_wide=True, decode=jnp.real, in_leaf=False)
+
+Grafting: TypeAlias = Literal["sgd", "adagrad", "rmsprop", "adam"] | None
+Statistics: TypeAlias = Literal["classic", "kl"]
+_GRAFTINGS = (None, "sgd", "adagrad", "rmsprop", "adam")
+_STATISTICS = ("classic", "kl")
+
+
+class ShampooState(NamedTuple):
+    """count: steps taken, a scalar.
+
+    mu: EMA of g, shaped like the parameters; empty without it.
+    nu: sum or EMA of |g|² for grafting, alike; empty without it.
+    statistics: for each parameter a tuple of sums or EMAs of G_(k) G_(k)ᵀ, one for
+        each axis, (blocks, n, n); for each shape of its blocks, if there are several.
+    roots: their inverse roots, alike.
+    """
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+    statistics: Any
+    roots: Any
+
+
+@public(paper=PAPER, ranges=_RANGES)
+def scale_by_shampoo(
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 1.0,
+    b3: ArrayLike | None = None,
+    eps: ArrayLike = 1e-12,
+    *,
+    precondition_frequency: ArrayLike = 1,
+    start_preconditioning_step: ArrayLike = -1,
+    block_size: int = 1024,
+    grafting: Grafting = None,
+    grafting_b2: ArrayLike = 0.999,
+    grafting_eps: ArrayLike = 1e-8,
+    bias_correction: bool = True,
+    inverse_exponents: Mapping[int, float] | None = None,
+    statistics: Statistics = "classic",
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> Rule:
+    """Multiply the EMA of g by an inverse root of a statistic, on every axis.
+
+        L_k = L_k + G_(k) G_(k)ᵀ,   or their EMA if b2 < 1
+        R_k = (L_k / (1 - b2^t) + eps)^(-1 / (2 axes))
+        f = (b3 mu + (1 - b3) g) / (1 - b3 b1^(t-1)),   mu = b1 mu + (1 - b1) g
+        u = R f on every axis,   u = u ‖f / (sqrt(nu) + grafting_eps)‖ / ‖u‖
+
+    b1, b3: decay rates of the EMA, in [0, 1], as it is kept and as it is used; `b1` if
+        `None`.
+    b2: decay rate of L, in [0, 1]; 1 adds up.
+    eps: added to the eigenvalues of L, at least 0.
+    precondition_frequency: steps between updates of R, at least 1.
+    start_preconditioning_step: the first of them; -1 for `precondition_frequency`.
+    block_size: longer axes are divided into blocks, each with factors of its own.
+    grafting: whose length u has: that of "sgd", "adagrad", "rmsprop" or "adam".
+    grafting_b2, grafting_eps: decay rate of `nu`, in [0, 1]; added to its root.
+    bias_correction: whether to correct the means.
+    inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
+    statistics: "kl" multiplies G by the R of all other axes first.
+    mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of L
+        and R.
+    """
+    _require("grafting", grafting, _GRAFTINGS)
+    _require("statistics", statistics, _STATISTICS)
+    b3 = b1 if b3 is None else b3
+    has_mean = not (is_number(b1) and b1 == 0)
+    keeps_squares = grafting not in (None, "sgd")
+    powers = dict(inverse_exponents or {})
+
+    def prepare(t):
+        start = jnp.asarray(start_preconditioning_step)
+        start = jnp.where(start < 0, precondition_frequency, start)
+        is_due = (t % precondition_frequency == 0) & (t > start)
+        scale, of_statistics, of_squares = (jnp.ones([], float) for _ in range(3))
+        if bias_correction:
+            # 1 - b3 b1^(t-1), without the cancellation where both are near 1.
+            scale = (1 - b3) + b3 * correction(b1, t - 1)
+            of_statistics = correction(b2, t)
+        if grafting == "adam":
+            of_squares = correction(grafting_b2, t)
+        return scale, of_statistics, of_squares, is_due | (t == start), t < start
+
+    def apply(g, ctx, mu, nu, *stored):
+        scale, of_statistics, of_squares, renew, is_early = ctx
+        f = g
+        if has_mean:
+            f, mu = ema(mu, g, b3) / _not_0(scale), ema(mu, g, b1)
+            f = f if is_number(b1) else jnp.where(b1 == 0, g, f)
+        like = f
+        if keeps_squares:
+            nu = _squares(nu, g, None if grafting == "adagrad" else grafting_b2)
+            like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
+
+        def one(g, f, like, sums, roots):
+            axes = range(g.ndim)
+            seen = lambda k: g
+            if statistics == "kl":
+                others = lambda k: [i for i in axes if i != k]
+                seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
+            sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
+            exponent = powers.get(g.ndim, 1 / (2 * g.ndim))
+            renewed = lambda: tuple(
+                _inverse_root(L, of_statistics, eps, exponent) for L in sums
+            )
+            roots = branch(renew, renewed, lambda: roots)
+            u = on_axes(f, roots, axes)
+            if grafting is not None:
+                u = jnp.where(is_early, like, u * (norm2(like) / (norm2(u) + 1e-16)))
+            return u, sums, roots
+
+        shape = g.shape or (1,)
+        arrays = [x.reshape(shape) for x in (g, f, like)]
+        u, *stored = map_blocks(one, block_size, arrays, stored)
+        return u.reshape(g.shape), mu, nu, *stored
+
+    nothing = Slot(lambda p: (), alike=False, in_leaf=False)
+
+    def sides(shape):
+        groups = blocks(shape or (1,), block_size)
+        return [(math.prod(x.counts), n) for x in groups for n in x.shape]
+
+    slots = {
+        "mu": Slot(dtype=mu_dtype, in_leaf=False) if has_mean else nothing,
+        "nu": _SQUARES if keeps_squares else nothing,
+        "statistics": factor_slot(_zeros, sides, factor_dtype),
+        "roots": factor_slot(_eyes, sides, factor_dtype),
+    }
+    stage = Batched(apply, lambda u: u.size > 0, tuple(slots))
+    leaf = lambda g, p, ctx: (g,)
+    return Rule(leaf, ShampooState, slots, COUNT, from_step(prepare), batched=stage)
+
+
+@public("optimizer", paper=PAPER, ranges=_RANGES)
+def shampoo(
+    learning_rate: ScalarOrSchedule = 1e-2,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 1.0,
+    b3: ArrayLike | None = None,
+    eps: ArrayLike = 1e-12,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: MaskOrFn = None,
+    *,
+    precondition_frequency: ArrayLike = 1,
+    start_preconditioning_step: ArrayLike = -1,
+    block_size: int = 1024,
+    grafting: Grafting = None,
+    grafting_b2: ArrayLike = 0.999,
+    grafting_eps: ArrayLike = 1e-8,
+    bias_correction: bool = True,
+    momentum: ArrayLike = 0.0,
+    nesterov: bool = False,
+    inverse_exponents: Mapping[int, float] | None = None,
+    statistics: Statistics = "classic",
+    mu_dtype: DTypeLike | None = None,
+    factor_dtype: DTypeLike | None = None,
+) -> GradientTransformationExtraArgs:
+    """Shampoo, with weight decay and momentum.
+
+        s = u + weight_decay p,   M = momentum M + s,   u of `scale_by_shampoo`
+        p = p - learning_rate M,   or learning_rate (s + momentum M) if `nesterov`
+
+    learning_rate, weight_decay: scalars or schedules.
+    b1, b3: decay rates of the EMA of g, in [0, 1], as kept and as used.
+    b2: decay rate of the statistics, in [0, 1]; 1 adds them up.
+    eps: added to their eigenvalues, at least 0.
+    weight_decay_mask: which parameters decay; see `masked`.
+    precondition_frequency: steps between updates of the roots, at least 1.
+    start_preconditioning_step: the first of them; -1 for `precondition_frequency`.
+    block_size: longer axes are divided into blocks, each with factors of its own.
+    grafting: whose length u has: that of "sgd", "adagrad", "rmsprop" or "adam".
+    grafting_b2, grafting_eps: decay rate of its mean, in [0, 1]; added to its root.
+    bias_correction: whether to correct the means.
+    momentum, nesterov: decay rate of M, as in `trace`; whether to look ahead.
+    inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
+    statistics: "kl" multiplies G by the roots of all other axes first.
+    mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
+    """
+    direction = scale_by_shampoo(
+        b1,
+        b2,
+        b3,
+        eps,
+        precondition_frequency=precondition_frequency,
+        start_preconditioning_step=start_preconditioning_step,
+        block_size=block_size,
+        grafting=grafting,
+        grafting_b2=grafting_b2,
+        grafting_eps=grafting_eps,
+        bias_correction=bias_correction,
+        inverse_exponents=inverse_exponents,
+        statistics=statistics,
+        mu_dtype=mu_dtype,
+        factor_dtype=factor_dtype,
+    )
+    is_plain = is_number(momentum) and momentum == 0
+    return chain(
+        direction,
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        *([] if is_plain else [trace(momentum, nesterov)]),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+def _require(name, found, known):
+    if found not in known:
+        raise ValueError(f"`{name}` is {found!r}, expected one of {list(known)}")
+
+
+def _not_0(x):
+    return jnp.where(x == 0, 1, x)
+
+
+def _zeros(side, dtype):
+    n, length = side
+    return jnp.zeros((n, length, length), dtype)
+
+
+def _eyes(side, dtype):
+    n, length = side
+    return jnp.broadcast_to(jnp.eye(length, dtype=dtype), (n, length, length))
+
+
+def _squares(nu, g, decay):
+    """The EMA of |g|², or the sum without a decay, which stays finite."""
+    if decay is None:
+        return jnp.minimum(nu + bounded_square(g), jnp.finfo(nu.dtype).max)
+    return ema(nu, bounded_square(g), decay)
+
+
+def _added(old, new, decay):
+    """The EMA, or the sum for a decay of 1; the old matrix if that would overflow."""
+    if is_number(decay):
+        made = old + new if decay == 1 else ema(old, new, decay)
+    else:
+        made = decay * old + jnp.where(decay == 1, 1, 1 - decay) * new
+    return jnp.where(every_finite(made), made, old)
+
+
+def _inverse_root(matrix, scale, eps, exponent):
+    """(matrix / scale + shift)^-exponent, whose smallest eigenvalue is eps or more."""
+    y, unit = in_units(matrix)
+    values, vectors = jnp.linalg.eigh(y)
+    # Over the larger of both, so that none of the quotients is out of range.
+    top = jnp.maximum(unit, scale * eps)
+    values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
+    inverse = lambda x: jnp.where(x > 0, _not_0(x) ** -exponent, 0)
+    roots = inverse(values) * (scale**exponent * top**-exponent)
+    return (vectors * roots[None]) @ jnp.conj(vectors.T)
