@@ -126,6 +126,22 @@ def per_hundred(sources: list[Source]) -> str:
     return f"{code:6}   {rate(comments)}   {rate(untyped)}"
 
 
+def optimizers(sources: dict[Path, Source]) -> float:
+    """The median of the lines of code of each public optimizer, without imports.
+
+    Those of a file that has several count as equal shares of it.
+    """
+    shares = []
+    for file, source in sources.items():
+        text = file.read_text()
+        number = text.count('@public("optimizer"')
+        body = ast.parse(text).body
+        imports = [x for x in body if isinstance(x, ast.Import | ast.ImportFrom)]
+        lines = set().union(*(_span(x, x) for x in imports))
+        shares += [len(source.code - lines) / number] * number
+    return statistics.median(shares)
+
+
 def main() -> None:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else PACKAGE
     engine = root / "_engine"
@@ -139,6 +155,7 @@ def main() -> None:
     print(f"longest file                {sources[file].lines}   {file.name}")
     print(f"longest body of a function  {bodies[longest]}   {longest}")
     print(f"median body of a function   {statistics.median(bodies.values()):g}")
+    print(f"median code of an optimizer {optimizers(sources):g}")
     print("\nin the engine      code   comments     Any   (for 100 lines of code)")
     rooms = sorted({f.parent for f in sources if f.is_relative_to(engine)})
     for room in rooms:
