@@ -52,6 +52,7 @@ from ._wrappers.loss_scale import (
     DynamicLossScaleState as DynamicLossScaleState,
     dynamic_loss_scale as dynamic_loss_scale,
 )
+from ._wrappers.low_bit import low_bit_states as low_bit_states
 from ._wrappers.master import (
     MasterWeightsState as MasterWeightsState,
     master_weights as master_weights,

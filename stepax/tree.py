@@ -27,9 +27,11 @@ from ._engine.arrays.numerics import is_numeric
 from ._engine.base.protocol import as_array, is_none
 from ._engine.functions import deprecations
 from ._engine.functions.calls import explain_misuse
+from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
 from ._engine.trees.migrate import Migration as Migration, migrate as migrate
 from ._engine.trees.pack import pack as pack, unpack as unpack
 from ._engine.trees.packed import Packed as Packed
+from ._engine.trees.parts import map_params as map_params
 from ._engine.trees.reduce import (
     max as max,
     min as min,
@@ -46,7 +48,6 @@ from ._engine.trees.running_means import (
 from ._engine.trees.search import (
     get as get,
     get_all_with_path as get_all_with_path,
-    map_params as map_params,
     set as set,
 )
 from ._names import attributes
@@ -54,12 +55,12 @@ from ._names import attributes
 
 __all__ = [
     "Migration", "Packed", "add", "add_scale", "allclose", "batch_shape",
-    "bias_correction", "cast", "cast_like", "clip", "conj", "div", "dtype", "full_like",
-    "get", "get_all_with_path", "global_norm", "map_params", "max", "migrate", "min",
-    "mul", "norm", "ones_like", "pack", "random_like", "real", "scale", "set", "size",
-    "split_key_like", "sub", "sum", "unpack", "unwrap_random_key_data",
-    "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
-    "where", "zeros_like",
+    "bias_correction", "cast", "cast_like", "clip", "conj", "dequantize", "div",
+    "dtype", "full_like", "get", "get_all_with_path", "global_norm", "map_params",
+    "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
+    "random_like", "real", "scale", "set", "size", "split_key_like", "sub", "sum",
+    "unpack", "unwrap_random_key_data", "update_infinity_moment", "update_moment",
+    "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

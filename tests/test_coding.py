@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stepax._engine.arrays.coding import (
-    Coded,
     Form,
     block_within,
+    coded_as,
     coded_zeros,
     decode,
     encode,
@@ -120,8 +120,8 @@ def test_codes_are_those_of_the_equations(form):
 @forms
 def test_zeros_are_made_as_they_would_be_stored(form):
     wanted = store(jnp.zeros((3, 128)), form)
-    made = Coded(*[jnp.full(*x[:1], x[2], x[1]) for x in coded_zeros((3, 128), form)],
-                 form)  # fmt: skip
+    arrays = [jnp.full(*x[:1], x[2], x[1]) for x in coded_zeros((3, 128), form)]
+    made = coded_as(form, *arrays)
     for x, y in zip(jax.tree.leaves(made), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(x, y)
         assert x.dtype == y.dtype

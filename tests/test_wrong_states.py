@@ -58,11 +58,11 @@ def foreign(state: Any) -> dict[str, Any]:
         made |= {"without names": (*state,)} if hasattr(state, "_fields") else {}
     kind = type(state)
     is_like = lambda x: type(x) is kind and hasattr(x, "_fields")
-    same = jax.tree.structure(state)
+    # A state in full precision is not another one: it goes on as it is.
+    structure = lambda x: jax.tree.structure(stepax.tree.dequantize(x))
+    same = structure(state)
     return {
-        name: x
-        for name, x in made.items()
-        if jax.tree.structure(x) != same and not is_like(x)
+        name: x for name, x in made.items() if structure(x) != same and not is_like(x)
     }
 
 

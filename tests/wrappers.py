@@ -46,6 +46,11 @@ def _traced_in_half(tx: Any) -> Any:
     return stepax.with_state_dtypes(tx, {"trace": jnp.bfloat16})
 
 
+def _traced_in_few_bits(tx: Any) -> Any:
+    tx = stepax.chain(tx, stepax.trace(0.9))
+    return stepax.low_bit_states(tx, {"trace": 8}, block=2, min_size=0)
+
+
 def _change(before: Any, after: Any, params: Any) -> Any:
     return stepax.tree.norm(after) - stepax.tree.norm(before)
 
@@ -94,6 +99,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx, 2.0),
     "skip_spikes": lambda tx: stepax.skip_spikes(tx, watch="both", warmup=1),
     "with_state_dtypes": _traced_in_half,
+    "low_bit_states": _traced_in_few_bits,
     "ema_nesterov": lambda tx: stepax.contrib.ema_nesterov(tx, 0.5),
     "cautious": stepax.contrib.cautious,
     "gpa": stepax.contrib.gpa,

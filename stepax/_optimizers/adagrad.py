@@ -7,6 +7,7 @@ Differences from the paper, as in Optax: eps is added inside the square root;
 `eps_in_sqrt=False` adds it to the root.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot
+from .._engine.step.rule import SQUARES, Rule
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -69,7 +70,7 @@ def scale_by_rss(
         return jnp.where(is_zero, 0, inverse) * g, s
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
-    slots = {"sum_of_squares": Slot(make=start, is_wide=True, decode=jnp.real)}
+    slots = {"sum_of_squares": replace(SQUARES, make=start)}
     return Rule(leaf, ScaleByRssState, slots, elementwise=True)
 
 

@@ -85,7 +85,7 @@ def scale_by_adan(
         u = (m / c1 + ahead * (v / c2)) / (safe_sqrt(n / c3 + eps_root) + eps)
         return u, m, v, n, g
 
-    slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot()}
+    slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot(kind="other")}
     count = {"t": lambda params: jnp.zeros([], jnp.int32)}
     return Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
 

@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MAXIMUM, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -78,7 +78,7 @@ def scale_by_amsgrad(
         nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
         return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": REAL}
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": MAXIMUM}
     return Rule(
         leaf,
         ScaleByAmsgradState,

@@ -174,7 +174,7 @@ def _agreeing(sign: int, axis_name: AxisName) -> Rule:
     def leaf(u, p, ctx, g):
         return _cautious(u, sign * agreement(u, g) > 0, _of_adamw, parts), g
 
-    return Rule(leaf, _Seen, {"gradients": Slot()})
+    return Rule(leaf, _Seen, {"gradients": Slot(kind="other")})
 
 
 @public("wrapper", paper=PAPER)

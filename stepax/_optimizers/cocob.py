@@ -6,6 +6,7 @@ Betting (arXiv:1705.07795), Algorithm 2.
 Difference from Optax: a complex element is one bet, on the direction of its gradient.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.rule import REAL, START, Rule, Slot
+from .._engine.step.rule import MAXIMUM, SQUARES, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -73,10 +74,10 @@ def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
 
     slots = {
         "init_particles": START,
-        "cumulative_gradients": Slot(is_wide=True),
-        "scale": Slot(make=lambda p: jnp.full_like(p, eps), decode=jnp.real),
-        "subgradients": REAL,
-        "reward": REAL,
+        "cumulative_gradients": Slot(is_wide=True, kind="sum"),
+        "scale": replace(MAXIMUM, make=lambda p: jnp.full_like(p, eps), is_wide=False),
+        "subgradients": SQUARES,
+        "reward": SQUARES,
     }
     return Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
 

@@ -37,7 +37,7 @@ from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
 from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
+from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, quotient, sums
 
 
 @optax_compatible
@@ -108,7 +108,7 @@ def scaled_decay(
     return decay
 
 
-_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": MEAN}
+_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": SUM}
 _SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
 
 
@@ -277,7 +277,7 @@ def _sgd(
     return Rule(
         leaf,
         DAdaptSGDState,
-        {"params0": START, "grad_sum": MEAN},
+        {"params0": START, "grad_sum": SUM},
         {**scalars, "grad_norm0": real_scalar(), **COUNT},
         prepare,
         leaf_stat,

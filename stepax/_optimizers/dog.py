@@ -265,7 +265,7 @@ def scale_by_distance_over_gradients(
     slots = {
         "max_dist": Slot(make=first, alike=False),
         "grad_sum_of_squares": Slot(make=real_scalar(shape=(1,)), alike=False),
-        "init_params": Slot(make=start_of),
+        "init_params": Slot(make=start_of, kind="copy"),
     }
     State = ScaleByDistanceOverGradientsState
     return Rule(leaf, State, slots, needs_params=True)

@@ -91,7 +91,7 @@ def _average(
         return toward - lost + (1 - mu * (1 - c)) * u, z + u
 
     scalars = {**COUNT, "interpolation": real_scalar(mu)}
-    slots = {"z": Slot(copy_of, state_dtype)}
+    slots = {"z": Slot(copy_of, state_dtype, kind="copy")}
     return Rule(
         leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
     )

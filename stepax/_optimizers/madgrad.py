@@ -24,7 +24,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, START, Rule, Slot
+from .._engine.step.rule import COUNT, SQUARES, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights
 from .._wrappers.chain import chain
 
@@ -79,7 +79,7 @@ def scale_by_madgrad(
         z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
         return (1 - momentum) * (z - p), nu, s, x0
 
-    slots = {"grad_sum_sq": REAL, "s": Slot(), "x0": START}
+    slots = {"grad_sum_sq": SQUARES, "s": Slot(kind="sum"), "x0": START}
     return Rule(
         leaf,
         MadgradState,

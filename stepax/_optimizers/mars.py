@@ -72,7 +72,7 @@ def scale_by_mars_correction(
         c = g + strength * (g - last)
         return c / floored_norm(c, 1.0, parts), g
 
-    return Rule(leaf, ScaleByMarsCorrectionState, {"last": Slot()})
+    return Rule(leaf, ScaleByMarsCorrectionState, {"last": Slot(kind="other")})
 
 
 @recipe

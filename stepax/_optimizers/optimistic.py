@@ -56,7 +56,7 @@ def scale_by_optimistic_gradient(alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0) 
         last = jnp.where(is_first, g, last)
         return (alpha + beta) * g - beta * last, g
 
-    slots = {"previous_gradient": Slot()}
+    slots = {"previous_gradient": Slot(kind="other")}
     first = {"is_initial_step": lambda params: jnp.ones([], bool)}
     return Rule(
         leaf,

@@ -30,7 +30,7 @@ from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, real_scalar, zeros_for
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, decaying, dot, quotient, sums
+from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, quotient, sums
 from .dadapt import corrected_rate, scaled_decay
 
 
@@ -191,7 +191,7 @@ def _grown(d, found, most, first, growth_rate):
 def _slots(every, part):
     means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
     if every == 1:
-        return means | {"grad_sum": MEAN, "params0": START}
+        return means | {"grad_sum": SUM, "params0": START}
     zeros = lambda p: zeros_for(p, part)
     is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)  # without elements
     start = lambda p: zeros(p) if is_shape(p) else part(p)

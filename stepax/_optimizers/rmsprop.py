@@ -8,6 +8,7 @@ Difference from Graves: momentum is applied after the learning rate.
 Difference from Optax: a variance that rounding makes negative is treated as zero.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -128,7 +129,9 @@ def scale_by_stddev(
         variance = jnp.maximum(_corrected(nu, ctx) - square(_corrected(mu, ctx)), 0)
         return _divide(g, variance, eps, eps_in_sqrt), mu, nu
 
-    slots = {"mu": Slot(), "nu": _mean_square(initial_scale)}
+    # A difference of two that are rounded may be 0, so both are to stay exact.
+    square_mean = replace(_mean_square(initial_scale), kind="other")
+    slots = {"mu": Slot(kind="other"), "nu": square_mean}
     if bias_correction:
         return _counting(leaf, ScaleByRStdDevWithCountState, slots, decay)
     return build(Rule(leaf, ScaleByRStdDevState, slots, elementwise=True))
@@ -178,7 +181,7 @@ def rmsprop(
 
 def _mean_square(initial: ArrayLike) -> Slot:
     start = lambda p: jnp.full_like(p, initial)
-    return Slot(make=start, is_wide=True, decode=jnp.real)
+    return replace(REAL, make=start)
 
 
 def _counting(leaf, State, slots, decay):

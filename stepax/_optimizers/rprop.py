@@ -71,8 +71,8 @@ def scale_by_rprop(
         now = jnp.where(turns, 0, s * jnp.sign(g))
         return now if immediate else jnp.where(agrees, last, 0), s, now
 
-    start = Slot(make=lambda p: jnp.full_like(p, learning_rate))
-    slots = {"step_sizes": start, "prev_updates": Slot()}
+    start = Slot(make=lambda p: jnp.full_like(p, learning_rate), kind="other")
+    slots = {"step_sizes": start, "prev_updates": Slot(kind="other")}
     return Rule(leaf, ScaleByRpropState, slots, elementwise=True)
 
 

@@ -118,7 +118,7 @@ def average_iterates(
         "step_count": lambda params: jnp.ones([], jnp.int32),
         "max_lr": real_scalar(),
     }
-    slots = {"z": Slot(copy_of, state_dtype)}
+    slots = {"z": Slot(copy_of, state_dtype, kind="copy")}
     return build(
         Rule(
             leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True

@@ -254,7 +254,7 @@ def scale_by_curvature(
         is_due = state.count % interval == 0
         nu, hessian_fn_state = branch(is_due, estimate, lambda: old)
         mean, curvature = Mean(state.count, state.mu), nu if is_new_used else old[0]
-        u, (count, mu) = precondition.update(updates, mean, curvature)
+        u, (count, mu) = precondition.update(updates, mean, tree.dequantize(curvature))
         report(count, u)
         return u, State(count, mu, nu, hessian_fn_state)
 

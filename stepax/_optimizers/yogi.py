@@ -7,6 +7,8 @@ Difference from the paper, as in Optax: the moments are bias-corrected as in Ada
 although both start at a small positive value; `bias_correction=False` turns that off.
 """
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -19,7 +21,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, SQUARES, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -74,7 +76,7 @@ def scale_by_yogi(
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
     slots = {
         "mu": Slot(make=start),
-        "nu": Slot(make=start, is_wide=True, decode=jnp.real),
+        "nu": replace(SQUARES, make=start),
     }
     return Rule(
         leaf,

@@ -76,5 +76,10 @@ def apply_every(k: ArrayLike = 1) -> Rule:
         return jnp.where(is_last, grad_acc, 0), grad_acc
 
     return Rule(
-        leaf, ApplyEvery, {"grad_acc": Slot()}, COUNT, prepare, elementwise=True
+        leaf,
+        ApplyEvery,
+        {"grad_acc": Slot(kind="sum")},
+        COUNT,
+        prepare,
+        elementwise=True,
     )

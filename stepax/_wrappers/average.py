@@ -94,7 +94,7 @@ def _averaging(
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
     make = _wide_copy if dtype is None else copy_of
-    slots = {"average": Slot(make, dtype, is_slow=True)}
+    slots = {"average": Slot(make, dtype, is_slow=True, kind="copy")}
     return Rule(
         leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True
     )

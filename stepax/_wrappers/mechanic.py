@@ -105,7 +105,7 @@ def _tune_scale(
     zeros = real_scalar(shape=(num_betas,))
     scalars = {**COUNT, "r": zeros, "m": zeros, "v": zeros}
     scalars["s"] = real_scalar(s_init, (num_betas,))
-    slots = {"x0": START, "gradients": Slot()}
+    slots = {"x0": START, "gradients": Slot(kind="other")}
     return Rule(
         leaf,
         _Tuned,

@@ -50,6 +50,7 @@ def norm(params: Any) -> ArrayLike:
 
 # Stored wide: a small step size times a gradient would underflow in float16.
 MEAN = Slot(is_wide=True)
+SUM = Slot(is_wide=True, kind="sum")
 
 
 @jax.custom_jvp

@@ -21,7 +21,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
-from .._engine.trees.search import parts_like_params
+from .._engine.trees.parts import parts_like_params
 
 
 @public("wrapper")

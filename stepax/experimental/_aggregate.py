@@ -178,7 +178,7 @@ def accumulate_avg_updates(accumulation_steps: int) -> GradientTransformation:
         return jnp.where(is_last, avg, 0), jnp.where(is_last, 0, avg)
 
     scalars = {"micro_step": zero, "ready": lambda params: jnp.zeros([], bool)}
-    slots = {"avg_grad": Slot(wide_zeros)}
+    slots = {"avg_grad": Slot(wide_zeros, kind="sum")}
     return build(
         Rule(leaf, AccumulateAvgUpdatesState, slots, scalars, prepare, elementwise=True)
     )

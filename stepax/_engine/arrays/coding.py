@@ -17,8 +17,7 @@ Storing what was read changes no bit, so that an element that stays, stays for e
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,27 +42,66 @@ class Form(NamedTuple):
         return 2 ** (self.bits - self.is_signed) - 1
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class Coded:
+class _Fields(NamedTuple):
+    codes: Any
+    scales: Any
+
+
+class Coded(_Fields):
     """An array in codes, a node of a state in place of the array.
+
+    The class tells how it is coded, so that the node has arrays alone, and any format
+    can store it as a named tuple.
 
     codes: int8 or uint8, of the shape of the array; in 4 bits half as long along the
         last axis: an element of the first half of its block in bits 0-3 of a byte, one
         of the second half in the others.
     scales: float32, one for each block: the largest size of its elements.
-    form: how it is coded.
     """
 
-    codes: Any
-    scales: Any
-    form: Form = field(metadata={"static": True})
+    __slots__ = ()
+    bits: ClassVar[int]
+    is_signed: ClassVar[bool]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
         *front, n = self.codes.shape
-        return (*front, n * 8 // self.form.bits)
+        return (*front, n * 8 // self.bits)
+
+    @property
+    def form(self) -> Form:
+        """How it is coded."""
+        block = self.shape[-1] // self.scales.shape[-1]
+        return Form(self.bits, self.is_signed, block)
+
+
+class Signed8(Coded):
+    __slots__ = ()
+    bits, is_signed = 8, True
+
+
+class Positive8(Coded):
+    __slots__ = ()
+    bits, is_signed = 8, False
+
+
+class Signed4(Coded):
+    __slots__ = ()
+    bits, is_signed = 4, True
+
+
+class Positive4(Coded):
+    __slots__ = ()
+    bits, is_signed = 4, False
+
+
+_KINDS = {(x.bits, x.is_signed): x for x in (Signed8, Positive8, Signed4, Positive4)}
+
+
+def coded_as(form: Form, codes: Any, scales: Any) -> Coded:
+    """The node of an array that is coded so."""
+    return _KINDS[form.bits, form.is_signed](codes, scales)
 
 
 def is_coded(x: object) -> bool:
@@ -108,7 +146,11 @@ def encode(x: jax.Array, form: Form) -> Coded:
         codes = jnp.where(jnp.isnan(x), 0, codes)
     else:
         codes = jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
-    return Coded(_packed(codes, form), scales[..., 0], form)
+    return coded_as(form, _packed(codes, form), scales[..., 0])
+
+
+# For arrays outside of `jit`, of which it is one program.
+encoded = jax.jit(encode, static_argnums=1)
 
 
 def decode(x: Coded) -> jax.Array:
@@ -120,6 +162,16 @@ def decode(x: Coded) -> jax.Array:
     if not form.is_signed:
         value = jnp.where(codes > 0, jnp.maximum(value, _TINY), value)
     return value.reshape(x.shape)
+
+
+def opened(x: Any) -> Any:
+    """The array in float32 if `x` is coded, otherwise `x`."""
+    return decode(x) if isinstance(x, Coded) else x
+
+
+def as_found(x: Any, old: Any) -> Any:
+    """A new array, coded if the old one is."""
+    return encode(x, old.form) if isinstance(old, Coded) else x
 
 
 def coded_zeros(shape: tuple[int, ...], form: Form) -> tuple:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..arrays import precision
+from ..arrays.coding import Coded, as_found, decode, encode, opened
 from ..arrays.numerics import increment, reduce_scalars
 from ..arrays.placement import with_sharding_of
 from ..trees import errors
@@ -292,6 +293,8 @@ def _step(rules, g, p, contexts, row):
 
 def _decoded(slots, stored, wide):
     """What is stored in some slots, as the functions of a rule take it."""
+    # In line, as a call for each slot of each trace would take longer.
+    stored = [decode(x) if isinstance(x, Coded) else x for x in stored]
     pairs = zip(slots, stored, strict=True)
     was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
     return was if wide is None else precision.widen(was, wide)
@@ -338,6 +341,9 @@ def _stored(rule, now, was, stored, is_whole):
 
 def _encoded(rule, name, slot, x, old):
     """A new slot as it is stored, whatever it is encoded to."""
+    # Codes by the old array and not by the slot: whoever made the state chose them.
+    if isinstance(old, Coded):
+        return encode(x, old.form)
     # Most are arrays, whose shape `_stored` has checked.
     if slot.encode is None and slot.is_array:
         return jax.lax.convert_element_type(x, old.dtype)
@@ -358,7 +364,8 @@ def _measure(rule, g, p, scalars, stored):
 
 def _run_stage(rule, rows, ctx):
     """The whole-matrix stage, in the precision in which the matrices come."""
-    stage = rule.batched
+    stage, found = rule.batched, rows
+    rows = [[opened(x) for x in row] for row in rows]
     slots = [rule.slots[name] for name in stage.slots]
     alike = [i for i, slot in enumerate(slots) if slot.alike and slot.is_array]
     others = [i for i in range(len(slots)) if i not in alike]
@@ -390,9 +397,10 @@ def _run_stage(rule, rows, ctx):
     made = map_batched(one, ctx, given, stage)
     flat = [[*row.parts, *row.wholes] for row in made]
     first = lambda u: u[0] if stage.needs_params else u
-    return [
+    new = [
         (first(u), *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat
     ]
+    return [tuple(map(as_found, *pair)) for pair in zip(new, found, strict=True)]
 
 
 def _with_param(stage, u, p):

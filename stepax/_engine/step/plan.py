@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ..arrays.coding import holds_codes
 from ..base.protocol import (
     OptState,
     Params,
@@ -264,9 +265,12 @@ def step_if(
     """What `tx.update` returns if it is accepted, otherwise zeros and the old state."""
     # Elementwise rules select in the same pass over memory, at no cost; a `lax.cond`
     # would have to write the updates out.  What costs more than memory traffic, such as
-    # a product of matrices, is better skipped by a branch.
+    # a product of matrices, is better skipped by a branch.  So are codes: a step is not
+    # computed from those that it stores, and would be computed twice.
     plan = getattr(tx, "plan", None)
-    if not isinstance(accepted, Tracer) or plan is None or not plan.is_elementwise:
+    is_traced = isinstance(accepted, Tracer)
+    is_cheap = is_traced and plan is not None and plan.is_elementwise
+    if not is_cheap or holds_codes(state):
         step = lambda: tx.update(updates, state, params, **extra)
         return leafwise.branch_step(accepted, step, updates, state)
     u, new = plan(updates, state, params, extra, accepted)

@@ -9,7 +9,7 @@ import functools as ft
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from ..base.protocol import (
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.packed import Packed
+from ..trees.parts import SlotMark
 
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Slot:
         and the devices of a mesh share it, however the parameter is sharded.
     is_slow: whether a step may change it by less than bfloat16 resolves, as in an
         average with a long memory; `describe` warns if it is stored in bfloat16.
+    kind: a moving "average", which forgets what it was rounded to, so that it may be
+        stored in few bits; a "sum" or a "copy", beside which what a step adds is small;
+        or "other", which is to stay exact for another reason.
+    is_positive: whether it is never negative, as a mean of squares.
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
     """
@@ -61,6 +66,8 @@ class Slot:
     is_wide: bool = False
     is_slow: bool = False
     in_leaf: bool = True
+    kind: Literal["average", "sum", "copy", "other"] = "average"
+    is_positive: bool = False
     encode: Callable[[jax.Array], ArrayTree] | None = None
     decode: Callable[[ArrayTree], jax.Array] | None = None
 
@@ -108,11 +115,16 @@ def zeros_for(p: jax.Array, reduced: Callable[[jax.Array], jax.Array]) -> jax.Ar
 
 
 # The mean squared gradient is real, but Optax stores it in the parameter's dtype.
-REAL = Slot(is_wide=True, decode=jnp.real)
+REAL = Slot(is_wide=True, is_positive=True, decode=jnp.real)
+
+
+# A sum of squares, or the largest of something positive.
+SQUARES = replace(REAL, kind="sum")
+MAXIMUM = replace(REAL, kind="other")
 
 
 # The initial parameter.
-START = Slot(make=copy_of)
+START = Slot(make=copy_of, kind="copy")
 
 
 def is_trainable(p: object) -> bool:
@@ -234,6 +246,8 @@ class Rule:
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
 
         def column(slot):
+            if isinstance(params, SlotMark):
+                return params.of(slot)
             return treedef.unflatten(
                 slot.new(p) if is_trainable(p) else None for p in ps
             )

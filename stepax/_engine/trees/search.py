@@ -1,4 +1,4 @@
-"""Finds and replaces values in a state by name, and maps over those like parameters.
+"""Finds and replaces values in a state by name.
 
 The name of a value is its field in a named tuple or its key in a dict; a named tuple
 also has the name of its class.  Fields and classes of other nodes, such as Equinox
@@ -14,24 +14,17 @@ A key that is no name, but contains a "/" or a "*", is a path; see `paths`.
 
 import dataclasses
 import difflib
-import sys
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
-from ..base.protocol import (
-    ArrayTree,
-    GradientTransformation,
-    MaskedNode,
-    OptState,
-)
+from ..base.protocol import ArrayTree
 from ..functions.calls import explain_misuse
 from . import paths
-from .errors import describe, list_some
+from .errors import list_some
 
 
 @dataclass(frozen=True)
@@ -183,7 +176,7 @@ def _is_state(path: Path, value: ArrayTree) -> bool:
 
 def _is_name(path, key):
     """Whether a key is a name, perhaps one that looks like a path."""
-    return not paths.is_path(key) or (bool(path) and _label(path[-1]) == key)
+    return not paths.is_path(key) or (bool(path) and label(path[-1]) == key)
 
 
 def open_node(node):
@@ -228,7 +221,7 @@ def _first_nodes(tree, path, key, kind):
     is_named_by_class, steps = kind
     children = open_node(tree)[0]
     here = [(step, x) for step, x in children if isinstance(step, steps)]
-    found = [((*path, step), x) for step, x in here if _label(step) == key]
+    found = [((*path, step), x) for step, x in here if label(step) == key]
     if is_named_by_class(tree) and type(tree).__name__ == key:
         found.insert(0, (path, tree))
     if found:
@@ -238,7 +231,7 @@ def _first_nodes(tree, path, key, kind):
         yield from _first_nodes(x, (*path, step), key, kind)
 
 
-def _label(step):
+def label(step):
     return step.key if isinstance(step, DictKey) else getattr(step, "name", None)
 
 
@@ -270,101 +263,5 @@ def _names(tree):
         yield type(tree).__name__
     for step, x in open_node(tree)[0]:
         if isinstance(step, NamedTupleKey | DictKey | GetAttrKey):
-            yield str(_label(step))
+            yield str(label(step))
         yield from _names(x)
-
-
-@jax.tree_util.register_static
-class _Placeholder:
-    """Passed to `init` for the parameters, to see where a state is shaped as these."""
-
-
-def _placeholder() -> object:
-    """Optax's placeholder if Optax is loaded, otherwise our own."""
-    # Optax's `masked` with a mask given as a tree accepts only its own.  The class is
-    # private, but `tree_map_params` passes an instance to `init`.
-    given = []
-    theirs = getattr(sys.modules.get("optax"), "tree_map_params", map_params)
-    if theirs is not map_params:
-        theirs(SimpleNamespace(init=given.append), lambda x: x, None)
-    return given[0] if given else _Placeholder()
-
-
-def parts_like_params(
-    initable: GradientTransformation,
-) -> tuple[list[str | None], Any]:
-    """The parts of a state in flattening order, and its structure with these as leaves.
-
-    For a part that is shaped as the parameters the field is returned, otherwise `None`.
-    """
-    # By type: a placeholder may come back as another instance, from a copy of a tree.
-    placeholder = _placeholder()
-    is_place = lambda x: type(x) is type(placeholder)
-    state = initable.init(placeholder)
-    parts, treedef = tree_flatten_with_path(state, is_leaf=is_place)
-    return [_field(path) if is_place(x) else None for path, x in parts], treedef
-
-
-def _field(path):
-    """The last name on a path, "" if there is none."""
-    named = [k for k in path if isinstance(k, GetAttrKey | DictKey)]
-    return str(_label(named[-1])) if named else ""
-
-
-@explain_misuse
-def map_params(
-    initable: Any,  # Optax's transformations as well
-    f: Callable,
-    state: OptState,
-    /,
-    *rest: ArrayTree,
-    transform_non_params: Callable | None = None,
-    is_leaf: Callable[[Any], bool] | None = None,
-) -> OptState:
-    """Map a function over the parts of a state that are shaped as the parameters.
-
-    f(value, *leaves of rest)    at each parameter, in each such part
-    transform_non_params(value)  elsewhere
-
-    initable: the transformation that made the state, or its `init`.
-    f: called with a value of the state and the leaves of `rest` for that parameter.
-    state: the state.
-    rest: trees of the structure of the parameters, such as specs of a sharding.
-    transform_non_params: `None` leaves the rest of the state as it is.
-    is_leaf: as in `jax.tree.map`; if it is true of a `MaskedNode`, `f` is called with
-        it, otherwise masked parameters stay masked.
-
-    Raises ValueError if the state was made by another transformation.
-    """
-    init = getattr(initable, "init", initable)
-    if not callable(init):
-        raise TypeError(
-            f"`initable` is {describe(initable)}, expected a gradient "
-            "transformation or an `init` function"
-        )
-    placeholder = _placeholder()
-    is_place = lambda x: type(x) is type(placeholder)
-    places, treedef = jax.tree.flatten(init(placeholder), is_leaf=is_place)
-    try:
-        values = treedef.flatten_up_to(state)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            "`state` differs from what `initable` makes; give the transformation "
-            f"that made it ({error})"
-        ) from None
-
-    # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened
-    # there.
-    def stop(x):
-        return isinstance(x, MaskedNode) or (is_leaf is not None and is_leaf(x))
-
-    def leaf(x, *others):
-        is_asked = is_leaf is not None and is_leaf(x)
-        return x if isinstance(x, MaskedNode) and not is_asked else f(x, *others)
-
-    def part(place, value):
-        if is_place(place):
-            return jax.tree.map(leaf, value, *rest, is_leaf=stop)
-        return value if transform_non_params is None else transform_non_params(value)
-
-    return treedef.unflatten(map(part, places, values))

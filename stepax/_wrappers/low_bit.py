@@ -1,0 +1,251 @@
+"""States in 8 or 4 bits for each element.
+
+Dettmers, Lewis, Shleifer and Zettlemoyer, 2022, 8-bit Optimizers via Block-wise
+Quantization (arXiv:2110.02861), section 2.1; Li, Chen and Zhu, 2023, Memory Efficient
+Optimizers with 4-bit States (arXiv:2309.01507), section 4.1, on codes of 0.  The codes
+are those of `_engine/arrays/coding.py`, and differ from those of the papers.
+"""
+
+import functools as ft
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any, NamedTuple, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.coding import Form, block_within, holds_codes
+from .._engine.arrays.precision import promote_freely
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    MaskOrFn,
+    Transformation,
+    as_array,
+    is_array,
+    is_none,
+    require_transformation,
+    transformation,
+    with_extra_args_support,
+    with_init,
+)
+from .._engine.factories.registry import public
+from .._engine.step.coded_slots import coded, length_of_part, zeros
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import keeps_dtypes
+from .._engine.step.rule import REAL, Slot
+from .._engine.trees import selection
+from .._engine.trees.coded import dequantize, stored_like
+from .._engine.trees.packed import Packed
+from .._engine.trees.parts import Part, slots_like_params
+
+
+# By how many elements share a scale.
+_BLOCKS = {8: 256, 4: 128}
+_KEPT = 32
+_KINDS = "float32", "bfloat16", "float16"
+
+# What other libraries' states are, by their classes, as they have no slots.
+_MEANS = {
+    "EmaState": {"ema": Slot()},
+    "MuonState": {"mu": Slot()},
+    "ScaleByAdaDeltaState": {"e_g": REAL, "e_x": REAL},
+    "ScaleByAdamState": {"mu": Slot(), "nu": REAL},
+    "ScaleByAdanState": {"m": Slot(), "v": Slot(), "n": REAL},
+    "ScaleByAmsgradState": {"mu": Slot(), "nu": REAL},
+    "ScaleByBeliefState": {"mu": Slot(), "nu": REAL},
+    "ScaleByLionState": {"mu": Slot()},
+    "ScaleByNovogradState": {"mu": Slot()},
+    "ScaleByRmsState": {"nu": REAL},
+    "ScaleByRmsWithCountState": {"nu": REAL},
+    "TraceState": {"trace": Slot()},
+}
+
+
+@public("wrapper", paper="arXiv:2110.02861")
+def low_bit_states(
+    inner: GradientTransformation,
+    bits: int | Mapping[str, int] = 8,
+    *,
+    block: SupportsIndex | None = None,
+    min_size: int = 4096,
+    mask: MaskOrFn = None,
+) -> GradientTransformationExtraArgs:
+    """Store parts of a state in 8 or 4 bits for each element.
+
+        s = the largest |x| of a block,   n = the largest code
+        x = sign(c) (c / n)² s;   x = (c / n)⁴ s for what is never negative
+
+    with c rounded to nearest.  Arithmetic is that of the inner transformation, in
+    float32.  The state has the structure of its state, with `codes` and `scales` in
+    place of an array; `tree.dequantize` opens it.  Jit `init`, which otherwise makes a
+    state of full precision on the way.
+
+    In 4 bits a mean with a long memory is mostly rounding: use them for decays up to
+    0.9, as in Adam and SGD, and not for Lion's 0.99, Muon's 0.95, or a slow mean.
+
+    inner: the transformation, of any library.
+    bits: 8, 4, or 32 for what is kept: for all moving averages, or a dict from the
+        names of slots, of which those that are not named are kept.
+    block: elements along the last axis that share a scale, at least 2; `None` is 256
+        for 8 bits and 128 for 4.  A shorter one, at least a quarter, is taken where
+        only that divides the axis, on a mesh that of a device's part.
+    min_size: arrays with fewer elements are kept, as are those without such a block,
+        and others than float32, bfloat16 and float16.
+    mask: which parameters' slots are stored so; see `masked`.
+
+    Raises a `ValueError` for other `bits` and blocks; `init` raises one for unknown
+    names, or if nothing is a moving average, and lists the slots.
+    """
+    require_transformation(inner, "`inner` of `low_bit_states`")
+    tx = with_extra_args_support(inner)
+    how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)
+    # Once, and not at each step: `init` of a placeholder.
+    found = ft.cache(lambda: slots_like_params(tx))
+
+    def init(params):
+        parts, treedef = found()
+        values = treedef.flatten_up_to(tx.init(params))
+        rows = zip(values, parts, how.chosen(parts), strict=True)
+        which = how.leaves(params)
+        return treedef.unflatten(how.stored(*row, params, which) for row in rows)
+
+    if isinstance(tx, Transformation) and keeps_dtypes(tx):
+        return with_init(tx, init)
+
+    def update(updates, state, params=None, **extra_args):
+        given = _opened_foreign(*found(), state)
+        if given is state:
+            return tx.update(updates, state, params, **extra_args)
+        u, new = promote_freely(tx.update)(updates, given, params, **extra_args)
+        new = keep_dtypes(stored_like(new, state), state)
+        return keep_dtypes(u, updates), new
+
+    return transformation(init, update, inner={"": tx})
+
+
+def _opened_foreign(parts: list[Part | None], treedef: Any, state: Any) -> Any:
+    """The state, with what only other libraries and closures read in full precision."""
+    # Rules open their own slots.
+    foreign = [part is not None and part.slot is None for part in parts]
+    if not any(foreign):
+        return state
+    values = treedef.flatten_up_to(state)
+    pairs = list(zip(values, foreign, strict=True))
+    if not any(on and holds_codes(x) for x, on in pairs):
+        return state
+    return treedef.unflatten(dequantize(x) if on else x for x, on in pairs)
+
+
+class _How(NamedTuple):
+    """How states are stored; the arguments of `low_bit_states`."""
+
+    bits: int | dict[str, int]
+    block: int | None
+    min_size: int
+    mask: MaskOrFn
+
+    def chosen(self, parts: list[Part | None]) -> list[int]:
+        """The bits for each part of a state."""
+        slots = {i: _slot(part) for i, part in enumerate(parts) if part}
+        able = {i: x for i, x in slots.items() if x.alike and x.encode is None}
+        names = {parts[i].name for i in able}  # type: ignore[union-attr]
+        listed = f"the slots shaped like the parameters are {sorted(names)}"
+        if isinstance(self.bits, dict):
+            if unknown := [name for name in self.bits if name not in names]:
+                raise ValueError(f"`low_bit_states` is given {unknown}, but {listed}")
+            bits = {i: self.bits.get(parts[i].name, _KEPT) for i in able}  # type: ignore
+        else:
+            means = [i for i, slot in able.items() if slot.kind == "average"]
+            if not means:
+                raise ValueError(
+                    "`low_bit_states`: nothing in this state is a moving average, and "
+                    f"{listed}; give `bits` by name to store others"
+                )
+            bits = dict.fromkeys(means, self.bits)
+        return [bits.get(i, _KEPT) for i in range(len(parts))]
+
+    def leaves(self, params: Any) -> Any:
+        """For each parameter whether its slots are stored in few bits, as a tree."""
+        is_packed = lambda x: isinstance(x, Packed)
+        if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+            raise TypeError(
+                "`low_bit_states` cannot store packed parameters, as blocks must end "
+                "where arrays do: leave out `stepax.tree.pack`"
+            )
+        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        mask = True if self.mask is None else self.mask
+        return treedef.unflatten(selection.resolve_mask(mask, params) if ps else [])
+
+    def stored(
+        self, x: Any, part: Part | None, bits: int, params: Any, which: Any
+    ) -> Any:
+        """A part of a state, with coded arrays."""
+        if part is None or bits == _KEPT:
+            return x
+        slot = _slot(part)
+        is_zero = part.slot is not None and slot.make is jnp.zeros_like
+
+        def one(x, is_on, p):
+            form = self._form(x, p, bits, not slot.is_positive) if is_on else None
+            if form is None:
+                return x
+            p = as_array(p)
+            if is_zero:
+                return zeros(p, form, slot.in_leaf)
+            return coded(p, x, form, slot.in_leaf)
+
+        is_end = lambda x: x is None or isinstance(x, MaskedNode)
+        xs, treedef = jax.tree.flatten(x, is_leaf=is_end)
+        try:
+            beside = [treedef.flatten_up_to(tree) for tree in (which, params)]
+        except (ValueError, TypeError):
+            return x  # of other arrays than the parameters
+        return treedef.unflatten(map(one, xs, *beside))
+
+    def _form(self, x: Any, p: Any, bits: int, is_signed: bool) -> Form | None:
+        """How a slot is coded; `None` if it is kept."""
+        if not (is_array(x) and is_array(p)) or jnp.shape(x) != jnp.shape(p):
+            return None
+        is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
+        if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
+            return None
+        most = _BLOCKS[bits] if self.block is None else self.block
+        block = block_within(length_of_part(as_array(p)), most, bits)
+        return None if block is None else Form(bits, is_signed, block)
+
+
+def _slot(part: Part) -> Slot:
+    """The slot of a part of a state; what is not known is no moving average."""
+    if part.slot is not None:
+        return part.slot
+    return _MEANS.get(part.owner, {}).get(part.name, Slot(kind="other"))
+
+
+def _checked_bits(bits: Any) -> Any:
+    if isinstance(bits, Mapping):
+        return {name: _checked(x, f" for `{name}`") for name, x in bits.items()}
+    return _checked(bits)
+
+
+def _checked(bits: Any, name: str = "") -> int:
+    if not _is_whole(bits) or bits not in (*_BLOCKS, _KEPT):
+        raise ValueError(
+            f"`low_bit_states`: `bits`{name} must be 4, 8, or 32 for what is kept, but "
+            f"is {bits!r}"
+        )
+    return int(bits)
+
+
+def _checked_block(block: Any) -> int | None:
+    if block is not None and (not _is_whole(block) or block < 2):
+        raise ValueError(
+            "`low_bit_states`: `block` must be a whole number of at least 2, but is "
+            f"{block!r}"
+        )
+    return block
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, Integral) and not isinstance(x, bool)
