@@ -301,7 +301,9 @@ from ._wrappers.loss_scale import (
 from ._wrappers.low_bit import low_bit_states as low_bit_states
 from ._wrappers.master import (
     MasterWeightsState as MasterWeightsState,
+    master_params as master_params,
     master_weights as master_weights,
+    set_master_params as set_master_params,
 )
 from ._wrappers.monitor import (
     MonitorState as MonitorState,

@@ -31,7 +31,6 @@ from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
 from ._engine.trees.migrate import Migration as Migration, migrate as migrate
 from ._engine.trees.pack import pack as pack, unpack as unpack
 from ._engine.trees.packed import Packed as Packed
-from ._engine.trees.parts import map_params as map_params
 from ._engine.trees.reduce import (
     max as max,
     min as min,
@@ -48,6 +47,7 @@ from ._engine.trees.running_means import (
 from ._engine.trees.search import (
     get as get,
     get_all_with_path as get_all_with_path,
+    map_params as map_params,
     set as set,
 )
 from ._names import attributes

@@ -120,7 +120,9 @@ def test_codes_are_those_of_the_equations(form):
 @forms
 def test_zeros_are_made_as_they_would_be_stored(form):
     wanted = store(jnp.zeros((3, 128)), form)
-    arrays = [jnp.full(*x[:1], x[2], x[1]) for x in coded_zeros((3, 128), form)]
+    arrays = [
+        jnp.full(shape, x, kind) for shape, kind, x in coded_zeros((3, 128), form)
+    ]
     made = coded_as(form, *arrays)
     for x, y in zip(jax.tree.leaves(made), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(x, y)

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from stepax._engine.trees.parts import map_params
+from stepax._engine.trees.search import map_params
 from stepax._optimizers.adam import adam, scale_by_adam
 from stepax._transforms.clip import clip_by_global_norm
 from stepax._transforms.mean import ema

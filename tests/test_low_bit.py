@@ -51,6 +51,7 @@ def coded_in(state):
 
 def equal(x, y):
     assert jax.tree.structure(x) == jax.tree.structure(y)
+    x, y = stepax.tree.unwrap_random_key_data((x, y))
     for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -268,7 +269,8 @@ def test_init_makes_no_state_of_full_precision_on_the_way():
 def test_states_of_optax_are_stored_and_opened():
     p = params()
     gs = gradients(3, p)
-    ours, theirs = stepax.adamw(1e-3), optax.adamw(1e-3)
+    ours: Any = stepax.adamw(1e-3)
+    theirs: Any = optax.adamw(1e-3)
     tx = low_bit_states(ours)
     with jax.numpy_dtype_promotion("standard"):
         _, full = run(theirs, gs, p)

@@ -12,8 +12,7 @@ from compare import assert_equal
 
 from stepax._engine.base.protocol import EmptyState
 from stepax._engine.trees.apply import apply_updates
-from stepax._engine.trees.parts import map_params
-from stepax._engine.trees.search import get
+from stepax._engine.trees.search import get, map_params
 from stepax._optimizers.adam import adam, scale_by_adam
 from stepax._transforms.clip import clip_by_global_norm
 from stepax._transforms.mean import ema

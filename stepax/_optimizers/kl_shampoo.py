@@ -15,6 +15,7 @@ Means are stored in the eigenbasis, which saves two products at every step.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +33,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_0, POSITIVE
 from .._engine.factories.registry import public
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -121,7 +122,7 @@ def _rule(State: type, options: _Options) -> Rule:
     )
     slots = {
         "mu": Slot(dtype=options.mu_dtype, in_leaf=False),
-        "nu": Slot(is_wide=True, decode=jnp.real, in_leaf=False),
+        "nu": replace(REAL, in_leaf=False),
         "statistics": slot(factors.zero_square),
         "bases": slot(jnp.eye),
         "roots": factors.factor_slot(_ones, _view),

@@ -12,6 +12,7 @@ Difference from that code: `mu` is stored in the eigenbasis, which saves two pro
 every step; it is carried along when the basis is renewed.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -147,7 +148,7 @@ def scale_by_soap(
     sides = lambda shape: [view(shape)[i] for i in axes(shape)]
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
-        "nu": Slot(is_wide=True, decode=jnp.real, in_leaf=False),
+        "nu": replace(REAL, in_leaf=False),
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }

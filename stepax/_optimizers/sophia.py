@@ -211,7 +211,9 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
     """The EMA of the estimates, or of a function of them; they are the updates."""
     leaf = lambda h, p, c, nu: (h, ema(nu, of(h), b2))
-    return Rule(leaf, _Curvature, {"nu": Slot(is_wide=True)}, elementwise=True)
+    # Steps divide by what is stored, which must not be rounded to 0.
+    slots = {"nu": Slot(is_wide=True, kind="other")}
+    return Rule(leaf, _Curvature, slots, elementwise=True)
 
 
 def scale_by_curvature(

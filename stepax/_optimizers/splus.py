@@ -148,7 +148,7 @@ def _average(ema_rate: ArrayLike) -> Rule:
     def leaf(u, p, ctx, average):
         return u, ema(average, p + u, ema_rate)
 
-    slots = {"average": Slot(_wide_zeros, is_slow=True)}
+    slots = {"average": Slot(_wide_zeros, is_slow=True, kind="copy")}
     scalars = {"weight": real_scalar()}
     return Rule(
         leaf,

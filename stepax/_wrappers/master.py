@@ -1,12 +1,14 @@
 """Half-precision parameters that follow master copies in a wider dtype.
 
 Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.1.
+Masters that are stored as remainders are explained in `remainders.py`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import DTypeLike
 
 from .._engine.arrays.precision import require_floating
@@ -15,22 +17,28 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskedNode,
     OptState,
+    Params,
+    as_array,
+    is_array,
     require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.leafwise import keep_dtypes, map_stored
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
+from .._engine.trees.apply import map_pairs
 from .narrow import Widened, is_narrower, widen_narrow
+from .remainders import KINDS, Joined, joined, remainder_of, rounded, width_of
 
 
 class MasterWeightsState(NamedTuple):
     """State of `master_weights`.
 
-    masters: the parameters in the wider dtype, shaped like the parameters; a
-        `MaskedNode` for parameters that are not narrower and need no master.
+    masters: the parameters in the wider dtype, or remainders in int16 or int8, shaped
+        like the parameters; a `MaskedNode` for parameters that need no master.
     inner_state: state of the inner transformation.
     """
 
@@ -40,7 +48,10 @@ class MasterWeightsState(NamedTuple):
 
 @public("wrapper", paper="arXiv:1710.03740")
 def master_weights(
-    inner: GradientTransformation, dtype: DTypeLike = jnp.float32
+    inner: GradientTransformation,
+    dtype: DTypeLike = jnp.float32,
+    *,
+    remainder: Literal[16, 8] | None = None,
 ) -> GradientTransformationExtraArgs:
     """Update wider master copies of narrow parameters, so that no step is rounded away.
 
@@ -50,30 +61,44 @@ def master_weights(
     for them.  Updates are relative to the parameters that `update` receives, which
     become the rounded masters even if an update is itself rounded.  Hence anything else
     that changes parameters, such as a projection, belongs inside; after loading new
-    parameters call `init` again, otherwise the next step undoes the change.
+    parameters call `init` again, otherwise the next step undoes the change, or
+    `set_master_params`.
+
+    With a `remainder` only what rounding leaves over is stored: with 16 bits a bfloat16
+    parameter and its remainder are a float32, with 8 the upper 24 bits of one.  Updates
+    of such parameters are float32, which `apply_updates` adds exactly; put `MultiSteps`
+    inside, as around it they are rounded to the gradients' dtype.
 
     inner: the transformation.
     dtype: dtype of the masters; complex parameters, and those at least as wide, have
         none.
+    remainder: 16 or 8; `None` stores the masters themselves.
 
-    Raises a `TypeError` if `dtype` is not a real floating-point dtype.
+    Raises a `TypeError` if `dtype` is not a real floating-point dtype, and at `init`
+    for float16 parameters with a `remainder`.
     """
     require_transformation(inner, "`inner` of `master_weights`")
     inner, wide = (
         with_extra_args_support(inner),
         require_floating("master_weights", dtype),
     )
-    slot = Slot(copy_of, wide)
+    width = _checked(remainder, wide)
+    slot = Slot(copy_of, wide) if width is None else Slot(dtype=KINDS[width])
 
     def init(params):
         own = lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode()
+        if width is not None:
+            _require_bfloat16(params)
         masters = jax.tree.map(own, params)
         return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("master_weights", MasterWeightsState, state)
         old = state.inner_state
-        seen = Widened(updates, params, wide, state.masters)
+        if width is None:
+            seen = Widened(updates, params, wide, state.masters)
+        else:
+            seen = Joined(updates, params, state.masters, width)
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
         u, masters = seen.settle(u, jax.lax.convert_element_type)
         masters = keep_dtypes(masters, state.masters)
@@ -81,3 +106,110 @@ def master_weights(
 
     members = {"inner_state": inner}
     return transformation(init, update, inner=members, hands_on="inner_state")
+
+
+def _checked(remainder: Any, wide: Any) -> int | None:
+    if remainder is None:
+        return None
+    if type(remainder) is not int or remainder not in KINDS:
+        raise ValueError(
+            "`master_weights`: `remainder` must be 16, 8 or `None`, but is "
+            f"{remainder!r}"
+        )
+    if wide != jnp.float32:
+        raise ValueError(
+            "`master_weights`: with a `remainder` masters are float32, but `dtype` is "
+            f"{wide}"
+        )
+    return remainder
+
+
+def _require_bfloat16(params: Any) -> None:
+    for path, p in tree_flatten_with_path(params)[0]:
+        if is_narrower(p, jnp.float32) and jnp.result_type(p) != jnp.bfloat16:
+            raise TypeError(
+                f"`master_weights`: the parameter at {keystr(path) or 'the root'} is "
+                f"{jnp.result_type(p)}, which is no half of a float32: store it in "
+                "bfloat16, or leave out `remainder`"
+            )
+
+
+@explain_misuse
+def master_params(params: Params, state: OptState) -> Params:
+    """The parameters in full precision where they have masters, otherwise themselves.
+
+    params: the parameters.
+    state: that of `master_weights`, of either kind, or a state that contains it.
+
+    Raises a `ValueError` if there is no such state, or if it does not fit `params`.
+    """
+    for found in _states("master_params", state):
+        params = map_stored(_master, found.masters, "masters", params, is_array)
+    return params
+
+
+@explain_misuse
+def set_master_params(
+    params: Params, state: OptState, masters: Params
+) -> tuple[Params, OptState]:
+    """Parameters and state for other masters, such as those of a checkpoint.
+
+    params, state: as in `master_params`; they say what is stored how.
+    masters: the new parameters in full precision, of the structure of `params`.
+
+    Raises a `ValueError` where there is no such state, or structures or shapes differ.
+    """
+    _states("set_master_params", state)
+
+    def own(p, m, check):
+        if not is_array(p):
+            return p
+        check()
+        return jax.lax.convert_element_type(as_array(m), jnp.result_type(p))
+
+    own_masters = map_pairs(own, ("params", "masters"), params, masters)
+
+    def one(node):
+        nonlocal own_masters
+        if not _is_state(node):
+            return node
+        own_masters, stored = _split(node.masters, own_masters, masters)
+        return node._replace(masters=stored)
+
+    new = jax.tree.map(one, state, is_leaf=_is_state)
+    return own_masters, new
+
+
+def _is_state(x: Any) -> bool:
+    return type(x).__name__ == MasterWeightsState.__name__ and hasattr(x, "masters")
+
+
+def _states(name: str, state: OptState) -> list:
+    nodes = jax.tree.leaves(state, is_leaf=_is_state)
+    if not (found := list(filter(_is_state, nodes))):
+        raise errors.foreign_state(name, MasterWeightsState, state)
+    return found
+
+
+def _master(x: jax.Array, p: jax.Array) -> jax.Array:
+    is_remainder = jnp.issubdtype(x.dtype, jnp.integer)
+    return joined(p, x) if is_remainder else x
+
+
+def _split(stored: Any, params: Params, masters: Params) -> tuple[Params, Any]:
+    """Parameters, and masters as they are stored, for new masters."""
+
+    def one(x, p, m):
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            return as_array(m).astype(p.dtype), as_array(m).astype(x.dtype)
+        m = as_array(m).astype(jnp.float32)
+        half = rounded(m, width_of(x))
+        return half, remainder_of(m, half, width_of(x))
+
+    # Raises where the state does not fit.
+    map_stored(lambda x, p: p, stored, "masters", params, is_array)
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    xs, treedef = jax.tree.flatten(stored, is_leaf=is_end)
+    rows = zip(xs, *map(treedef.flatten_up_to, (params, masters)), strict=True)
+    new = [one(x, p, m) if is_array(x) else (p, x) for x, p, m in rows]
+    return treedef.unflatten(p for p, _ in new), treedef.unflatten(x for _, x in new)

@@ -68,6 +68,14 @@ class Widened:
             leaves[i] = x
         return self._gradients.treedef.unflatten(leaves)
 
+    def in_dtypes(self, u: list) -> list:
+        """Updates in the dtypes of the gradients."""
+        pairs = zip(u, self._gradients.leaves, strict=True)
+        return [
+            x if has_no_gradient(x) or has_no_gradient(g) else _like(x, g)
+            for x, g in pairs
+        ]
+
     def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
         """The updates that take the parameters to the rounded new masters.
 
@@ -78,11 +86,7 @@ class Widened:
         Returns the updates and the new masters, `None` where there are none.
         """
         u, masters = self._gradients.leaves_of(u, "updates"), list(self.stored)
-        pairs = zip(u, self._gradients.leaves, strict=True)
-        out = [
-            x if has_no_gradient(x) or has_no_gradient(g) else _like(x, g)
-            for x, g in pairs
-        ]
+        out = self.in_dtypes(u)
         for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
             if has_no_gradient(u[i]):
                 continue

@@ -36,12 +36,13 @@ def knowing(parts: Mapping[tuple, int]) -> Iterator[None]:
 
 def length_of_part(p: Any) -> int:
     """The length of the last axis of an array on one device, as far as it is known."""
-    n = p.shape[-1]
+    n: int = p.shape[-1]
     known = jax.typeof(p) if isinstance(p, Tracer) else p
     sharding: Any = getattr(known, "sharding", None)
-    entries = (*sharding.spec,) if isinstance(sharding, NamedSharding) else ()
+    entries: Any = (*sharding.spec,) if isinstance(sharding, NamedSharding) else ()
     if len(entries) < len(p.shape) or entries[-1] is None:
-        return (_KNOWN.get() or {}).get(p.shape, n)
+        parts = _KNOWN.get() or {}
+        return parts.get(p.shape, n)
     names = entries[-1] if isinstance(entries[-1], tuple) else (entries[-1],)
     devices = prod(sharding.mesh.shape[name] for name in names)
     return n // devices if n % devices == 0 else n

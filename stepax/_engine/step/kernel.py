@@ -384,7 +384,7 @@ def _run_stage(rule, rows, ctx):
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
-        parts = [_encoded(rule, *rest[i]) for i in alike]
+        parts: list = [_encoded(rule, *rest[i]) for i in alike]
         wholes = [_encoded(rule, *rest[i]) for i in others]
         new = out[0].astype(u.dtype)
         new = u.at[0].set(new) if stage.needs_params else new

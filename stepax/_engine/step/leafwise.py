@@ -131,16 +131,23 @@ def branch_step(
     return branch(is_accepted, go, lambda: (zeros_like_updates(updates), state))
 
 
-def map_stored(f: Callable, stored: ArrayTree, name: str, params: Params) -> Params:
+def map_stored(
+    f: Callable,
+    stored: ArrayTree,
+    name: str,
+    params: Params,
+    is_stored: Callable[[jax.Array], bool] = is_inexact,
+) -> Params:
     """`f(x, p)` where a state has a floating-point array x for p, otherwise p.
 
     name: that of `stored` in the state, for errors.
+    is_stored: which arrays count, in place of floating-point ones.
 
     Raises a `ValueError` that names the path where structures or shapes differ.
     """
 
     def leaf(path, x, p):
-        if not hasattr(x, "dtype") or not is_inexact(x):
+        if not hasattr(x, "dtype") or not is_stored(x):
             return p
         if jnp.shape(p) != jnp.shape(x):
             raise ValueError(

@@ -269,8 +269,7 @@ def step_if(
     # computed from those that it stores, and would be computed twice.
     plan = getattr(tx, "plan", None)
     is_traced = isinstance(accepted, Tracer)
-    is_cheap = is_traced and plan is not None and plan.is_elementwise
-    if not is_cheap or holds_codes(state):
+    if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
         step = lambda: tx.update(updates, state, params, **extra)
         return leafwise.branch_step(accepted, step, updates, state)
     u, new = plan(updates, state, params, extra, accepted)

@@ -1,0 +1,121 @@
+"""Masters of bfloat16 parameters that store only what rounding has left over.
+
+A bfloat16 number is the upper half of a float32.  After it was rounded to the nearest,
+ties away from zero, the lower half is a signed integer, and both are the float32 again,
+bit for bit; as in Apex and Megatron-LM (`store_param_remainders`).  With ties to even,
+one integer would stand for two numbers.
+
+Everything is done on bits: a compiler that may keep excess precision may take the
+difference of a float32 and its bfloat16 for 0.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.precision import promote_freely
+from .._engine.base.protocol import is_array
+from .._engine.step.gradients import Gradients, has_no_gradient
+from .narrow import Widened, is_narrower
+
+
+# From the bits of a remainder to its dtype.
+KINDS = {16: jnp.dtype("int16"), 8: jnp.dtype("int8")}
+
+
+def width_of(remainder: jax.Array) -> int:
+    """The bits of a remainder."""
+    return remainder.dtype.itemsize * 8
+
+
+def join(p: jax.Array, remainder: jax.Array) -> jax.Array:
+    """The float32 of a bfloat16 parameter and its remainder."""
+    bits = _bits(p).astype(jnp.int32)
+    low = remainder.astype(jnp.int32) << (16 - width_of(remainder))
+    # Apart, and at least 0: where something has rounded an update, a parameter that is
+    # 0 may have a remainder below 0.
+    size = jnp.maximum(((bits & 0x7FFF) << 16) + low, 0)
+    return jax.lax.bitcast_convert_type(((bits & 0x8000) << 16) | size, jnp.float32)
+
+
+def rounded(master: jax.Array, width: int) -> jax.Array:
+    """The bfloat16 parameter of a master with a remainder of so many bits."""
+    upper = (_kept(master, width) + (1 << (width - 1))) >> width
+    sign = (_bits(master) >> 16) & 0x8000
+    half = jax.lax.bitcast_convert_type((upper | sign).astype(jnp.uint16), jnp.bfloat16)
+    return jnp.where(jnp.isnan(master), master.astype(jnp.bfloat16), half)
+
+
+def remainder_of(master: jax.Array, p: jax.Array, width: int) -> jax.Array:
+    """What of a master is not in its parameter."""
+    bits, most = _bits(p).astype(jnp.int32), 1 << (width - 1)
+    rest = _kept(master, width) - ((bits & 0x7FFF) << width)
+    is_alike = (_bits(master) < 0) == (bits & 0x8000 > 0)
+    rest = jnp.where(is_alike, jnp.clip(rest, -most, most - 1), -most)
+    return jnp.where(jnp.isfinite(master), rest, 0).astype(KINDS[width])
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    kind = jnp.uint16 if x.dtype == jnp.bfloat16 else jnp.int32
+    return jax.lax.bitcast_convert_type(x, kind)
+
+
+def _kept(master: jax.Array, width: int) -> jax.Array:
+    """The size of a master in the bits that are kept, rounded, ties away from zero."""
+    size, unit = _bits(master) & 0x7FFFFFFF, 16 - width
+    return size if unit == 0 else (size + (1 << (unit - 1))) >> unit
+
+
+class Joined(Widened):
+    """As `Widened`, with masters that are joined from parameters and remainders."""
+
+    def __init__(self, updates: Any, params: Any, remainders: Any, width: int):
+        gradients, self.width = Gradients(updates, params), width
+        self.remainders = gradients.leaves_of(remainders, "masters")
+        masters = list(self.remainders)
+        pairs = zip(gradients.leaves, gradients.params, strict=True)
+        for i, (g, p) in enumerate(pairs):
+            if not has_no_gradient(g) and is_narrower(p, jnp.float32):
+                masters[i] = self._joined(gradients, i, p)
+        tree = gradients.treedef.unflatten(masters)
+        super().__init__(updates, params, jnp.float32, tree)
+
+    def _joined(self, gradients: Gradients, i: int, p: Any) -> Any:
+        x = self.remainders[i]
+        if not is_array(x) or jnp.shape(x) != jnp.shape(p):
+            return x  # refused when all is there to say so
+        if x.dtype != KINDS[self.width]:
+            raise ValueError(
+                f"`masters` in the state are {x.dtype} at {gradients.path(i)}, not "
+                f"{KINDS[self.width]}: was this state made with another `remainder`?"
+            )
+        return joined(jnp.asarray(p), jnp.asarray(x))
+
+    def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
+        """The updates, and the new remainders."""
+        gradients, remainders = self._gradients, list(self.remainders)
+        found = gradients.leaves_of(u, "updates")
+        out = self.in_dtypes(found)
+        for i, p in zip(self.at, self.narrow, strict=True):
+            if not has_no_gradient(found[i]):
+                moved = _moved(self.width, jnp.asarray(p), self.stored[i], found[i])
+                out[i], remainders[i] = moved
+        unflatten = gradients.treedef.unflatten
+        return unflatten(out), unflatten(remainders)
+
+
+joined = jax.jit(join)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+@promote_freely
+def _moved(width, p, master, u):
+    new, wide = master + u.astype(jnp.float32), p.astype(jnp.float32)
+    # In float32, as the difference of two bfloat16 numbers is not always one; and where
+    # even that is rounded, the remainder is that of what `apply_updates` will make.
+    change = rounded(new, width).astype(jnp.float32) - wide
+    there = (wide + change).astype(jnp.bfloat16)
+    return change, remainder_of(new, there, width)
