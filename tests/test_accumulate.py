@@ -1,6 +1,7 @@
 """`MultiSteps` takes one step for several gradients, and works only then."""
 
 import functools as ft
+import inspect
 import pickle
 from typing import Any
 
@@ -37,12 +38,12 @@ EXTRA = {"value": jnp.float32(1.0)}  # for those that read the loss
 # --- the mean of k is one step -------------------------------------------------------
 
 
-def near(x, y):
+def near(x, y, condition=10):
     """Close; optimizers of matrices mix entries, so that errors are of the largest.
 
     An orthonormal factor multiplies them by the condition of the matrix, some 10 here.
     """
-    atol = max(1e-9, 1e-5 * float(np.max(np.abs(y), initial=0)))
+    atol = max(1e-9, 1e-6 * condition * float(np.max(np.abs(y), initial=0)))
     np.testing.assert_allclose(x, y, rtol=3e-6, atol=atol)
 
 
@@ -50,6 +51,9 @@ def near(x, y):
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_k_gradients_are_one_step_with_their_mean(row):
     p, gs = parameters(), many(2 * K)
+    # An inverse root of the statistics of two steps, which are singular, does more.
+    has_roots = "inverse_exponents" in inspect.signature(row.factory).parameters
+    alike = ft.partial(near, condition=100 if has_roots else 10)
     u, state = jitted(MultiSteps(make(row), K), gs, p, **EXTRA)
     means = []
     for window in (gs[:K], gs[K:]):
@@ -58,9 +62,9 @@ def test_k_gradients_are_one_step_with_their_mean(row):
             mean = jax.tree.map(lambda m, x, n=n: m + (x - m) / n, mean, g)
         means.append(mean)
     v, inner = jitted(make(row), means, p, **EXTRA)
-    compare(near, jax.tree.map(lambda x: x[K - 1 :: K], u), v)
+    compare(alike, jax.tree.map(lambda x: x[K - 1 :: K], u), v)
     if not any(x.dtype == bool for x in jax.tree.leaves(inner)):
-        compare(near, state.inner_opt_state, inner)
+        compare(alike, state.inner_opt_state, inner)
     for i in (0, 1, 3, 4):
         assert not any(x[i].any() for x in jax.tree.leaves(u))
 

@@ -17,10 +17,9 @@ def test_an_optimizer_takes_the_steps_of_its_authors(name):
         assert references.error(reference, tx, stepax) <= 1e-5
 
 
-# Shampoo's first statistics are singular here, of 5 gradients in 12 dimensions, and the
-# inverse root of `eps` amplifies the rounding of float32; in "kl" at every step again,
-# as roots enter the statistics.  The authors' program computes these in float32, too.
-AMPLIFIED = {"shampoo": 2e-3, "shampoo-b": 1e-3, "shampoo_kl": 1.0}
+# Roots of singular statistics amplify what float32 rounds, and with "kl" they enter the
+# next statistics: in float64, too, the gap is 1e8 times the rounding.
+AMPLIFIED = {"shampoo_kl": 1.0}
 
 
 @pytest.mark.parametrize("name", references.names())

@@ -232,8 +232,6 @@ def test_everything_stays_finite(name, statistics, eps):
 WRONG: dict[str, dict[str, Any]] = {
     "`grafting` is 'lion', expected one of": {"grafting": "lion"},
     "`statistics` is 'k', expected one of": {"statistics": "k"},
-    "`precondition_frequency` must be >= 1, but is 0; 1 renews the roots at every "
-    "step": {"precondition_frequency": 0},
     "`block_size` must be >= 1, but is 0": {"block_size": 0},
 }
 

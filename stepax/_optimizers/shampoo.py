@@ -50,7 +50,6 @@ from .sgd import trace
 
 PAPER = "arXiv:1802.09568"
 _RANGES = {
-    "precondition_frequency": Range(1, hint="; 1 renews the roots at every step"),
     "start_preconditioning_step": Range(-1),
     "block_size": AT_LEAST_1,
     "grafting_b2": UP_TO_1,
@@ -305,7 +304,10 @@ def _inverse_root(matrix, scale, eps, exponent):
     values, vectors = jnp.linalg.eigh(y)
     # Over the larger of both, so that none of the quotients is out of range.
     top = jnp.maximum(unit, scale * eps)
+    least = len(values) * jnp.finfo(values.dtype).eps * values[-1]
     values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
+    # What is smaller is rounding, whose root would be noise of any size.
+    values = jnp.maximum(values, least * (unit / top))
     inverse = lambda x: jnp.where(x > 0, _not_0(x) ** -exponent, 0)
     roots = inverse(values) * (scale**exponent * top**-exponent)
     return (vectors * roots[None]) @ jnp.conj(vectors.T)
