@@ -134,11 +134,11 @@ def optimizers(sources: dict[Path, Source]) -> float:
     shares = []
     for file, source in sources.items():
         text = file.read_text()
-        number = text.count('@public("optimizer"')
-        body = ast.parse(text).body
+        number = len(re.findall(r'^@public\(\s*"optimizer"', text, re.MULTILINE))
+        body = ast.parse(text).body if number else []
         imports = [x for x in body if isinstance(x, ast.Import | ast.ImportFrom)]
-        lines = set().union(*(_span(x, x) for x in imports))
-        shares += [len(source.code - lines) / number] * number
+        lines = {line for x in imports for line in _span(x, x)}
+        shares += [len(source.code - lines) / max(number, 1)] * number
     return statistics.median(shares)
 
 

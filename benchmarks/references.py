@@ -32,9 +32,10 @@ def row(name: str) -> str:
     """The row of one trajectory."""
     reference = references.load(name)
     meta = reference.meta
-    tx = references.build(reference, stepax)
     with jax.enable_x64(True):
+        tx = references.build(reference, stepax)
         double = references.error(reference, tx, stepax)
+    tx = references.build(reference, stepax)
     single = references.error(reference, tx, stepax, np.float32)
     parts = [part for part, _ in meta["kwargs"]] if meta["factory"] == "$chain" else []
     factory = ", ".join(f"`{x}`" for x in parts or [meta["factory"]])
