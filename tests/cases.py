@@ -21,7 +21,8 @@ import stepax
 import stepax.contrib
 from stepax._engine.base.protocol import transformation
 from stepax._engine.factories.registry import ROWS, Row
-from stepax._engine.step.plan import flatten
+from stepax._engine.inspect.components import open_components
+from stepax._engine.step.plan import flatten, node_of
 from stepax._engine.step.rule import Rule
 
 
@@ -153,6 +154,13 @@ def rows(takes: str | None = None, **traits: Any) -> list:
         and (takes is None or takes in inspect.signature(row.factory).parameters)
     ]
     return [pytest.param(beside_others(row), id=row.name) for row in chosen]
+
+
+def keeps_factors(tx: Any) -> bool:
+    """Whether a stage on whole matrices has slots of its own."""
+    nodes = [node_of(part.tx) for part in open_components(tx, None).walk()]
+    stages = [node.batched for node in nodes if isinstance(node, Rule)]
+    return any(stage is not None and stage.slots for stage in stages)
 
 
 # What a rule may use of the engine.

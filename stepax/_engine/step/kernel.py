@@ -345,7 +345,7 @@ def _encoded(rule, name, slot, x, old):
     if isinstance(old, Coded):
         return encode(x, old.form)
     # Most are arrays, whose shape `_stored` has checked.
-    if slot.encode is None and slot.is_array:
+    if slot.encode is None and slot.alike:
         return jax.lax.convert_element_type(x, old.dtype)
     made = x if slot.encode is None else slot.encode(x)
     if jax.tree.map(jnp.shape, made) != jax.tree.map(jnp.shape, old):
