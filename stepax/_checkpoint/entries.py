@@ -43,6 +43,11 @@ class Entry(NamedTuple):
         """The name under which it is stored."""
         return "/".join(self.names)
 
+    @property
+    def is_coded(self) -> bool:
+        """Whether it is called as a part of a slot in few bits."""
+        return bool(self.owner) and self.own[-1:] in (("codes",), ("scales",))
+
     def __str__(self) -> str:
         own = "/".join(self.own) or "the root"
         return f"`{self.owner}.{own}`" if self.owner else f"`{own}`"
@@ -104,7 +109,9 @@ def rename(
         path = param_of(x, new)
         if path is None:
             return x
-        swap = lambda names: (*names[: len(names) - len(path)], *new[path])
+        tail = () if _ends(x.own, path) else x.own[-1:]
+        most = len(path) + len(tail)
+        swap = lambda names: (*names[: len(names) - most], *new[path], *tail)
         return x._replace(names=swap(x.names), own=swap(x.own))
 
     return [one(x) for x in params], [one(x) for x in state]
@@ -127,10 +134,18 @@ def _renamed(path: tuple, pairs: Mapping[tuple, tuple]) -> tuple:
 
 
 def param_of(entry: Entry, params: Iterable[tuple]) -> tuple | None:
-    """The path of the parameter of an array, if the array's path ends with it."""
+    """The path of the parameter of an array, if the array's path ends with it.
+
+    Codes and scales of a slot are one name below.
+    """
     params = params if isinstance(params, Mapping) else set(params)
-    ends = (entry.own[i:] for i in range(len(entry.own) + 1))
+    owns = [entry.own, entry.own[:-1]] if entry.is_coded else [entry.own]
+    ends = (own[i:] for own in owns for i in range(len(own) + 1))
     return next((end for end in ends if end in params), None)
+
+
+def _ends(own: tuple, path: tuple) -> bool:
+    return own[len(own) - len(path) :] == path
 
 
 def adopt(old: list[Entry], new: list[Entry]) -> list[Entry]:

@@ -125,9 +125,19 @@ class Policy:
         if self.extra == "error":
             lines.append(_listed("extra", of("extra")))
         if lines := [x for x in lines if x]:
-            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{self._hint()}")
+            found = [*of("missing"), *of("extra"), *of("unclear")]
+            is_coded = any(x.is_coded for x in found)
+            hint = self._hint(is_coded)
+            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{hint}")
 
-    def _hint(self) -> str:
+    def _hint(self, is_coded: bool) -> str:
+        if is_coded:
+            return (
+                "  What is in `codes` and `scales` is restored with the "
+                "`low_bit_states` that saved it; `stepax.tree.dequantize` and "
+                "`stepax.tree.quantize` change a restored state to full precision "
+                "and back"
+            )
         return (
             '  `missing="fresh"` takes what is missing from an initial state, '
             '`extra="drop"` ignores what is extra, and `renamed={"old/path": '

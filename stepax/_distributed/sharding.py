@@ -2,12 +2,15 @@
 
 import itertools as it
 from collections.abc import Callable
+from math import gcd, prod
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Literal
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .._engine.arrays.coding import is_coded
 from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
@@ -18,6 +21,7 @@ from .._engine.base.protocol import (
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
+from .._engine.step.coded_slots import knowing, length_of_part
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .._engine.trees.labels import Labels, LeafMask
@@ -56,8 +60,12 @@ def state_sharding(
     shapes = init_shapes(tx, params)
 
     def put(x, p=None):
-        if not is_array(x):
+        if not (is_array(x) or is_coded(x)):
             return x
+        if is_coded(x) and p is not None:
+            specs = [blocks_spec(y.shape, p) for y in x]
+            put_at = lambda spec: NamedSharding(mesh, spec, memory_kind=memory_kind)
+            return type(x)(*map(put_at, specs))
         spec = PartitionSpec()
         if p is not None:
             spec = spec_like(x.shape, p.shape, p.sharding.spec)
@@ -96,7 +104,7 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     """`f(x, p)` for each array in a state and its parameter; `f(x)` if it has none.
 
     An array belongs to a parameter if it has its place in a tree with the structure of
-    the parameters.
+    the parameters.  What is coded is given as its node.
     """
     arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
     gradients, some = Gradients(arrays, None), LeafMask(Labels([]))
@@ -114,11 +122,14 @@ def map_beside(f: Callable, state: OptState, params: Params) -> Any:
         if parts is None:
             return f(node)
         pairs = zip(parts, gradients.leaves, strict=True)
-        new = [jax.tree.map(lambda x, p=p: f(x, p), part) for part, p in pairs]
+        new = [
+            jax.tree.map(lambda x, p=p: f(x, p), part, is_leaf=is_coded)
+            for part, p in pairs
+        ]
         return gradients.tree_of(new, node, some)
 
     if is_array(arrays):  # a single parameter: any subtree belongs to it
-        return jax.tree.map(lambda x: f(x, arrays), state)
+        return jax.tree.map(lambda x: f(x, arrays), state, is_leaf=is_coded)
     return jax.tree.map(one, state, is_leaf=lambda x: beside(x) is not None)
 
 
@@ -148,7 +159,18 @@ def init_shardings(tx: GradientTransformation, params: Params) -> Any:
 def _init_of(tx: GradientTransformation, params: Params) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)
-    return lambda arrays: tx.init(rebuild(arrays)), arrays
+    lengths: dict[tuple, int] = {}
+    for p in arrays:
+        if np.ndim(p):
+            # Of two parameters of one shape the parts may differ.
+            n = length_of_part(p)
+            lengths[p.shape] = gcd(n, lengths.get(p.shape, n))
+
+    def init(arrays):
+        with knowing(lengths):
+            return tx.init(rebuild(arrays))
+
+    return init, arrays
 
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
@@ -173,6 +195,16 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     if mesh is None:
         raise ValueError("there are no parameters to take a mesh from; give `mesh`")
     return mesh
+
+
+def blocks_spec(shape: tuple, p: Any) -> PartitionSpec:
+    """The spec of an array whose elements stand for runs of those of a parameter."""
+    entries = [*p.sharding.spec, *[None] * (len(shape) - len(p.sharding.spec))]
+    names = entries[-1] if isinstance(entries[-1], tuple) else (entries[-1],)
+    sizes = p.sharding.mesh.shape
+    if entries[-1] is not None and shape[-1] % prod(sizes[x] for x in names):
+        entries[-1] = None
+    return PartitionSpec(*entries)
 
 
 def spec_like(shape: tuple, p_shape: tuple, spec: PartitionSpec) -> PartitionSpec:

@@ -6,6 +6,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -16,6 +17,7 @@ from .._engine.base.protocol import (
     with_extra_args_support,
 )
 from .._engine.functions.calls import explain_misuse
+from .._engine.step.coded_slots import knowing
 from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
@@ -56,7 +58,8 @@ def zero(
 
     def init(params):
         parts = jax.tree.map(split.take, params)
-        return split.state(inner.init(parts), params)
+        with knowing(split.lengths(params)):
+            return split.state(inner.init(parts), params)
 
     def update(updates, state, params=None, **extra_args):
         g, p = jax.tree.map(split.take, (updates, params))
@@ -91,13 +94,29 @@ class _Split:
         """Shard a state like the parameters."""
 
         def one(x: Any, p: Any = None) -> Any:
-            if p is None or not is_array(x) or (at := self._at(p)) is None:
+            if p is None or (at := self._at(p)) is None:
+                return x
+            if is_coded(x):
+                return type(x)(*(self._part(y, at) for y in x))
+            if not is_array(x):
                 return x
             marked = PartitionSpec(*[i == at for i in range(p.ndim)])
             found = tuple(spec_like(x.shape, p.shape, marked))
             return self._put(x, found.index(True), self.axis) if True in found else x
 
         return map_beside(one, state, params)
+
+    def lengths(self, params: Any) -> dict[tuple, int]:
+        """The lengths of the last axes that are sharded, by the shapes of arrays."""
+        n, found = self.mesh.shape[self.axis], {}
+        for p in jax.tree.leaves(params):
+            if (at := self._at(p)) is not None and at == p.ndim - 1:
+                found[p.shape] = p.shape[-1] // n
+        return found
+
+    def _part(self, x: Any, at: int) -> Any:
+        is_shared = x.shape[at] % self.mesh.shape[self.axis] == 0
+        return self._put(x, at, self.axis) if is_shared else x
 
     def _at(self, x: Any) -> int | None:
         """The axis of an array to shard, the longest one possible, or `None`."""
