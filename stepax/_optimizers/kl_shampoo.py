@@ -163,10 +163,11 @@ def _rule(State: type, options: _Options) -> Rule:
 
 
 def _direction(means, roots, eps):
-    if len(means) > 1:
-        return adam_direction(*means, eps)
+    mu, *rest = means
+    if rest:
+        return adam_direction(mu, rest[0], eps)
     all_roots = _scaled(1, roots, None)
-    return means[0] * (all_roots / (1 + eps * all_roots))
+    return mu * (all_roots / (1 + eps * all_roots))
 
 
 def _scaled(x, roots, left_out):
