@@ -141,12 +141,12 @@ def descending(matrix: jax.Array, basis: jax.Array) -> jax.Array:
     return jnp.argsort(-values)
 
 
-def merged(shape: Shape, most: int) -> Shape:
+def merged(shape: Shape, most: float) -> Shape:
     """A shape whose neighbouring axes are merged from the left up to a product."""
     return tuple(_merged(shape, most)) or (1,)
 
 
-def _merged(shape: Shape, most: int) -> Iterator[int]:
+def _merged(shape: Shape, most: float) -> Iterator[int]:
     run = 1
     for n in shape:
         if run * n <= most:

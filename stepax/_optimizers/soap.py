@@ -56,6 +56,27 @@ class SoapState(NamedTuple):
     bases: Any
 
 
+class _Sides(NamedTuple):
+    """Which axes have a factor; called, the lengths of these."""
+
+    most: float
+    merges: bool
+    takes_vectors: bool
+
+    def view(self, shape: factors.Shape) -> factors.Shape:
+        return factors.merged(shape, self.most) if self.merges else shape
+
+    def axes(self, shape: factors.Shape) -> tuple[int, ...]:
+        """Those of the view that are preconditioned."""
+        if len(shape) < 2 and not self.takes_vectors:
+            return ()
+        view = enumerate(self.view(shape))
+        return tuple(i for i, n in view if 1 < n <= self.most)
+
+    def __call__(self, shape: factors.Shape) -> list[int]:
+        return [self.view(shape)[i] for i in self.axes(shape)]
+
+
 @public(paper=PAPER)
 def scale_by_soap(
     b1: ArrayLike = 0.95,
@@ -97,14 +118,7 @@ def scale_by_soap(
     """
     b3 = b2 if shampoo_beta is None else shampoo_beta
 
-    def view(shape):
-        return factors.merged(shape, max_precond_dim) if merge_dims else shape
-
-    def axes(shape):
-        if len(shape) < 2 and not precondition_1d:
-            return ()
-        fits = lambda n: 1 < n <= max_precond_dim
-        return tuple(i for i, n in enumerate(view(shape)) if fits(n))
+    sides = _Sides(max_precond_dim, merge_dims, precondition_1d)
 
     def prepare(t):
         k = t - 1
@@ -116,8 +130,8 @@ def scale_by_soap(
 
     def apply(g, ctx, *slots):
         is_first, renew, scale = ctx
-        at, shape = axes(g.shape), g.shape
-        g, mu, nu = (x.reshape(view(shape)) for x in (g, *slots[:2]))
+        shape, at = g.shape, sides.axes(g.shape)
+        g, mu, nu = (x.reshape(sides.view(shape)) for x in (g, *slots[:2]))
         statistics, bases = slots[2:]
         x = factors.to_bases(g, bases, at)
         mu = jnp.where(is_first, mu, ema(mu, x, b1))
@@ -130,22 +144,14 @@ def scale_by_soap(
         statistics = tuple(ema(old, new, b3) for old, new in pairs)
         kept = mu, nu, bases
         if at:
-            kept = branch(
-                renew,
-                lambda: branch(
-                    is_first,
-                    lambda: (mu, nu, tuple(map(factors.eigenbasis, grams))),
-                    lambda: _renewed(*kept, statistics, at),
-                ),
-                lambda: kept,
-            )
-        mu, nu, bases = kept
-        u, mu, nu = (
-            x.reshape(shape) for x in (jnp.where(is_first, 0, scale * u), mu, nu)
-        )
+            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
+            later = lambda: _renewed(*kept, statistics, at)
+            new = lambda: branch(is_first, first, later)
+            mu, nu, bases = branch(renew, new, lambda: kept)
+        u = jnp.where(is_first, 0, scale * u)
+        u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
 
-    sides = lambda shape: [view(shape)[i] for i in axes(shape)]
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
         "nu": replace(REAL, in_leaf=False),

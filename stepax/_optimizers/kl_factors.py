@@ -1,0 +1,175 @@
+"""The statistics of KL-Shampoo and KL-SOAP, which `kl_shampoo.py` describes."""
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.arrays.branch import branch
+from .._engine.arrays.moments import bounded_square, ema
+from .._engine.arrays.numerics import safe_root_mean_squares
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from . import factors
+from .soap import adam_direction
+
+
+class KLOptions(NamedTuple):
+    """What both optimizers take."""
+
+    b1: ArrayLike
+    b2: ArrayLike
+    shampoo_beta: ArrayLike | None
+    eps: ArrayLike
+    precondition_frequency: ArrayLike
+    init_factor: ArrayLike
+    max_inverse_root: ArrayLike
+    damped_statistics: bool
+    normalize_grads: bool
+    max_precond_dim: int
+    mu_dtype: DTypeLike | None
+    factor_dtype: DTypeLike | None
+
+    @property
+    def b3(self) -> ArrayLike:
+        return self.b2 if self.shampoo_beta is None else self.shampoo_beta
+
+    def axes(self, shape: factors.Shape) -> tuple[int, ...]:
+        """The axes that have a factor."""
+        if len(shape) == 1:
+            return ()
+        fits = lambda n: 0 < n <= self.max_precond_dim
+        return tuple(i for i, n in enumerate(shape) if fits(n))
+
+
+def _view(shape: factors.Shape) -> factors.Shape:
+    """The shape with at most three axes, and at least one."""
+    return (math.prod(shape[:-2]), *shape[-2:]) if len(shape) > 3 else shape or (1,)
+
+
+def _ones(n, dtype):
+    return jnp.ones(n, dtype).real
+
+
+def _slots(options):
+    sides = lambda shape: [_view(shape)[i] for i in options.axes(_view(shape))]
+    slot = lambda start: factors.factor_slot(start, sides, options.factor_dtype)
+    return {
+        "mu": Slot(dtype=options.mu_dtype, in_leaf=False),
+        "nu": replace(REAL, in_leaf=False),
+        "statistics": slot(factors.zero_square),
+        "bases": slot(jnp.eye),
+        "roots": factors.factor_slot(_ones, _view),
+    }
+
+
+def kl_rule(State: type, options: KLOptions) -> Rule:
+    """The rule of both: Shampoo's, or that of SOAP if the state has `nu`."""
+    slots = {k: x for k, x in _slots(options).items() if k in State._fields}
+
+    def apply(g, ctx, *slots):
+        is_first, _, first = ctx
+        shape, view = g.shape, _view(g.shape)
+        at = options.axes(view)
+        *means, statistics, bases, roots = slots
+        g, *means = (x.reshape(view) for x in (g, *means))
+        y = factors.to_bases(g, bases, at)
+        news = (y, options.b1), (bounded_square(y), options.b2)
+        means = [
+            jnp.where(is_first, mean, ema(mean, x, b))
+            for mean, (x, b) in zip(means, news, strict=False)
+        ]
+        u = _direction(means, roots, options.eps)
+        u = jnp.where(is_first, 0, factors.on_axes(u, bases, at))
+        if options.normalize_grads:
+            u = u / safe_root_mean_squares(u, 1e-30)
+        grams, seen = _observed(g, y, bases, roots, at, is_first, options)
+        roots = tuple(jnp.where(is_first, first, r) for r in seen)
+        pairs = zip(statistics, grams, strict=True)
+        statistics = tuple(ema(old, new, options.b3) for old, new in pairs)
+        mu, bases = _renewed(ctx, means[0], bases, statistics, grams, at)
+        means = [x.reshape(shape) for x in (mu, *means[1:])]
+        return u.reshape(shape), *means, statistics, bases, roots
+
+    def prepare(t):
+        first = jnp.asarray(options.init_factor) ** -0.5
+        return t == 1, (t - 1) % options.precondition_frequency == 0, first
+
+    stage = Batched(apply, lambda g: True, tuple(slots))
+    leaf = lambda g, p, ctx: (g,)
+    return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
+
+
+def _direction(means, roots, eps):
+    mu, *rest = means
+    if rest:
+        return adam_direction(mu, rest[0], eps)
+    all_roots = _scaled(1, roots, None)
+    return mu * (all_roots / (1 + eps * all_roots))
+
+
+def _scaled(x, roots, left_out):
+    """An array times the roots of all axes but one."""
+    for axis, root in enumerate(roots):
+        if axis != left_out:
+            x = x * factors.along(root, axis, len(roots))
+    return x
+
+
+# Of three axes the last is renewed first, and then others see its new root, or that of
+# their neighbour; matrices see old ones.  From an axis to whose root is new in its
+# statistics, and in its eigenvalues.
+_NEW_IN_STATISTICS = {0: 1}
+_NEW_IN_VALUES = {0: 1, 1: 2}
+
+
+def _observed(g, y, bases, roots, axes, is_first, options):
+    """New statistics of the axes that have a factor, before averaging; and all roots.
+
+    y: g in the bases.
+    """
+    n, new, grams = len(roots), list(roots), {}
+    seen = lambda at: [new[j] if n == 3 and j == at else roots[j] for j in range(n)]
+    for k in reversed(range(n)):
+        if k in axes:
+            others = [i for i in axes if i != k]
+            w = factors.to_bases(g, [bases[axes.index(i)] for i in others], others)
+            gram = factors.gram(_scaled(w, seen(_NEW_IN_STATISTICS.get(k)), k), k)
+            grams[k] = g.shape[k] / max(g.size, 1) * gram
+        x = bounded_square(_scaled(y, seen(_NEW_IN_VALUES.get(k)), k))
+        values = jnp.sum(x, [i for i in range(n) if i != k])
+        values = values / max(g.size // max(g.shape[k], 1), 1)
+        if options.damped_statistics:
+            means = [jnp.mean(r**2) for i, r in enumerate(roots) if i != k]
+            values = values + options.eps * math.prod(means)
+        most = jnp.clip(options.max_inverse_root, max=g.shape[k])
+        root = _root(roots[k], values, jnp.maximum(10, most), options.b3)
+        # Roots are ones until the second step, so that the first one sees g itself.
+        new[k] = jnp.where(is_first, roots[k], root)
+    return [grams[k] for k in axes], new
+
+
+def _root(old, values, most, b3):
+    """The inverse root of the renewed eigenvalues, at most `most`."""
+    # So that its inverse square is finite, too.
+    largest = jnp.finfo(values.dtype).max / 16
+    most = jnp.asarray(most, values.dtype)
+    return jnp.clip(ema(old**-2.0, values, b3), most**-2.0, largest) ** -0.5
+
+
+def _renewed(ctx, mu, bases, statistics, grams, axes):
+    """`mu` in the new bases, and these."""
+    if not axes:
+        return mu, bases
+    is_first, renew, _ = ctx
+
+    def turned():
+        pairs = zip(statistics, bases, strict=True)
+        new = tuple(factors.power_step(s, q) for s, q in pairs)
+        there = factors.on_axes(mu, bases, axes)
+        return factors.to_bases(there, new, axes), new
+
+    first = lambda: (mu, tuple(map(factors.eigenbasis, grams)))
+    return branch(renew, lambda: branch(is_first, first, turned), lambda: (mu, bases))
