@@ -1,6 +1,7 @@
 """Factors of the axes of an array: products, bases, merged axes."""
 
 import itertools as it
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ def _promotion_as_in_the_engine():
         yield
 
 
-def _draw(shape, dtype="float32", seed=0):
+def _draw(shape, dtype="float32", seed=0) -> Any:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=shape)
     return jnp.asarray(x + 1j * rng.normal(size=shape) if "c" in dtype else x, dtype)

@@ -37,7 +37,7 @@ from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_cautious_decayed_weights, add_decayed_weights
+from .._transforms.decay import decay_of
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition
@@ -283,13 +283,10 @@ def muon(
         axis_name=axis_name,
         bias_correction=bias_correction,
     )
-    decay = (
-        add_cautious_decayed_weights if cautious_weight_decay else add_decayed_weights
-    )
     for_matrices = chain(
         orthogonal,
         by_shape,
-        decay(weight_decay, weight_decay_mask),
+        decay_of(weight_decay, weight_decay_mask, cautious_weight_decay),
         scale_by_learning_rate(learning_rate),
     )
     for_others = adamw(
@@ -302,11 +299,12 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov if adam_nesterov is None else adam_nesterov,
     )
-
-    def labels(params):
-        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        # `None` is in both partitions, as in Optax.
-        label = lambda p, x: p if p is None else "muon" if x else "adam"
-        return treedef.unflatten(map(label, leaves, find(params)))
-
+    labels = ft.partial(_labels, find)
     return partition({"muon": for_matrices, "adam": for_others}, labels)
+
+
+def _labels(find: Callable, params: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+    # `None` is in both partitions, as in Optax.
+    label = lambda p, x: p if p is None else "muon" if x else "adam"
+    return treedef.unflatten(map(label, leaves, find(params)))

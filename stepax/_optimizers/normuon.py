@@ -23,7 +23,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_cautious_decayed_weights, add_decayed_weights
+from .._transforms.decay import decay_of
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.parameter_free import quotient
@@ -146,9 +146,6 @@ def normuon(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    decay = (
-        add_cautious_decayed_weights if cautious_weight_decay else add_decayed_weights
-    )
     return chain(
         scale_by_normuon(
             b1,
@@ -162,6 +159,6 @@ def normuon(
             shape_factor=shape_factor,
             weight_dimension_numbers=weight_dimension_numbers,
         ),
-        decay(weight_decay, weight_decay_mask),
+        decay_of(weight_decay, weight_decay_mask, cautious_weight_decay),
         scale_by_learning_rate(learning_rate),
     )

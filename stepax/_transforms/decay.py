@@ -96,6 +96,14 @@ def _decay(amount: ScalarOrSchedule, pulled: Callable) -> Rule:
     )
 
 
+def decay_of(
+    weight_decay: ScalarOrSchedule, mask: MaskOrFn, is_cautious: bool
+) -> GradientTransformationExtraArgs:
+    """The weight decay stage of a chain, cautious or not."""
+    add = add_cautious_decayed_weights if is_cautious else add_decayed_weights
+    return add(weight_decay, mask)
+
+
 def decayed(
     weight_decay: ScalarOrSchedule | None,
     mask: MaskOrFn,

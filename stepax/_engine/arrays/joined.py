@@ -56,7 +56,7 @@ _MOST = 50
 
 
 @ft.partial(jax.jit, static_argnums=1)
-def join_many(xs: list, axes: int = 0) -> jax.Array:
+def join_many(xs: list, axes: int = 0) -> Vector:
     """As `join`, of hundreds of arrays."""
     if len(xs) > _MOST:
         parts = [xs[i : i + _MOST] for i in range(0, len(xs), _MOST)]
