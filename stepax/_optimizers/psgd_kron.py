@@ -135,26 +135,17 @@ def scale_by_psgd_kron(
         )
     shape_of = _matrix_shape if merge_dims else lambda shape: shape or (1,)
     limits = max_size_triangular, min_ndim_triangular, memory_save_mode
+    kinds = lambda shape: _kinds(shape_of(shape), precond_init_scale, limits)
     given = preconditioner_update_probability
     probability: Any = _usual_probability if given is None else given
 
-    def kinds(shape):
-        shape = shape_of(shape)
-        size = precond_init_scale ** (1 / len(shape))
-        pairs = zip(shape, _triangular(shape, *limits), strict=True)
-        return [(n, is_full, size) for n, is_full in pairs]
-
     def prepare(scalars, stat, extra):
-        count, since, renewals, rng_key = scalars
-        since, t = safe_increment(since), safe_increment(count)
-        is_due = since >= 1 / value_at(probability, count)
-        renewals = renewals + is_due
-        is_hundredth = renewals % _BALANCED_EVERY == 0
-        now = jax.random.fold_in(rng_key, count)
+        now = jax.random.fold_in(scalars[3], scalars[0])
+        is_due, is_hundredth, scalars = _due(scalars, probability)
         # Not in the branch, where a number is a literal of the program.
         rate = jnp.asarray(precond_lr, float)
-        ctx = bias_correction(b1, t), is_due, is_hundredth, now, rate
-        return ctx, (t, jnp.where(is_due, 0, since), renewals, rng_key)
+        correction = bias_correction(b1, scalars[0])
+        return (correction, is_due, is_hundredth, now, rate), scalars
 
     def apply(g, ctx, mu, factors):
         correction, is_due, is_hundredth, now, rate = ctx
@@ -184,6 +175,23 @@ def scale_by_psgd_kron(
     scalars["rng_key"] = lambda params: typed_key(0 if key is None else key)
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, PsgdKronState, slots, scalars, prepare, batched=stage)
+
+
+def _kinds(shape, scale, limits):
+    """For each axis its length, whether its factor is triangular, and its scale."""
+    size = scale ** (1 / len(shape))
+    pairs = zip(shape, _triangular(shape, *limits), strict=True)
+    return [(n, is_full, size) for n, is_full in pairs]
+
+
+def _due(scalars, probability):
+    """Whether factors are updated, and balanced; and the scalars after this step."""
+    count, since, renewals, rng_key = scalars
+    since = safe_increment(since)
+    is_due = since >= 1 / value_at(probability, count)
+    renewals = renewals + is_due
+    after = safe_increment(count), jnp.where(is_due, 0, since), renewals, rng_key
+    return is_due, renewals % _BALANCED_EVERY == 0, after
 
 
 @public("optimizer", paper=PAPER, ranges=_RANGES)

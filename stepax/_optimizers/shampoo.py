@@ -15,8 +15,9 @@ whose squares do not, so that statistics and roots stay finite; where an eigenva
 `eps` are 0, so is the root.
 """
 
+import functools as ft
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -127,23 +128,22 @@ def scale_by_shampoo(
     b3 = b1 if b3 is None else b3
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
-    powers = dict(inverse_exponents or {})
+    power = lambda axes: (inverse_exponents or {}).get(axes, 1 / (2 * axes))
+    settings = _Settings(b2, eps, power, statistics == "kl", grafting is not None)
 
     def prepare(t):
-        start = jnp.asarray(start_preconditioning_step)
-        start = jnp.where(start < 0, precondition_frequency, start)
-        is_due = (t % precondition_frequency == 0) & (t > start)
-        scale, of_statistics, of_squares = (jnp.ones([], float) for _ in range(3))
+        scale = of_statistics = of_squares = jnp.ones([], float)
         if bias_correction:
             # 1 - b3 b1^(t-1), without the cancellation where both are near 1.
             scale = (1 - b3) + b3 * correction(b1, t - 1)
             of_statistics = correction(b2, t)
         if grafting == "adam":
             of_squares = correction(grafting_b2, t)
-        return scale, of_statistics, of_squares, is_due | (t == start), t < start
+        due = _due(t, precondition_frequency, start_preconditioning_step)
+        return scale, of_squares, (of_statistics, *due)
 
     def apply(g, ctx, mu, nu, *stored):
-        scale, of_statistics, of_squares, renew, is_early = ctx
+        scale, of_squares, of_roots = ctx
         f = g
         if has_mean:
             f, mu = ema(mu, g, b3) / _not_0(scale), ema(mu, g, b1)
@@ -153,25 +153,9 @@ def scale_by_shampoo(
             nu = _squares(nu, g, None if grafting == "adagrad" else grafting_b2)
             like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
 
-        def one(g, f, like, sums, roots):
-            axes = range(g.ndim)
-            seen = lambda k: g
-            if statistics == "kl":
-                others = lambda k: [i for i in axes if i != k]
-                seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
-            sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
-            exponent = powers.get(g.ndim, 1 / (2 * g.ndim))
-            renewed = lambda: tuple(
-                _inverse_root(L, of_statistics, eps, exponent) for L in sums
-            )
-            roots = branch(renew, renewed, lambda: roots)
-            u = on_axes(f, roots, axes)
-            if grafting is not None:
-                u = jnp.where(is_early, like, u * (norm2(like) / (norm2(u) + 1e-16)))
-            return u, sums, roots
-
         shape = g.shape or (1,)
         arrays = [x.reshape(shape) for x in (g, f, like)]
+        one = ft.partial(_step, settings, of_roots)
         u, *stored = map_blocks(one, block_size, arrays, stored)
         return u.reshape(g.shape), mu, nu, *stored
 
@@ -190,6 +174,41 @@ def scale_by_shampoo(
     stage = Batched(apply, lambda u: u.size > 0, tuple(slots))
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, ShampooState, slots, COUNT, from_step(prepare), batched=stage)
+
+
+class _Settings(NamedTuple):
+    """What the factors of a block depend on; `power` is a function of its axes."""
+
+    b2: ArrayLike
+    eps: ArrayLike
+    power: Callable[[int], float]
+    is_kl: bool
+    is_grafted: bool
+
+
+def _due(t, frequency, start):
+    """Whether roots are renewed at step t, and whether there are none yet."""
+    start = jnp.where(jnp.asarray(start) < 0, frequency, start)
+    is_due = (t % frequency == 0) & (t > start)
+    return is_due | (t == start), t < start
+
+
+def _step(settings, ctx, g, f, like, sums, roots):
+    """The direction f of one block, preconditioned and as long as `like`; its state."""
+    b2, eps, power, is_kl, is_grafted = settings
+    of_statistics, renew, is_early = ctx
+    axes = range(g.ndim)
+    others = lambda k: [i for i in axes if i != k and is_kl]
+    seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
+    sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
+    renewed = lambda: tuple(
+        _inverse_root(L, of_statistics, eps, power(g.ndim)) for L in sums
+    )
+    roots = branch(renew, renewed, lambda: roots)
+    u = on_axes(f, roots, axes)
+    if is_grafted:
+        u = jnp.where(is_early, like, u * (norm2(like) / (norm2(u) + 1e-16)))
+    return u, sums, roots
 
 
 @public("optimizer", paper=PAPER, ranges=_RANGES)
