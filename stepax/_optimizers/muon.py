@@ -191,6 +191,7 @@ def _scale_by_shape(
     kind: ShapeFactor = "jordan",
 ) -> Rule:
     """Scale updates by a factor of the matrix shape."""
+    check_shape_factor(kind)
     parts = ArraySplit(axis_name)
     # An array may be traced, and so is compared with `None` only.
     how: tuple = (kind,) if consistent_rms is None else ("rms", consistent_rms)
@@ -260,9 +261,8 @@ def muon(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    spec, what = muon_weight_dimension_numbers, "muon_weight_dimension_numbers"
-    find = _finder(spec, what)
-    check_shape_factor(shape_factor)
+    spec = muon_weight_dimension_numbers
+    find = _finder(spec, "muon_weight_dimension_numbers")
     by_shape = _scale_by_shape(
         consistent_rms, spec is not None, axis_name, shape_factor
     )
@@ -299,8 +299,8 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov if adam_nesterov is None else adam_nesterov,
     )
-    labels = ft.partial(_labels, find)
-    return partition({"muon": for_matrices, "adam": for_others}, labels)
+    parts = {"muon": for_matrices, "adam": for_others}
+    return partition(parts, ft.partial(_labels, find))
 
 
 def _labels(find: Callable, params: Any) -> Any:

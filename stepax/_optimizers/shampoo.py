@@ -57,6 +57,7 @@ _RANGES = {
     "grafting_eps": AT_LEAST_0,
 }
 
+_NOTHING = Slot(lambda p: (), alike=False, in_leaf=False)
 _SQUARES = Slot(is_wide=True, decode=jnp.real, in_leaf=False)
 
 Grafting: TypeAlias = Literal["sgd", "adagrad", "rmsprop", "adam"] | None
@@ -159,15 +160,10 @@ def scale_by_shampoo(
         u, *stored = map_blocks(one, block_size, arrays, stored)
         return u.reshape(g.shape), mu, nu, *stored
 
-    nothing = Slot(lambda p: (), alike=False, in_leaf=False)
-
-    def sides(shape):
-        groups = blocks(shape or (1,), block_size)
-        return [(math.prod(x.counts), n) for x in groups for n in x.shape]
-
+    sides = ft.partial(_sides, block_size)
     slots = {
-        "mu": Slot(dtype=mu_dtype, in_leaf=False) if has_mean else nothing,
-        "nu": _SQUARES if keeps_squares else nothing,
+        "mu": Slot(dtype=mu_dtype, in_leaf=False) if has_mean else _NOTHING,
+        "nu": _SQUARES if keeps_squares else _NOTHING,
         "statistics": factor_slot(_zeros, sides, factor_dtype),
         "roots": factor_slot(_eyes, sides, factor_dtype),
     }
@@ -184,6 +180,12 @@ class _Settings(NamedTuple):
     power: Callable[[int], float]
     is_kl: bool
     is_grafted: bool
+
+
+def _sides(block_size, shape):
+    """The number and the length of the sides of blocks, for each of their axes."""
+    groups = blocks(shape or (1,), block_size)
+    return [(math.prod(x.counts), n) for x in groups for n in x.shape]
 
 
 def _due(t, frequency, start):
