@@ -17,7 +17,7 @@ whose squares do not, so that statistics and roots stay finite; where an eigenva
 
 import functools as ft
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -129,8 +129,8 @@ def scale_by_shampoo(
     b3 = b1 if b3 is None else b3
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
-    power = lambda axes: (inverse_exponents or {}).get(axes, 1 / (2 * axes))
-    settings = _Settings(b2, eps, power, statistics == "kl", grafting is not None)
+    is_kl, powers = statistics == "kl", inverse_exponents or {}
+    settings = _Settings(b2, eps, powers, is_kl, grafting is not None)
 
     def prepare(t):
         scale = of_statistics = of_squares = jnp.ones([], float)
@@ -154,8 +154,7 @@ def scale_by_shampoo(
             nu = _squares(nu, g, None if grafting == "adagrad" else grafting_b2)
             like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
 
-        shape = g.shape or (1,)
-        arrays = [x.reshape(shape) for x in (g, f, like)]
+        arrays = [x.reshape(g.shape or (1,)) for x in (g, f, like)]
         one = ft.partial(_step, settings, of_roots)
         u, *stored = map_blocks(one, block_size, arrays, stored)
         return u.reshape(g.shape), mu, nu, *stored
@@ -173,11 +172,11 @@ def scale_by_shampoo(
 
 
 class _Settings(NamedTuple):
-    """What the factors of a block depend on; `power` is a function of its axes."""
+    """What the factors of a block depend on; powers by the number of its axes."""
 
     b2: ArrayLike
     eps: ArrayLike
-    power: Callable[[int], float]
+    powers: Mapping[int, float]
     is_kl: bool
     is_grafted: bool
 
@@ -197,15 +196,14 @@ def _due(t, frequency, start):
 
 def _step(settings, ctx, g, f, like, sums, roots):
     """The direction f of one block, preconditioned and as long as `like`; its state."""
-    b2, eps, power, is_kl, is_grafted = settings
+    b2, eps, powers, is_kl, is_grafted = settings
     of_statistics, renew, is_early = ctx
     axes = range(g.ndim)
     others = lambda k: [i for i in axes if i != k and is_kl]
     seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
     sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
-    renewed = lambda: tuple(
-        _inverse_root(L, of_statistics, eps, power(g.ndim)) for L in sums
-    )
+    power = powers.get(g.ndim, 1 / (2 * g.ndim))
+    renewed = lambda: tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
     roots = branch(renew, renewed, lambda: roots)
     u = on_axes(f, roots, axes)
     if is_grafted:
