@@ -117,12 +117,10 @@ def scale_by_soap(
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     b3 = b2 if shampoo_beta is None else shampoo_beta
-
     sides = _Sides(max_precond_dim, merge_dims, precondition_1d)
 
     def prepare(t):
-        k = t - 1
-        scale = 1.0
+        k, scale = t - 1, 1.0
         if bias_correction:
             c1, c2 = (correction(b, jnp.maximum(k, 1)) for b in (b1, b2))
             scale = safe_sqrt(c2) / c1
