@@ -137,6 +137,8 @@ def given(row, p, hint) -> Callable | None:
     if not functions and not inspect.isfunction(usual):
         return None
     f = FUNCTIONS.get(p.name, usual if callable(usual) else None)
+    if row.matrices_only and p.name == "weight_dimension_numbers":
+        f = many_dimensions  # every array has to be a matrix
     if f is None or (functions and all(map(_of_numbers, functions))):
         f = counted if any(map(_of_numbers, functions)) else whole
     return lambda hold: hold(f)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -105,7 +106,8 @@ def audit(
     bare = _computing(tx)
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
-        lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
+        with jax.set_mesh(Mesh(np.empty((), object), ())):
+            lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
     except ValueError:
         pass  # a part of `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size

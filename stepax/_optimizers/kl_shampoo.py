@@ -24,7 +24,7 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.factories.ranges import AT_LEAST_0, POSITIVE
+from .._engine.factories.ranges import CAP, POSITIVE
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule
 from .._transforms.decay import decayed_after
@@ -34,7 +34,7 @@ from .kl_factors import KLOptions, kl_rule
 
 
 PAPER = "arXiv:2509.03378"
-_RANGES = {"init_factor": POSITIVE, "max_inverse_root": AT_LEAST_0}
+_RANGES = {"init_factor": POSITIVE, "max_inverse_root": CAP}
 
 
 class KLShampooState(NamedTuple):

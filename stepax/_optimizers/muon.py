@@ -51,7 +51,6 @@ from .orthogonal import (
     coefficients,
     divisor,
     orthogonalize,
-    rows_of,
     shape_factor as factor_of_shape,
 )
 
@@ -145,7 +144,8 @@ def scale_by_muon(
         c1 = correction_at(beta, t) if bias_correction else None
         is_ahead = bias_correction and nesterov
         c1_next = correction_at(beta, safe_increment(t)) if is_ahead else None
-        return (c1, c1_next, rows_of(abc, ns_steps)), (t, abc)
+        steps = jnp.broadcast_to(abc, (ns_steps, 3)) if abc.ndim == 1 else abc
+        return (c1, c1_next, steps), (t, abc)
 
     def leaf(g, p, ctx, mu):
         mu = ema(mu, g, beta)

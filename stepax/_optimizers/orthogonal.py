@@ -87,7 +87,7 @@ def coefficients(given: Any, steps: int) -> Any:
     return given
 
 
-def rows_of(coefficients: jax.Array, steps: int) -> jax.Array:
+def _rows_of(coefficients: jax.Array, steps: int) -> jax.Array:
     """A row for each step, (steps, 3)."""
     if coefficients.ndim > 1:
         return coefficients
@@ -108,7 +108,7 @@ def newton_schulz(given: Any, steps: int, eps: ArrayLike) -> Callable:
     # As an array of the default float dtype, which is narrowed to that of the matrices.
     numbers = coefficients(given, steps)
     return lambda x: orthogonalize(
-        x, rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
+        x, _rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
     )
 
 

@@ -154,7 +154,7 @@ def set_master_params(
 ) -> tuple[Params, OptState]:
     """Parameters and state for other masters, such as those of a checkpoint.
 
-    params, state: as in `master_params`; they say what is stored how.
+    params, state: the present ones, which say how each array is stored.
     masters: the new parameters in full precision, of the structure of `params`.
 
     Raises a `ValueError` where there is no such state, or structures or shapes differ.

@@ -212,8 +212,10 @@ class Pass:
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
         kept = [columns[names.index(name)] for name in stage.slots]
-        given_to = lambda i: _with_param(stage, gradients.leaves[i], params[i])
-        rows = [(given_to(i), *[c[i] for c in kept]) for i in wanted]
+        us = [gradients.leaves[i] for i in wanted]
+        if stage.needs_params:
+            us = [_with_param(u, params[i]) for u, i in zip(us, wanted, strict=True)]
+        rows = [(u, *[c[i] for c in kept]) for u, i in zip(us, wanted, strict=True)]
         try:
             made = self._stage(rows, ctx)
         except Mistake as mistake:
@@ -403,8 +405,6 @@ def _run_stage(rule, rows, ctx):
     return [tuple(map(as_found, *pair)) for pair in zip(new, found, strict=True)]
 
 
-def _with_param(stage, u, p):
-    """What is moved as the matrix: with its parameter, if the stage reads that."""
-    if not stage.needs_params:
-        return u
+def _with_param(u, p):
+    """What is moved as the matrix, for a stage that reads its parameter."""
     return jnp.stack([u, with_sharding_of(u, jnp.asarray(p).astype(u.dtype))])
