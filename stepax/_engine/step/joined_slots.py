@@ -51,19 +51,21 @@ class JoinedSlots:
     def _rows(self, i):
         return 1 if self.axes[i] is None else self.n
 
-    # Two steps each: one splits an axis, the other merges two, which is all that
-    # arrays on explicit mesh axes can do.
+    # In steps that split one axis or merge neighbours, which is all that arrays on
+    # explicit mesh axes can do.
     def _flat(self, i, x):
         n, at = self._rows(i), self.axes[i]
         if at is None:
             return x.reshape(1, -1)
         x = jnp.moveaxis(x, at, 0)
-        return x.reshape(n, x.shape[0] // n, -1).reshape(n, -1)
+        rows = x.reshape(len(x), math.prod(x.shape[1:]))
+        return rows.reshape(n, len(x) // n, -1).reshape(n, -1)
 
     def _shaped(self, i, x):
         shape, at = self.shapes[i], self.axes[i]
         if at is None:
             return x.reshape(shape)
         others = shape[:at] + shape[at + 1 :]
-        x = x.reshape(self.n, shape[at] // self.n, *others)
-        return jnp.moveaxis(x.reshape(shape[at], *others), 0, at)
+        x = x.reshape(self.n, shape[at] // self.n, math.prod(others))
+        rows = x.reshape(shape[at], math.prod(others))
+        return jnp.moveaxis(rows.reshape(shape[at], *others), 0, at)
