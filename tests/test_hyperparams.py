@@ -7,6 +7,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from cases import make, rows, types
 from injection import (
@@ -29,6 +30,20 @@ from stepax._engine.base.stateful import StatefulSchedule
 
 
 # --- every factory -------------------------------------------------------------------
+
+
+def _optax_s(row):
+    return getattr(optax, row.name, getattr(optax.contrib, row.name, None))
+
+
+@pytest.mark.parametrize(
+    "row", [q for q in rows(kind="optimizer") if _optax_s(q.values[0])]
+)
+def test_a_state_has_no_hyperparameter_that_optax_s_lacks(row):
+    known = inspect.signature(_optax_s(row)).parameters
+    given = {k: x for k, x in arguments(row).items() if k in known}
+    state = inject(row.factory)(**given).init(parameters())
+    assert set(state.hyperparams) <= set(known)
 
 
 @pytest.mark.thinned
@@ -54,7 +69,9 @@ def test_numbers_are_injected_and_nothing_else(row):
     given = arguments(row)
     state = inject(row.factory)(**given).init(parameters())
     floats = {k for k, x in given.items() if isinstance(x, float)}
-    assert floats <= set(state.hyperparams)
+    added = {k for k, x in row.ranges.items() if x.is_added}
+    assert floats - added <= set(state.hyperparams)
+    assert not added & set(state.hyperparams)
     for k in state.hyperparams:
         assert isinstance(given[k], float | int) and not isinstance(given[k], bool)
     assert state.hyperparams_states == {}

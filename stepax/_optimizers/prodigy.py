@@ -68,7 +68,7 @@ class GrowthLimitedProdigyState(NamedTuple):
     estim_lr_max: jax.Array
 
 
-_RANGES = {"growth_rate": Range(1, is_cap=True), "slice_p": AT_LEAST_1}
+_RANGES = {"growth_rate": Range(1, is_cap=True, is_added=True), "slice_p": AT_LEAST_1}
 
 
 @public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES)

@@ -16,6 +16,7 @@ wider.  `schedule_free_eval_params` finds the state inside other states.
 """
 
 import functools as ft
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     require_transformation,
 )
-from .._engine.factories.ranges import AT_LEAST_0, MOMENTUM, Range
+from .._engine.factories.ranges import MOMENTUM, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
@@ -85,8 +86,8 @@ class _Average(NamedTuple):
 
 _RANGES = {
     "b1": Range(0, 1, excludes_least=True),
-    "inner_momentum": MOMENTUM,
-    "weight_step_power": AT_LEAST_0,
+    "inner_momentum": replace(MOMENTUM, is_added=True),
+    "weight_step_power": Range(0, is_added=True),
 }
 
 

@@ -141,13 +141,19 @@ class Call:
         for name, x in self.arguments().items():
             default = self.default(name)
             role = _role(name, x, said.get(name, []), default)
-            if name in static:
+            if name in static or self._is_unused_addition(name, x):
                 continue
             if role == "number":
                 numbers[name] = x
             elif role == "schedule":
                 schedules[name] = x
         return numbers, schedules
+
+    def _is_unused_addition(self, name: str, x: object) -> bool:
+        """Whether an argument that Optax lacks has its default."""
+        known = self.scalars.own.get(name) if self.scalars else None
+        is_added = known is not None and known.is_added
+        return is_added and isinstance(x, int | float) and x == self.default(name)
 
     def arguments(self) -> dict[str, Any]:
         """All arguments; those of `**kwargs` under their own names."""

@@ -23,6 +23,8 @@ class Range:
 
     hint: what to do instead, for the error.
     is_cap: whether infinity is in it, as for a bound that is never reached.
+    is_added: whether Optax lacks the argument, so that `inject_hyperparams` must not
+        keep its default in a state that is otherwise Optax's.
     """
 
     least: float = -math.inf
@@ -31,6 +33,7 @@ class Range:
     excludes_least: bool = False
     hint: str = ""
     is_cap: bool = False
+    is_added: bool = False
 
     def __contains__(self, x: Any) -> bool:
         # NaN compares as false, and so is in no range.
