@@ -1,16 +1,17 @@
 """Bytes of parameters and optimizer states: the table of docs/memory.md.
 
-Run it with `python -m benchmarks.memory`, which takes a minute; no array is made.
+Run it with `python -m benchmarks.memory`; no array is made.
 
 Models have the shapes of Llama 3: in each layer matrices of queries, keys, values and
 outputs, and three of the feed-forward network; and an embedding.  `describe` counts the
-bytes of the state.  On several devices, which are virtual, each array is sharded along
-its longest axis.
+bytes of the state of one matrix of each shape.  On several devices, which are virtual,
+each matrix is sharded along its longest axis.
 """
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,13 +44,14 @@ class Model(NamedTuple):
     inner: int
     tokens: int = 128_256
 
-    def shapes(self) -> Iterator[tuple[int, int]]:
-        yield self.tokens, self.width
-        for _ in range(self.layers):
-            yield from [(self.width, self.width)] * 2
-            yield from [(self.width, self.keys)] * 2
-            yield from [(self.width, self.inner)] * 2
-            yield self.inner, self.width
+    def shapes(self) -> dict[tuple[int, int], int]:
+        """How many matrices there are of each shape."""
+        found = Counter({(self.tokens, self.width): 1})
+        found[self.width, self.width] += 2 * self.layers
+        found[self.width, self.keys] += 2 * self.layers
+        found[self.width, self.inner] += 2 * self.layers
+        found[self.inner, self.width] += self.layers
+        return found
 
 
 MODELS = {
@@ -93,20 +95,18 @@ def narrow_soap() -> Any:
     return soap(3e-3, factor_dtype=HALF)
 
 
-def parameters(model: Model, dtype: Any, devices: int) -> dict[str, Any]:
+def placed(shape: tuple[int, int], dtype: Any, devices: int) -> dict[str, Any]:
+    """One matrix, sharded along its longest axis."""
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
-
-    def one(shape):
-        longest = max(range(2), key=shape.__getitem__)
-        spec = PartitionSpec(*["data" if i == longest else None for i in range(2)])
-        place = NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-    return {f"w{i}": one(shape) for i, shape in enumerate(model.shapes())}
+    spec = (
+        PartitionSpec("data") if shape[0] >= shape[1] else PartitionSpec(None, "data")
+    )
+    place = NamedSharding(mesh, spec)
+    return {"w": jax.ShapeDtypeStruct(shape, dtype, sharding=place)}
 
 
-def largest_part(tx: Any, params: Any) -> int:
-    """Bytes of parameters and state on one device."""
+def part(tx: Any, params: Any) -> int:
+    """Bytes of the parameters and the state on one device."""
     state = jax.eval_shape(tx.init, params)
     places = jax.tree.leaves(state_sharding(tx, params))
     pairs = [*zip(jax.tree.leaves(state), places, strict=True)]
@@ -116,18 +116,27 @@ def largest_part(tx: Any, params: Any) -> int:
     )
 
 
+def cells(model: Model, dtype: Any, tx: Any) -> tuple[str, str]:
+    """Bytes for each parameter, and GiB on a device."""
+    shapes = model.shapes()
+    number = sum(math.prod(shape) * count for shape, count in shapes.items())
+    state = {
+        x: stepax.describe(tx, placed(x, dtype, 1)).parameters["w"] for x in shapes
+    }
+    held = sum(state[shape] * count for shape, count in shapes.items())
+    on_each = [
+        sum(part(tx, placed(x, dtype, n)) * count for x, count in shapes.items())
+        for n in DEVICES
+    ]
+    shown = " / ".join(f"{x / 2**30:,.1f}" for x in on_each)
+    return f"{dtype.itemsize + held / number:.2f}", shown
+
+
 def line(name: str, dtype: Any, make: Callable[[], Any]) -> str:
     """A row of the table."""
-    cells = [name]
-    for model in MODELS.values():
-        params = parameters(model, dtype, 1)
-        number = sum(p.size for p in params.values())
-        found = stepax.describe(make(), params)
-        held = sum(found.parameters.values()) + found.shared
-        cells.append(f"{dtype.itemsize + held / number:.2f}")
-        whole = [largest_part(make(), parameters(model, dtype, n)) for n in DEVICES]
-        cells.append(" / ".join(f"{x / 2**30:,.1f}" for x in whole))
-    return f"| {' | '.join(cells)} |"
+    tx = make()
+    found = [x for model in MODELS.values() for x in cells(model, dtype, tx)]
+    return f"| {' | '.join([name, *found])} |"
 
 
 def main() -> None:
