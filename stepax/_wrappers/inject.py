@@ -123,7 +123,8 @@ def _injected(
     inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
 ) -> GradientTransformationExtraArgs:
     call = Call(inner_factory, args, kwargs)
-    numbers, functions = call.sort(static)
+    # A state has the hyperparameters of Optax's, unless others are given.
+    numbers, functions = call.sort({*static, *call.unused_additions()})
     schedules = {k: _with_state(f) for k, f in functions.items()}
     names = [*numbers, *schedules]
     known = call.arguments()

@@ -141,7 +141,7 @@ class Call:
         for name, x in self.arguments().items():
             default = self.default(name)
             role = _role(name, x, said.get(name, []), default)
-            if name in static or self._is_unused_addition(name, x):
+            if name in static:
                 continue
             if role == "number":
                 numbers[name] = x
@@ -149,11 +149,12 @@ class Call:
                 schedules[name] = x
         return numbers, schedules
 
-    def _is_unused_addition(self, name: str, x: object) -> bool:
-        """Whether an argument that Optax lacks has its default."""
-        known = self.scalars.own.get(name) if self.scalars else None
-        is_added = known is not None and known.is_added
-        return is_added and isinstance(x, int | float) and x == self.default(name)
+    def unused_additions(self) -> set[str]:
+        """The arguments that Optax lacks and that have their defaults."""
+        known = self.scalars.own if self.scalars else {}
+        added = {name for name, allowed in known.items() if allowed.is_added}
+        given = self.arguments().items()
+        return {k for k, x in given if k in added and x is self.default(k)}
 
     def arguments(self) -> dict[str, Any]:
         """All arguments; those of `**kwargs` under their own names."""
