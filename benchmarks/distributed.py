@@ -34,7 +34,8 @@ import stepax
 import stepax.contrib
 from benchmarks.trace import every, loss
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.step.plan import flatten
+from stepax._engine.inspect.components import open_components
+from stepax._engine.step.plan import node_of
 from stepax._engine.step.rule import Rule
 from stepax.distributed import Audit, audit, zero
 
@@ -116,8 +117,8 @@ def muon_table() -> list[list[str]]:
 
 def works_on_matrices(factory: Any) -> bool:
     """Whether one of the rules of a factory has a stage on whole matrices."""
-    rules = list(flatten(factory(1e-3)))
-    return any(isinstance(rule, Rule) and rule.batched for rule in rules)
+    nodes = [node_of(x.tx) for x in open_components(factory(1e-3), None).walk()]
+    return any(isinstance(node, Rule) and node.batched for node in nodes)
 
 
 def matrices_table() -> list[list[str]]:
