@@ -1,6 +1,7 @@
 """What is a number or a schedule lives in the state; everything else stays outside."""
 
 import inspect
+from typing import Any
 
 import jax
 import jax.monitoring
@@ -32,7 +33,7 @@ from stepax._engine.base.stateful import StatefulSchedule
 # --- every factory -------------------------------------------------------------------
 
 
-def _optax_s(row):
+def _optax_s(row) -> Any:
     return getattr(optax, row.name, getattr(optax.contrib, row.name, None))
 
 
