@@ -3,8 +3,8 @@
 Zhu et al., 2024, APOLLO: SGD-like Memory, AdamW-level Performance (arXiv:2412.05270),
 Algorithm 1; APOLLO-Mini is `rank=1, scale_type="tensor", scale=128.0`.
 
-The projection is drawn anew in each step, from the same key, and not stored; matrices
-of one shape share it.  The state of a matrix of n rows and n columns in float32 takes
+The projection is not stored: each step draws it again from the same key.  Matrices of
+one shape share it.  The state of a matrix of n rows and n columns in float32 takes
 8 rank / n bytes for each element, where Adam's takes 8.
 """
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import safe_rsqrt, safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_rsqrt, safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -26,7 +26,6 @@ from .._engine.step.rule import Rule, Slot, zeros_for
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import quotient
 
 
 PAPER = "arXiv:2307.02047"

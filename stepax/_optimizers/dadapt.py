@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 from .. import tree
 from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -37,7 +37,7 @@ from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
 from .._engine.trees import errors
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, quotient, sums
+from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 
 
 @optax_compatible

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_sqrt
 from .._engine.arrays.precision import is_inexact
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -32,7 +32,6 @@ from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import quotient
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
 from .orthogonal import (

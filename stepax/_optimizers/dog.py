@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -31,7 +31,7 @@ from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
 from .._transforms.decay import decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import norm, quotient, sums
+from .._wrappers.parameter_free import norm, sums
 from .._wrappers.partition import identity
 
 

@@ -9,11 +9,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bounded_square, ema
-from .._engine.arrays.numerics import safe_root_mean_squares
+from .._engine.arrays.numerics import over_root, safe_root_mean_squares
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from . import factors
-from .soap import adam_direction
 
 
 class KLOptions(NamedTuple):
@@ -105,7 +104,7 @@ def kl_rule(State: type, options: KLOptions) -> Rule:
 def _direction(means, roots, eps):
     mu, *rest = means
     if rest:
-        return adam_direction(mu, rest[0], eps)
+        return over_root(mu, rest[0], eps)
     all_roots = _scaled(1, roots, None)
     return mu * (all_roots / (1 + eps * all_roots))
 

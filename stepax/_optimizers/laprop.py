@@ -7,11 +7,10 @@ Difference from the authors' program: weight decay is multiplied by the learning
 so theirs is `weight_decay / learning_rate` here; it acts after the step, as theirs.
 """
 
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.numerics import over_root
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -47,8 +46,7 @@ def scale_by_laprop(
     def leaf(g, p, ctx, mu, nu):
         c1, c2, _ = ctx
         nu = ema(nu, square(g), b2)
-        divisor = safe_sqrt(nu / c2) + eps
-        mu = ema(mu, g / jnp.where(divisor == 0, 1, divisor), b1)
+        mu = ema(mu, over_root(g, nu / c2, eps), b1)
         return mu / c1, mu, nu
 
     prepare = from_step(corrections(b1, b2, False))

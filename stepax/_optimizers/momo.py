@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -30,7 +30,7 @@ from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import product, scale, value_at
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import decaying, dot, quotient, sums
+from .._wrappers.parameter_free import decaying, dot, sums
 
 
 PAPER = "arXiv:2305.07583"

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import increment, safe_sqrt, upcast
+from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
 from .._engine.base.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import quotient
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
 from .orthogonal import newton_schulz

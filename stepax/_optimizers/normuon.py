@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -26,7 +26,6 @@ from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import decay_of
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import quotient
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
 from .orthogonal import (

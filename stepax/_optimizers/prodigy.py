@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, is_number, square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -30,7 +30,7 @@ from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, real_scalar, zeros_for
 from .._transforms.scale import value_at
-from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, quotient, sums
+from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 from .dadapt import corrected_rate, scaled_decay
 
 

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
-from .._engine.arrays.numerics import safe_root_mean_squares, safe_sqrt
+from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -134,7 +134,7 @@ def scale_by_soap(
         x = factors.to_bases(g, bases, at)
         mu = jnp.where(is_first, mu, ema(mu, x, b1))
         nu = jnp.where(is_first, nu, ema(nu, bounded_square(x), b2))
-        u = factors.on_axes(adam_direction(mu, nu, eps), bases, at)
+        u = factors.on_axes(over_root(mu, nu, eps), bases, at)
         if normalize_grads:
             u = u / safe_root_mean_squares(u, 1e-30)
         grams = [factors.gram(g, i) for i in at]
@@ -159,12 +159,6 @@ def scale_by_soap(
     stage = Batched(apply, lambda g: True, tuple(slots))
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, SoapState, slots, COUNT, from_step(prepare), batched=stage)
-
-
-def adam_direction(mu: jax.Array, nu: jax.Array, eps: ArrayLike) -> jax.Array:
-    """The first mean over the root of the second; 0 where both are."""
-    divisor = safe_sqrt(nu) + eps
-    return mu / jnp.where(divisor == 0, 1, divisor)
 
 
 def _renewed(mu, nu, bases, statistics, axes):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -21,7 +21,6 @@ from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
-from .._wrappers.parameter_free import quotient
 from .._wrappers.partition import partition, split
 from .adam import ScaleByAdamState
 

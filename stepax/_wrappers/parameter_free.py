@@ -53,21 +53,6 @@ MEAN = Slot(is_wide=True)
 SUM = Slot(is_wide=True, kind="sum")
 
 
-@jax.custom_jvp
-def quotient(x: Any, y: Any) -> jax.Array:
-    """x / y, or 0 where y is 0."""
-    is_zero = y == 0
-    return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
-
-
-@quotient.defjvp
-def _quotient_and_slope(primals, tangents):
-    # JAX's own rule divides by y², which underflows for a small y.
-    (x, y), (dx, dy) = primals, tangents
-    q, is_zero = quotient(x, y), y == 0
-    return q, jnp.where(is_zero, 0, (dx - q * dy) / jnp.where(is_zero, 1, y))
-
-
 def dot(x: jax.Array, y: jax.Array) -> jax.Array:
     """Re Σ conj(x) y, the inner product over real and imaginary parts."""
     return jnp.sum(jnp.real(jnp.conj(x) * y))

@@ -103,6 +103,27 @@ def _quotient_and_slope(primals, tangents):
 
 
 @jax.custom_jvp
+def quotient(x: Any, y: Any) -> jax.Array:
+    """x / y, or 0 where y is 0."""
+    is_zero = y == 0
+    return jnp.where(is_zero, 0, x / jnp.where(is_zero, 1, y))
+
+
+@quotient.defjvp
+def _quotient_or_0_and_slope(primals, tangents):
+    # JAX's own rule divides by y², which underflows for a small y.
+    (x, y), (dx, dy) = primals, tangents
+    q, is_zero = quotient(x, y), y == 0
+    return q, jnp.where(is_zero, 0, (dx - q * dy) / jnp.where(is_zero, 1, y))
+
+
+def over_root(x: jax.Array, squares: jax.Array, eps: ArrayLike) -> jax.Array:
+    """x / (sqrt(squares) + eps), or x where that is 0."""
+    divisor = safe_sqrt(squares) + eps
+    return x / jnp.where(divisor == 0, 1, divisor)
+
+
+@jax.custom_jvp
 def safe_log(x: jax.Array) -> jax.Array:
     """log x, with derivatives that do not divide by x², which may underflow to 0."""
     return jnp.log(x)
