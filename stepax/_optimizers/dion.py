@@ -205,9 +205,10 @@ def scale_by_dion2(
         # The slices are columns here: the sides are exchanged if there are fewer rows.
         inputs, outputs = g.shape[-2:]
         turned = lambda x: x if outputs <= inputs else x.mT
-        u, momentum = _largest(turned(momentum + g), fraction, ef_decay, orthogonal)
         factor = factor_of_shape((inputs, outputs), shape_factor)
-        return factor * turned(u), turned(momentum)
+        scaled = lambda m: factor * orthogonal(m)
+        u, momentum = _largest(turned(momentum + g), fraction, ef_decay, scaled)
+        return turned(u), turned(momentum)
 
     slots = {"momentum": Slot(in_leaf=False)}
     stage = Batched(part, lambda g: g.ndim > 1 and g.size > 0, tuple(slots))
@@ -230,14 +231,16 @@ def _largest(m, fraction, ef_decay, orthogonal):
         k = math.ceil(fraction * n)
         is_chosen = rank < k
         o = orthogonal(_columns(m, order[..., :k]))
-        u = jnp.where(is_chosen, _columns(o, jnp.minimum(rank, k - 1)), 0)
-    return u, jnp.where(is_chosen, ef_decay * m, m)
+        # All others take the column of zeros after these.
+        o = jnp.concatenate([o, jnp.zeros_like(o[..., :1])], -1)
+        u = _columns(o, jnp.minimum(rank, k))
+    return u, jnp.where(is_chosen, ef_decay, 1) * m
 
 
 def _columns(x, indices):
     """Some columns of matrices; indices: (..., 1, number)."""
     at = jnp.broadcast_to(indices, (*x.shape[:-1], indices.shape[-1]))
-    return jnp.take_along_axis(x, at, -1)
+    return jnp.take_along_axis(x, at, -1, mode="promise_in_bounds")
 
 
 @public("optimizer", paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
