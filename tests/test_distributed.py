@@ -200,6 +200,28 @@ def test_zero_gathers_the_updates_alone():
     assert audit(stepax.adamw(0.1), p).share > 7.5  # each device does all of it
 
 
+@pytest.mark.parametrize("kind", AXES)
+@pytest.mark.parametrize("most, count", [(2**20, 1), (2 * 64 * 64 * 4, 3), (1, 5)])
+def test_zero_gathers_updates_of_one_shape_together(kind, most, count, monkeypatch):
+    monkeypatch.setattr("stepax._distributed.zero._MOST", most)
+    mesh = _mesh(kind)
+    p = {f"w{i}": _put(mesh, jnp.ones((64, 64)) * i) for i in range(5)}
+    with jax.set_mesh(mesh):
+        tx = zero(stepax.scale(-0.5), mesh)
+        state = tx.init(p)
+        step = jax.jit(tx.update).lower(p, state, p).compile()
+    (found,) = collectives(step.as_text() or "")
+    assert (found.kind, found.count, found.bytes) == (
+        "all-gather",
+        count,
+        5 * 64 * 64 * 4,
+    )
+    u, _ = step(p, state, p)
+    for i in range(5):
+        assert (u[f"w{i}"] == -0.5 * i).all()
+        assert u[f"w{i}"].sharding.is_fully_replicated
+
+
 @pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
 def test_offload_keeps_the_state_on_the_host(lib, as_usual):
     mesh = _mesh()

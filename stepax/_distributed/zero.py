@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -22,6 +23,11 @@ from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
 
+# The most bytes that one collective gathers.  XLA joins collectives for accelerators
+# only; beyond this size it costs less to start another than to copy arrays into one.
+_MOST = 2**25
+
+
 @explain_misuse
 def zero(
     tx: GradientTransformation,
@@ -35,9 +41,9 @@ def zero(
 
     For parameters that are replicated along a mesh axis, as in data-parallel training.
     Each device receives its shard of the gradients, stores its shard of the state and
-    computes its shard of the updates, which are then gathered.  An array is sharded
-    along its longest axis that is divisible by the number of devices, or replicated if
-    there is none.
+    computes its shard of the updates, which are then gathered: those of one shape and
+    dtype at once, up to 32 MiB.  An array is sharded along its longest axis that is
+    divisible by the number of devices, or replicated if there is none.
 
     tx: a transformation, of any library.
     mesh: the mesh.
@@ -65,7 +71,7 @@ def zero(
         g, p = jax.tree.map(split.take, (updates, params))
         u, new = inner.update(g, state, p, **extra_args)
         new = split.state(new, updates)
-        return jax.tree.map(split.give, u), new
+        return split.give(u), new
 
     parts = transformation(init, update, inner={"": inner}, only_places=True)
     return parts if memory_kind is None else offload(parts, memory_kind)
@@ -85,10 +91,40 @@ class _Split:
         at = self._at(x)
         return x if at is None else self._put(x, at, self.axis)
 
-    def give(self, x: Any) -> Any:
-        """Gather `x`."""
-        at = self._at(x)
-        return x if at is None else self._put(x, at, None)
+    def give(self, tree: Any) -> Any:
+        """Gather the arrays of a tree; inside of `jit` those of one shape at once."""
+        leaves, treedef = jax.tree.flatten(tree)
+        for group in self._groups(leaves):
+            xs = [leaves[i] for i in group]
+            for i, x in zip(group, self._whole(xs), strict=True):
+                leaves[i] = x
+        return treedef.unflatten(leaves)
+
+    def _groups(self, leaves: list) -> list[list[int]]:
+        """The indices of the arrays that one collective gathers."""
+        groups: dict[Any, list[int]] = {}
+        for i, x in enumerate(leaves):
+            if self._at(x) is not None:
+                kind = i, x.dtype
+                if isinstance(x, Tracer):
+                    kind = x.shape, x.dtype, *self._spec(x)
+                groups.setdefault(kind, []).append(i)
+        several = lambda group: max(1, _MOST // max(1, leaves[group[0]].nbytes))
+        return [
+            group[start : start + several(group)]
+            for group in groups.values()
+            for start in range(0, len(group), several(group))
+        ]
+
+    def _whole(self, xs: list) -> list:
+        """Some arrays that are sharded alike, gathered."""
+        at: Any = self._at(xs[0])
+        if len(xs) == 1:
+            return [self._put(xs[0], at, None)]
+        spec = [None, *self._free_spec(xs[0])]
+        spec[at + 1] = None
+        stack = self._move(jnp.stack(xs), spec)
+        return [stack[i] for i in range(len(xs))]
 
     def state(self, state: Any, params: Any) -> Any:
         """Shard a state like the parameters."""
@@ -138,14 +174,21 @@ class _Split:
         return [*spec, *[None] * (x.ndim - len(spec))]
 
     def _put(self, x: Any, at: int, name: str | None) -> Any:
-        spec = self._spec(x)
-        is_open = isinstance(x, Tracer) and not self.is_explicit
-        if is_open:  # it may also be sharded over other mesh axes
-            spec = list[Any]([PartitionSpec.UNCONSTRAINED] * x.ndim)
+        spec = self._free_spec(x)
         spec[at] = name
+        return self._move(x, spec)
+
+    def _free_spec(self, x: Any) -> list[Any]:
+        """As `_spec`, but open where it is not known."""
+        if isinstance(x, Tracer) and not self.is_explicit:
+            # It may also be sharded over other mesh axes.
+            return [PartitionSpec.UNCONSTRAINED] * x.ndim
+        return self._spec(x)
+
+    def _move(self, x: Any, spec: list[Any]) -> Any:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
-        if is_open:
-            return jax.lax.with_sharding_constraint(x, to)
-        if isinstance(x, Tracer):
+        if not isinstance(x, Tracer):
+            return jax.device_put(x, to)
+        if self.is_explicit:
             return jax.sharding.reshard(x, to)
-        return jax.device_put(x, to)
+        return jax.lax.with_sharding_constraint(x, to)
