@@ -51,7 +51,7 @@ LAYERS = (
     # A rate may be masked, and a wrapper may scale: these two are one layer.
     Layer(("_transforms", "_wrappers"), "pieces of optimizers; what takes another one"),
     Layer(
-        ("schedules", "_schedule_phases"),
+        ("schedules", "_schedules"),
         "step sizes over time",
         why="Optax has `inject_hyperparams` in it, and `schedule_free` uses one",
     ),

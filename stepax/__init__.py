@@ -350,7 +350,10 @@ from .schedules import (
     sgdr_schedule as sgdr_schedule,
     warmup_constant_schedule as warmup_constant_schedule,
     warmup_cosine_decay_schedule as warmup_cosine_decay_schedule,
+    warmup_cosine_restarts_schedule as warmup_cosine_restarts_schedule,
     warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
+    warmup_inverse_sqrt_schedule as warmup_inverse_sqrt_schedule,
+    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
 )
 from .tree import (
     bias_correction as bias_correction,

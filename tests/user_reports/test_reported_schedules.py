@@ -1,5 +1,6 @@
 """Schedules at every count, and what reads the loss to choose a rate."""
 
+import importlib
 import inspect
 
 import jax
@@ -36,11 +37,12 @@ ARGUMENTS = {
 
 
 def factories():
-    """The public names of the module that make a function of a count."""
+    """What makes a function of a count, here and in Optax."""
+    theirs = importlib.import_module("optax.schedules")
     found = {
         name: f
         for name, f in vars(schedules).items()
-        if inspect.isfunction(f) and f.__module__ == schedules.__name__
+        if inspect.isfunction(f) and hasattr(theirs, name) and "inject" not in name
     }
     return {
         name: inspect.signature(f).parameters
@@ -212,3 +214,33 @@ def test_the_plateau_is_kept_in_a_chain_and_under_jit():
     for _ in range(2):
         u, state = step(state, jnp.float32(1.0))
     np.testing.assert_array_equal(u, -0.5)
+
+
+@row("training on with another schedule", optax="fails")
+@pytest.mark.parametrize("shape", ["linear", "sqrt", "cosine"])
+def test_a_plateau_is_left_by_a_decay_of_some_shape(shape):
+    """AI-Hypercomputer/maxtext#2883."""
+    schedule = optax.warmup_stable_decay_schedule(0.3, 4, 6, 5, 0.0, 0.01, shape=shape)
+    values = np.array([schedule(t) for t in range(20)], "float32")
+    assert (values[4:11] == np.float32(0.3)).all()
+    assert (np.diff(values[10:16]) < 0).all() and (values[15:] == 0.01).all()
+
+
+@row("training on with another schedule", optax="passes")
+@pytest.mark.parametrize("wrap", ["alone", "injected", "accumulated"])
+def test_a_saved_state_goes_on_under_another_schedule(wrap):
+    """PrimeIntellect-ai/prime-rl#1095, pytorch/pytorch#180200: at the saved count."""
+    params = {"w": jnp.ones(2)}
+    before, after = optax.linear_schedule(0.1, 0.1, 1), optax.linear_schedule(1, 0, 8)
+
+    def make(schedule):
+        if wrap == "injected":
+            return optax.inject_hyperparams(optax.sgd)(schedule)
+        tx = optax.sgd(schedule)
+        return optax.MultiSteps(tx, 1) if wrap == "accumulated" else tx
+
+    state = make(before).init(params)
+    for _ in range(3):
+        _, state = make(before).update(params, state, params)
+    updates, _ = make(after).update(params, state, params)
+    np.testing.assert_allclose(updates["w"], -after(3), rtol=1e-6)

@@ -228,7 +228,7 @@ def _name(component: Component) -> str:
         )
         return made_in.split(".<locals>")[0].removesuffix(".update")
     if recipe.title:
-        return _short(recipe.title, 80)
+        return _short(recipe.title, 200)
     numbers = {k: x for k, x in recipe.given.items() if not _holds_parts(x)}
     shown = ", ".join(f"{k}={_show(x)}" for k, x in numbers.items())
     return f"{recipe.build.__name__}({shown})"
@@ -284,7 +284,7 @@ def _row(depth: int, part: PartDescription) -> list[str]:
 def _show(x: object) -> str:
     # A schedule is callable, but is known by its call rather than by a name.
     if isinstance(x, MadeSchedule):
-        return _short(repr(x), 80)
+        return _short(repr(x), 160)
     if callable(x):
         return getattr(x, "__name__", type(x).__name__)
     if isinstance(x, Tracer):

@@ -1,0 +1,88 @@
+"""Lengths of phases: numbers of steps, or fractions of a total."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from .phases import positive
+
+
+# Larger ones do not fit the dtype of a count, but are compared with it as floats.
+_LARGEST = 2**31 - 1
+
+
+def ends(total_steps: Any, **lengths: ArrayLike | None) -> list[Any]:
+    """The steps at which phases end that follow one another, by their names.
+
+    A phase ends at the step nearest to its exact end, upwards from the middle, so that
+    fractions whose sum is 1 end at the total.
+
+    total_steps: the steps of which floats between 0 and 1 are fractions.
+    lengths: for each phase; at most one is `None`, which is the rest of the total.
+    """
+    _check_total(total_steps)
+    parts = {name: _exact(name, x, total_steps) for name, x in lengths.items()}
+    known = [x for x in parts.values() if x is not None]
+    exact, found = 0, []
+    for x in parts.values():
+        exact = exact + (total_steps - sum(known) if x is None else x)
+        found.append(_nearest(exact))
+    is_known = not any(isinstance(x, Tracer) for x in (total_steps, *known))
+    if total_steps is not None and is_known and _nearest(sum(known)) > total_steps:
+        said = ", ".join(f"`{name}` {x}" for name, x in lengths.items())
+        raise ValueError(
+            f"{said} take {_nearest(sum(known))} steps, but `total_steps` is "
+            f"{total_steps}"
+        )
+    return found
+
+
+def length(name: str, given: ArrayLike, total_steps: ArrayLike | None) -> Any:
+    """The steps of a single phase."""
+    return ends(total_steps, **{name: given})[0]
+
+
+def _check_total(total_steps):
+    if total_steps is None or isinstance(total_steps, Tracer):
+        return
+    positive("total_steps", total_steps, "be positive")
+    if not float(total_steps).is_integer():
+        raise ValueError(
+            f"`total_steps` must be a whole number of steps, but is {total_steps}"
+        )
+
+
+def _exact(name, x, total_steps):
+    """The steps of a length, before they are rounded; `None` for the rest."""
+    if x is None and total_steps is not None:
+        return None
+    if isinstance(x, Tracer):
+        return x
+    positive(name, x, "not be negative")
+    number = np.asarray(x).item()
+    if isinstance(number, int):
+        return number
+    if 0 < number < 1:
+        if total_steps is None:
+            raise ValueError(
+                f"`{name}` is {number}, a fraction of `total_steps`, which is not given"
+            )
+        return number * total_steps
+    if number == 1 or not float(number).is_integer():
+        raise ValueError(
+            f"`{name}` is {number}, expected a whole number of steps (1 is one step), "
+            "or a fraction of `total_steps` between 0 and 1 (the whole is "
+            "`total_steps` itself)"
+        )
+    return int(number)
+
+
+def _nearest(exact):
+    if isinstance(exact, Tracer):
+        return jnp.floor(exact + 0.5)
+    step = exact if isinstance(exact, int) else math.floor(exact + 0.5)
+    return step if step <= _LARGEST else float(step)

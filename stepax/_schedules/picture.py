@@ -1,0 +1,79 @@
+"""A picture of schedules."""
+
+import os
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine.base.protocol import is_array
+from .._engine.trees import errors
+from .phases import positive
+
+
+# More points than a picture has columns; every step, if there are not more.
+_POINTS = 10_000
+
+
+def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
+    """Draw schedules over the steps into a file, with matplotlib.
+
+    schedule: a function of the step count, a number, or a mapping of names to these,
+        which are drawn together.
+    steps: the last step that is drawn, positive.
+    path: the file; its suffix is the format, such as png, svg or pdf.
+
+    Raises a TypeError for what is no schedule, and an ImportError without matplotlib.
+    """
+    curves = dict(schedule) if isinstance(schedule, Mapping) else {"": schedule}
+    if not curves:
+        raise ValueError("`schedule` is an empty mapping, expected schedules by name")
+    positive("steps", steps, "be positive")
+    counts = np.unique(np.linspace(0, steps, min(int(steps), _POINTS) + 1).astype(int))
+    values = {name: _values(name, x, counts) for name, x in curves.items()}
+    figure = _figure()
+    axes = figure.subplots()
+    for name, column in values.items():
+        axes.plot(counts, column, label=str(name))
+    axes.set(xlabel="step", ylabel="value")
+    axes.grid(alpha=0.3)
+    if isinstance(schedule, Mapping):
+        axes.legend()
+    else:
+        axes.set_title("\n".join(textwrap.wrap(_title(schedule), 90)), fontsize=9)
+    figure.savefig(path)
+
+
+def _figure() -> Any:
+    try:
+        # Without pyplot, which would look for a window system.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "`stepax.schedules.plot` draws with matplotlib, which is not installed: "
+            '`pip install "stepax[plot]"`'
+        ) from error
+    return Figure(figsize=(8, 4), dpi=150, layout="constrained")
+
+
+def _title(schedule: Any) -> str:
+    text = repr(schedule)
+    return getattr(schedule, "__name__", "") if " at 0x" in text else text
+
+
+def _values(name: Any, schedule: Any, counts: np.ndarray) -> np.ndarray:
+    is_number = is_array(schedule) and np.ndim(schedule) == 0
+    if not callable(schedule) and not is_number:
+        where = f"`schedule[{name!r}]`" if name else "`schedule`"
+        raise TypeError(
+            f"{where} is {errors.describe(schedule)}, expected a function of the step "
+            "count, a number, or a mapping of names to these"
+        )
+    at: Any = schedule if callable(schedule) else lambda _: schedule
+    try:
+        return np.asarray(jax.vmap(lambda t: jnp.asarray(at(t)))(counts), float)
+    except jax.errors.ConcretizationTypeError:  # it branches on the count
+        return np.array([float(at(int(t))) for t in counts])
