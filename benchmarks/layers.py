@@ -63,6 +63,7 @@ LAYERS = (
     ),
     Layer(("_optimizers",), "one family in a file"),
     Layer(("_engine/inspect",), "reads transformations and states, never steps"),
+    Layer(("_config",), "transformations as data, and back"),
     Layer(("_minimize",), "minimize a function until it converges"),
     Layer(("_distributed",), "meshes, ZeRO, offloading"),
     Layer(("_checkpoint",), "files"),

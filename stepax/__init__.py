@@ -377,6 +377,8 @@ if _typing.TYPE_CHECKING:
         projections as projections,
         second_order as second_order,
     )
+    from ._config.from_config import from_config as from_config
+    from ._config.to_config import to_config as to_config
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
     from ._minimize.driver import minimize as minimize
@@ -414,8 +416,10 @@ _NAMES_LATER = {
     "MinimizeStatus": "_minimize.result",
     "Tolerances": "_minimize.stop",
     "describe": "_engine.inspect.describe",
+    "from_config": "_config.from_config",
     "hyperparams": "_engine.inspect.hyperparams",
     "minimize": "_minimize.driver",
+    "to_config": "_config.to_config",
 }
 _MOVED = (
     "DifferentiallyPrivateAggregateState",

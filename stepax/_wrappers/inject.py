@@ -212,7 +212,8 @@ def inject_hyperparams(
 
     @ft.wraps(inner_factory)
     def make(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:
-        tx: Any = _injected(factory, static, dtype, args, kwargs)
+        # Sorted, so that calls are equal in whatever order their arguments are given.
+        tx: Any = _injected(factory, static, dtype, args, dict(sorted(kwargs.items())))
         shown = [*map(repr, args), *(f"{k}={x!r}" for k, x in kwargs.items())]
         title = f"inject_hyperparams({name})({', '.join(shown)})"
         tx.recipe = replace(tx.recipe, title=title)

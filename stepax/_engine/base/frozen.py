@@ -28,8 +28,18 @@ def copy_containers(x: Any) -> Any:
     return treedef.unflatten(map(copy_containers, children))
 
 
+def is_dtype(x: object) -> bool:
+    """Whether `x` is a dtype or a class that names one, such as `jnp.float32`."""
+    # Not Python's `float`, which is of the width that JAX is set to.
+    kind = getattr(x, "dtype", None) if isinstance(x, type) else x
+    is_scalar = isinstance(x, type) and issubclass(x, np.generic)
+    return is_scalar or isinstance(kind, np.dtype)
+
+
 def frozen(x: object) -> Hashable:
     """A hashable key, equal only for values that act alike: 1 and 1.0 differ.
+
+    A dtype equals its name.
 
     Raises a `TypeError` for what cannot be compared, such as a tracer.
     """
@@ -43,7 +53,11 @@ def frozen(x: object) -> Hashable:
         return jax.Array, *_contents(x)
     if isinstance(x, np.ndarray):
         return np.ndarray, x.shape, x.dtype, x.tobytes()
+    if is_dtype(x) and jnp.dtype(np.dtype(x).name) == x:  # type: ignore[call-overload]
+        return str, np.dtype(x).name  # type: ignore[call-overload]
     hash(x)
+    if isinstance(x, float) and x != x:
+        return float, "nan"
     return type(x), x
 
 

@@ -14,6 +14,9 @@ from .recipe import Recipe
 
 P = ParamSpec("P")
 
+# The factories of schedules, by name.
+SCHEDULES: dict[str, Callable] = {}
+
 
 class MadeSchedule:
     """A function of the step count, and the call that made it.
@@ -76,6 +79,7 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
 
     # `inspect.getfullargspec` unwraps nothing.
     vars(make)["__signature__"] = signature
+    SCHEDULES[factory.__name__] = make
     return make
 
 

@@ -1,0 +1,129 @@
+"""The names that a configuration may hold, and what they stand for.
+
+They are those of the factories in the registry, of schedules, of a few public classes,
+and of the plain values of Python and NumPy.  A name is looked up in this table; nothing
+is imported by name from anywhere else, so that a configuration can run nothing else.
+"""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from sys import modules
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._engine.base.stateful import WrappedSchedule
+from .._engine.factories.argument_checks import ArgumentChecks
+from .._engine.factories.registry import ROWS
+from .._engine.factories.scheduled import SCHEDULES
+from .._engine.functions.calls import nearest
+from .._names import _MODULES
+from .._wrappers.accumulate import MultiSteps
+from .._wrappers.inject import inject_hyperparams
+
+
+TARGET, ARGS, PARTIAL = "_target_", "_args_", "_partial_"
+IGNORED = ("_convert_", "_recursive_")  # Hydra's; there is nothing to convert here
+INJECT = "stepax.inject_hyperparams"
+PAIR = "stepax.MultiSteps.gradient_transformation"
+
+
+def array(values: Any, dtype: str) -> np.ndarray:
+    """An array of numbers or booleans."""
+    found = np.dtype(jnp.dtype(dtype))
+    if not (jnp.issubdtype(found, jnp.number) or found == bool):
+        raise TypeError(f"an array of dtype `{dtype}` holds no numbers")
+    return np.asarray(values, found)
+
+
+def jax_array(values: Any, dtype: str | None = None) -> jax.Array:
+    """The same on a device; without a dtype it is a weakly typed scalar."""
+    return jnp.asarray(values if dtype is None else array(values, dtype))
+
+
+_KINDS = [np.dtype(x).type for x in "?bhilBHILefdFD"]
+SCALARS = {f"numpy.{t.__name__}": t for t in _KINDS}
+VALUES: dict[str, Callable] = SCALARS | {
+    "builtins.complex": complex,
+    "builtins.dict": dict,
+    "builtins.float": float,
+    "builtins.list": list,
+    "builtins.tuple": tuple,
+    "jax.P": jax.P,
+    "jax.numpy.asarray": jax_array,
+    "numpy.asarray": array,
+}
+
+
+def is_record(x: object) -> bool:
+    """Whether `x` is the class of a named tuple that is no transformation."""
+    is_tuple = isinstance(x, type) and issubclass(x, tuple)
+    return is_tuple and hasattr(x, "_fields") and not hasattr(x, "init")
+
+
+def is_factory(x: object) -> bool:
+    """Whether the transformations that `x` makes know how they were made."""
+    checks = getattr(x, "scalars", None)
+    plain = getattr(x, "__wrapped__", None)
+    return isinstance(checks, ArgumentChecks) and checks.factory is plain
+
+
+def _is_listed(x: object) -> bool:
+    if x in (MultiSteps, WrappedSchedule, inject_hyperparams) or is_record(x):
+        return True
+    name = getattr(x, "__name__", "")
+    row = ROWS.get(name)
+    return (row is not None and row.factory is x) or SCHEDULES.get(name) is x
+
+
+def public_name(x: Any) -> str | None:
+    """The name by which a configuration names what is public; `None` for others."""
+    for home in _MODULES:
+        if home in modules and vars(modules[home]).get(x.__name__) is x:
+            return f"{home}.{x.__name__}"
+    return None
+
+
+def name_of(factory: Any) -> str:
+    """The name of a factory or schedule; of a user's with its module."""
+    return public_name(factory) or f"{factory.__module__}.{factory.__qualname__}"
+
+
+class Names:
+    """The names that may be used, those of a user's factories included."""
+
+    def __init__(self, factories: Iterable[Callable]):
+        self.own = {}
+        for f in factories:
+            if not is_factory(f):
+                raise TypeError(
+                    f"`factories` holds {f!r}, whose calls are not recorded; decorate "
+                    "it with `stepax.rule()`"
+                )
+            self.own[name_of(f)] = f
+
+    def find(self, name: str) -> Callable:
+        """What a name stands for; raises a `ValueError` if it is not in the table."""
+        if name == PAIR:
+            return MultiSteps.gradient_transformation
+        found = VALUES.get(name) or self.own.get(name) or _public(name)
+        if found is None:
+            last = name.rpartition(".")[2]
+            hint = nearest(last, [*self.own, *ROWS, *SCHEDULES])
+            raise ValueError(
+                f"`{name}` is no name of the registry{hint}; a configuration names "
+                "factories and schedules of Stepax, and those given as `factories`"
+            )
+        return found
+
+
+def _public(name: str) -> Callable | None:
+    home, _, last = name.rpartition(".")
+    for one in [home] if home else ["stepax", "stepax.contrib"]:
+        if one in _MODULES:
+            found = vars(import_module(one)).get(last)
+            if found is not None and _is_listed(found):
+                return found
+    return None

@@ -1,0 +1,192 @@
+"""A transformation as plain data, from which `from_config` makes it again."""
+
+import functools as ft
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from inspect import Parameter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._engine.base.frozen import is_dtype
+from .._engine.base.protocol import GradientTransformation
+from .._engine.base.stateful import WrappedSchedule
+from .._engine.factories.recipe import Recipe
+from .._engine.functions.annotations import Hint
+from .._engine.functions.calls import explain_misuse
+from .._wrappers import accumulate, inject
+from .hints import Hints, below, takes_tuple
+from .names import (
+    ARGS,
+    INJECT,
+    PAIR,
+    PARTIAL,
+    SCALARS,
+    TARGET,
+    is_factory,
+    is_record,
+    name_of,
+    public_name,
+)
+from .refusals import refusal
+
+
+@explain_misuse
+def to_config(tx: Any) -> dict[str, Any]:
+    """A transformation as nested dictionaries, lists, strings and numbers.
+
+        {"_target_": "stepax.adamw", "learning_rate": 0.001, "b1": 0.8}
+
+    `_target_` names a factory; the other keys are the arguments that differ from their
+    defaults, and `_args_` those without a name.  JSON, YAML and Hydra write and read
+    it, and `from_config` makes an equal transformation of it.  It needs no version:
+    its names are those of public functions and of their arguments.
+
+    tx: a transformation, `MultiSteps`, a schedule, or a `functools.partial` of a
+        factory.
+
+    Raises a `TypeError` for what is no data, such as a mask that is a function; it
+    names the place and says what to use instead.
+    """
+    if isinstance(tx, ft.partial) and is_factory(tx.func):
+        found = {TARGET: name_of(tx.func), PARTIAL: True}
+        return found | _arguments(tx.func, tx.args, tx.keywords, ())
+    recipe = _recipe(tx)
+    if recipe is None:
+        raise refusal(tx, ())
+    return _call(recipe, ())
+
+
+def _recipe(x: Any) -> Recipe | None:
+    recipe = getattr(x, "recipe", None)
+    # `GradientTransformation(tx.init, tx.update)` has the functions of `tx` alone.
+    if recipe is None and isinstance(x, GradientTransformation):
+        made = getattr(x.init, "made", None)
+        if made is not None and getattr(x.update, "made", None) is made:
+            recipe = made.recipe
+    return recipe if isinstance(recipe, Recipe) else None
+
+
+def _call(recipe: Recipe, path: tuple) -> dict:
+    arguments = recipe.bound.arguments
+    if recipe.factory is inject._injected:
+        return _injected(path, **arguments)
+    if recipe.factory is accumulate._pair:
+        inner = arguments["multi_steps"].recipe
+        return {TARGET: PAIR, ARGS: [_call(inner, (*path, ARGS, 0))]}
+    args, named = (), recipe.given
+    kinds = {p.kind for p in recipe.bound.signature.parameters.values()}
+    # A name is clearer than a position, but not all arguments have one.
+    if kinds - {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}:
+        args, by_name = recipe.bound.args, recipe.bound.kwargs
+        named = {k: x for k, x in by_name.items() if k in named or k not in arguments}
+    found = {TARGET: name_of(recipe.factory)}
+    return found | _arguments(recipe.build, args, named, path)
+
+
+def _injected(path, inner_factory, static, dtype, args, kwargs) -> dict:
+    at = (*path, "inner_factory")
+    if not is_factory(inner_factory):
+        raise refusal(inner_factory, at)
+    inner = {TARGET: name_of(inner_factory)}
+    inner |= _arguments(inner_factory, args, kwargs, at)
+    found = {TARGET: INJECT, "inner_factory": inner}
+    found |= {"static_args": [*static]} if static else {}
+    return found | ({"hyperparam_dtype": dtype.name} if dtype else {})
+
+
+def _arguments(factory: Any, args: tuple, named: Mapping, path: tuple) -> dict:
+    hints = Hints(factory)
+    found = {}
+    if args:
+        at = (*path, ARGS)
+        found[ARGS] = [_data(x, (*at, i), hints.at(i)) for i, x in enumerate(args)]
+    for k, x in named.items():
+        found[k] = _data(x, (*path, k), hints.named(k))
+    return found
+
+
+def _data(x: Any, path: tuple, hint: Hint | None = None) -> Any:
+    """An argument as data.
+
+    hint: the annotation, by which a list that stands for a tuple is read as one.
+    """
+    if x is None or type(x) in (bool, int, str):
+        return x
+    if type(x) is float:
+        # JSON has neither infinity nor NaN.
+        return x if math.isfinite(x) else _made("builtins.float", f"{x}")
+    if type(x) is complex:
+        return _made("builtins.complex", *(_data(y, path) for y in (x.real, x.imag)))
+    if recipe := _recipe(x):
+        return _call(recipe, path)
+    if is_dtype(x):
+        return np.dtype(x).name
+    if isinstance(x, np.ndarray | np.generic | jax.Array):
+        return _array(x, path)
+    return _container(x, path, hint or [])
+
+
+def _made(target: str, *args: Any) -> dict:
+    return {TARGET: target, ARGS: [*args]}
+
+
+def _container(x: Any, path: tuple, hint: Hint) -> Any:
+    if type(x) in (dict, OrderedDict):
+        return _mapping(x, path, hint)
+    if type(x) in (list, tuple):
+        found = [_data(y, (*path, i), below(hint, i)) for i, y in enumerate(x)]
+        kind = tuple if takes_tuple(hint) else list
+        return (
+            found if type(x) is kind else _made(f"builtins.{type(x).__name__}", found)
+        )
+    if is_record(type(x)) and (name := public_name(type(x))):
+        fields = x._asdict().items()
+        return {TARGET: name} | {k: _data(y, (*path, k)) for k, y in fields}
+    if type(x) is WrappedSchedule:
+        inner = _data(x.schedule_fn, (*path, "schedule_fn"))
+        return {TARGET: "stepax.WrappedSchedule", "schedule_fn": inner}
+    if isinstance(x, jax.P):
+        return _made("jax.P", *(_data(y, (*path, i)) for i, y in enumerate(x)))
+    raise refusal(x, path)
+
+
+def _mapping(x: Mapping, path: tuple, hint: Hint) -> dict:
+    values = {k: _data(y, (*path, k), below(hint)) for k, y in x.items()}
+    # The first pattern that matches decides, but YAML's writer sorts; and keys in JSON
+    # are strings.
+    is_plain = all(type(k) is str for k in x) and TARGET not in x
+    if is_plain and sorted(x) == [*x]:
+        return values
+    pairs = [[_data(k, path), y] for k, y in values.items()]
+    return _made("builtins.dict", pairs)
+
+
+def _array(x: Any, path: tuple) -> dict:
+    is_read = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+    if not is_read or not _is_numeric(x.dtype) or x.size == 0:
+        raise refusal(x, path)
+    # Wide enough for the values of every dtype, and Python's own.
+    wide = {"f": np.float64, "V": np.float64}.get(np.dtype(x.dtype).kind, x.dtype)
+    values = _numbers(np.asarray(x).astype(wide).tolist(), path)
+    if isinstance(x, np.generic):
+        name = f"numpy.{type(x).__name__}"
+        if name not in SCALARS:
+            raise refusal(x, path)
+        return _made(name, values)
+    is_weak = isinstance(x, jax.Array) and x.weak_type and x.ndim == 0
+    home = "jax.numpy" if isinstance(x, jax.Array) else "numpy"
+    dtype = {} if is_weak else {"dtype": np.dtype(x.dtype).name}
+    return _made(f"{home}.asarray", values) | dtype
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.number) or dtype == bool
+
+
+def _numbers(x: Any, path: tuple) -> Any:
+    return [_numbers(y, path) for y in x] if isinstance(x, list) else _data(x, path)
