@@ -124,6 +124,7 @@ SCHEDULE_ARGUMENTS = {
     "boundaries_and_scales": {30: 0.5, 4: 0.1},
     "interpolate_type": "cosine",
     "warmup_steps": 5,
+    "total_steps": 30,
     "schedules": [stepax.constant_schedule(1.0), stepax.linear_schedule(1.0, 0.0, 9)],
     "boundaries": (5,),
     "cosine_kwargs": (
@@ -137,7 +138,7 @@ def ordinary(name, parameter):
     known = SCHEDULE_ARGUMENTS | ARGUMENTS
     if name in known:
         return known[name]
-    is_whole = parameter.annotation is int
+    is_whole = "int" in str(parameter.annotation) or name.endswith("steps")
     return 10 if is_whole else np.float32(0.3) if "init" in name else 0.7
 
 
