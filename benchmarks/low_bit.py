@@ -8,9 +8,11 @@ are those of pairs, with their standard errors.
 """
 
 import argparse
+import functools as ft
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,116 +22,130 @@ import numpy as np
 from rich.progress import track
 
 import stepax
-from stepax._demo.digits import load
 from stepax.contrib import muon, soap
 
+from .low_bit_tasks import Task, digits, text
 
-STEPS, BATCH, SIZES = 500, 64, (64, 256, 256, 10)
+
+TASKS = {"digits": digits, "text": text}
 WIDE, HALF = jnp.dtype("float32"), jnp.dtype("bfloat16")
-adamw = lambda: stepax.adamw(1e-3)
+# Of AdamW, Lion, SGD, Muon and SOAP, by task.
+RATES = {
+    "digits": {"AdamW": 1e-3, "Lion": 2e-4, "SGD": 0.05, "Muon": 2e-3, "SOAP": 1e-3},
+    "text": {"AdamW": 3e-3, "Lion": 5e-4, "SGD": 0.1, "Muon": 1e-2, "SOAP": 3e-3},
+}
+MAKE: dict[str, Callable[..., Any]] = {
+    "AdamW": stepax.adamw,
+    "Lion": stepax.lion,
+    "SGD": lambda rate: stepax.sgd(rate, 0.9),
+    "Muon": muon,
+    "SOAP": soap,
+}
 low = stepax.low_bit_states
+kept = stepax.master_weights
 
 
 class Case(NamedTuple):
-    """A format, the name of the case that it is compared with, and what to train."""
+    """An optimizer in a format: the dtype of its parameters, and what is around it."""
 
-    name: str
     base: str
-    dtype: Any
-    make: Callable[[], Any]
+    form: str = ""
+    wrap: Callable[[Any], Any] = lambda tx: tx
+    dtype: Any = WIDE
+    options: Mapping[str, Any] = {}
+    only: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.base}, {self.form}" if self.form else self.base
+
+
+def _in_few_bits(name: str) -> tuple[Case, ...]:
+    found = Case(name), Case(name, "8 bits", low)
+    # With a longer memory a mean in 4 bits is mostly rounding.
+    is_short = name in ("AdamW", "SGD")
+    return (*found, Case(name, "4 bits", lambda tx: low(tx, 4))) if is_short else found
 
 
 CASES = (
-    Case("AdamW", "AdamW", WIDE, adamw),
-    Case("AdamW, 8 bits", "AdamW", WIDE, lambda: low(adamw())),
-    Case("AdamW, 4 bits", "AdamW", WIDE, lambda: low(adamw(), 4)),
+    *(case for name in MAKE for case in _in_few_bits(name)),
+    Case("SOAP", "bfloat16 factors", options={"factor_dtype": HALF}),
     Case(
-        "AdamW, bfloat16, remainder 16, 8 bits",
         "AdamW",
+        "bfloat16, remainder 16, 8 bits",
+        lambda tx: kept(low(tx), remainder=16),
         HALF,
-        lambda: stepax.master_weights(low(adamw()), remainder=16),
+        only="digits",
     ),
     Case(
-        "AdamW, bfloat16, remainder 8, 8 bits",
         "AdamW",
+        "bfloat16, remainder 8, 8 bits",
+        lambda tx: kept(low(tx), remainder=8),
         HALF,
-        lambda: stepax.master_weights(low(adamw()), remainder=8),
+        only="digits",
     ),
     Case(
-        "AdamW, bfloat16, stochastic rounding, 8 bits",
         "AdamW",
+        "bfloat16, stochastic rounding, 8 bits",
+        lambda tx: stepax.stochastic_rounding(low(tx), 0),
         HALF,
-        lambda: stepax.stochastic_rounding(low(adamw()), 0),
-    ),
-    Case("Lion", "Lion", WIDE, lambda: stepax.lion(2e-4)),
-    Case("Lion, 8 bits", "Lion", WIDE, lambda: low(stepax.lion(2e-4))),
-    Case("SGD", "SGD", WIDE, lambda: stepax.sgd(0.05, 0.9)),
-    Case("SGD, 8 bits", "SGD", WIDE, lambda: low(stepax.sgd(0.05, 0.9))),
-    Case("SGD, 4 bits", "SGD", WIDE, lambda: low(stepax.sgd(0.05, 0.9), 4)),
-    Case("Muon", "Muon", WIDE, lambda: muon(2e-3)),
-    Case("Muon, 8 bits", "Muon", WIDE, lambda: low(muon(2e-3))),
-    Case("SOAP", "SOAP", WIDE, lambda: soap(1e-3)),
-    Case("SOAP, 8 bits", "SOAP", WIDE, lambda: low(soap(1e-3))),
-    Case(
-        "SOAP, bfloat16 factors",
-        "SOAP",
-        WIDE,
-        lambda: soap(1e-3, factor_dtype=HALF),
+        only="digits",
     ),
 )
 
 
-def first_parameters(key: jax.Array, dtype: Any) -> list[jax.Array]:
-    pairs = list(zip(SIZES, SIZES[1:], strict=False))
-    keys = jax.random.split(key, len(pairs))
-    draw = lambda k, n, m: jax.random.normal(k, (n, m)) * (2 / n) ** 0.5
-    return [draw(k, *pair).astype(dtype) for k, pair in zip(keys, pairs, strict=True)]
+def made(case: Case, task: str) -> Any:
+    """The transformation of a case."""
+    return case.wrap(MAKE[case.base](RATES[task][case.base], **case.options))
 
 
-def loss(params: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-    for w in params[:-1]:
-        x = jax.nn.relu(x.astype(w.dtype) @ w)
-    logits = (x @ params[-1]).astype(WIDE)
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
-    return -jnp.mean(chosen)
-
-
-def trained(tx: Any, dtype: Any, x: jax.Array, y: jax.Array, seed: Any) -> jax.Array:
+def trained(tx: Any, dtype: Any, task: Task, seed: Any) -> jax.Array:
     """The loss over all examples after the last step."""
     first, rest = jax.random.split(jax.random.key(seed))
-    params = first_parameters(first, dtype)
+    params = jax.tree.map(lambda p: p.astype(dtype), task.first(first))
 
     def step(carry, key):
         params, state = carry
-        rows = jax.random.randint(key, (BATCH,), 0, len(x))
-        grads = jax.grad(loss)(params, x[rows], y[rows])
+        grads = jax.grad(task.loss)(params, task.draw(key))
         updates, state = tx.update(grads, state, params)
         return (stepax.apply_updates(params, updates), state), None
 
-    keys = jax.random.split(rest, STEPS)
+    keys = jax.random.split(rest, task.steps)
     (params, _), _ = jax.lax.scan(step, (params, tx.init(params)), keys)
-    return loss([p.astype(WIDE) for p in params], x, y)
+    return task.loss(jax.tree.map(lambda p: p.astype(WIDE), params), task.whole)
 
 
-def training(seeds: int) -> list[str]:
-    """The table of all cases."""
-    images, labels = load()[0]
-    x, y = jnp.asarray(images.reshape(len(images), -1)), jnp.asarray(labels)
-    losses: dict[str, np.ndarray] = {}
+def training(names: Sequence[str], seeds: int, file: Path) -> list[str]:
+    """The tables of all cases; what is in the file is not run again."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    # Half of the seeds of all cases first, so that an early table is a whole one.
+    halves = range(seeds // 2), range(seeds // 2, seeds)
+    rows = [(x, c) for x in names for c in CASES if c.only in ("", x)]
+    tasks = {name: TASKS[name]() for name in names}
+    for (name, case), some in track([(r, h) for h in halves for r in rows], "training"):
+        losses = found.setdefault(name, {}).setdefault(case.name, {})
+        run = jax.jit(ft.partial(trained, made(case, name), case.dtype, tasks[name]))
+        for seed in map(str, some):
+            if seed not in losses:
+                losses[seed] = float(run(int(seed)))
+                file.write_text(json.dumps(found, indent=1))
+    return [line for name in names for line in ["", name, "", *table(found[name])]]
+
+
+def table(found: dict[str, dict[str, float]]) -> list[str]:
+    """The table of one task."""
     lines = ["| state | loss | spread over seeds | difference to float32 |"]
     lines.append("| --- | --- | --- | --- |")
-    for case in track(CASES, "training"):
-        tx = case.make()
-        run = jax.jit(
-            lambda seed, tx=tx, case=case: trained(tx, case.dtype, x, y, seed)
-        )
-        found = np.array([float(run(seed)) for seed in range(seeds)])
-        losses[case.name] = found
-        gap = found - losses[case.base]
-        error = gap.std(ddof=1) / seeds**0.5
-        shown = "" if case.name == case.base else f"{gap.mean():+.4f} ± {error:.4f}"
-        spread = found.std(ddof=1)
-        lines.append(f"| {case.name} | {found.mean():.4f} | {spread:.4f} | {shown} |")
+    for case in CASES:
+        losses, base = found.get(case.name, {}), found.get(case.base, {})
+        if len(seeds := [seed for seed in losses if seed in base]) < 2:
+            continue
+        values = np.array([losses[seed] for seed in seeds])
+        gap = values - np.array([base[seed] for seed in seeds])
+        error = gap.std(ddof=1) / len(gap) ** 0.5
+        shown = f"{gap.mean():+.4f} ± {error:.4f}" if case.form else ""
+        mean, spread = values.mean(), values.std(ddof=1)
+        lines.append(f"| {case.name} | {mean:.4f} | {spread:.4f} | {shown} |")
     return lines
 
 
@@ -137,9 +153,9 @@ def costs(rounds: int = 5) -> list[str]:
     """Time to that of float32, temporaries and bytes accessed per parameter."""
     lines = ["| state | time | temporaries | accessed |", "| --- | --- | --- | --- |"]
     ready = []
-    for case in CASES[:6]:
+    for case in [case for case in CASES if case.base == "AdamW"]:
         params = [jnp.ones((2048, 4096), case.dtype) for _ in range(2)]
-        tx, n = case.make(), sum(p.size for p in params)
+        tx, n = made(case, "digits"), sum(p.size for p in params)
         state = jax.jit(tx.init)(params)
         step = jax.jit(tx.update, donate_argnums=1).lower(params, state, params)
         compiled = step.compile()
@@ -161,14 +177,14 @@ def costs(rounds: int = 5) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
+    parser.add_argument("--seeds", type=int, default=10, help="runs of each case")
+    parser.add_argument("--task", choices=TASKS, help="the only task, of both")
     parser.add_argument("--step", action="store_true", help="costs of a step instead")
-    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--results", type=Path, default=Path("low_bit.json"))
     args = parser.parse_args()
-    lines = costs() if args.step else training(args.seeds)
+    names = [args.task] if args.task else list(TASKS)
+    lines = costs() if args.step else training(names, args.seeds, args.results)
     print("\n".join(lines))
-    if args.markdown:
-        args.markdown.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,12 @@ class Entry(NamedTuple):
         """Whether it is called as a part of a slot in few bits."""
         return bool(self.owner) and self.own[-1:] in (("codes",), ("scales",))
 
+    @property
+    def is_remainder(self) -> bool:
+        """Whether it is called as a master, or as a part of what has a remainder."""
+        is_part = self.own[-1:] in (("rounded",), ("remainder",))
+        return self.owner == "MasterWeightsState" or bool(self.owner) and is_part
+
     def __str__(self) -> str:
         own = "/".join(self.own) or "the root"
         return f"`{self.owner}.{own}`" if self.owner else f"`{own}`"

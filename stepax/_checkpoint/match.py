@@ -12,9 +12,9 @@ class Match:
     """An assignment of arrays of a checkpoint to places of a template.
 
     chosen: for each place, the index of its array, or `None`.
-    missing, extra, unclear, reshaped: for errors: places without an array, arrays
-        without a place, places with several candidates, and places whose array has
-        another shape.
+    missing, extra, unclear, reshaped, recoded: for errors: places without an array,
+        arrays without a place, places with several candidates, and places whose array
+        has another shape, or other codes.
     """
 
     chosen: list[int | None]
@@ -22,6 +22,7 @@ class Match:
     extra: list[Entry] = field(default_factory=list)
     unclear: list[Entry] = field(default_factory=list)
     reshaped: list[tuple[Entry, Entry]] = field(default_factory=list)
+    recoded: list[tuple[Entry, Entry]] = field(default_factory=list)
 
 
 def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
@@ -89,7 +90,17 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
             result.missing.append(x)
         elif i is not None and old[i].shape != x.shape:
             result.reshaped.append((old[i], x))
+        elif i is not None and old[i].dtype != x.dtype and _are_codes(old[i], x):
+            result.recoded.append((old[i], x))
     result.extra = [x for i, x in enumerate(old) if i not in taken]
+
+
+# Integers as narrow as these are codes, of which a conversion makes other numbers.
+_CODES = {"int8", "uint8", "int16", "uint16"}
+
+
+def _are_codes(old: Entry, new: Entry) -> bool:
+    return not _CODES.isdisjoint((old.dtype, new.dtype))
 
 
 @dataclass
@@ -118,31 +129,37 @@ class Policy:
         """
         both = params, state
         of = lambda kind: [x for m in both for x in getattr(m, kind)]
-        lines = [_reshaped(of("reshaped"))]
+        lines = [_reshaped(of("reshaped")), _recoded(of("recoded"))]
         lines.append(_listed("which of several is meant is unclear for", of("unclear")))
         if self.missing == "error":
             lines.append(_listed("missing", of("missing")))
         if self.extra == "error":
             lines.append(_listed("extra", of("extra")))
         if lines := [x for x in lines if x]:
-            found = [*of("missing"), *of("extra"), *of("unclear")]
-            is_coded = any(x.is_coded for x in found)
-            hint = self._hint(is_coded)
-            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{hint}")
+            pairs = [x for pair in [*of("reshaped"), *of("recoded")] for x in pair]
+            found = [*of("missing"), *of("extra"), *of("unclear"), *pairs]
+            raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
 
-    def _hint(self, is_coded: bool) -> str:
-        if is_coded:
-            return (
-                "  What is in `codes` and `scales` is restored with the "
-                "`low_bit_states` that saved it; `stepax.tree.dequantize` and "
-                "`stepax.tree.quantize` change a restored state to full precision "
-                "and back"
-            )
+
+def _hint(found: list[Entry]) -> str:
+    """What to do about these entries."""
+    if any(x.is_coded for x in found):
         return (
-            '  `missing="fresh"` takes what is missing from an initial state, '
-            '`extra="drop"` ignores what is extra, and `renamed={"old/path": '
-            '"new/path"}` moves parameters and their slots'
+            "  What is in `codes` and `scales` is restored with the `low_bit_states` "
+            "that saved it; `stepax.tree.dequantize` and `stepax.tree.quantize` change "
+            "a restored state to full precision and back"
         )
+    if any(x.is_remainder for x in found):
+        return (
+            "  What was saved with a `remainder`, or without one, is restored so; then "
+            "`master_params` and `set_master_params` convert masters, and "
+            "`averaged_params` gives an average"
+        )
+    return (
+        '  `missing="fresh"` takes what is missing from an initial state, '
+        '`extra="drop"` ignores what is extra, and `renamed={"old/path": '
+        '"new/path"}` moves parameters and their slots'
+    )
 
 
 MOST = 20  # names listed in an error
@@ -155,3 +172,8 @@ def _listed(what: str, found: list[Entry]) -> str:
 def _reshaped(pairs: list[tuple[Entry, Entry]]) -> str:
     found = [f"{x} is {old.shape}, expected {x.shape}" for old, x in pairs]
     return f"of another shape: {list_some(found, MOST)}" if found else ""
+
+
+def _recoded(pairs: list[tuple[Entry, Entry]]) -> str:
+    found = [f"{x} is {old.dtype}, expected {x.dtype}" for old, x in pairs]
+    return f"of another dtype: {list_some(found, MOST)}" if found else ""

@@ -9,7 +9,9 @@ The stored average is already debiased, by its weights, so that it can be read f
 state as it is.
 """
 
-from typing import Any, NamedTuple
+import functools as ft
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +39,15 @@ from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 from .followed import Followed
+from .remainders import checked_width, halved, whole, whole_tree
 
 
 class AverageParamsState(NamedTuple):
     """State of `average_params`.
 
     count: steps taken, a scalar.
-    average: average of the parameters, shaped like them.
+    average: average of the parameters, shaped like them; with a `remainder` in two
+        arrays, `rounded` and `remainder`.
     inner_state: state of the inner transformation.
     """
 
@@ -66,6 +70,7 @@ def _averaging(
     start: int,
     every: int,
     dtype: DTypeLike | None,
+    width: int | None,
 ) -> Rule:
     """Average the parameters, and pass the updates on unchanged."""
 
@@ -94,10 +99,22 @@ def _averaging(
         return u, jnp.where(w == 1, new, average + w * (new - average))
 
     make = _wide_copy if dtype is None else copy_of
-    slots = {"average": Slot(make, dtype, is_slow=True, kind="copy")}
+    slot = Slot(make, dtype, is_slow=width is None, kind="copy")
+    if width is not None:
+        slot = replace(slot, encode=ft.partial(halved, width=width), decode=whole)
+    slots = {"average": slot}
     return Rule(
         leaf, _Average, slots, COUNT, prepare, needs_params=True, elementwise=True
     )
+
+
+def _check(dtype: DTypeLike | None) -> None:
+    """Raise unless averages with remainders may be asked for in this dtype."""
+    if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
+        raise ValueError(
+            "`average_params`: with a `remainder` averages are bfloat16, and with it "
+            f"float32, but `dtype` is {jnp.dtype(dtype)}"
+        )
 
 
 def _wide_copy(p):
@@ -118,6 +135,7 @@ def average_params(
     start: int = 0,
     every: int = 1,
     dtype: DTypeLike | None = None,
+    remainder: Literal[16, 8] | None = None,
 ) -> GradientTransformationExtraArgs:
     """Maintain an average of the parameters; the updates are unchanged.
 
@@ -128,6 +146,10 @@ def average_params(
     this last in a chain, inside `MultiSteps`, and inside `master_weights`, so that it
     averages the parameters that result from the step.
 
+    With a `remainder` float32 averages are stored as bfloat16 arrays, ready for use,
+    and what rounding leaves over: with 16 bits exactly, with 8 to 24 bits of 32, so
+    that an average stops at 2^-17 / (1 - d) of its size from what it approaches.
+
     inner: the transformation.
     decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
         average (SWA).
@@ -137,9 +159,16 @@ def average_params(
     every: steps between averaged parameters, at least 1.
     dtype: dtype of the average; that of the parameter, but at least float32, if `None`.
         In bfloat16 `average` stops changing.
+    remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
+
+    Raises a `ValueError` for a `remainder` of a `dtype` other than float32 or bfloat16.
     """
     require_transformation(inner, "`inner` of `average_params`")
-    own: Any = _averaging(decay, debias, start, every, dtype)
+    width = checked_width("average_params", remainder)
+    if width is not None:
+        _check(dtype)
+        dtype = None
+    own: Any = _averaging(decay, debias, start, every, dtype, width)
     return build(Followed("average_params", inner, own, AverageParamsState))
 
 
@@ -159,5 +188,5 @@ def averaged_params(state: OptState, params: Params) -> Params:
         raise errors.foreign_state("averaged_params", AverageParamsState, state)
     for found in reversed(states):  # if nested, the outer average wins
         as_param = lambda a, p: a.astype(p.dtype)
-        params = map_stored(as_param, found.average, "average", params)
+        params = map_stored(as_param, whole_tree(found.average), "average", params)
     return params

@@ -31,7 +31,15 @@ from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.apply import map_pairs
 from .narrow import Widened, is_narrower, widen_narrow
-from .remainders import KINDS, Joined, joined, remainder_of, rounded, width_of
+from .remainders import (
+    KINDS,
+    Joined,
+    checked_width,
+    joined,
+    remainder_of,
+    rounded,
+    width_of,
+)
 
 
 class MasterWeightsState(NamedTuple):
@@ -109,19 +117,13 @@ def master_weights(
 
 
 def _checked(remainder: Any, wide: Any) -> int | None:
-    if remainder is None:
-        return None
-    if type(remainder) is not int or remainder not in KINDS:
-        raise ValueError(
-            "`master_weights`: `remainder` must be 16, 8 or `None`, but is "
-            f"{remainder!r}"
-        )
-    if wide != jnp.float32:
+    width = checked_width("master_weights", remainder)
+    if width is not None and wide != jnp.float32:
         raise ValueError(
             "`master_weights`: with a `remainder` masters are float32, but `dtype` is "
             f"{wide}"
         )
-    return remainder
+    return width
 
 
 def _require_bfloat16(params: Any) -> None:

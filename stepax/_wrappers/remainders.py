@@ -11,7 +11,7 @@ difference of a float32 and its bfloat16 for 0.
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,45 @@ from .narrow import Widened, is_narrower
 
 # From the bits of a remainder to its dtype.
 KINDS = {16: jnp.dtype("int16"), 8: jnp.dtype("int8")}
+
+
+class Halves(NamedTuple):
+    """A float32 array of a state in two parts.
+
+    rounded: it in bfloat16.
+    remainder: what rounding left over, int16 or int8.
+    """
+
+    rounded: Any
+    remainder: Any
+
+
+def halved(x: jax.Array, width: int) -> jax.Array | Halves:
+    """A float32 array in halves; any other array as it is."""
+    if x.dtype != jnp.float32:
+        return x
+    p = rounded(x, width)
+    return Halves(p, remainder_of(x, p, width))
+
+
+def whole(x: Any) -> jax.Array:
+    """The inverse of `halved`."""
+    return joined(*x) if isinstance(x, Halves) else x
+
+
+def whole_tree(tree: Any) -> Any:
+    """A tree, with arrays in place of their halves."""
+    is_halves = lambda x: isinstance(x, Halves)
+    return jax.tree.map(whole, tree, is_leaf=is_halves)
+
+
+def checked_width(name: str, remainder: Any) -> int | None:
+    """The bits of the remainders of a wrapper, `None` if it has none."""
+    if remainder is None or type(remainder) is int and remainder in KINDS:
+        return remainder
+    raise ValueError(
+        f"`{name}`: `remainder` must be 16, 8 or `None`, but is {remainder!r}"
+    )
 
 
 def width_of(remainder: jax.Array) -> int:

@@ -52,7 +52,7 @@ class Pass:
         # By this name profiles and traces show it.
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
-        self.joins = [rule.elementwise for rule in rules]
+        self.joins = [rule.takes_joined for rule in rules]
         self.keywords = [mistakes.Keywords(rule) for rule in rules]
         self.kernels: dict[tuple[int, ...], Shared] = {}
 
@@ -349,11 +349,17 @@ def _encoded(rule, name, slot, x, old):
     # Most are arrays, whose shape `_stored` has checked.
     if slot.encode is None and slot.alike:
         return jax.lax.convert_element_type(x, old.dtype)
-    made = x if slot.encode is None else slot.encode(x)
-    if jax.tree.map(jnp.shape, made) != jax.tree.map(jnp.shape, old):
-        raise mistakes.misfit(rule, f"`{name}`", made, old)
+    made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
+    mistakes.check_encoded(rule, name, made, old)
     keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
     return jax.tree.map(keep, made, old)
+
+
+def _as_read(slot, x, old):
+    """A new slot in the dtype in which the old one is read, as it was encoded once."""
+    if slot.decode is None:
+        return x
+    return x.astype(jax.eval_shape(slot.decode, old).dtype)
 
 
 def _measure(rule, g, p, scalars, stored):

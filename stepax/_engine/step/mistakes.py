@@ -108,9 +108,22 @@ def _rank(dtype: np.dtype) -> int:
 def misfit(rule: Rule, what: str, new: ArrayTree, old: ArrayTree) -> Mistake:
     """The mistake of a result of another shape, or that is not an array."""
     shape = jax.tree.map(jnp.shape, new)
-    hint = ": was this state made for other parameters?"
+    hint = ": was this state made for other parameters, or with other arguments?"
     wanted = jax.tree.map(jnp.shape, old)
     return Mistake(rule, f"made {what} of shape {shape}, not {wanted},", hint)
+
+
+def check_encoded(rule: Rule, name: str, new: ArrayTree, old: ArrayTree) -> None:
+    """Raise unless a slot is stored now as it was before."""
+    if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
+        raise misfit(rule, f"`{name}`", new, old)
+    # Integers are codes, and another dtype another code.
+    is_code = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
+    for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+        if x.dtype != y.dtype and is_code(x) and is_code(y):
+            hint = ": was this state made with other arguments?"
+            what = f"made `{name}` in {x.dtype}, not {y.dtype},"
+            raise Mistake(rule, what, hint)
 
 
 def wrong_number(rule: Rule, out: object, number: int) -> Mistake:

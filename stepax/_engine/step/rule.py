@@ -238,10 +238,16 @@ class Rule:
         """
         return bool(self.slots) and not self.sanitizes
 
+    @property
+    def takes_joined(self) -> bool:
+        """Whether `leaf` and what it keeps may be given for joined arrays."""
+        # What an encoder makes of a vector is not known to come in pieces.
+        return self.elementwise and all(x.is_array for x in self.slots.values())
+
     def init(self, params: Params, /) -> OptState:
         """The first state."""
         # It will get the arrays of packed gradients one by one, and not their vectors.
-        if not self.elementwise and isinstance(params, Packed):
+        if not self.takes_joined and isinstance(params, Packed):
             params = params.unpack()
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
 
