@@ -23,7 +23,6 @@ class Task(NamedTuple):
     steps: of training.
     first: key -> parameters.
     loss: (parameters, batch) -> loss.
-
     draw: key -> batch.
     whole: the batch of the last loss.
     """

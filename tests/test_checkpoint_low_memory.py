@@ -1,4 +1,4 @@
-"""Checkpoints of states in few bits, restored with a wrapper that stores another way."""
+"""Checkpoints of states in few bits, restored with wrappers that store otherwise."""
 
 import jax.numpy as jnp
 import pytest
