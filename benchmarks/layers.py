@@ -70,8 +70,9 @@ LAYERS = (
     Layer(
         (
             "assignment", "checkpoint", "contrib", "distributed", "experimental",
-            "losses", "microbatching", "_microbatches", "perturbations",
-            "projections", "second_order", "testing", "transforms", "tree_utils",
+            "losses", "microbatching", "_microbatches", "_microbatch_weights",
+            "perturbations", "projections", "second_order", "testing", "transforms",
+            "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
+from ._engine.arrays.branch import varying
 from ._engine.base.protocol import is_none
 from ._engine.trees import errors
 
@@ -41,6 +43,16 @@ def positional(f: Callable) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def takes_keyword(f: Callable, name: str) -> bool:
+    """Whether a function takes a keyword, by name or with any others."""
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return False
+    kinds = {p.kind for p in parameters.values()}
+    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def place(name: int | str, args: tuple, kwargs: dict, ordered: list[str]) -> int | str:
@@ -99,11 +111,12 @@ class Parts:
 
     places: maps positions and keywords of arguments to their batch axes, which may be
         prefixes of their trees.
+    size: rows of a microbatch; all if `None`.
     """
 
     def __init__(self, args, kwargs, places, size):
         call = list(args), kwargs
-        (self.leaves, self.treedef), self.size = jax.tree.flatten(call), size
+        self.leaves, self.treedef = jax.tree.flatten(call)
         names = _names(call)
         axes = []
         for place, x in [*enumerate(args), *sorted(kwargs.items())]:
@@ -122,6 +135,7 @@ class Parts:
                     f"{name} has {found} rows and {first} has {wanted}, but the batch "
                     "axes must have the same length"
                 )
+        self.size = size = max(wanted, 1) if size is None else size
         self.count = count_of(wanted, size, first)
         pairs = zip(self.leaves, self.axes, strict=True)
         self.cut = [x if k is None else cut(x, k, size) for x, k in pairs]
@@ -184,3 +198,43 @@ def spread(prefix: Any, tree: Any) -> list:
 
     jax.tree.map(extend, prefix, tree, is_leaf=is_none)
     return found
+
+
+def types_of(example):
+    """Shapes, dtypes and shardings of a function's result, without running it."""
+    found = []
+
+    def run():
+        result = example()
+        found.append(jax.tree.map(jax.typeof, result))
+        return result
+
+    jax.eval_shape(run)
+    return found[-1]
+
+
+def zeros(shape, like, axis=None):
+    """Zeros sharded like a result; a new axis is not sharded."""
+    mesh, spec = like.sharding.mesh, [*like.sharding.spec]
+    if mesh.empty or not any(spec):
+        return jnp.zeros(shape, like.dtype)
+    if axis is not None:
+        spec.insert(axis, None)
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.sharding.reshard(jnp.zeros(shape, like.dtype), place)
+
+
+def start(way, struct, among):
+    """The initial carry, with the varying axes of the results inside `shard_map`.
+
+    among: those of the weights.
+    """
+    inside = jax.sharding.get_abstract_mesh().manual_axes
+    axes = tuple(varying(struct) | among) if inside else ()
+    vary = lambda x: jax.lax.pcast(jnp.asarray(x), axes, to="varying")
+    carry = way.init(struct)
+    return jax.tree.map(vary, carry) if axes else carry
+
+
+def least(real, count):
+    return min(real, count) if isinstance(real, int) else jnp.minimum(real, count)

@@ -18,23 +18,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from ._engine.arrays.branch import varying
 from ._engine.arrays.numerics import upcast
 from ._engine.functions.calls import explain_misuse
+from ._engine.step.mesh_means import require_axes, weighted_mean
 from ._engine.trees import errors
+from ._microbatch_weights import Weights, require_weighted
 from ._microbatches import (
     Parts,
     axes_of,
     axis_of,
     count_of,
     cut,
+    least,
     paths,
     place,
     positional,
     spread,
+    start,
+    takes_keyword,
+    types_of,
+    zeros,
 )
 from ._names import attributes
 
@@ -124,6 +129,7 @@ def microbatch(
     argnames: str | Sequence[str] = (),
     in_axes: int | Sequence[int] | Mapping[int | str, int] = 0,
     num_real_microbatches: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Callable[..., Any]:
     """Transform `fun` to evaluate one microbatch at a time.
 
@@ -138,21 +144,30 @@ def microbatch(
         a dict from these to axes, 0 by default.
     num_real_microbatches: evaluate only the first so many microbatches; all if `None`.
         It may be traced, but then there is no reverse-mode derivative.
+    axis_name: mesh axis, or axes, inside of `shard_map`, over which the batch is split:
+        means and sums are over all of it.
 
-    Returns a function, which returns zeros for an empty batch.  It raises ValueError if
-    sizes do not fit, and names the argument and its path.
+    Returns a function, which returns zeros for an empty batch.  Unless `fun` takes
+    `weight` itself, the function takes it: an array with a row for each of the batch,
+    such as a mask of tokens, whose sum over a microbatch is the weight of its result.
+    Sums and means are then weighted; a microbatch of weight 0 does not count, even if
+    its result is NaN.  It raises ValueError if sizes do not fit, and names the argument
+    and its path.
     """
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
     names = [argnames] if isinstance(argnames, str) else list(argnames)
     _check_plan(microbatch_size, num_real_microbatches)
     known, ordered = axes_of(numbers, names, in_axes), positional(fun)
+    is_read = "weight" not in names and not takes_keyword(fun, "weight")
 
     def run(*args, **kwargs):
+        weight = kwargs.pop("weight", None) if is_read else None
         places = {place(k, args, kwargs, ordered): axis for k, axis in known.items()}
-        if microbatch_size is None:
+        if microbatch_size is None and weight is None and axis_name is None:
             return fun(*args, **kwargs)
         parts = Parts(args, kwargs, places, microbatch_size)
-        return _loop(fun, parts, accumulator, num_real_microbatches)
+        weights = None if weight is None else Weights(weight, parts)
+        return _loop(fun, parts, accumulator, num_real_microbatches, weights, axis_name)
 
     return run
 
@@ -286,69 +301,60 @@ def _broadcast(accumulator, result):
         raise errors.mismatch("accumulator", accumulator, reference, result) from None
 
 
-def _loop(fun, parts, accumulator, real):
+def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
     def evaluate(call):
         args, kwargs = call
         return jax.tree.map(jnp.asarray, fun(*args, **kwargs))
 
-    types = _types(lambda: evaluate(parts.take(0) if parts.count else parts.like()))
+    types = types_of(lambda: evaluate(parts.take(0) if parts.count else parts.like()))
     kinds = _broadcast(accumulator, types)
     structs, treedef = jax.tree.flatten(types)
     each = zip(kinds, structs, paths(types), strict=True)
-    ways = [_way(k, s, parts.count, name) for k, s, name in each]
+    ways = [_way(k, s, parts.count, name, weights) for k, s, name in each]
+    if weights is not None:
+        require_weighted(k for k in kinds if k in _WEIGHTED)
 
     def step(i, carries):
         values = jax.tree.leaves(evaluate(parts.take(i)))
         each = zip(ways, carries, values, strict=True)
         return [way.update(carry, x, i) for way, carry, x in each]
 
-    carries = [_start(way, s) for way, s in zip(ways, structs, strict=True)]
+    among = frozenset() if weights is None else weights.varying
+    carries = [start(way, s, among) for way, s in zip(ways, structs, strict=True)]
+    last = parts.count if real is None else least(real, parts.count)
     if parts.count:
-        last = parts.count if real is None else _least(real, parts.count)
         carries = jax.lax.fori_loop(0, last, step, carries)
     results = [way.finalize(x) for way, x in zip(ways, carries, strict=True)]
+    if axis_name is not None:
+        rows = zip(kinds, results, strict=True)
+        results = [_over(axis_name, k, x, last, weights) for k, x in rows]
     return treedef.unflatten(results)
 
 
-def _types(example):
-    """Shapes, dtypes and shardings of a function's result, without running it."""
-    found = []
-
-    def run():
-        result = example()
-        found.append(jax.tree.map(jax.typeof, result))
-        return result
-
-    jax.eval_shape(run)
-    return found[-1]
+_WEIGHTED = (
+    AccumulationType.SUM,
+    AccumulationType.MEAN,
+    AccumulationType.RUNNING_MEAN,
+)
 
 
-def _zeros(shape, like, axis=None):
-    """Zeros sharded like a result; a new axis is not sharded."""
-    mesh, spec = like.sharding.mesh, [*like.sharding.spec]
-    if mesh.empty or not any(spec):
-        return jnp.zeros(shape, like.dtype)
-    if axis is not None:
-        spec.insert(axis, None)
-    place = NamedSharding(mesh, PartitionSpec(*spec))
-    return jax.sharding.reshard(jnp.zeros(shape, like.dtype), place)
+def _over(axis_name, kind, x, last, weights):
+    """The result on all devices, from that on each."""
+    require_axes(axis_name, "the function")
+    if kind is AccumulationType.SUM:
+        total = jax.lax.psum(x.astype(jnp.int32) if x.dtype == bool else x, axis_name)
+        return total.astype(x.dtype)
+    if kind not in (AccumulationType.MEAN, AccumulationType.RUNNING_MEAN):
+        return x
+    if weights is not None:
+        is_all = kind is AccumulationType.MEAN
+        weight = weights.total if is_all else weights.upto(last)
+    else:
+        weight = None if kind is AccumulationType.MEAN else jnp.float32(last)
+    return weighted_mean(x, weight, axis_name)[0]
 
 
-def _least(real, count):
-    return min(real, count) if isinstance(real, int) else jnp.minimum(real, count)
-
-
-def _start(way, struct):
-    """The initial carry, with the varying axes of the results inside `shard_map`."""
-    axes = (
-        tuple(varying(struct)) if jax.sharding.get_abstract_mesh().manual_axes else ()
-    )
-    vary = lambda x: jax.lax.pcast(jnp.asarray(x), axes, to="varying")
-    carry = way.init(struct)
-    return jax.tree.map(vary, carry) if axes else carry
-
-
-def _way(kind, struct, count, name):
+def _way(kind, struct, count, name, weights):
     """The accumulator for a result of this shape."""
     if isinstance(kind, Accumulator):
         return kind
@@ -358,15 +364,20 @@ def _way(kind, struct, count, name):
     # Booleans and integers keep their dtype; narrow floats are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
-    init = lambda s: wide(_zeros(s.shape, s))
+    init = lambda s: wide(zeros(s.shape, s))
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
     finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)
+    if weights is not None and kind is AccumulationType.MEAN:
+        finish = lambda x: weights.of_all(x).astype(struct.dtype)
 
     def add(total, x, i):
-        return total | x if struct.dtype == bool else total + wide(x)
+        x = wide(x) if weights is None else weights.term(wide(x), i)
+        return total | x if struct.dtype == bool else total + x
 
     def mix(mean, x, i):
         x = wide(x)
+        if weights is not None:
+            return weights.mix(mean, x, i)
         return mean + (x - mean) / (i + 1).astype(x.real.dtype)
 
     update = mix if kind is AccumulationType.RUNNING_MEAN else add
@@ -392,7 +403,7 @@ def _concat(struct, count):
     at = min(len(struct.shape), 1)  # position of the microbatch axis; 0 for scalars
 
     def init(s):
-        return _zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
+        return zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
 
     def update(rows, x, i):
         return jax.lax.dynamic_update_index_in_dim(rows, x.astype(rows.dtype), i, at)

@@ -319,3 +319,77 @@ def test_gradients_of_examples_take_the_batch_by_name():
     f = ours.micro_grad(fun, microbatch_size=2)
     wanted = f(w, x)[0]
     assert_same_tree(f(w, x=x)[0], wanted)
+
+
+# --- weights -------------------------------------------------------------------------
+
+
+ROWS = jnp.array([[1, 1], [1, 0], [1, 1], [0, 0], [1, 0], [0, 0]], bool)  # of tokens
+KINDS = (KIND.RUNNING_MEAN, KIND.MEAN, KIND.SUM)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_a_microbatch_counts_by_its_tokens(kind, size):
+    fun = lambda x: {"mean": jnp.mean(x), "count": jnp.int32(1)}
+    kinds = {"mean": kind, "count": KIND.SUM}
+    found = ours.microbatch(fun, 0, size, kinds)(X, weight=ROWS)
+    n = 6 // (size or 6)
+    values = [jnp.mean(X[i::n]) for i in range(n)]
+    weights = [float(ROWS[i::n].sum()) for i in range(n)]
+    total = 1 if kind is KIND.SUM else sum(weights)
+    wanted = sum(w * x for w, x in zip(weights, values, strict=True)) / total
+    np.testing.assert_allclose(found["mean"], wanted, rtol=1e-6)
+    assert int(found["count"]) == sum(w > 0 for w in weights)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_nan_behind_weight_0_does_not_count(kind):
+    f = ours.microbatch(jnp.sum, 0, 1, kind)
+    bad = X.at[3].set(jnp.nan)
+    found = jax.jit(lambda x, w: f(x, weight=w))(bad, ROWS)
+    np.testing.assert_array_equal(found, f(X, weight=ROWS))
+    assert float(f(bad, weight=jnp.zeros(6))) == 0
+
+
+def test_equal_weights_give_the_bits_of_none():
+    f = ours.microbatch(jnp.mean, 0, 1, KIND.RUNNING_MEAN)
+    x = jnp.sin(X)
+    np.testing.assert_array_equal(f(x, weight=jnp.full(6, 4)), f(x))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_a_mesh_is_one_batch(kind):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    one = ours.microbatch(jnp.mean, 0, 1, kind)
+    many = ours.microbatch(jnp.mean, 0, 1, kind, axis_name="d")
+    body = lambda x, w: (many(x, weight=w), many(x))
+    specs = {"in_specs": (P("d"), P("d")), "out_specs": P()}
+    found = jax.jit(jax.shard_map(body, mesh=mesh, **specs))(X, ROWS)
+    np.testing.assert_allclose(found, (one(X, weight=ROWS), one(X)), rtol=1e-6)
+
+
+def test_a_function_keeps_its_own_weight():
+    f = ours.microbatch(lambda x, weight: jnp.sum(x) * weight, 0, 2)
+    assert float(f(X, weight=2.0)) == 2 * float(X.sum())
+    f = ours.microbatch(lambda x, **more: jnp.sum(x) * more["weight"], 0, 2)
+    assert float(f(X, weight=2.0)) == 2 * float(X.sum())
+
+
+WEIGHTS = {
+    "rows": (jnp.ones(5), r"has shape \(5,\), expected 6 rows"),
+    "scalar": (2.0, r"has shape \(\), expected 6 rows"),
+    "negative": (-jnp.ones(6), "is -1, expected a finite number"),
+    "NaN": (jnp.full(6, jnp.nan), "is nan, expected a finite number"),
+}
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_other_weights_are_errors(case):
+    weight, message = WEIGHTS[case]
+    with pytest.raises(ValueError, match=f"`weight` of `microbatch` {message}"):
+        ours.microbatch(jnp.sum, 0, 2)(X, weight=weight)
+    with pytest.raises(ValueError, match="`weight` of `microbatch` has no effect"):
+        ours.microbatch(lambda x: x, 0, 2, KIND.CONCAT)(X, weight=jnp.ones(6))
+    with pytest.raises(ValueError, match="`axis_name` has 'x'.*call the function"):
+        ours.microbatch(jnp.sum, 0, 2, axis_name="x")(X)

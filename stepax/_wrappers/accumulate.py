@@ -1,8 +1,14 @@
 """Gradient accumulation: one step for several calls.
 
+A call may say how much its gradient weighs, such as the number of tokens it is a mean
+over.  The sum of the weights is the one field of the state that Optax's lacks.  It
+stays 0 while no call has had a weight, so that a state of Optax, or of an older pickle,
+goes on with a 0 in that place, even in the middle of a step.
+
 Differences from Optax: the inner transformation runs only when a step is due; NaN in
 one window is not carried into the next; complex and float64 gradients are accumulated
-in their own precision; `gradient_transformation` accepts extra keywords.
+in their own precision; `gradient_transformation` accepts extra keywords; `weight` and
+`axis_name` are new.
 """
 
 import functools as ft
@@ -14,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
@@ -37,10 +44,13 @@ from .._engine.step.leafwise import (
     map_gradients,
     zeros_like_updates,
 )
+from .._engine.step.mesh_means import weighted_mean
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
+from .._engine.trees.numbers import real_scalar, weights
 from ..tree import norm
+from .weighing import mean_with, sum_with, weigh
 
 
 class ShouldSkipUpdateFunction(Protocol):
@@ -100,6 +110,7 @@ class MultiStepsState(NamedTuple):
     inner_opt_state: state of the inner transformation.
     acc_grads: mean or sum of the gradients, shaped like the parameters.
     skip_state: the tree last returned by `should_skip_update_fn`.
+    weight: the sum of their weights, a scalar in float32; 0 while none had one.
     """
 
     mini_step: jax.Array
@@ -107,6 +118,7 @@ class MultiStepsState(NamedTuple):
     inner_opt_state: Any
     acc_grads: Any
     skip_state: Any = ()
+    weight: Any = np.float32(0)
 
 
 def _never(updates, gradient_step, params):
@@ -129,22 +141,6 @@ def _zeros(p: Any, asked: Any) -> Any:
 def _owned(x: Any) -> jax.Array:
     """A strongly typed copy, which can be donated along with the original buffers."""
     return jax.lax.convert_element_type(jnp.array(x), jnp.result_type(x))
-
-
-def _divided(x, n):
-    if jnp.iscomplexobj(x):  # complex division would spread an infinity to both parts
-        return jax.lax.complex(_divided(x.real, n), _divided(x.imag, n))
-    return x / n.astype(x.dtype)
-
-
-@jax.jit
-def _mean(mean, g, n):
-    return mean + _divided(g.astype(mean.dtype) - mean, n)
-
-
-@jax.jit
-def _sum(total, g, n):
-    return total + g.astype(total.dtype)
 
 
 @jax.jit
@@ -173,7 +169,13 @@ def _too_few(found: str) -> ValueError:
 class MultiSteps:
     """Take one step with the mean of k gradients, one gradient per call.
 
-        acc = acc + (g - acc) / n,   n = 1 ... k;   at n = k: u = inner(acc), acc = 0
+        acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls
+        u = inner(acc),   acc = 0,   W = 0            in the k-th
+
+    w is the keyword `weight` of `update`, such as the number of tokens, by default 1.
+    A call of weight 0 has no effect, even if its gradient is NaN: it returns zeros and
+    the same state, and is not one of the k.  The inner transformation gets W as
+    `weight` if the k-th call had one.
 
     Calls before the k-th return zeros without running the inner transformation; under
     `vmap` both branches run and one is selected.  `zero_nans` in the inner
@@ -184,10 +186,12 @@ class MultiSteps:
     opt: the inner transformation.
     every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
         which is rounded; values below 1 are an error, and count as 1 under `jit`.
-    use_grad_mean: whether to accumulate the mean rather than the sum.
+    use_grad_mean: whether to accumulate the mean rather than the sum, Σ w g.
     should_skip_update_fn: decides whether to ignore the gradient of a call.
     accumulator_dtype: dtype of the accumulator; complex gradients stay complex, and
         float64 ones stay float64 unless this is a dtype other than float32.
+    axis_name: mesh axis, or axes, inside of `shard_map`, over which each call takes the
+        mean of the gradients, weighted by `weight`, and the sum of the weights.
 
     Raises a `ValueError` for k below 1, and a `TypeError` for k that is not an integer.
     """
@@ -200,13 +204,16 @@ class MultiSteps:
         use_grad_mean: bool = True,
         should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: DTypeLike = jnp.float32,
+        *,
+        axis_name: str | tuple[str, ...] | None = None,
     ):
         require_transformation(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
         self._opt = with_extra_args_support(opt)
         self._every_k = every_k_schedule
-        self._add = _mean if use_grad_mean else _sum
+        self._add = mean_with if use_grad_mean else sum_with
         self._should_skip = should_skip_update_fn or _never
+        self._axis_name = axis_name
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._sanitizers = Sanitizers(opt)
         bound = inspect.signature(MultiSteps).bind(
@@ -215,6 +222,7 @@ class MultiSteps:
             use_grad_mean,
             should_skip_update_fn,
             accumulator_dtype,
+            axis_name=axis_name,
         )
         self.recipe = Recipe(MultiSteps, MultiSteps, bound)
 
@@ -244,23 +252,47 @@ class MultiSteps:
         like = jax.tree.map(zeros_like, params)
         _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
-        count = jnp.zeros([], jnp.int32)
-        return MultiStepsState(count, step, inner, acc, jax.tree.map(_owned, seen))
+        count, weight = jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32)
+        seen = jax.tree.map(_owned, seen)
+        return MultiStepsState(count, step, inner, acc, seen, weight)
 
     def update(
         self,
         updates: Updates,
         state: MultiStepsState,
         params: Params | None = None,
+        *,
+        weight: ArrayLike | None = None,
         **extra_args: Any,
     ) -> tuple[Updates, MultiStepsState]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
+        weight: of this gradient in the mean, such as its number of tokens: a finite
+            scalar, at least 0.  Under `jit` others make the mean NaN.
         extra_args: keywords for the inner transformation, which receives those of the
             k-th call.
+
+        Raises a `ValueError` for a weight that is negative, not finite or no scalar.
         """
         errors.require_state("MultiSteps", MultiStepsState, state)
+        if weight is not None:
+            name = "`weight` of `MultiSteps`"
+            weight = weights(real_scalar(weight, name), name)
+        if self._axis_name is not None:
+            updates, weight = weighted_mean(updates, weight, self._axis_name)
+
+        def nothing():
+            return zeros_like_updates(updates), state
+
+        def something():
+            return self._update(updates, state, params, weight, extra_args)
+
+        return (
+            something() if weight is None else branch(weight == 0, nothing, something)
+        )
+
+    def _update(self, updates, state, params, weight, extra):
         skip, seen = self._should_skip(updates, state.gradient_step, params)
         state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
 
@@ -268,17 +300,19 @@ class MultiSteps:
             return zeros_like_updates(updates), state
 
         def take():
-            return self._take(updates, state, params, extra_args)
+            return self._take(updates, state, params, weight, extra)
 
         return branch(skip, leave, take)
 
-    def _take(self, updates, state, params, extra):
+    def _take(self, updates, state, params, weight, extra):
         inner, n = state.inner_opt_state, safe_increment(state.mini_step)
         clean, found = self._sanitizers.clean(updates, inner, params)
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        add = lambda g, acc: self._add(acc, g, n)
+        total, kept = weigh(state, n, weight)
+        extra = extra if weight is None else {**extra, "weight": total}
+        add = lambda g, acc: self._add(acc, g, total, weight)
         keep = lambda g, acc: acc
 
         def gathered():
@@ -299,8 +333,9 @@ class MultiSteps:
         # written after the branch has read it, and XLA need not copy it.
         due = self._is_due(n, state.gradient_step)
         u, inner, step, did = branch(due, emit, wait)
-        n, acc = jax.tree.map(ft.partial(_zero_if, did), (n, gathered()))
-        return u, MultiStepsState(n, step, inner, acc, state.skip_state)
+        new = jax.tree.map(ft.partial(_zero_if, did), (n, kept, gathered()))
+        n, kept, acc = new
+        return u, MultiStepsState(n, step, inner, acc, state.skip_state, kept)
 
     def _step(self, updates, acc, inner, params, extra):
         # A leaf without a gradient in this call has none in the step.

@@ -18,8 +18,6 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    as_array,
-    is_array,
     require_transformation,
     transformation,
     with_extra_args_support,
@@ -28,7 +26,7 @@ from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
 from .._engine.factories.registry import public
 from .._engine.step.plan import step_if
 from .._engine.trees import errors
-from .._engine.trees.errors import describe
+from .._engine.trees.numbers import real_scalar
 from ..tree import norm
 
 
@@ -192,19 +190,8 @@ def _value(value: Any, loss: Any) -> dict:
 
 
 def _measured(xs: dict) -> jax.Array:
-    return jnp.stack([_scalar(name, x) for name, x in xs.items()])
-
-
-def _scalar(name: str, x: Any) -> jax.Array:
-    if not is_array(x):
-        raise TypeError(
-            f"`{name}` of `skip_spikes` is {describe(x)}, expected a number"
-        )
-    x = jnp.asarray(as_array(x))
-    if x.shape or jnp.iscomplexobj(x):
-        kind = "complex" if jnp.iscomplexobj(x) else f"of shape {x.shape}"
-        raise ValueError(f"`{name}` of `skip_spikes` is {kind}, expected a real scalar")
-    return x.astype(jnp.float32)
+    found = [real_scalar(x, f"`{name}` of `skip_spikes`") for name, x in xs.items()]
+    return jnp.stack([jnp.asarray(x, jnp.float32) for x in found])
 
 
 @jax.jit

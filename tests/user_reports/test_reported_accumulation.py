@@ -125,6 +125,15 @@ def test_accumulation_runs_in_shard_map():
     np.testing.assert_allclose(u["w"], -1e-2, rtol=1e-5)
 
 
+@row("MultiSteps: tokens (transformers#35203, verl#3332, maxtext#812)", optax="fails")
+def test_a_gradient_counts_by_its_tokens():
+    tx = steps_of(optax.scale(1.0), 2)
+    state = tx.init(parameters())
+    for x, tokens in (1.0, 30.0), (5.0, 10.0):
+        u, state = tx.update(constant(x), state, parameters(), weight=tokens)
+    np.testing.assert_allclose(u["w"], (30 * 1 + 10 * 5) / 40, rtol=1e-6)
+
+
 @row("MultiSteps and extra arguments", optax="fails")
 @pytest.mark.parametrize("in_chain", [False, True])
 def test_the_value_of_the_loss_reaches_the_inner_optimizer(in_chain):

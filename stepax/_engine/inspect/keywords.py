@@ -34,7 +34,7 @@ def reads(tx: Any) -> frozenset[str] | None:
     if type(tx) is Transformation:
         return _ours(tx)
     if hasattr(tx, "inner_opt"):  # `MultiSteps`, ours and Optax's
-        return reads(tx.inner_opt)
+        return _union([_named(tx.update)[0], reads(tx.inner_opt)])
     return _foreign(tx)
 
 

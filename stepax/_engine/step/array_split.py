@@ -192,14 +192,19 @@ def _indices(axis: int | Sequence[int], ndim: int) -> Sequence[int]:
 
 
 def _is_split(x: jax.Array, name: str) -> bool:
+    index = axis_index(name)
+    return name in varying(jax.typeof(x)) or name not in varying(jax.typeof(index))
+
+
+def axis_index(name: str, call: str = "`update`") -> jax.Array:
+    """The position along an axis; an error that names it where there is none."""
     try:
-        index = jax.lax.axis_index(name)
+        return jax.lax.axis_index(name)
     except NameError:
         raise ValueError(
-            f"`axis_name` has {name!r}, which is no axis here: call `update` inside of "
+            f"`axis_name` has {name!r}, which is no axis here: call {call} inside of "
             "`jax.shard_map`, over a mesh that has it"
         ) from None
-    return name in varying(jax.typeof(x)) or name not in varying(jax.typeof(index))
 
 
 def _size(names: tuple[str, ...]) -> int:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
+from ..base.optax_types import ADDED
 from ..base.protocol import is_none
 from .packed import Packed
 
@@ -76,7 +77,8 @@ def require_state(name: str, kind: type, state: object) -> None:
     # too, because Optax's class of that name may have been of another version.
     kinds = [x.__name__ for x in type(state).__mro__]
     fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
-    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
+    wanted = [k for k in fields if k not in ADDED.get(kind.__name__, ())]
+    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in wanted):
         raise foreign_state(name, kind, state)
 
 
