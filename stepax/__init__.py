@@ -388,6 +388,8 @@ if _typing.TYPE_CHECKING:
         MinimizeStatus as MinimizeStatus,
     )
     from ._minimize.stop import Tolerances as Tolerances
+    from ._sweep.driver import sweep as sweep
+    from ._sweep.result import SweepResult as SweepResult
     from .contrib import (
         DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
         differentially_private_aggregate as differentially_private_aggregate,
@@ -399,26 +401,20 @@ __version__ = "0.1.0"
 
 # Loaded on first access, so that `import stepax` stays fast.
 _LATER = (
-    "assignment",
-    "checkpoint",
-    "contrib",
-    "distributed",
-    "experimental",
-    "interop",
-    "perturbations",
-    "projections",
-    "second_order",
-    "testing",
-)
+    "assignment", "checkpoint", "contrib", "distributed", "experimental", "interop",
+    "perturbations", "projections", "second_order", "testing",
+)  # fmt: skip
 _NAMES_LATER = {
     "MinimizeHistory": "_minimize.result",
     "MinimizeResult": "_minimize.result",
     "MinimizeStatus": "_minimize.result",
+    "SweepResult": "_sweep.result",
     "Tolerances": "_minimize.stop",
     "describe": "_engine.inspect.describe",
     "from_config": "_config.from_config",
     "hyperparams": "_engine.inspect.hyperparams",
     "minimize": "_minimize.driver",
+    "sweep": "_sweep.driver",
     "to_config": "_config.to_config",
 }
 _MOVED = (

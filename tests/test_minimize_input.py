@@ -279,7 +279,7 @@ def test_progress_changes_nothing_but_what_is_shown(capsys, monkeypatch):
     out, lines = capsys.readouterr()
     assert not out and f"step {found.steps}/15000   value" in lines.splitlines()[-1]
 
-    monkeypatch.setattr(progress, "_is_live", lambda: True)
+    monkeypatch.setattr(progress, "is_live", lambda: True)
     stepax.minimize(rosenbrock, START, tol=1e-3, progress=True)
     assert f"step {found.steps}/15000" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "rich.live", None)

@@ -78,6 +78,7 @@ CHOICES = {
     "laprop": Choice(3e-3),
     "lion": Choice(1e-3, _DECAY),
     "mars": Choice(3e-3),
+    "muon": Choice(1e-2),
     "muown": Choice(1e-2),
     "nadam": Choice(3e-3),
     "nadamw": Choice(3e-3, _DECAY),
@@ -143,21 +144,32 @@ def train(
         yield Report(step, jax.tree.map(np.asarray, trace), _test(carry[0], test))
 
 
-def _steps(tx, data):
+def loss(params, images, labels):
+    """The mean cross-entropy of a mini-batch, and its accuracy."""
+    logits = network.logits(params, images)
+    picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
+    return -jnp.mean(picked), network.accuracy(logits, labels)
+
+
+def draw_from(data):
+    """A function from a key to a mini-batch of shifted images, and its labels."""
     images, labels = jnp.asarray(data.images), jnp.asarray(data.labels)
 
-    def loss(params, images, labels):
-        logits = network.logits(params, images)
-        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
-        return -jnp.mean(picked), network.accuracy(logits, labels)
+    def draw(key):
+        batch_key, shift_key = jax.random.split(key)
+        batch = jax.random.randint(batch_key, (BATCH,), 0, len(images))
+        return network.shift(shift_key, images[batch]), labels[batch]
+
+    return draw
+
+
+def _steps(tx, data):
+    draw = draw_from(data)
 
     def step(carry, key):
         params, state = carry
-        batch_key, shift_key = jax.random.split(key)
-        batch = jax.random.randint(batch_key, (BATCH,), 0, len(images))
-        inputs = network.shift(shift_key, images[batch])
         (value, accuracy), grads = jax.value_and_grad(loss, has_aux=True)(
-            params, inputs, labels[batch]
+            params, *draw(key)
         )
         updates, state = tx.update(grads, state, params)
         params = stepax.apply_updates(params, updates)

@@ -5,7 +5,7 @@ flags of a module, random keys, `None`.  Leaves with a derivative are optimized
 ("moving"), other arrays are fixed ("staying").
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -63,29 +63,36 @@ class Frame(NamedTuple):
 
 def open_start(x0: Any) -> tuple[Frame, list, list]:
     """The frame of the parameters, their moving arrays and their staying arrays."""
-    leaves, treedef = jax.tree.flatten(x0, is_leaf=is_none)
-    where = lambda i: errors.paths(x0)[i]
-    marks = tuple(_mark_start(x, i, where) for i, x in enumerate(leaves))
-    frame = Frame(treedef, marks)
-    if not frame.live:
+    leaves = jax.tree.leaves(x0, is_leaf=is_none)
+    for i, x in enumerate(leaves):
+        if is_array(x) and jnp.issubdtype(jnp.result_type(x), jnp.integer):
+            raise TypeError(
+                f"`x0` at {errors.paths(x0)[i]} is of integers ({jnp.result_type(x)}), "
+                "which cannot move: make it floating, as in `jnp.asarray(x, float)`, "
+                "or hand it to `fun` by `args`"
+            )
+    frame, moving, staying = split(x0)
+    if not moving:
         raise ValueError(
             f"`x0` is {errors.describe(x0)} in which nothing can move, expected a tree "
             "with floating-point arrays"
         )
+    return frame, moving, staying
+
+
+def split(tree: Any) -> tuple[Frame, list, list]:
+    """The frame of any tree, its inexact arrays, which move, and its other arrays."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    marks = tuple(_mark(x) for x in leaves)
+    frame = Frame(treedef, marks)
     moving = [strong_type(jnp.asarray(leaves[i])) for i in frame.live]
     return frame, moving, _staying(leaves, marks)
 
 
-def _mark_start(x: Any, i: int, where: Callable) -> Any:
+def _mark(x: Any) -> Any:
     if not is_array(x):
         return x
-    dtype = jnp.result_type(x)
-    if jnp.issubdtype(dtype, jnp.integer):
-        raise TypeError(
-            f"`x0` at {where(i)} is of integers ({dtype}), which cannot move: make it "
-            "floating, as in `jnp.asarray(x, float)`, or hand it to `fun` by `args`"
-        )
-    return _MOVES if jnp.issubdtype(dtype, jnp.inexact) else _STAYS
+    return _MOVES if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else _STAYS
 
 
 def open_arguments(args: Any) -> tuple[Frame, list]:

@@ -105,14 +105,15 @@ def _line(run: Run, most: int) -> str:
 
 def _display(most: int) -> Any:
     """A context manager that shows a run: live in a terminal, otherwise plain lines."""
-    return _live(most) if _is_live() else _plain(most)
+    return _live(most) if is_live() else _plain(most)
 
 
-def _is_live() -> bool:
+def is_live() -> bool:
+    """Whether lines on the terminal may be redrawn."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _every(seconds: float, draw: Callable[[Run], None]) -> Callable:
+def every(seconds: float, draw: Callable[[Any], None]) -> Callable:
     """Draw at most every `seconds`, and at the end."""
     last = -math.inf
 
@@ -129,7 +130,7 @@ def _every(seconds: float, draw: Callable[[Run], None]) -> Callable:
 @contextlib.contextmanager
 def _plain(most):
     draw = lambda run: print(_line(run, most), file=sys.stderr, flush=True)
-    yield _every(PAUSE, draw)
+    yield every(PAUSE, draw)
 
 
 @contextlib.contextmanager
@@ -145,4 +146,4 @@ def _live(most):
         ) from error
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
         draw = lambda run: live.update(Text(_line(run, most)), refresh=True)
-        yield _every(PERIOD, draw)
+        yield every(PERIOD, draw)

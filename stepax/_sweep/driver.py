@@ -1,0 +1,198 @@
+"""`sweep`: train at every point of a grid, with every seed, in one program."""
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._engine.factories.argument_checks import scalar
+from .._engine.factories.ranges import Range
+from .._engine.functions.calls import explain_misuse, nearest
+from .._engine.trees import errors
+from .grid import check_points, open_grid, plain, points_of, shown, text_of
+from .lane import lane_of
+from .programs import Program, programs_of
+from .progress import open_display
+from .result import SweepResult, rate_in
+from .store import Store
+
+
+# In how many calls runs that follow each other are made, between which is reported.
+_PIECES = 32
+# What runs at once may take of a device that does not tell its memory, in bytes.
+_MEMORY = 2**30
+
+
+@explain_misuse
+def sweep(
+    loss: Callable[[Any, jax.Array], Any],
+    init: Callable[[jax.Array], Any],
+    make_tx: Callable[..., Any],
+    grid: Mapping[str, Sequence[Any]],
+    steps: int,
+    *,
+    seeds: int | Sequence[int] = 1,
+    rate: str | None = None,
+    margin: float = 0.05,
+    bound: float = math.inf,
+    last: int | None = None,
+    vectorize: bool | None = None,
+    memory: int | None = None,
+    path: Any = None,
+    progress: bool = False,
+) -> SweepResult:
+    """Train at every point of a grid, with every seed, in one compiled program.
+
+        p = init(k0);   p = p + u,  u from make_tx(**point),  at each of `steps` keys
+
+    loss: the loss of the parameters on a mini-batch that is drawn with a key.
+    init: makes parameters, any tree, from a key.
+    make_tx: makes a transformation from a value for each name in the grid.
+    grid: maps names to sequences of values; their product is run.  Numbers are traced
+        and need no further compilation; others, and numbers that have to be known, need
+        one for each combination.
+    steps: steps of each run, >= 1.
+    seeds: n >= 1 for the seeds 0 to n - 1, or the seeds themselves.
+    rate: the name of the learning rate, for `suggestion`; by default found in the grid.
+    margin: how far above the best loss a suggestion may be, relative, in [0, 1].
+    bound: the loss above which a run counts as diverged.
+    last: steps at the end over which `final` is a mean; by default a tenth of `steps`.
+    vectorize: whether runs go side by side, by `vmap`; by default not on CPUs.
+    memory: bytes that these may take; by default four fifths of what is free.
+    path: a file to which losses are saved, and from which the sweep goes on.
+    progress: whether to show progress on the standard error.
+
+    Raises a `TypeError` or a `ValueError` that names the argument or the point.
+    """
+    grid, points = _open(loss, init, make_tx, grid)
+    steps, seeds = _whole("steps", steps), _seeds(seeds)
+    last = max(1, steps // 10) if last is None else _whole("last", last, steps)
+    margin = _number("margin", margin, Range(0, 1))
+    bound = _number("bound", bound, Range(is_cap=True))
+    rate = rate_in(grid) if rate is None else _rate(rate, grid)
+    lane = lambda static: lane_of(loss, init, make_tx, steps, static)
+    programs = list(programs_of(lane, grid, points))
+    is_wide = jax.default_backend() != "cpu" if vectorize is None else vectorize
+    chunks = [_chunk(x, len(seeds), is_wide, memory) for x in programs]
+    about = {
+        "grid": {name: list(map(text_of, values)) for name, values in grid.items()},
+        "steps": steps,
+        "seeds": seeds,
+        "programs": path and [x.fingerprint() for x in programs],
+        "chunks": chunks,
+    }
+    shape = len(points), len(seeds), steps
+    store = Store(path, about, shape, np.result_type(*(x.dtype for x in programs)))
+    result = SweepResult(points, store.losses, tuple(seeds), rate, margin, bound, last)
+    with open_display(len(points) * len(seeds), progress) as show:
+        for program, chunk in zip(programs, store.about["chunks"], strict=True):
+            for _ in _run(program, store, seeds, chunk, is_wide):
+                show((int(store.done.sum()), _line(result, store.done)))
+        show((int(store.done.sum()), _line(result, store.done)), is_last=True)
+    return result
+
+
+def _open(loss, init, make_tx, grid):
+    functions = {"loss": loss, "init": init, "make_tx": make_tx}
+    for name, f in functions.items():
+        if not callable(f):
+            raise TypeError(f"`{name}` is {errors.describe(f)}, expected a function")
+    grid = open_grid(grid)
+    points = points_of(grid)
+    check_points(make_tx, points)
+    return grid, points
+
+
+def _whole(name: str, x: Any, most: float = math.inf, least: int = 1) -> int:
+    """`x` as a Python integer, as NumPy's are as well."""
+    try:
+        found = None if isinstance(x, bool | np.bool_) else operator.index(x)
+    except TypeError:
+        found = None
+    if found is None or not least <= found <= most:
+        upto = "or more" if most == math.inf else f"to {most}"
+        raise ValueError(f"`{name}` is {x!r}, expected a whole number, {least} {upto}")
+    return found
+
+
+def _number(name: str, x: Any, allowed: Range) -> float:
+    found = scalar(f"`sweep`: `{name}`", plain(x), allowed=allowed)
+    return float(np.asarray(found))
+
+
+def _seeds(seeds: Any) -> list[int]:
+    if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
+        return list(range(_whole("seeds", seeds)))
+    if not len(seeds):
+        raise ValueError("`seeds` is empty, expected at least one seed, or a number")
+    return [_whole("seeds", x, 2**32 - 1, least=0) for x in seeds]
+
+
+def _rate(rate: str, grid: dict) -> str:
+    if rate not in grid:
+        hint = nearest(f"{rate}", grid) or f", only {list(grid)}"
+        raise ValueError(f"`rate` is {rate!r}, which `grid` does not have{hint}")
+    return rate
+
+
+def _chunk(program: Program, seeds: int, is_wide: bool, memory: int | None) -> int:
+    """How many runs a call makes, such that all calls make about as many."""
+    runs = len(program.group.points) * seeds
+    most = math.ceil(runs / _PIECES)
+    if is_wide:
+        free = _free() if memory is None else _whole("memory", memory)
+        most = max(1, free // program.bytes())
+    return math.ceil(runs / math.ceil(runs / most))
+
+
+def _free() -> int:
+    """Four fifths of the memory that is left on the device."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return _MEMORY
+    return (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) * 4 // 5
+
+
+def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: bool):
+    """Make the runs of a program that are not done, and yield after each call."""
+    group = program.group
+    count = len(seeds)
+    at = np.repeat(np.arange(len(group.points)), count)
+    which = np.tile(np.arange(count), len(group.points))
+    compiled = None
+    for start in range(0, len(at), chunk):
+        # The last call repeats its last run, so that its shape is that of the others.
+        runs = np.minimum(np.arange(start, start + chunk), len(at) - 1)
+        place = np.asarray(group.points)[at[runs]], which[runs]
+        if store.done[place].all():
+            continue
+        numbers = {k: x[at[runs]] for k, x in group.numbers.items()}
+        inputs = numbers, np.asarray(seeds, np.uint32)[which[runs]]
+        compiled = compiled or _compile(program, inputs, is_wide)
+        store.losses[place] = np.asarray(compiled(*inputs))
+        store.done[place] = True
+        store.save()
+        yield
+
+
+def _compile(program, inputs, is_wide):
+    lanes = jax.vmap(program) if is_wide else _in_turn(program)
+    return jax.jit(lanes).lower(*inputs).compile()
+
+
+def _in_turn(program):
+    return lambda *inputs: jax.lax.map(lambda run: program(*run), inputs)
+
+
+def _line(result: SweepResult, done: np.ndarray) -> str:
+    """The best point of those that are done."""
+    at = np.flatnonzero(done.all(1))
+    if not at.size:
+        return ""
+    i = at[np.argmin(result.scores[at])]
+    if not np.isfinite(result.scores[i]):
+        return "all have diverged so far"
+    return f"lowest loss {result.scores[i]:.4g} at {shown(result.points[i])}"

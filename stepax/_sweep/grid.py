@@ -1,0 +1,148 @@
+"""The points of a grid, and which of their values a program takes as inputs.
+
+Numbers are traced, so that other numbers need no other program.  All other values, such
+as strings, booleans and functions, are static: points are grouped by them.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._engine.base.protocol import require_transformation
+from .._engine.functions.calls import bind
+from .._engine.functions.signatures import signature
+from .._engine.trees import errors
+
+
+Point = dict[str, Any]
+
+
+class Group(NamedTuple):
+    """The points that share a program.
+
+    static: the values that they have in common.
+    points: their indices.
+    numbers: a column of numbers (len(points),) for each traced name.
+    """
+
+    static: Point
+    points: list[int]
+    numbers: dict[str, np.ndarray]
+
+
+def open_grid(grid: Any) -> dict[str, list]:
+    """The grid with its sequences as lists, and NumPy's scalars as Python's."""
+    if not isinstance(grid, Mapping):
+        raise TypeError(
+            f"`grid` is {errors.describe(grid)}, expected a dict from names to "
+            "sequences of values, as in {'learning_rate': [1e-3, 1e-2]}"
+        )
+    if not grid:
+        raise ValueError(
+            "`grid` is empty, expected at least one name with its values, as in "
+            "{'learning_rate': [1e-3, 1e-2]}"
+        )
+    return {name: _values(name, found) for name, found in grid.items()}
+
+
+def _values(name: Any, found: Any) -> list:
+    if not isinstance(name, str):
+        raise TypeError(f"`grid` has the name {name!r}, expected a string")
+    # The order of a set differs from run to run, and that of a dict says nothing.
+    is_other = isinstance(found, str | bytes | set | frozenset | Mapping)
+    if is_other or not isinstance(found, Iterable) or getattr(found, "ndim", 1) != 1:
+        raise TypeError(
+            f"`grid[{name!r}]` is {errors.describe(found)}, expected a sequence of "
+            "values, as in [1e-3, 1e-2]"
+        )
+    values = [plain(x) for x in found]
+    if not values:
+        raise ValueError(f"`grid[{name!r}]` is empty, expected at least one value")
+    return values
+
+
+def plain(x: Any) -> Any:
+    """A scalar of NumPy or JAX as one of Python; anything else as it is."""
+    is_scalar = isinstance(x, np.generic | np.ndarray | jax.Array) and np.ndim(x) == 0
+    return x.item() if is_scalar else x
+
+
+def points_of(grid: dict[str, list]) -> list[Point]:
+    """The product of the sequences; the last name varies fastest."""
+    return [dict(zip(grid, x, strict=True)) for x in itertools.product(*grid.values())]
+
+
+def check_points(make_tx: Callable, points: list[Point]) -> None:
+    """Call `make_tx` with each point, because traced values are not checked later."""
+    bind(_name(make_tx), signature(make_tx), (), points[0])
+    for point in points:
+        try:
+            require_transformation(make_tx(**point), f"`make_tx({shown(point)})`")
+        except (TypeError, ValueError) as error:
+            if type(error) not in (TypeError, ValueError):
+                error.add_note(f"at the point {shown(point)} of `grid`")
+                raise
+            text = f"at the point {shown(point)} of `grid`: {error}"
+            raise type(error)(text) from error
+
+
+def _name(f: Callable) -> str:
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def shown(point: Point) -> str:
+    """A point as the arguments of a call."""
+    return ", ".join(f"{name}={text_of(value)}" for name, value in point.items())
+
+
+def text_of(x: Any) -> str:
+    """`repr` without addresses in memory, so that it is the same in each process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(x))
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, Real) and not isinstance(x, bool)
+
+
+def groups_of(
+    grid: dict[str, list], points: dict[int, Point], static: Iterable[str] = ()
+) -> list[Group]:
+    """The points, by their indices in the grid, in groups of equal static values.
+
+    static: names whose numbers are static as well.
+    """
+    static = set(static)
+    traced = lambda name, x: is_number(x) and name not in static
+    found: dict[tuple, list[int]] = {}
+    for i, point in points.items():
+        key = (
+            None if traced(name, x) else _place(grid[name], x)
+            for name, x in point.items()
+        )
+        found.setdefault(tuple(key), []).append(i)
+    groups = []
+    for members in found.values():
+        first = points[members[0]]
+        names = [name for name, x in first.items() if traced(name, x)]
+        rest = {name: x for name, x in first.items() if name not in names}
+        columns = {k: _column(grid[k], [points[i][k] for i in members]) for k in names}
+        groups.append(Group(rest, members, columns))
+    return groups
+
+
+def _place(values: list, x: Any) -> int:
+    """The index of the first value that is equal to `x` and of its type."""
+    # As text: arrays in a tuple have no single answer to `==`.
+    same = lambda y: y is x or (type(y) is type(x) and repr(y) == repr(x))
+    return next(i for i, y in enumerate(values) if same(y))
+
+
+def _column(values: list, numbers: list) -> np.ndarray:
+    """The numbers of one name; integers only if there is no fraction in the grid."""
+    is_whole = all(isinstance(x, int) for x in values if is_number(x))
+    return np.asarray(numbers, jax.numpy.result_type(int if is_whole else float))

@@ -1,0 +1,105 @@
+"""The traced runs of a sweep: one program for each group of points."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+
+from .grid import Group, Point, groups_of, shown, text_of
+
+
+class Program(NamedTuple):
+    """A run of one point and seed, traced.
+
+    group: the points that it is for.
+    jaxpr: from the numbers of a point, by name, and a seed to its losses.
+    """
+
+    group: Group
+    jaxpr: Any
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.jaxpr.out_avals[0].dtype
+
+    def __call__(self, numbers: dict, seed: Any) -> jax.Array:
+        flat = jax.tree.leaves((numbers, seed))
+        return jaxpr_as_fun(self.jaxpr)(*flat)[0]
+
+    def fingerprint(self) -> str:
+        """A digest of all that the losses depend on, the same in each process."""
+        digest = hashlib.sha256(text_of(self.jaxpr.jaxpr).encode())
+        for x in self.jaxpr.consts:
+            is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+            digest.update(np.asarray(jax.random.key_data(x) if is_key else x).tobytes())
+        for column in self.group.numbers.values():
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
+    def bytes(self) -> int:
+        """A bound on the memory of a run: all arrays of a step at once."""
+        return _bytes(self.jaxpr.jaxpr)
+
+
+def programs_of(
+    lane_of: Callable[[Point], Callable], grid: dict[str, list], points: list[Point]
+) -> Iterator[Program]:
+    """The programs of all points.
+
+    lane_of: from static values to a function of the other ones and of a seed.
+    """
+    for group in groups_of(grid, dict(enumerate(points))):
+        try:
+            yield _trace(lane_of, group)
+            continue
+        # Whatever it is: a number that is not known may break anything.
+        except Exception:
+            first = points[group.points[0]]
+            static = [x for x in group.numbers if not _may_trace(lane_of, first, x)]
+            if not static:
+                raise
+        own = {i: points[i] for i in group.points}
+        for part in groups_of(grid, own, static):
+            try:
+                yield _trace(lane_of, part)
+            except Exception as error:
+                at = shown(points[part.points[0]])
+                error.add_note(f"at the point {at} of `grid`")
+                raise
+
+
+def _trace(lane_of, group):
+    like = {k: jax.ShapeDtypeStruct((), x.dtype) for k, x in group.numbers.items()}
+    seed = jax.ShapeDtypeStruct((), np.uint32)
+    return Program(group, jax.make_jaxpr(lane_of(group.static))(like, seed))
+
+
+def _may_trace(lane_of, point, name):
+    """Whether one number may be traced if all others are known."""
+    rest = {k: x for k, x in point.items() if k != name}
+    (group,) = groups_of({k: [x] for k, x in point.items()}, {0: point}, rest)
+    try:
+        _trace(lane_of, group)
+    except Exception:
+        return False
+    return True
+
+
+def _bytes(jaxpr: Any) -> int:
+    total = 0
+    for eqn in jaxpr.eqns:
+        inner = [getattr(x, "jaxpr", x) for y in eqn.params.values() for x in _flat(y)]
+        total += sum(_bytes(x) for x in inner if hasattr(x, "eqns"))
+        total += sum(_size(x.aval) for x in eqn.outvars)
+    return total
+
+
+def _flat(x: Any) -> Any:
+    return x if isinstance(x, tuple | list) else (x,)
+
+
+def _size(aval: Any) -> int:
+    return getattr(aval, "size", 0) * getattr(aval.dtype, "itemsize", 8)
