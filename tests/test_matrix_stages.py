@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import stepax
 from stepax._engine.step.plan import flatten
 from stepax._engine.step.rule import Rule
-from stepax.distributed import audit, zero
+from stepax.distributed import audit, state_sharding, zero
 
 
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -32,15 +32,11 @@ def stages(tx: Any) -> list[Rule]:
     return [x for x in found if x.batched is not None]
 
 
-def _shared(tx, state):
-    """The slots that only a stage sees, which devices share wherever parameters are."""
-    names = [
-        name
-        for rule in stages(tx)
-        for name, slot in rule.slots.items()
-        if not slot.in_leaf
-    ]
-    return [x for name in names for _, x in stepax.tree.get_all_with_path(state, name)]
+def _beside_stages(tx, p):
+    """The bytes of slots of rules without a stage, which lie as their parameters."""
+    others = [x for x in flatten(tx) if isinstance(x, Rule) and x.batched is None]
+    made = [rule.init(p) for rule in others]
+    return sum(x.nbytes for x in jax.tree.leaves(made))
 
 
 def _is_matrix_optimizer(row):
@@ -108,19 +104,18 @@ def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
             there, placed = put(p), zero(tx, mesh) if place == "zero" else tx
             found, state = _run(placed, there, put)
             seen = audit(placed, there)
+            places = [state_sharding(placed, there), placed.init(there), state]
+        kept = _beside_stages(tx, p) if place == "whole" else 0
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(usual), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * np.abs(y).max())
     # Two there and two back; `zero` then gathers the updates.
     most = 4 + (place == "zero")
     assert sum(x.count for x in seen.collectives) <= most
     assert seen.share <= 1.25
-    shared = jax.tree.leaves(_shared(tx, state))
-    sizes = [(x.nbytes, x.addressable_shards[0].data.nbytes) for x in shared]
-    whole, mine = map(sum, zip(*sizes, strict=True)) if sizes else (0, 0)
-    assert mine <= 1.05 * whole / DEVICES
-    if place != "whole":
-        # Scalars, such as step counts, are everywhere.
-        assert seen.state_per_device <= 1.05 * seen.state / DEVICES + 200
+    # Scalars, such as step counts, are everywhere.
+    assert seen.state_per_device <= 1.05 * seen.state / DEVICES + 200 + kept
+    for first, *others in zip(*map(jax.tree.leaves, places), strict=True):
+        assert all(x.sharding.is_equivalent_to(first, x.ndim) for x in others)
 
 
 # --- numbers at the edges -------------------------------------------------------------

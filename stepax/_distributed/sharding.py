@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
@@ -72,23 +72,36 @@ def state_sharding(
         return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
     leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
-    pairs = zip(leaves, _pinned(tx, params), strict=True)
-    return treedef.unflatten(
-        place if spec is None else place.update(spec=_merged(spec, place.spec))
-        for place, spec in pairs
-    )
+    pairs = zip(leaves, *_pinned(tx, params), strict=True)
+    return treedef.unflatten(it.starmap(_decided, pairs))
 
 
-def _pinned(tx: GradientTransformation, params: Params) -> list[PartitionSpec | None]:
-    """Where `init` itself puts each array of the state; `None` if it does not."""
+def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
+    """Where an array is, that of its parameter and where `init` puts it being known."""
+    # Where the devices replicate the parameter, they share what is kept for it.
+    spec = loose if firm is None and not any(place.spec) else firm
+    return place if spec is None else place.update(spec=_merged(spec, place.spec))
+
+
+def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
+    """Where `init` itself puts each array of the state; `None` if it does not.
+
+    In the first list are those that are put there in any case, in the second one those
+    that are put there unless they follow a parameter that is sharded.
+    """
     # The types of arrays on automatic mesh axes do not tell, but the program does.
     init, arrays = _init_of(tx, params)
-    jaxpr, found = jax.make_jaxpr(init)(arrays).jaxpr, {}
+    jaxpr, firm, loose = jax.make_jaxpr(init)(arrays).jaxpr, {}, {}
     for eqn in jaxpr.eqns:
         place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
         if eqn.primitive.name in ("sharding_constraint", "reshard"):
-            found[eqn.outvars[0]] = place.spec
-    return [None if isinstance(x, Literal) else found.get(x) for x in jaxpr.outvars]
+            firm[eqn.outvars[0]] = place.spec
+        elif eqn.params.get("name") == "_where":
+            # The selection of `shared_like`: of the parameter, or of what is divided.
+            other = eqn.invars[-1]
+            loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
+    read = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
+    return [firm.get(x) for x in read], [loose.get(x) for x in read]
 
 
 def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine.arrays.placement import is_on_mesh
 from .._engine.arrays.precision import is_inexact, scalar_dtype
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -166,7 +167,12 @@ def on_matrices(
 
         to = lambda x, axes, shape: to_matrices(x, axes)
         stacks = moved(updates, "updates", to)
-        ps = moved(params, "params", to) if needs_params else None
+        # Their sharding is that of the updates.
+        is_there = any(
+            isinstance(g, jax.Array) and is_on_mesh(g) for g in gradients.leaves
+        )
+        is_read = needs_params or (params is not None and is_there)
+        ps = moved(params, "params", to) if is_read else None
         stacks, new = inner.update(stacks, move_state(state, to), ps, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
@@ -192,8 +198,8 @@ def only_matrices(
         stacks = [None if p is None else to_matrices(p, axes) for p, axes in pairs]
         state = {k: make(params) for k, make in rule.scalars.items()}
         for k, slot in rule.slots.items():
-            new = lambda p, slot=slot: None if p is None else slot.new(p)
-            state[k] = treedef.unflatten(map(new, ps if slot.alike else stacks))
+            column = rule.column(slot, ps if slot.alike else stacks, stacks)
+            state[k] = treedef.unflatten(column)
         return rule.State(**state)
 
     alike = tuple(k for k, slot in rule.slots.items() if slot.alike)

@@ -50,7 +50,7 @@ def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
 
 def with_sharding_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """As `shard_like`, but free where `p` is on no mesh."""
-    return x if jax.typeof(p).sharding.mesh.empty else shard_like(p, x)
+    return shard_like(p, x) if is_on_mesh(p) else x
 
 
 def replicated(x: jax.Array) -> jax.Array:
@@ -105,6 +105,31 @@ def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     x, _ = jax.lax.optimization_barrier((x, p))
     mesh = jax.typeof(p).sharding.mesh
     return moved(x, NamedSharding(mesh, spec))
+
+
+def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
+    """`x` in the sharding of `p`, but divided among the devices if `p` is replicated.
+
+    Without a mesh, and where it cannot be divided, as `shard_like`.
+    """
+    if isinstance(p, Tracer):
+        sharding = jax.typeof(p).sharding
+        if any(sharding.spec):
+            return shard_like(p, x)
+        x = spread_over_mesh_of(p, x)
+        if AxisType.Explicit in sharding.mesh.axis_types:
+            return x
+        # With automatic axes it is not known how `p` is sharded, but in a selection of
+        # both XLA prefers the first: `p`, unless that is replicated.
+        return shard_like(p, x)
+    sharding = getattr(p, "sharding", None)
+    is_whole = isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
+    return spread_over_mesh_of(p, x) if is_whole else shard_like(p, x)
+
+
+def is_on_mesh(x: jax.Array) -> bool:
+    """Whether it is known that an array is on a mesh."""
+    return not jax.typeof(x).sharding.mesh.empty
 
 
 def moved(x: jax.Array, to: NamedSharding) -> jax.Array:

@@ -8,6 +8,7 @@ there are.
 """
 
 import functools as ft
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -36,10 +37,12 @@ class Row(NamedTuple):
 
     parts: the matrix, and the slots of its shape; split like it inside of `shard_map`.
     wholes: the other slots, which may be trees.
+    home: an array whose sharding the new matrix takes; the old matrix if `None`.
     """
 
     parts: tuple[jax.Array, ...]
     wholes: tuple[ArrayTree, ...] = ()
+    home: jax.Array | None = None
 
 
 def check_sharding(sharding: str) -> None:
@@ -73,6 +76,20 @@ class Batched:
     sharding: Sharding = "auto"
     split: ArraySplit = ArraySplit(None)
     needs_params: bool = False
+
+    def divides(self, arrays: Sequence) -> list[bool]:
+        """Which arrays are stacked with others of their shape, and so divided.
+
+        arrays: those of a tree, `None` for what is not trained.
+        """
+        if self.sharding == "none" or self.split.entries:
+            return [False] * len(arrays)
+        kinds = [
+            (x.shape, x.dtype) if x is not None and self.wants(x) else None
+            for x in arrays
+        ]
+        number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
+        return [kind is not None and number[kind] >= least for kind in kinds]
 
 
 def map_batched(
@@ -114,7 +131,13 @@ def _alike(rows: Sequence[Row]) -> list[list[int]]:
 
 
 def _placed_like(row: Row, made: Row) -> Row:
-    return jax.tree.map(with_sharding_of, row, made)
+    _, *slots = row.parts
+    like = Row((_home(row), *slots), row.wholes)
+    return jax.tree.map(with_sharding_of, like, made)
+
+
+def _home(row: Row) -> jax.Array:
+    return row.parts[0] if row.home is None else row.home
 
 
 def _alone(one: Callable[[Row], Row], row: Row, split: ArraySplit) -> Row:
@@ -172,7 +195,10 @@ def _on_mesh(
     many = ft.partial(many, ctx)
     apart = NamedSharding(mesh, stacked)
     if AxisType.Explicit in mesh.axis_types:
-        stacks = _explicit(many, stacks, apart)
+        before = [jax.typeof(x).sharding for x in stacks]
+        spec = jax.typeof(_home(first)).sharding.spec
+        before[0] = NamedSharding(mesh, PartitionSpec(None, *spec))
+        stacks = _explicit(many, stacks, before, apart)
     else:
         unknown = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * u.ndim)
         stacks = _auto(many, stacks, [unknown, *joined.specs(names)], apart)
@@ -183,10 +209,12 @@ def _on_mesh(
     return new
 
 
-def _explicit(many: Callable, stacks: list, apart: NamedSharding) -> list:
+def _explicit(
+    many: Callable, stacks: list, homes: list[NamedSharding], apart: NamedSharding
+) -> list:
+    """`many` of stacks that are moved apart, and to their homes."""
     put = jax.sharding.reshard
-    before = [jax.typeof(x).sharding for x in stacks]
-    return list(map(put, many([put(x, apart) for x in stacks]), before))
+    return list(map(put, many([put(x, apart) for x in stacks]), homes))
 
 
 def _auto(

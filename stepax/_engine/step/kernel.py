@@ -17,7 +17,7 @@ from jax.core import Tracer
 from ..arrays import precision
 from ..arrays.coding import Coded, as_found, decode, encode, opened
 from ..arrays.numerics import increment, reduce_scalars
-from ..arrays.placement import with_sharding_of
+from ..arrays.placement import is_on_mesh, with_sharding_of
 from ..trees import errors
 from ..trees.labels import Scope
 from . import mistakes
@@ -213,11 +213,12 @@ class Pass:
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
         kept = [columns[names.index(name)] for name in stage.slots]
         us = [gradients.leaves[i] for i in wanted]
+        homes = self._homes(gradients, given, wanted)
         if stage.needs_params:
             us = [_with_param(u, params[i]) for u, i in zip(us, wanted, strict=True)]
         rows = [(u, *[c[i] for c in kept]) for u, i in zip(us, wanted, strict=True)]
         try:
-            made = self._stage(rows, ctx)
+            made = self._stage(rows, homes, ctx)
         except Mistake as mistake:
             # They are traced in stacks, so that it is one of these.
             raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None
@@ -229,6 +230,24 @@ class Pass:
         for i in touched:
             if precision.is_inexact(given[i]):
                 gradients.leaves[i] = gradients.leaves[i].astype(given[i].dtype)
+
+    def _homes(self, gradients, given, wanted):
+        """For each matrix an array whose sharding its update takes, or `None`."""
+        # Devices may share a slot of a replicated parameter, and then `leaf` returns
+        # what is divided like it.  The update is to be as the gradient was.
+        slots = self.rules[-1].slots.values()
+        if not any(slot.in_leaf and slot.alike for slot in slots):
+            return [None] * len(wanted)
+        homes = [given[i] for i in wanted]
+        if gradients.all_params is None or not any(map(is_on_mesh, homes)):
+            return [x if is_on_mesh(x) else None for x in homes]
+        # With automatic axes XLA may divide that, too, and then what is added to it;
+        # but it leaves the parameters where they are.
+        params = gradients.leaves_of(gradients.all_params, "params")
+        place = lambda x: (x.shape, jax.typeof(x).sharding)
+        fits = lambda p, g: isinstance(p, jax.Array) and place(p) == place(g)
+        pairs = [(params[i], g) for i, g in zip(wanted, homes, strict=True)]
+        return [p if fits(p, g) else g for p, g in pairs]
 
     @ft.cached_property
     def _measures(self) -> list[Shared]:
@@ -370,7 +389,7 @@ def _measure(rule, g, p, scalars, stored):
     return rule.leaf_stat(g, p, tuple(scalars), *was)
 
 
-def _run_stage(rule, rows, ctx):
+def _run_stage(rule, rows, homes, ctx):
     """The whole-matrix stage, in the precision in which the matrices come."""
     stage, found = rule.batched, rows
     rows = [[opened(x) for x in row] for row in rows]
@@ -399,8 +418,8 @@ def _run_stage(rule, rows, ctx):
         return Row((new, *parts), tuple(wholes))
 
     given = [
-        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]))
-        for u, *xs in rows
+        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]), home)
+        for (u, *xs), home in zip(rows, homes, strict=True)
     ]
     made = map_batched(one, ctx, given, stage)
     flat = [[*row.parts, *row.wholes] for row in made]

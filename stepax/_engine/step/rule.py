@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from ..arrays.numerics import increment
-from ..arrays.placement import shard_like, spread_over_mesh_of
+from ..arrays.placement import shard_like, shared_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base.protocol import (
     ArrayTree,
@@ -81,18 +81,23 @@ class Slot:
         """Whether it is known to be stored as one array."""
         return self.encode is None and self.alike
 
-    def new(self, p: ArrayTree) -> ArrayTree:
-        """The initial value for a parameter, as it is stored."""
-        p = as_array(p)
-        return jax.tree.map(ft.partial(self._stored, p), self.make(p))
+    def new(self, p: ArrayTree, is_shared: bool = False) -> ArrayTree:
+        """The initial value for a parameter, as it is stored.
 
-    def _stored(self, p: jax.Array, x: jax.Array) -> ArrayTree:
+        is_shared: whether devices that replicate the parameter share it.
+        """
+        p = as_array(p)
+        put = shared_like if is_shared else shard_like
+        put = put if self.in_leaf else spread_over_mesh_of
+        return jax.tree.map(ft.partial(self._stored, p, put), self.make(p))
+
+    def _stored(self, p: jax.Array, put: Callable, x: jax.Array) -> ArrayTree:
         dtype = x.dtype if self.dtype is None else self.dtype
         if self.is_wide and self.dtype is None and dtype == jnp.float16:
             dtype = jnp.float32
         # Strongly typed, or the first step would change the type, and `jit` retrace.
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
-        x = shard_like(p, x) if self.in_leaf else spread_over_mesh_of(p, x)
+        x = put(p, x)
         return x if self.encode is None else self.encode(x)
 
 
@@ -254,12 +259,26 @@ class Rule:
         def column(slot):
             if isinstance(params, SlotMark):
                 return params.of(slot)
-            return treedef.unflatten(
-                slot.new(p) if is_trainable(p) else None for p in ps
-            )
+            return treedef.unflatten(self.column(slot, ps, ps))
 
         scalars = {k: make(params) for k, make in self.scalars.items()}
         return self.State(**scalars, **{k: column(s) for k, s in self.slots.items()})
+
+    def column(self, slot: Slot, ps: list, matrices: list) -> list:
+        """The initial values of a slot, `None` for what is not trained.
+
+        ps: the parameters of which it is made.
+        matrices: these, as the stage on matrices sees them.
+        """
+        ps, matrices = (
+            [as_array(p) if is_trainable(p) else None for p in xs]
+            for xs in (ps, matrices)
+        )
+        shared = [False] * len(ps)
+        if self.batched and slot.in_leaf and slot.is_array:
+            shared = self.batched.divides(matrices)
+        pairs = zip(ps, shared, strict=True)
+        return [None if p is None else slot.new(p, is_so) for p, is_so in pairs]
 
     def check_state(self, state: OptState) -> None:
         """Raise unless `state` is one of this rule, or Optax's of the same name."""
