@@ -168,17 +168,24 @@ USES = ("slots", "scalars", "leaf_stat", "global_stat", "batched", "elementwise"
 
 
 @ft.cache
-def traits(name: str) -> Any:
-    """What a factory uses of the engine: those that are alike run the same code in it.
+def traits(name: str) -> frozenset:
+    """What a factory uses of the engine, and which functions of its own it has.
 
-    For one that is not made of rules alone, which runs code of its own, its name.
+    Of each rule that it is made of, what that uses, since rules that use the same run
+    the same code in the engine; of any other transformation the factory.
     """
     row = ROWS[name]
-    rules = [] if row.kind in OTHERS else list(flatten(make(row)))
-    if not all(isinstance(x, Rule) for x in rules) or not rules:
-        return name
-    uses = lambda rule: frozenset(x for x in USES if getattr(rule, x))
-    return frozenset(map(uses, rules))
+    if row.kind in OTHERS:
+        return frozenset({name})
+    return frozenset(map(_trait, flatten(make(row)))) or frozenset({name})
+
+
+def _trait(part: Any) -> Any:
+    if isinstance(part, Rule):
+        return frozenset(x for x in USES if getattr(part, x))
+    recipe = getattr(part, "recipe", None)
+    code = part.update.__code__
+    return recipe.factory.__name__ if recipe else (code.co_filename, code.co_qualname)
 
 
 class Pair(NamedTuple):

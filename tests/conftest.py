@@ -1,5 +1,6 @@
 """Every test runs strictly: promotion, ranks, warnings, on eight virtual devices."""
 
+import gc
 import os
 from pathlib import Path
 from zlib import crc32
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
+def pytest_collection_finish(session):
+    """What has been collected stays: the garbage collector need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 def functions(items):
     """The cases of each test function."""
     found = {}
@@ -50,26 +57,46 @@ def thinned(items):
 
 
 def part_of(cases, n=1):
-    """One factory for each set of traits, and every n-th case of the remaining product.
+    """Factories with all traits, and every n-th case of the product with other tables.
 
-    Those cases (i, j) of a product are kept whose sum is a multiple of n, so that each
-    row of the one table still meets an n-th of the other.  Which factory stands for its
-    traits, and where counting starts, differs from function to function.
+    For each row of the other tables, factories are taken until together they have
+    every trait.  Those cases (i, j) are kept whose sum is a multiple of n, so that each
+    row of one table still meets an n-th of the other.  Which factories these are, and
+    where counting starts, differs from function to function.
     """
     tables = [_names(mark) for mark in cases[0].iter_markers("parametrize")]
-    groups = {}
+    alike = {}
     for case in cases:
-        key = tuple(_alike(case.callspec.params, names) for names in tables)
-        groups.setdefault(key, []).append(case)
-    columns = (dict.fromkeys(rows) for rows in zip(*groups, strict=True))
+        key = tuple(_without_factory(case.callspec.params, names) for names in tables)
+        alike.setdefault(key, []).append(case)
+    columns = (dict.fromkeys(rows) for rows in zip(*alike, strict=True))
     places = [{x: i for i, x in enumerate(rows)} for rows in columns]
     turn = crc32(cases[0].originalname.encode())
     found = []
-    for key, alike in groups.items():
+    for key, factories in alike.items():
         place = turn + sum(rows[x] for rows, x in zip(places, key, strict=True))
-        if place % n == 0:
-            found.append(alike[place // n % len(alike)])
+        chosen = with_all_traits(factories, place)
+        found += [x for i, x in enumerate(chosen) if (place + i) % n == 0]
     return found
+
+
+def with_all_traits(cases, turn):
+    """Of cases that differ in their factory, so many that no trait is missing.
+
+    In an order of their own for each `turn`, those that have a trait that none before
+    them has.
+    """
+    from cases import traits  # after the environment is set
+
+    if len(cases) == 1 or "row" not in cases[0].callspec.params:
+        return cases
+    of = {case: traits(case.callspec.params["row"].name) for case in cases}
+    met, chosen = set(), []
+    for case in sorted(cases, key=lambda x: crc32(f"{turn} {x.name}".encode())):
+        if not of[case] <= met:
+            met |= of[case]
+            chosen.append(case)
+    return chosen
 
 
 def _names(mark):
@@ -77,14 +104,10 @@ def _names(mark):
     return [x.strip() for x in names.split(",")] if isinstance(names, str) else names
 
 
-def _alike(params, names):
-    """What counts of a row of a table: of a factory its traits."""
-    from cases import traits  # after the environment is set
-
+def _without_factory(params, names):
+    """What a row of a table holds beside a factory."""
     one = lambda x: x if isinstance(x, str) else id(x)
-    return tuple(
-        traits(params[k].name) if k == "row" else one(params[k]) for k in names
-    )
+    return tuple(one(params[k]) for k in names if k != "row")
 
 
 def one_of_each(items):

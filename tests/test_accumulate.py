@@ -239,7 +239,7 @@ def test_small_gradients_in_bfloat16_are_not_lost():
     assert float(u[-1][0]) == 1.5
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 @pytest.mark.parametrize("row", rows(kind="optimizer", holomorphic=True))
 def test_every_inner_state_is_a_scan_carry(row, dtype):

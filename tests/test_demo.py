@@ -84,7 +84,7 @@ def read_all(terminal):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", training.CHOICES)
 def test_every_offered_optimizer_learns_to_read_digits(name, data):
     """AdamW must reach 97 %, the others 95 %: 11 and 18 of 360 held-out digits wrong.

@@ -28,6 +28,7 @@ def sizes(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree) if hasattr(x, "nbytes"))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("tree", ["dict", "module, whole", "array", "empty"])
 @pytest.mark.parametrize("row", cases.rows())
 def test_bytes_are_those_of_the_first_state(row, tree):
@@ -195,6 +196,7 @@ def test_text_needs_no_rich():
     assert said.startswith("part")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
 def test_hyperparameters_are_the_same_under_jit(row):
     tx = cases.make(row)

@@ -65,7 +65,7 @@ def _works_by_number(tx):
     )
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("row", rows())
 @pytest.mark.parametrize("kind", AXES)
 def test_a_state_lies_right_without_any_call(kind, row):

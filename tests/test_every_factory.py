@@ -28,7 +28,7 @@ def one_step(tx):
     return jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(g)))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
 def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
@@ -48,7 +48,7 @@ def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
         assert types(moved) == types(p)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", rows())
 def test_takes_any_tree(row, tree):

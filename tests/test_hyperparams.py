@@ -78,7 +78,7 @@ def test_numbers_are_injected_and_nothing_else(row):
     assert state.hyperparams_states == {}
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):

@@ -92,7 +92,7 @@ def _on_mesh(kind, place):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind, place", list(it.product(KINDS, PLACES)))
 @everyone
 def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
@@ -135,6 +135,7 @@ EDGES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 @everyone

@@ -426,6 +426,7 @@ def test_blocks_of_the_page_on_rules_run(capsys):
     assert "scale_by_sign()" in capsys.readouterr().out
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer", takes="learning_rate"))
 def test_python_s_integers_are_parameters_like_any(row):
     p = {"a": 1, "b": 2}

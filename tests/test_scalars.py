@@ -101,6 +101,7 @@ def test_infinity_none_and_complex_numbers_are_refused_but_where_they_mean_somet
                 make(row, **{name: x})
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("row", "name"), NUMBERS)
 def test_wrong_numbers_are_refused_under_jit_too(row, name):
     def traced(x):
@@ -142,7 +143,7 @@ def is_used(row, name) -> bool:
     return bool(seen)
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("row", "name"), SCHEDULES)
 def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
     if row.kind == "aggregate" or not is_used(row, name):
@@ -268,6 +269,7 @@ def test_an_integer_is_not_trained(row, dtype):
     assert f"the gradient at ['deep']['n'] is of dtype {dtype}" in str(caught.value)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_integers_without_a_gradient_stay_as_they_are(row):
     for still in (None, np.zeros((2, 2), jax.dtypes.float0)):

@@ -99,7 +99,7 @@ HOW = [(NAME, ROWS), (ROWS, ROWS), (COLUMNS, COLUMNS)]
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("make", "how"), list(it.product(MAKE, HOW)), ids=str)
 def test_a_part_steps_as_the_whole_does(make, how):
     _compare(MAKE[make], *how)

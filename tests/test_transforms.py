@@ -53,7 +53,7 @@ def both(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("entry", TABLE)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(entry, dtype):

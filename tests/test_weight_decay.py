@@ -152,6 +152,7 @@ def test_weights_decay_where_the_mask_says(row):
         equal(x["b"], y["b"])
 
 
+@pytest.mark.thinned(2)
 @those(lambda row: row.name not in OTHERWISE)
 def test_decay_leaves_the_step_alone(row):
     p = parameters()
@@ -163,6 +164,7 @@ def test_decay_leaves_the_step_alone(row):
     equal(found[0]["b"], without[0]["b"])
 
 
+@pytest.mark.thinned
 @those()
 def test_a_mask_of_all_is_none(row):
     p = parameters()
@@ -187,6 +189,7 @@ def test_the_old_name_of_the_mask_means_the_same(row):
         decaying(row, mask=MASK, weight_decay_mask=MASK)
 
 
+@pytest.mark.thinned
 @those()
 def test_schedules_of_rate_and_decay_that_are_constant_change_nothing(row):
     p = parameters()
@@ -203,6 +206,7 @@ def test_schedules_of_rate_and_decay_that_are_constant_change_nothing(row):
     assert cases.types(states[0]) == cases.types(states[-1])
 
 
+@pytest.mark.thinned
 @those()
 def test_schedules_are_followed(row):
     p = parameters()
@@ -238,6 +242,7 @@ class Never(eqx.Module):
         raise AssertionError("it was called")
 
 
+@pytest.mark.thinned
 @those()
 def test_a_callable_module_as_a_mask_is_not_called(row):
     p = Never(**parameters())
