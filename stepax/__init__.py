@@ -223,6 +223,12 @@ from ._transforms.clip import (
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
 )
+from ._transforms.clip_recent import (
+    AdaGCState as AdaGCState,
+    AutoClipState as AutoClipState,
+    ZClipState as ZClipState,
+    clip_by_recent_norm as clip_by_recent_norm,
+)
 from ._transforms.constrain import (
     NonNegativeParamsState as NonNegativeParamsState,
     keep_params_nonnegative as keep_params_nonnegative,
@@ -247,6 +253,7 @@ from ._transforms.norm import (
     scale_by_param_block_rms as scale_by_param_block_rms,
     scale_by_trust_ratio as scale_by_trust_ratio,
 )
+from ._transforms.qk_clip import qk_clip as qk_clip
 from ._transforms.scale import (
     ScaleByScheduleState as ScaleByScheduleState,
     ScaleState as ScaleState,

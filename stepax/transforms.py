@@ -15,6 +15,12 @@ from ._transforms.clip import (
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
 )
+from ._transforms.clip_recent import (
+    AdaGCState as AdaGCState,
+    AutoClipState as AutoClipState,
+    ZClipState as ZClipState,
+    clip_by_recent_norm as clip_by_recent_norm,
+)
 from ._transforms.constrain import (
     NonNegativeParamsState as NonNegativeParamsState,
     keep_params_nonnegative as keep_params_nonnegative,
@@ -23,6 +29,7 @@ from ._transforms.decay import add_decayed_weights as add_decayed_weights
 from ._transforms.mean import EmaState as EmaState, ema as ema
 from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
 from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
+from ._transforms.qk_clip import qk_clip as qk_clip
 from ._wrappers.accumulate import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,

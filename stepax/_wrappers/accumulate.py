@@ -173,9 +173,8 @@ class MultiSteps:
         u = inner(acc),   acc = 0,   W = 0            in the k-th
 
     w is the keyword `weight` of `update`, such as the number of tokens, by default 1.
-    A call of weight 0 has no effect, even if its gradient is NaN: it returns zeros and
-    the same state, and is not one of the k.  The inner transformation gets W as
-    `weight` if the k-th call had one.
+    A call of weight 0, even of a NaN gradient, has no effect: it returns zeros and the
+    same state, and is not one of the k.  The inner transformation gets W as `weight`.
 
     Calls before the k-th return zeros without running the inner transformation; under
     `vmap` both branches run and one is selected.  `zero_nans` in the inner
@@ -190,8 +189,7 @@ class MultiSteps:
     should_skip_update_fn: decides whether to ignore the gradient of a call.
     accumulator_dtype: dtype of the accumulator; complex gradients stay complex, and
         float64 ones stay float64 unless this is a dtype other than float32.
-    axis_name: mesh axis, or axes, inside of `shard_map`, over which each call takes the
-        mean of the gradients, weighted by `weight`, and the sum of the weights.
+    axis_name: mesh axis inside `shard_map`, over which a call takes weighted means.
 
     Raises a `ValueError` for k below 1, and a `TypeError` for k that is not an integer.
     """

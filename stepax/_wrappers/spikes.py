@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import promote_freely
+from .._engine.arrays.recent import mean_and_std, recorded
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -152,7 +153,7 @@ def _step(
         old = state.inner_state
         u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
         enters = is_accepted & jnp.isfinite(x).all()
-        recent = state.recent.at[:, state.accepted % state.recent.shape[1]].set(x)
+        recent = recorded(state.recent, state.accepted, x)
         return u, SkipSpikesState(
             recent=jnp.where(enters, recent, state.recent),
             accepted=jnp.where(enters, safe_increment(state.accepted), state.accepted),
@@ -198,10 +199,8 @@ def _measured(xs: dict) -> jax.Array:
 @promote_freely
 def _is_usual(x, state, factor):
     """Whether no x is far above the mean."""
-    recent, n = state.recent, jnp.minimum(state.accepted, state.recent.shape[1])
-    here = (jnp.arange(recent.shape[1]) < n)[None]
-    over = lambda x: jnp.sum(jnp.where(here, x, 0), 1) / jnp.maximum(n, 1)
-    mean = over(recent)
-    std = jnp.sqrt(over(jnp.square(recent - mean[:, None])))
+    window = state.recent.shape[1]
+    here = (jnp.arange(window) < jnp.minimum(state.accepted, window))[None]
+    mean, std = mean_and_std(state.recent, here)
     most = mean + factor * jnp.maximum(std, jnp.abs(mean) / 1000)
     return (x <= jnp.where(factor < jnp.inf, most, jnp.inf)).all()  # 0 * inf is NaN

@@ -319,3 +319,14 @@ def test_lbfgs_stays_at_the_optimum_in_any_precision(dtype):
     for _ in range(12):
         p, state = step(p, state)
     np.testing.assert_allclose(np.float64(p), 1.0, atol=1e-2)
+
+
+@row("attention logits: QK-clip (maxtext#2968, Megatron#1929)", optax="fails")
+def test_attention_logits_are_clipped():
+    p = {"q": jnp.ones((4, 2, 3)), "k": jnp.ones((4, 2, 3))}
+    tx = optax.chain(optax.sgd(0.0), optax.qk_clip(100.0, {"q": "k"}, head_axis=1))
+    logits = {"q": jnp.array([50.0, 400.0])}
+    u, _ = tx.update(p, tx.init(p), p, max_logits=logits)
+    new = optax.apply_updates(p, u)
+    for name in "qk":
+        np.testing.assert_allclose(new[name][0, :, 0], [1.0, 0.5], rtol=1e-6)

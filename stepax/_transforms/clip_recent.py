@@ -1,0 +1,245 @@
+"""Clipping to a norm that is found from the norms of recent steps.
+
+Three rules: ZClip, Kumar, Owen, Chowdhury and Güra, 2025, ZClip: Adaptive Spike
+Mitigation for LLM Pre-Training (arXiv:2504.02507), with reciprocal clipping; AutoClip,
+Seetharaman, Wichern, Pardo and Le Roux, 2020, AutoClip: Adaptive Gradient Clipping for
+Source Separation Networks (arXiv:2007.14469), Algorithm 1; AdaGC, Wang, Li, Chen, Zeng,
+Yang, Yu, Ma and Shen, 2025, AdaGC: Improving Training Stability for Large Language
+Model Pretraining (arXiv:2502.11034), Algorithm 1.
+
+Differences: only norms that are finite and above 0 enter the statistics, so that
+neither a NaN nor a layer without a gradient ends them; AutoClip keeps a window and not
+all norms; a standard deviation counts as at least a millionth of the mean.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import norm2, safe_increment
+from .._engine.arrays.recent import percentile, recorded
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP
+from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.rule import Rule, Slot
+
+
+class ZClipState(NamedTuple):
+    """State of `clip_by_recent_norm` by "zclip"; all are scalars, or one for each leaf.
+
+    count: norms that have entered the statistics, one scalar.
+    mean, variance: of the clipped norms.
+    factor: by which the last gradient was multiplied.
+    """
+
+    count: jax.Array
+    mean: Any
+    variance: Any
+    factor: Any
+
+
+class AutoClipState(NamedTuple):
+    """As `ZClipState`, by "autoclip".
+
+    recent: ring buffer of the last norms, before clipping; -1 where there is none yet.
+    """
+
+    count: jax.Array
+    recent: Any
+    factor: Any
+
+
+class AdaGCState(NamedTuple):
+    """As `ZClipState`, by "adagc".
+
+    mean: the moving average of the clipped norms; 0 before the first.
+    """
+
+    count: jax.Array
+    mean: Any
+    factor: Any
+
+
+class _Step(NamedTuple):
+    """What a rule knows of a step: `cap` is the norm after clipping to `max_norm`."""
+
+    cap: jax.Array
+    count: jax.Array
+    is_warm: jax.Array
+
+
+def _zclip(x, at, threshold, decay, mean, variance):
+    std = jnp.maximum(jnp.sqrt(variance), 1e-6 * mean)
+    z = (x - mean) / jnp.where(std > 0, std, 1)
+    is_spike = z > threshold
+    # Where nothing is clipped, an infinite threshold has a finite derivative, too.
+    theta, over = jnp.where(is_spike, threshold, 1), jnp.where(is_spike, z, 1)
+    reciprocal = mean + jnp.square(theta) / over * std
+    is_first = mean == 0
+    clipped = jnp.where(is_spike & ~is_first, reciprocal, x)
+    y = jnp.minimum(x, jnp.where(at.is_warm, at.cap, clipped))
+    # In the warm-up the plain mean and variance of all norms so far.
+    n = at.count.astype(jnp.float32)
+    keep = jnp.where(is_first, 0, jnp.where(at.is_warm, n / (n + 1), decay))
+    new = keep * mean + (1 - keep) * y
+    far = jnp.where(at.is_warm, keep * jnp.square(y - mean), jnp.square(y - new))
+    return y, new, jnp.where(is_first, 0, keep * variance + (1 - keep) * far)
+
+
+def _autoclip(x, at, threshold, decay, recent):
+    recent = recorded(recent, at.count, x)
+    limit = percentile(recent, recent >= 0, threshold)
+    return jnp.minimum(x, jnp.where(at.is_warm, at.cap, limit)), recent
+
+
+def _adagc(x, at, threshold, decay, mean):
+    is_first = mean == 0
+    limit = jnp.where(is_first, x, threshold * mean)
+    y = jnp.minimum(x, jnp.where(at.is_warm, at.cap, limit))
+    later = jnp.where(at.is_warm, jnp.minimum(mean, y), decay * mean + (1 - decay) * y)
+    return y, jnp.where(is_first, y, later)
+
+
+class _Kind(NamedTuple):
+    """A rule and its defaults; `statistics` are the initial values of what it keeps."""
+
+    State: type
+    step: Callable
+    statistics: dict[str, float]
+    threshold: float
+    decay: float | None
+    warmup: int
+    max_norm: float
+    per: str
+
+
+_KINDS = {
+    "zclip": _Kind(
+        ZClipState, _zclip, {"mean": 0, "variance": 0}, 2.5, 0.97, 25, jnp.inf, "all"
+    ),
+    "autoclip": _Kind(
+        AutoClipState, _autoclip, {"recent": -1}, 10.0, None, 0, jnp.inf, "all"
+    ),
+    "adagc": _Kind(AdaGCState, _adagc, {"mean": 0}, 1.05, 0.98, 100, 1.0, "leaf"),
+}
+
+
+@public(
+    paper="arXiv:2504.02507",
+    ranges={
+        "threshold": CAP,
+        "window": AT_LEAST_1,
+        "warmup": AT_LEAST_0,
+        "max_norm": CAP,
+    },
+)
+def clip_by_recent_norm(
+    rule: Literal["zclip", "autoclip", "adagc"] = "zclip",
+    *,
+    threshold: ArrayLike | None = None,
+    decay: ArrayLike | None = None,
+    window: int = 1024,
+    warmup: int | None = None,
+    max_norm: ArrayLike | None = None,
+    per: Literal["all", "leaf"] | None = None,
+    axis_name: AxisName = None,
+) -> Rule:
+    """Clip gradients to a norm that is found from those of recent steps.
+
+        zclip:     x' = m + (θ²/z) s  where z = (x - m)/s > θ;   m, s² from x' by decay
+        autoclip:  x' = min(x, percentile θ of the last norms, with x)
+        adagc:     x' = min(x, θ m);   m = decay m + (1 - decay) x'
+        u = (x'/x) g,   x = ‖g‖
+
+    In the warm-up x' = min(1, max_norm/‖all g‖) x; then m and s are plain means
+    (zclip), or m is the least x' (adagc).  What is not finite, or 0, enters no
+    statistics, and a gradient whose norm is not finite is returned unchanged.
+
+    rule: which of the three; the papers are in the file.
+    threshold: θ, at least 0: a z-score, 2.5; a percentile, 10; a multiple of m, 1.05.
+    decay: of the averages, in [0, 1]: 0.97 for zclip, 0.98 for adagc.
+    window: number of norms that autoclip keeps, at least 1.
+    warmup: steps before the rule clips, at least 0: 25, 0 and 100.
+    max_norm: bound in the warm-up, at least 0: 1 for adagc, otherwise infinite.
+    per: one norm for "all" arrays, or one per "leaf", as adagc has it.
+    axis_name: mesh axis of the shards inside `shard_map`, or their `PartitionSpec`.
+
+    Raises a `ValueError` for other rules and `per`, and a percentile above 100.
+    """
+    kind = _kind(rule, threshold, per)
+    or_default = lambda x, default: default if x is None else x
+    theta = or_default(threshold, kind.threshold)
+    rho = or_default(decay, kind.decay)
+    steps = or_default(warmup, kind.warmup)
+    bound = or_default(max_norm, kind.max_norm)
+    parts = ArraySplit(axis_name)
+    shapes = {k: (window,) if k == "recent" else () for k in kind.statistics}
+    make = {"factor": lambda p: jnp.ones([], jnp.float32)}
+    for k, x in kind.statistics.items():
+        make[k] = lambda p, shape=shapes[k], x=x: jnp.full(shape, x, jnp.float32)
+
+    def clipped(x, at, old):
+        """The factor of an array of norm `x`, and the new statistics."""
+        x = x.astype(jnp.float32)
+        at = at._replace(cap=at.cap * x)
+        y, *new = kind.step(x, at, theta, rho, *old)
+        enters = jnp.isfinite(x) & (x > 0)
+        factor = jnp.where(enters & (y < x), y / jnp.where(enters, x, 1), 1)
+        return factor, [jnp.where(enters, a, b) for a, b in zip(new, old, strict=True)]
+
+    def begin(count, norm):
+        norm = norm.astype(jnp.float32)
+        is_above = norm > bound
+        factor = jnp.where(is_above, bound, 1) / jnp.where(is_above, norm, 1)
+        enters = jnp.isfinite(norm) & (norm > 0)
+        at = _Step(factor.astype(jnp.float32), count, count < steps)
+        return at, jnp.where(enters, safe_increment(count), count)
+
+    def prepare_all(scalars, norm, extra):
+        count, _, *old = scalars
+        at, count = begin(count, norm)
+        factor, new = clipped(norm, at, old)
+        return factor, (count, factor, *new)
+
+    def prepare_leaves(scalars, norm, extra):
+        (count,) = scalars
+        at, count = begin(count, norm)
+        return at, (count,)
+
+    def leaf(g, p, at, _, *old):
+        factor, new = clipped(parts.norm(norm2(g), g), at, old)
+        return (factor.astype(g.real.dtype) * g, factor, *new)
+
+    count = {"count": lambda params: jnp.zeros([], jnp.int32)}
+    if (per or kind.per) == "leaf":
+        slots = {
+            k: Slot(f, "float32", alike=False, kind="other") for k, f in make.items()
+        }
+        return Rule(
+            leaf, kind.State, slots, count, prepare_leaves,
+            global_stat=parts.norm_of_all,
+        )  # fmt: skip
+    return Rule(
+        lambda g, p, factor: (factor.astype(g.real.dtype) * g,),
+        kind.State,
+        scalars=count | make,
+        prepare=prepare_all,
+        global_stat=parts.norm_of_all,
+        elementwise=True,
+    )
+
+
+def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:
+    if rule not in _KINDS:
+        raise ValueError(f"`rule` is {rule!r}, expected one of {list(_KINDS)}")
+    if per not in (None, "all", "leaf"):
+        raise ValueError(f"`per` is {per!r}, expected 'all' or 'leaf'")
+    if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
+        raise ValueError(
+            f"`threshold` is {threshold}, but that of autoclip is a percentile, at "
+            "most 100"
+        )
+    return _KINDS[rule]

@@ -1,0 +1,202 @@
+"""QK-clip: shrink the weights of queries and keys whose attention logits are large.
+
+Kimi Team, 2025, Kimi K2: Open Agentic Intelligence (arXiv:2507.20534), section 2.1,
+MuonClip.  As there for what heads share, a key that several query heads attend to stays
+as it is, and the queries take all of the factor.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import tree_flatten_with_path
+from jax.typing import ArrayLike
+
+from .._engine.arrays.precision import computed_wide
+from .._engine.base.protocol import (
+    EmptyState,
+    GradientTransformationExtraArgs,
+    as_array,
+    init_empty_state,
+    is_array,
+    is_none,
+    transformation,
+)
+from .._engine.factories.ranges import POSITIVE_CAP
+from .._engine.factories.recipe import recipe
+from .._engine.step.gradients import has_no_gradient
+from .._engine.trees import errors, selection
+
+
+@recipe
+def qk_clip(
+    threshold: ArrayLike,
+    pairs: Mapping[str, str],
+    *,
+    head_axis: int | Sequence[int] | None = None,
+) -> GradientTransformationExtraArgs:
+    """Clip attention logits by shrinking the weights of queries and keys.
+
+        γ = min(1, threshold / S),   S = largest |logit| of a head
+        W_q = √γ (W_q + u_q),   W_k = √γ (W_k + u_k)
+
+    Place it last, after the learning rate: it changes the updates so that
+    `apply_updates` gives these weights.  It keeps no state.
+
+    threshold: bound of the logits, above 0; 100 in Kimi K2.
+    pairs: from patterns of the paths of queries to those of their keys.  Both match
+        equally many arrays, which are paired in the order of the tree.
+    head_axis: the axis of the weights that the heads are along, or the axes, as
+        `(0, 2)` of stacked layers and heads; a head may be several neighbouring
+        indices.  Without it S is one scalar for each pair.
+
+    `update` reads `params` and `max_logits`: S for each query, in a tree or a dict by
+    its path, as `{"layer/q": s}`, or S itself if there is one query.  S is a scalar or
+    has one axis for each of `head_axis`; values that are not finite do not clip.  If a
+    key has fewer heads than its query, the query is multiplied by γ and the key by 1.
+
+    Raises a `ValueError` for patterns that match nothing or not equally many arrays,
+    and for S that is missing, unknown or of another shape.
+    """
+    if not isinstance(pairs, Mapping) or not pairs:
+        raise ValueError(
+            f"`pairs` of `qk_clip` is {pairs!r}, expected a dict from patterns of "
+            'queries to patterns of keys, as {"**/q": "**/k"}'
+        )
+    if isinstance(threshold, int | float) and threshold not in POSITIVE_CAP:
+        raise POSITIVE_CAP.refuse("`threshold` of `qk_clip`", threshold)
+    axes = (head_axis,) if isinstance(head_axis, int) else tuple(head_axis or ())
+
+    def update(updates, state, params=None, *, max_logits=None, **extra_args):
+        if params is None or max_logits is None:
+            missing = "params" if params is None else "max_logits"
+            raise ValueError(
+                f"`qk_clip` reads `{missing}`: call "
+                "`update(updates, state, params, max_logits=...)`"
+            )
+        us, treedef = _flat(updates)
+        ps = [x for _, x in _flat(params)[0]]
+        if len(ps) != len(us):
+            raise errors.mismatch("params", params, "the updates", updates)
+        found = _pairs(pairs, [path for path, _ in us])
+        given = _logits(max_logits, [us[q][0] for q, _ in found])
+        new = [u for _, u in us]
+        for (q, k), s in zip(found, given, strict=True):
+            if not is_array(ps[q]) or not is_array(ps[k]):
+                continue  # left out by `None`
+            s = _checked(s, ps[q], axes, "/".join(us[q][0]))
+            factors = _factors(threshold, s, ps[q], ps[k], axes)
+            for i, factor in zip((q, k), factors, strict=True):
+                if factor is not None and not has_no_gradient(new[i]):
+                    new[i] = _shrunk(new[i], ps[i], factor)
+        return treedef.unflatten(new), EmptyState()
+
+    return transformation(init_empty_state, update)
+
+
+def _flat(tree: Any) -> tuple[list, Any]:
+    rows, treedef = tree_flatten_with_path(tree, is_leaf=is_none)
+    return [(selection.path_names(path), x) for path, x in rows], treedef
+
+
+def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]]:
+    """The positions of queries and of their keys."""
+    found = []
+    for pattern, other in pairs.items():
+        qs, ks = _matches(pattern, paths), _matches(other, paths)
+        if len(qs) != len(ks):
+            named = lambda at: errors.list_some("/".join(paths[i]) for i in at)
+            raise ValueError(
+                f"in `pairs` of `qk_clip`, `{pattern}` matches {len(qs)} queries and "
+                f"`{other}` {len(ks)} keys, expected equally many: {named(qs)}; "
+                f"{named(ks)}"
+            )
+        found += zip(qs, ks, strict=True)
+    return found
+
+
+def _matches(pattern: str, paths: list[tuple]) -> list[int]:
+    names = tuple(pattern.split("/"))
+    found = [i for i, path in enumerate(paths) if selection.is_match(names, path)]
+    if not found:
+        listed = errors.list_some("/".join(path) for path in paths)
+        raise ValueError(
+            f"the pattern `{pattern}` in `pairs` of `qk_clip` matches no leaf of "
+            f"{listed}"
+        )
+    return found
+
+
+def _logits(max_logits: Any, queries: list[tuple]) -> list:
+    """The largest logits of each query."""
+    if is_array(max_logits) and len(queries) == 1:
+        return [max_logits]
+    given = dict(_flat(max_logits)[0])
+    if missing := [path for path in queries if path not in given]:
+        raise ValueError(
+            f"`max_logits` of `qk_clip` has nothing for {_listed(missing)}; it has "
+            f"{_listed(given)}"
+        )
+    if unknown := [path for path in given if path not in queries]:
+        raise ValueError(
+            f"`max_logits` of `qk_clip` has {_listed(unknown)}, which is no query; the "
+            f"queries are {_listed(queries)}"
+        )
+    return [given[path] for path in queries]
+
+
+def _listed(paths: Any) -> str:
+    return errors.list_some("/".join(path) or "the root" for path in paths)
+
+
+def _checked(s: Any, w: Any, axes: tuple, name: str) -> jax.Array:
+    """The largest logits in float32, of a shape that fits the weights."""
+    start = f"`max_logits` of `qk_clip` at {name}"
+    if not is_array(s) or jnp.iscomplexobj(as_array(s)):
+        raise TypeError(f"{start} is {errors.describe(s)}, expected real numbers")
+    s, shape = jnp.asarray(as_array(s)).astype(jnp.float32), jnp.shape(w)
+    if not s.shape:
+        return s
+    if not all(-len(shape) <= i < len(shape) for i in axes):
+        raise ValueError(f"`head_axis` {axes} is no axis of {name}, of shape {shape}")
+    sizes = tuple(shape[i] for i in axes)
+    fits = len(s.shape) == len(axes) and all(
+        n and not size % n for n, size in zip(s.shape, sizes, strict=True)
+    )
+    if not fits:
+        wanted = (
+            f"a scalar, or lengths that divide {sizes}, those of `head_axis`"
+            if axes
+            else "a scalar, because `head_axis` is not given"
+        )
+        raise ValueError(f"{start} has shape {s.shape}, expected {wanted}")
+    return s
+
+
+def _factors(threshold: Any, s: jax.Array, q: Any, k: Any, axes: tuple) -> tuple:
+    """The factors of the query and the key, `None` for 1."""
+    is_large = (s > threshold) & jnp.isfinite(s)
+    gamma = jnp.where(is_large, threshold / jnp.where(is_large, s, 1), 1)
+    sizes = [[jnp.shape(w)[i] for i in axes if -w.ndim <= i < w.ndim] for w in (q, k)]
+    if s.shape and sizes[0] != sizes[1]:
+        return _along(gamma, q, axes), None
+    root = jnp.sqrt(gamma)
+    return _along(root, q, axes), _along(root, k, axes)
+
+
+def _along(factor: jax.Array, w: Any, axes: tuple) -> jax.Array:
+    """The factors of heads, in a shape that broadcasts with the weights."""
+    if not factor.shape:
+        return factor
+    at = [i % w.ndim for i in axes]
+    factor = jnp.transpose(factor, sorted(range(len(at)), key=at.__getitem__))
+    for i, axis in enumerate(sorted(at)):
+        factor = jnp.repeat(factor, w.shape[axis] // factor.shape[i], axis=i)
+    return jnp.expand_dims(factor, [i for i in range(w.ndim) if i not in at])
+
+
+@computed_wide
+def _shrunk(u, p, factor):
+    """The update to `factor (p + u)`; `u` itself, to the last bit, where that is 1."""
+    return jnp.where(factor == 1, u, factor.astype(u.real.dtype) * (p + u) - p)
