@@ -212,6 +212,10 @@ from ._optimizers.sm3 import (
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
 from ._scale_gradient import scale_gradient as scale_gradient
+from ._transforms.by_path import (
+    scale_by_depth as scale_by_depth,
+    scale_by_path as scale_by_path,
+)
 from ._transforms.clip import (
     AdaptiveGradClipState as AdaptiveGradClipState,
     ClipByGlobalNormState as ClipByGlobalNormState,

@@ -33,6 +33,8 @@ def ndim(p: Any) -> int:
 ARGUMENTS = {
     "learning_rate": 1e-2,
     "step_size": 0.5,
+    "factors": 0.5,
+    "layers": lambda path: 0,
     "step_size_fn": stepax.linear_schedule(0.5, 0.1, 10),
     "weight_decay": 1e-2,
     "decay": 0.9,

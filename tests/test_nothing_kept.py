@@ -125,7 +125,8 @@ def given(row, p, hint) -> Callable | None:
     if any(map(is_transformation, hint)):
         tx = usual or stepax.scale(1.0)
         return lambda hold: held_pair(hold)(tx)
-    if any(typing.get_origin(h) in (dict, Mapping) for h in hint):
+    is_mapping = any(typing.get_origin(h) in (dict, Mapping) for h in hint)
+    if is_mapping and float not in hint:  # one of numbers holds nothing
         if not any(is_function(x) or is_transformation(x) for x in flat(inside)):
             return None
         assert isinstance(usual, dict)

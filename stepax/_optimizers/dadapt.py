@@ -189,7 +189,11 @@ def dadapt_adamw(
     return build(rule)
 
 
-@public("optimizer", paper="arXiv:2301.07733")
+_WHY = "its estimate of the distance is measured with one rate and one decay"
+_ONE = {"learning_rate": _WHY, "weight_decay": _WHY}
+
+
+@public("optimizer", paper="arXiv:2301.07733", shared=_ONE)
 def dadapt_sgd(
     learning_rate: ScalarOrSchedule = 1.0,
     momentum: ArrayLike = 0.0,

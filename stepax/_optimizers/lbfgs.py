@@ -120,7 +120,10 @@ _SEARCH = GradientTransformationExtraArgs(
 )
 
 
-@public("optimizer", paper="DOI 10.1007/978-0-387-40065-5")
+_ONE = {"learning_rate": "the line search steps along one direction"}
+
+
+@public("optimizer", paper="DOI 10.1007/978-0-387-40065-5", shared=_ONE)
 def lbfgs(
     learning_rate: ScalarOrSchedule | None = None,
     memory_size: int = 10,

@@ -26,6 +26,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, SQUARES, START, Rule, Slot
 from .._transforms.decay import add_decayed_weights
+from .._transforms.scale import value_at
 from .._wrappers.chain import chain
 
 
@@ -69,7 +70,7 @@ def scale_by_madgrad(
     def prepare(scalars, stat, extra):
         (count,) = scalars
         t = safe_increment(count)
-        rate = learning_rate(count) if callable(learning_rate) else learning_rate
+        rate = value_at(learning_rate, count)
         return (rate + eps) * jnp.sqrt(upcast(t)), (t,)
 
     def leaf(g, p, weight, nu, s, x0):

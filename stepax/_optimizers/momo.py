@@ -76,7 +76,11 @@ def _shared(lower_bound):
     }
 
 
-@public("optimizer", paper=PAPER)
+_WHY = "it chooses one step size for all parameters, by a model of the loss"
+_ONE = {"learning_rate": _WHY, "weight_decay": _WHY}
+
+
+@public("optimizer", paper=PAPER, shared=_ONE)
 def momo(
     learning_rate: ScalarOrSchedule = 1.0,
     beta: ArrayLike = 0.9,
@@ -147,7 +151,7 @@ def momo(
     )
 
 
-@public("optimizer", paper=PAPER)
+@public("optimizer", paper=PAPER, shared=_ONE)
 def momo_adam(
     learning_rate: ScalarOrSchedule = 1e-2,
     b1: ArrayLike = 0.9,

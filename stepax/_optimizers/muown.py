@@ -66,7 +66,16 @@ _SLOTS = {
 }
 
 
-@public("optimizer", paper="arXiv:1602.07868", matrices_only=True, ranges=_RANGES)
+_ONE = {"learning_rate": "matrices of one shape step together, with one rate"}
+
+
+@public(
+    "optimizer",
+    paper="arXiv:1602.07868",
+    matrices_only=True,
+    ranges=_RANGES,
+    shared=_ONE,
+)
 def muown(
     learning_rate: ScalarOrSchedule = 3e-4,
     beta: ArrayLike = 0.95,

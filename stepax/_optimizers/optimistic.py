@@ -127,8 +127,10 @@ def optimistic_adam(
     """
     adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     if not callable(learning_rate):
-        beta = learning_rate if optimism is None else optimism
-        step = scale_by_optimistic_gradient(learning_rate, beta)
+        rate: Any = learning_rate
+        step = scale_by_optimistic_gradient(
+            rate, rate if optimism is None else optimism
+        )
         decay = decayed(weight_decay, weight_decay_mask, learning_rate)
         return chain(adam, step, *decay, scale(-1))
     if optimism is not None:

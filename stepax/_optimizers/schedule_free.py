@@ -46,7 +46,7 @@ from .._engine.step.rule import Rule, Slot, copy_of, real_scalar
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import add_decayed_weights, decayed
-from .._transforms.scale import scale_by_learning_rate
+from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.followed import Followed, mean_of
 from .adam import scale_by_adam
@@ -84,6 +84,9 @@ class _Average(NamedTuple):
     z: Any
 
 
+# One average of the iterates, whose weights all parameters share.
+SHARED = {"learning_rate": "the weights of its average follow one rate"}
+
 _RANGES = {
     "b1": Range(0, 1, excludes_least=True),
     "inner_momentum": replace(MOMENTUM, is_added=True),
@@ -103,7 +106,7 @@ def average_iterates(
 
     def prepare(scalars, stat, extra):
         b1_, weight_sum, t, max_lr = scalars
-        rate = learning_rate(t) if callable(learning_rate) else learning_rate
+        rate = value_at(learning_rate, t)
         max_lr = jnp.maximum(max_lr, jnp.asarray(rate).astype(max_lr.dtype))
         weight = t.astype(max_lr.dtype) ** weight_step_power * max_lr**weight_lr_power
         weight_sum = weight_sum + weight
@@ -127,7 +130,7 @@ def average_iterates(
     )
 
 
-@public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES)
+@public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free(
     base_optimizer: GradientTransformation,
     learning_rate: ScalarOrSchedule,
@@ -192,7 +195,7 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     return params
 
 
-@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
+@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free_sgd(
     learning_rate: ScalarOrSchedule = 1.0,
     warmup_steps: int | None = None,
@@ -229,7 +232,7 @@ def schedule_free_sgd(
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
-@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES)
+@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free_adamw(
     learning_rate: ScalarOrSchedule = 0.0025,
     warmup_steps: int | None = None,
@@ -283,7 +286,7 @@ def schedule_free_adamw(
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
-def _warmed_up(rate: ScalarOrSchedule, steps: int | None) -> ScalarOrSchedule:
+def _warmed_up(rate: Any, steps: int | None) -> Any:
     if steps is None:
         return rate
     if callable(rate):

@@ -29,7 +29,7 @@ from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .radam import number_of_gradients, rectifier
 from .rmsprop import ScaleByRmsWithCountState
-from .schedule_free import schedule_free
+from .schedule_free import SHARED, schedule_free
 
 
 # The effective number of gradients from which the mean square is used.
@@ -74,6 +74,7 @@ def _rectified(
     "optimizer",
     paper="arXiv:2405.15682",
     ranges={"b1": Range(0, 1, excludes_least=True), "weight_step_power": AT_LEAST_0},
+    shared=SHARED,
 )
 def schedule_free_radam(
     learning_rate: ScalarOrSchedule = 0.0025,

@@ -164,7 +164,7 @@ def sophia(
     Raises a `TypeError` for complex parameters.
     """
     every = max(print_win_rate_every_n_steps, 1)
-    report = _reporter(every, clip_threshold) if verbose else lambda count, u: None
+    report = _reporter(every, clip_threshold) if verbose else _silent
     precondition = _preconditioned(
         b1, eps, gamma, clip_threshold, mu_dtype, bias_correction
     )
@@ -216,13 +216,18 @@ def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
     return Rule(leaf, _Curvature, slots, elementwise=True)
 
 
+def _silent(count: jax.Array, u: Any) -> None:
+    """Report nothing."""
+
+
+@recipe
 def scale_by_curvature(
     name: str,
     State: type,
     rules: tuple[Any, Any],
     hessian_diagonal_fn: GradientTransformation,
     when: tuple[ArrayLike, bool],
-    report: Callable = lambda count, u: None,
+    report: Callable = _silent,
 ) -> GradientTransformationExtraArgs:
     """Precondition by averages of an estimate of the diagonal of the Hessian.
 

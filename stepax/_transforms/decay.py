@@ -28,7 +28,7 @@ from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import masked
-from .scale import product
+from .scale import product, value_at
 
 
 AddDecayedWeightsState = EmptyState
@@ -151,7 +151,7 @@ def _decay_of_sum(
 ) -> Rule:
     def prepare(scalars, stat, extra):
         (count,) = scalars
-        now = amount(count) if callable(amount) else amount
+        now = value_at(amount, count)
         now = now / (1 + now) if is_proximal else now
         return jnp.where(count < skip, 0, now), (safe_increment(count),)
 

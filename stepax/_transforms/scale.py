@@ -92,7 +92,8 @@ def scale_by_learning_rate(
     sign = -1 if flip_sign else 1
     if isinstance(learning_rate, Callable):
         return scale_by_schedule(product(sign, learning_rate))
-    return scale(sign * learning_rate)
+    rate: Any = learning_rate
+    return scale(sign * rate)
 
 
 @public()

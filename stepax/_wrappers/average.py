@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
@@ -26,7 +26,7 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    ScalarOrSchedule,
+    Schedule,
     require_transformation,
 )
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
@@ -65,7 +65,7 @@ class _Average(NamedTuple):
 
 @recipe
 def _averaging(
-    decay: ScalarOrSchedule | None,
+    decay: ArrayLike | Schedule | None,
     debias: bool,
     start: int,
     every: int,
@@ -129,7 +129,7 @@ def _wide_copy(p):
 )
 def average_params(
     inner: GradientTransformation,
-    decay: ScalarOrSchedule | None = 0.999,
+    decay: ArrayLike | Schedule | None = 0.999,
     *,
     debias: bool = True,
     start: int = 0,

@@ -22,7 +22,8 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
-from .._engine.trees.pack import by_leaf
+from .._engine.step.plan import varies
+from .._engine.trees.pack import by_leaf, pack
 
 
 @public("wrapper")
@@ -33,10 +34,13 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     dtype name.  The dtypes are those of `params`, or those of the gradients if `update`
     is called without.  Missing gradients are treated as 0 if `params` is given.
 
-    inner: the transformation; it does not see the boundaries between arrays.
+    inner: the transformation; it does not see the boundaries between arrays.  One with
+        hyperparameters by path does: it is applied to `stepax.tree.pack(params)`.
     """
     require_transformation(inner, "`inner` of `flatten`")
     inner = with_extra_args_support(inner)
+    if varies(inner):
+        return _packed(inner)
 
     def init(params):
         leaves = list(map(as_array, jax.tree.leaves(params)))
@@ -56,6 +60,29 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
             if not has_no_gradient(gradients.leaves[i]):
                 gradients.leaves[i] = u
         return gradients.treedef.unflatten(gradients.leaves), state
+
+    return transformation(*by_leaf(init, update), inner={"": inner})
+
+
+def _packed(inner):
+    """Apply a transformation to packed trees, in which arrays keep their paths."""
+
+    def init(params):
+        return inner.init(pack(params))
+
+    def update(updates, state, params=None, **extra_args):
+        gradients = Gradients(updates, params)
+        ps = gradients.leaves if params is None else gradients.params
+        likes = gradients.treedef.unflatten(ps)
+        filled = gradients.treedef.unflatten(map(_filled, gradients.leaves, ps))
+        layout = pack(likes)
+        joined = None if params is None else layout
+        packed = pack(filled, like=layout)
+        out, state = inner.update(packed, state, joined, **extra_args)
+        found = gradients.treedef.flatten_up_to(out.unpack())
+        pairs = zip(gradients.leaves, found, strict=True)
+        us = [g if has_no_gradient(g) else u for g, u in pairs]
+        return gradients.treedef.unflatten(us), state
 
     return transformation(*by_leaf(init, update), inner={"": inner})
 

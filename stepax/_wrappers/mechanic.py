@@ -118,7 +118,10 @@ def _tune_scale(
     )
 
 
-@public("wrapper", paper="arXiv:2306.00144")
+_ONE = {"weight_decay": "it is in the reward of the scale, a sum over all parameters"}
+
+
+@public("wrapper", paper="arXiv:2306.00144", shared=_ONE)
 def mechanize(
     base_optimizer: GradientTransformation,
     weight_decay: ScalarOrSchedule = 1e-2,

@@ -86,6 +86,19 @@ def test_the_name_that_a_mask_had_goes_on_working(row):
     assert (found["w"] == 0).all() and (found["b"] > 0).all()
 
 
+# --- groups of parameters ------------------------------------------------------------
+
+
+@row("rates by path (flax#5117, timm#2532, Megatron#3058, marin#5000)", optax="fails")
+def test_a_rate_may_differ_by_path():
+    p = parameters()
+    tx = optax.adamw({"w": 0.0, "**": RATE}, weight_decay={"b": 0.0, "**": DECAY})
+    (found, *_) = steps(tx, cases.gradients(p), p)
+    (wanted, *_) = steps(optax.adamw(RATE, weight_decay=0.0), cases.gradients(p), p)
+    assert (found["w"] == 0).all()
+    assert_close(found["b"], wanted["b"])
+
+
 # --- schedules -----------------------------------------------------------------------
 
 

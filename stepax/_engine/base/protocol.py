@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 else:  # `Any` is a class at run time, where programs expect an alias
     Params = Updates = OptState = ArrayTree = Any | jax.Array
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
-ScalarOrSchedule: TypeAlias = float | jax.Array | Schedule
+# Rates and decays may differ by path: a mapping from patterns to values of their own.
+ScalarOrSchedule: TypeAlias = (
+    float | jax.Array | Schedule | Mapping[str, float | jax.Array | Schedule]
+)
 MaskOrFn: TypeAlias = Any | Callable[[Params], Any] | None
 NAMES |= {
     "ArrayTree": ArrayTree,

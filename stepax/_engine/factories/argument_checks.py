@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
 import jax
@@ -22,6 +23,7 @@ from ..base.protocol import Transformation
 from ..functions import annotations
 from ..functions.annotations import Hint
 from ..functions.signatures import signature
+from .by_path import ByPath
 from .ranges import ANY, RANGES, Range
 
 
@@ -31,6 +33,19 @@ T = TypeVar("T")
 _KEYS = ("key", "seed", "random_seed", "axis")
 
 
+# Rates and decays, which may differ by path.  Leaves that no pattern matches are an
+# error, except where the rest has a value.
+BY_PATH = {
+    "learning_rate": (),
+    "weight_decay": (),
+    "weight_decay_rate": (),
+    "adam_learning_rate": (),
+    "adam_weight_decay": (),
+    "scaling": (),
+    "factors": (1.0,),
+}
+
+
 @dataclass(frozen=True)
 class Takes:
     """What a parameter takes.
@@ -38,6 +53,7 @@ class Takes:
     number, schedule, none: whether it takes a scalar, a function that returns one, and
         `None`.
     complex: whether the scalar may be complex.
+    by_path: whether it takes a mapping from path patterns to these.
     parts: what the members of a tuple are; `None` for those that are not checked.
     """
 
@@ -45,13 +61,15 @@ class Takes:
     schedule: bool = False
     none: bool = False
     complex: bool = False
+    by_path: bool = False
     parts: tuple["Takes | None", ...] = ()
 
     def __str__(self) -> str:
         if self.parts:
             return f"a tuple of {len(self.parts)}"
         kinds = ["a number"] * self.number + ["a function of the step"] * self.schedule
-        return " or ".join(kinds + ["`None`"] * self.none)
+        said = " or ".join(kinds + ["`None`"] * self.none)
+        return f"{said}, or a mapping of path patterns to these" * self.by_path or said
 
 
 def _is_number(hint: Hint) -> bool:
@@ -77,7 +95,7 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         return Takes(none=none, parts=parts) if any(parts) else None
     number, schedule = _is_number(hint), any(map(_returns_number, hint))
     is_complex = parameter.name == "step_size"  # a factor, which may be one
-    found = Takes(number, schedule, none, is_complex)
+    found = Takes(number, schedule, none, is_complex, parameter.name in BY_PATH)
     return found if number or schedule else None
 
 
@@ -86,9 +104,16 @@ class ArgumentChecks:
 
     name: of the factory.
     own: the ranges in which it differs from `RANGES`.
+    shared: arguments that cannot differ by path, and why.
     """
 
-    def __init__(self, factory: Callable, own: Mapping[str, Range]):
+    def __init__(
+        self,
+        factory: Callable,
+        own: Mapping[str, Range],
+        shared: Mapping[str, str] = MappingProxyType({}),
+    ):
+        self.shared = shared
         self.name = factory.__name__
         self.factory = factory
         self.signature = signature(factory)
@@ -116,8 +141,52 @@ class ArgumentChecks:
             allowed = self.own.get(key) or RANGES.get(key, ANY)
             takes = self.takes[key]
             takes = replace(takes, schedule=True) if may_inject else takes
-            given[key] = _argument(subject, given[key], takes, allowed)
+            x = given[key]
+            if takes.by_path and isinstance(x, Mapping):
+                if why := self.shared.get(key):
+                    raise _one_for_all(subject, x, why)
+                given[key] = _by_path(subject, key, x, takes, allowed)
+            else:
+                given[key] = _argument(subject, x, takes, allowed)
         return given
+
+
+def _by_path(
+    subject: str, key: str, x: Mapping, takes: Takes, allowed: Range
+) -> ByPath:
+    takes = replace(takes, by_path=False, none=False)
+    if not x:
+        raise ValueError(
+            f"{subject} is an empty mapping: name the parameters, as in "
+            '`{"bias": 0.1, "**": 0.01}`'
+        )
+    values = {}
+    for pattern, value in x.items():
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"{subject} is a mapping, whose keys must be path patterns such as "
+                f'"encoder/**", but one is {_shown(pattern)}'
+            )
+        one = f"{entry(subject[:-1], pattern)}`"
+        if isinstance(value, Mapping):
+            raise TypeError(
+                f"{one} must be {takes}, but is {_shown(value)}; write paths out, as "
+                f'in "{pattern}/{next(iter(value), "*")}"'
+            )
+        values[pattern] = _argument(one, value, takes, allowed)
+    return ByPath(subject, values, BY_PATH[key])
+
+
+def _one_for_all(subject: str, x: Mapping, why: str) -> TypeError:
+    return TypeError(
+        f"{subject} must be one number or schedule, but is {_shown(x)}: {why}; give "
+        "`partition` an optimizer for each group of parameters"
+    )
+
+
+def entry(name: str, pattern: str) -> str:
+    """The name of one value of a hyperparameter by path."""
+    return f"{name}[{pattern!r}]"
 
 
 def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
@@ -252,6 +321,8 @@ def returned_by(subject: str) -> str:
     return f"{owner}: the value of the schedule {argument}"
 
 
-def unchecked(x: T) -> T | Callable:
-    """A schedule as it was given; anything else as it is."""
+def unchecked(x: T) -> T | Callable | dict:
+    """A schedule as it was given, and a mapping; anything else as it is."""
+    if isinstance(x, ByPath):
+        return {k: unchecked(v) for k, v in x.values.items()}
     return x.schedule if isinstance(x, CheckedSchedule) else x

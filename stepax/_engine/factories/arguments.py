@@ -9,7 +9,7 @@ other than the step.
 import inspect
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -27,12 +27,15 @@ from ..functions import annotations, calls
 from ..functions.annotations import Hint, members
 from ..trees import selection
 from .argument_checks import (
+    BY_PATH,
     ArgumentChecks,
+    entry,
     require_array,
     returned_by,
     scalar,
     unchecked,
 )
+from .by_path import ByPath
 from .ranges import RANGES
 
 
@@ -111,7 +114,11 @@ def _role(name: str, x: Any, hint: Hint, default: object) -> str:
 class Call:
     """A call of a factory, of which some arguments can be replaced.
 
+    A hyperparameter by path is several, each named as in `learning_rate['bias']`.
+
     numbers, schedules: the hyperparameters, by their names.
+    entries: of hyperparameters by path, from the names of values to the names of the
+        argument and of the pattern.
     """
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
@@ -133,15 +140,21 @@ class Call:
             self.bound.arguments |= {k: unchecked(x) for k, x in checked.items()}
         kinds = {p.kind: name for name, p in self.parameters.items()}
         self.rest = kinds.get(inspect.Parameter.VAR_KEYWORD)
+        self.entries = {
+            entry(name, pattern): (name, pattern)
+            for name, x in self.bound.arguments.items()
+            if name in BY_PATH and isinstance(x, Mapping)
+            for pattern in x
+        }
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
         said = annotations.of_parameters(self.factory)
         numbers, schedules = {}, {}
         for name, x in self.arguments().items():
-            default = self.default(name)
-            role = _role(name, x, said.get(name, []), default)
-            if name in static:
+            default, own = self.default(name), self._argument(name)
+            role = _role(own, x, said.get(own, []), default)
+            if name in static or own in static:
                 continue
             if role == "number":
                 numbers[name] = x
@@ -159,7 +172,14 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """All arguments; those of `**kwargs` under their own names."""
         named = dict(self.bound.arguments)
-        return named | named.pop(self.rest) if self.rest else named
+        named = named | named.pop(self.rest) if self.rest else named
+        values = {k: named[name][x] for k, (name, x) in self.entries.items()}
+        mapped = {name for name, _ in self.entries.values()}
+        return {k: x for k, x in named.items() if k not in mapped} | values
+
+    def _argument(self, name: str) -> str:
+        """The argument of which this is a value."""
+        return self.entries.get(name, (name, ""))[0]
 
     def read(self, numbers: dict, scheduled: dict) -> dict:
         """The values of hyperparameters, checked before they become arrays.
@@ -168,7 +188,7 @@ class Call:
         scheduled: the values of schedules.
         """
         if self.scalars:
-            numbers = self.scalars.checked(numbers)
+            numbers = self._flat(self.scalars.checked(self._nested(numbers)))
         subject = f"{self.name}: `{{}}`".format
         for k, x in numbers.items():
             require_array(subject(k), x)
@@ -176,8 +196,25 @@ class Call:
         now = {k: one(returned_by(subject(k)), x) for k, x in scheduled.items()}
         return numbers | now
 
+    def _nested(self, values: dict) -> dict:
+        """With mappings in place of the values of hyperparameters by path."""
+        found = {k: x for k, x in values.items() if k not in self.entries}
+        # In the order of the call: that of a state is JAX's.
+        for k, (name, pattern) in self.entries.items():
+            if k in values:
+                found.setdefault(name, {})[pattern] = values[k]
+        return found
+
+    def _flat(self, values: dict) -> dict:
+        found = {}
+        for name, x in values.items():
+            is_mapped = isinstance(x, ByPath)
+            pairs = x.values.items() if is_mapped else ()
+            found |= {entry(name, k): y for k, y in pairs} if is_mapped else {name: x}
+        return found
+
     def default(self, name: str) -> object:
-        parameter = self.parameters.get(name)
+        parameter = self.parameters.get(self._argument(name))
         return inspect.Parameter.empty if parameter is None else parameter.default
 
     def again(self, values: dict[str, Any]) -> GradientTransformationExtraArgs:
@@ -187,6 +224,9 @@ class Call:
         if self.rest:
             own = arguments[self.rest]
             arguments[self.rest] = own | {k: values[k] for k in own if k in values}
-        arguments |= {k: values[k] for k in arguments if k in values}
+        for name, x in self._nested(values).items():
+            if name in arguments:
+                own = arguments[name]
+                arguments[name] = own | x if isinstance(own, dict) else x
         call = inspect.BoundArguments(self.bound.signature, arguments)
         return with_extra_args_support(self.factory(*call.args, **call.kwargs))

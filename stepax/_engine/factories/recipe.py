@@ -26,6 +26,7 @@ from ..step.plan import Composite, Plan
 from ..step.programs import Origin
 from ..step.rule import Rule
 from .argument_checks import ArgumentChecks, unchecked
+from .by_path import ByPath, made_by_path
 from .closures import Made, functions
 from .ranges import Range
 
@@ -163,6 +164,7 @@ def recipe(
     factory: Callable[P, Rule],
     own_ranges: Mapping[str, Range] = ...,
     shares: bool = ...,
+    shared: Mapping[str, str] = ...,
 ) -> Callable[P, GradientTransformationExtraArgs]: ...
 
 
@@ -171,6 +173,7 @@ def recipe(
     factory: Callable[P, R],
     own_ranges: Mapping[str, Range] = ...,
     shares: bool = ...,
+    shared: Mapping[str, str] = ...,
 ) -> Callable[P, R]: ...
 
 
@@ -178,6 +181,7 @@ def recipe(
     factory: Callable[P, Any],
     own_ranges: Mapping[str, Range] = MappingProxyType({}),
     shares: bool = True,
+    shared: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[P, Any]:
     """Make a factory of transformations from a function that returns a rule.
 
@@ -188,8 +192,9 @@ def recipe(
     shares: whether calls that differ only in the values of arrays may share a trace, as
         is right if the function does not branch on these values.  Tests call ours under
         `jit`, where a branch raises.
+    shared: arguments that cannot differ by path, and why.
     """
-    checks = ArgumentChecks(factory, own_ranges)
+    checks = ArgumentChecks(factory, own_ranges, shared)
     name, signature = checks.name, checks.signature
 
     @ft.wraps(factory)
@@ -199,10 +204,18 @@ def recipe(
         # The recipe keeps what the user gave, except for copies of mutable containers;
         # the factory gets checked schedules and wider hyperparameters.
         for k, x in checks.checked(bound.arguments).items():
+            if isinstance(x, ByPath):
+                x = x.map(_plain)
+                given.arguments[k], bound.arguments[k] = x.map(_widened), unchecked(x)
+                continue
             x = copy_containers(_plain(x))
             given.arguments[k], bound.arguments[k] = _widened(x), unchecked(x)
         if deprecations.is_replaced(name):
             deprecations.warn(name)
+        mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}
+        if mapped:
+            made = made_by_path(mapped, lambda one: _again(make, given, one))
+            return _renamed(made, Recipe(make, factory, bound), None)
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
             made = _as_closure(made)
@@ -218,6 +231,13 @@ def recipe(
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
     vars(make).update(__signature__=_shown(signature), scalars=checks)
     return make
+
+
+def _again(make: Callable, given: inspect.BoundArguments, values: dict) -> Any:
+    """A call with some other arguments."""
+    arguments = OrderedDict(given.arguments | values)
+    call = inspect.BoundArguments(given.signature, arguments)
+    return make(*call.args, **call.kwargs)
 
 
 def _shown(signature: inspect.Signature) -> inspect.Signature:

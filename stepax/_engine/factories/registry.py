@@ -65,15 +65,17 @@ def public(
     holomorphic: bool = True,
     matrices_only: bool = False,
     ranges: Mapping[str, Range] | None = None,
+    shared: Mapping[str, str] | None = None,
 ) -> "FactoryDecorator":
     """Enter a factory into the registry, and record the recipe of what it makes.
 
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
+    shared: rates and decays that cannot differ by path, and why.
     """
 
     def enter(factory: Callable) -> Any:
         own = ranges or {}
-        made = recipe(factory, own)
+        made = recipe(factory, own, shared=shared or {})
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made

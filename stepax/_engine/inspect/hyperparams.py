@@ -16,8 +16,11 @@ from ..base.protocol import (
     Schedule,
     require_transformation,
 )
+from ..factories.argument_checks import entry
 from ..factories.arguments import Call
+from ..factories.by_path import is_same
 from ..functions.calls import explain_misuse
+from ..step.plan import node_of
 from ..trees.paths import join
 from ..trees.search import open_node
 from .components import Component, open_components
@@ -88,17 +91,32 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
 
 
 def _own(component: Component) -> Iterator[tuple[str, Value]]:
-    """The arguments of its factory."""
-    if component.recipe is None:
+    """The arguments of its factory; those that differ by path for each of its calls."""
+    varied = getattr(node_of(component.tx), "varied", None)
+    if varied is None or not varied.calls:
+        yield from _arguments(component.recipe, component.state)
         return
-    call = component.recipe.bound
-    numbers, schedules = Call(component.recipe.factory, call.args, call.kwargs).sort(())
+    rows = {k: dict(_arguments(x, component.state)) for k, x in varied.calls.items()}
+    first = next(iter(rows.values()))
+    for name, x in first.items():
+        if all(is_same(x.value, row[name].value) for row in rows.values()):
+            yield name, x
+            continue
+        for pattern, row in rows.items():
+            yield entry(name, pattern), row[name]
+
+
+def _arguments(recipe: Any, state: Any) -> Iterator[tuple[str, Value]]:
+    if recipe is None:
+        return
+    call = recipe.bound
+    numbers, schedules = Call(recipe.factory, call.args, call.kwargs).sort(())
     for name, x in numbers.items():
         yield name, Value(x, "fixed")
     parameters = call.signature.parameters
     given = call.arguments.items()
     schedules |= {k: f for k, f in given if parameters[k].annotation == Schedule}
-    count = _steps(component.state)
+    count = _steps(state)
     for name, schedule in schedules.items():
         yield name, Value(None if count is None else schedule(count), "scheduled")
 

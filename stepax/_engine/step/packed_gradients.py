@@ -69,14 +69,21 @@ class PackedGradients(Gradients):
         runs.leaves = [u if on else x for on, u, x in triples]
         self.close(runs)
 
-    def runs(self, scopes: Sequence[Scope], elementwise: Sequence[bool]) -> tuple:
+    def runs(
+        self,
+        scopes: Sequence[Scope],
+        elementwise: Sequence[bool],
+        labels: Sequence | None = None,
+    ) -> tuple:
         """The runs for rules with these scopes, and which runs each rule sees.
 
         elementwise: for each rule, whether it takes arrays joined.
+        labels: for each array, a label that all arrays of a run have in common.
         """
         # Nothing to split: each vector is a run.
         groups = self.packed.layout.groups
-        if all(elementwise) and all(scope is None for scope in scopes):
+        is_whole = all(elementwise) and all(scope is None for scope in scopes)
+        if is_whole and labels is None:
             return GradientRuns(self, groups, [False] * len(groups)), scopes
         arrays = [i for i, x in enumerate(self.leaves) if x is not None]
         sees = [tuple(scope is None or scope[i] for scope in scopes) for i in arrays]
@@ -85,13 +92,16 @@ class PackedGradients(Gradients):
             for x in sees
         ]
         # An array with a rule that is not elementwise is a run of its own.
-        key = lambda n: (sees[n], n if is_single[n] else -1)
+        label = lambda n: None if labels is None else labels[arrays[n]]
+        key = lambda n: (sees[n], n if is_single[n] else -1, label(n))
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
         seen = [
             None if scope is None else [sees[run[0]][k] for run in runs]
             for k, scope in enumerate(scopes)
         ]
-        return GradientRuns(self, runs, [is_single[run[0]] for run in runs]), seen
+        made = GradientRuns(self, runs, [is_single[run[0]] for run in runs])
+        made.labels = [label(run[0]) for run in runs]
+        return made, seen
 
     def close(self, runs: "GradientRuns") -> None:
         """Replace the updates by what a pass made of the runs."""
@@ -104,7 +114,10 @@ class GradientRuns(Gradients):
     whole: the gradients of the packed tree.
     runs: the indices of the arrays in each, in their order in the vector.
     is_single: whether a run is one array, which then has its own shape.
+    labels: for each run, the label of its arrays.
     """
+
+    labels: list
 
     def __init__(self, whole: PackedGradients, runs: list, is_single: list[bool]):
         self.whole = whole

@@ -43,6 +43,8 @@ class Composite:
     members: Sequence[TransformationLike]
     # Whether members see other leaves than the whole does.
     has_scopes = False
+    # Whether it looks at the paths of leaves for a hyperparameter.
+    looks_at_paths = False
 
     def init(self, params: Params, /) -> OptState:
         raise NotImplementedError
@@ -104,6 +106,17 @@ def flatten(tx: Part) -> Iterator[TransformationLike | Rule]:
 def keeps_dtypes(tx: TransformationLike) -> bool:
     """Whether the engine runs all of a transformation, and so keeps the dtypes."""
     return all(isinstance(part, Rule) for part in flatten(tx))
+
+
+def varies(tx: TransformationLike | Rule) -> bool:
+    """Whether a transformation finds hyperparameters by the paths of leaves."""
+    node = node_of(tx)
+    if isinstance(node, Rule):
+        return node.varied is not None
+    if isinstance(node, Composite):
+        return node.looks_at_paths or any(map(varies, node.members))
+    inner = node.members.values() if isinstance(node, Transformation) else ()
+    return any(map(varies, inner))
 
 
 class _Open(NamedTuple):

@@ -6,10 +6,10 @@ sharding, and errors that name the parameter.
 """
 
 import functools as ft
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from ..base.protocol import (
 )
 from ..functions.calls import explain_misuse
 from ..trees import errors
+from ..trees.pack import pack
 from ..trees.packed import Packed
 from ..trees.parts import SlotMark
 
@@ -176,6 +177,21 @@ COUNT: Mapping[str, Callable] = MappingProxyType(
 
 
 @dataclass(frozen=True, eq=False)
+class Varied:
+    """Rules that take the place of one, each for its own leaves.
+
+    labels: from a tree to a label for each of its leaves, `None` included.
+    rule: from a label to the rule for such leaves.  They have the slots and scalars of
+        the rule whose place they take; how slots start may differ.
+    calls: from the names of labels to what made their rules; empty if nobody asks.
+    """
+
+    labels: Callable[[ArrayTree], list]
+    rule: Callable[[Hashable], "Rule"]
+    calls: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Rule:
     """One optimizer, for one array.
 
@@ -199,6 +215,7 @@ class Rule:
     sanitizes: whether it cleans each gradient by itself, and keeps only flags of what
         it found, so that `MultiSteps` runs it on every micro-batch.
     name, origin: the factory that made it, and its call; from the decorator.
+    varied: the rules that run in its place, if a hyperparameter differs by leaf.
     """
 
     leaf: Callable | None
@@ -215,6 +232,7 @@ class Rule:
     sanitizes: bool = False
     name: str = ""
     origin: "Origin | None" = None
+    varied: Varied | None = None
 
     # A wrong rule would otherwise fail in the first step, far from where it is written.
     def __post_init__(self):
@@ -254,21 +272,37 @@ class Rule:
         # It will get the arrays of packed gradients one by one, and not their vectors.
         if not self.takes_joined and isinstance(params, Packed):
             params = params.unpack()
+        whole = params
+        if self.varied and isinstance(params, Packed):
+            params = params.unpack()  # each array may start in its own way
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        rules = self._by_leaf(params, len(ps))
 
-        def column(slot):
+        def column(name):
             if isinstance(params, SlotMark):
-                return params.of(slot)
-            return treedef.unflatten(self.column(slot, ps, ps))
+                return params.of(self.slots[name])
+            each = [rule.slots[name] for rule in rules]
+            made = treedef.unflatten(self.column(self.slots[name], ps, ps, each))
+            return made if whole is params else pack(made, like=whole)
 
-        scalars = {k: make(params) for k, make in self.scalars.items()}
-        return self.State(**scalars, **{k: column(s) for k, s in self.slots.items()})
+        scalars = {k: make(whole) for k, make in self.scalars.items()}
+        return self.State(**scalars, **{k: column(k) for k in self.slots})
 
-    def column(self, slot: Slot, ps: list, matrices: list) -> list:
+    def _by_leaf(self, params: Params, size: int) -> "list[Rule]":
+        """The rule for each of the leaves."""
+        if self.varied is None or isinstance(params, SlotMark):
+            return [self] * size
+        labels = self.varied.labels(params) or [None] * size
+        return [self if x is None else self.varied.rule(x) for x in labels]
+
+    def column(
+        self, slot: Slot, ps: list, matrices: list, each: list[Slot] | None = None
+    ) -> list:
         """The initial values of a slot, `None` for what is not trained.
 
         ps: the parameters of which it is made.
         matrices: these, as the stage on matrices sees them.
+        each: the slot of each parameter, which may start in its own way.
         """
         ps, matrices = (
             [as_array(p) if is_trainable(p) else None for p in xs]
@@ -277,8 +311,8 @@ class Rule:
         shared = [False] * len(ps)
         if self.batched and slot.in_leaf and slot.is_array:
             shared = self.batched.divides(matrices)
-        pairs = zip(ps, shared, strict=True)
-        return [None if p is None else slot.new(p, is_so) for p, is_so in pairs]
+        rows = zip(ps, shared, each or [slot] * len(ps), strict=True)
+        return [None if p is None else x.new(p, is_so) for p, is_so, x in rows]
 
     def check_state(self, state: OptState) -> None:
         """Raise unless `state` is one of this rule, or Optax's of the same name."""

@@ -14,7 +14,7 @@ A specification of labels (of booleans, for a mask) may be
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeGuard
@@ -174,6 +174,24 @@ def _by_structure(spec: Spec, tree: ArrayTree) -> Labels:
     return Labels(labels, treedef, spans, [x for x, n in pairs if n == 0])
 
 
+def resolve_patterns(
+    patterns: Sequence[str], tree: ArrayTree, what: str, is_open: bool = False
+) -> list:
+    """The index of the first pattern that matches, for each leaf of `tree`.
+
+    A leaf that is no array may remain without one, and has `None` for it.
+
+    what: the name of the argument, for errors.
+    is_open: whether other leaves may remain without one, too; their index is one more
+        than the last.
+    """
+    tree = outline(tree)
+    if _has_no_leaf(tree):
+        return []
+    spec = {pattern: i for i, pattern in enumerate(patterns)}
+    return _by_path(spec, tree, what, len(patterns) if is_open else None)
+
+
 # Ends the path of a node without leaves, such as a `MaskedNode`.  It may stand for
 # parameters that an outer mask left out, so patterns for these are no mistake.
 _LEFT_OUT = None
@@ -194,6 +212,12 @@ def path_names(path: Iterable) -> tuple[str, ...]:
     return tuple("/".join(map(_name, path)).split("/"))
 
 
+def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
+    """The names on the path of each leaf, `None` included."""
+    below, _ = tree_flatten_with_path(outline(tree), is_leaf=is_none)
+    return [path_names(path) for path, _ in below]
+
+
 def is_match(pattern: tuple, path: tuple) -> bool:
     """Whether a pattern, as names, matches all of a path."""
     return _match(pattern, path) == ()
@@ -211,16 +235,18 @@ def _show(path: Iterable) -> str:
     return "/".join(x for x in path if x is not _LEFT_OUT) or "the root"
 
 
-def _by_path(spec: Spec, tree: ArrayTree, what: str) -> Labels:
+def _by_path(
+    spec: Spec, tree: ArrayTree, what: str, otherwise: object = None
+) -> Labels:
     # Leaves that an outer mask leaves out still count as matched: patterns for all
     # parameters may be used inside a partition that sees only a few.
     is_end = lambda x: x is None or _has_no_leaf(x)
     leaves, _ = tree_flatten_with_path(tree, is_leaf=is_end)
     below = {i: _names(path, x) for i, (path, x) in enumerate(leaves)}
-    labels = [None] * len(leaves)
+    labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)
     missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
-    if missed:
+    if missed and otherwise is None:
         raise ValueError(
             f"nothing in `{what}` matches {errors.list_some(missed)}; the patterns are "
             f'{[k for k, _ in _branches(spec)]}, and a last "**" matches all others'

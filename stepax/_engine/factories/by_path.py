@@ -1,0 +1,218 @@
+"""Hyperparameters by path: a mapping from path patterns to numbers and schedules.
+
+A factory never sees the mapping.  It is called once for each value, and what it makes
+is merged: rules that differ become one rule with one state, which is varied by leaf
+(`step/varied.py`).  So a rule may use its hyperparameters however it likes, as long as
+its scalars, which all leaves share, do not depend on them; where they do, the factory
+declares it.
+"""
+
+import copy
+import itertools as it
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from ..base.frozen import frozen
+from ..base.protocol import ArrayTree, Transformation, init_of
+from ..step.plan import Composite, build, node_of
+from ..step.rule import Rule, Varied
+from ..trees import selection
+
+
+@dataclass(frozen=True, eq=False)
+class ByPath:
+    """The values of one hyperparameter.
+
+    subject: the factory and the argument, for errors.
+    values: from patterns to numbers or schedules; the first that matches decides.
+    rest: the value of leaves that no pattern matches, in a tuple; empty to refuse them.
+    """
+
+    subject: str
+    values: Mapping[str, Any]
+    rest: tuple = ()
+
+    def map(self, f: Callable[[Any], Any]) -> "ByPath":
+        values = {k: f(x) for k, x in self.values.items()}
+        return replace(self, values=values, rest=tuple(map(f, self.rest)))
+
+    @property
+    def choices(self) -> list[tuple[str, Any]]:
+        """Pairs of a name and a value; the last one may be that of the rest."""
+        alike = self.map(_as_schedule) if any(map(callable, self._all)) else self
+        names = [*self.values, *("other",) * len(self.rest)]
+        return list(zip(names, alike._all, strict=True))
+
+    @property
+    def _all(self) -> list:
+        return [*self.values.values(), *self.rest]
+
+    def labels(self, tree: ArrayTree) -> list:
+        """For each leaf the index of its value; `None` for what is no array."""
+        is_open = bool(self.rest)
+        return selection.resolve_patterns(
+            list(self.values), tree, self.subject.replace("`", ""), is_open
+        )
+
+
+def _as_schedule(x: Any) -> Callable:
+    # So that all parts keep a step count, or none does.
+    return x if callable(x) else lambda count: x
+
+
+def made_by_path(
+    mapped: Mapping[str, ByPath], make: Callable[[dict], Transformation]
+) -> Transformation:
+    """What a factory makes of arguments by path.
+
+    make: calls it with one value for each of these.
+    """
+    choices = [x.choices for x in mapped.values()]
+    names, made = {}, {}
+    for label in it.product(*(range(len(x)) for x in choices)):
+        chosen = [x[i] for x, i in zip(choices, label, strict=True)]
+        names[label] = tuple(name for name, _ in chosen)
+        values = [value for _, value in chosen]
+        made[label] = make(dict(zip(mapped, values, strict=True)))
+
+    def labels(tree):
+        columns = [x.labels(tree) for x in mapped.values()]
+        rows = zip(*columns, strict=True)
+        return [None if None in row else row for row in rows]
+
+    first = next(iter(mapped.values()))
+    merged = _Merge(first.subject, labels, names).merged(made)
+    # Where all values are equal no rule is varied, which would look at the paths.
+    is_plain = merged is next(iter(made.values()))
+    return _with_recipe(build(_Looked(merged, labels)), merged) if is_plain else merged
+
+
+class _Looked(Composite):
+    """One member, in whose state it is; raises for paths that do not match."""
+
+    has_scopes = True
+    looks_at_paths = True
+
+    def __init__(self, member: Transformation, labels: Callable):
+        self.members = (member,)
+        self.labels = labels
+
+    def init(self, params):
+        self.labels(params)
+        return init_of(self.members[0])(params)
+
+    def unpack(self, state):
+        return [state]
+
+    def pack(self, states):
+        return states[0]
+
+    def scopes(self, gradients, scope):
+        self.labels(gradients.outline(scope))
+        return [scope]
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """subject: for errors.  names: of the labels, one for each argument."""
+
+    subject: str
+    labels: Callable[[ArrayTree], list]
+    names: Mapping[Hashable, tuple[str, ...]]
+
+    def merged(self, made: Mapping[Hashable, Any]) -> Any:
+        """One transformation of those for each label."""
+        first, *others = made.values()
+        if all(is_same(first, tx) for tx in others):
+            return first
+        nodes = {label: node_of(tx) for label, tx in made.items()}
+        node: Any = next(iter(nodes.values()))
+        if len({_form(x) for x in nodes.values()}) > 1:
+            raise self.refused("its values make transformations of different kinds")
+        if isinstance(node, Rule):
+            return _with_recipe(build(self.rule(made, nodes)), first)
+        if not isinstance(node, Composite):
+            name = getattr(getattr(first, "recipe", None), "build", None)
+            what = f"`{name.__name__}`" if name else "a part of it"
+            raise self.refused(f"{what} runs its step by itself, for all leaves")
+        every: Any = nodes.values()
+        rows = [x.members for x in every]
+        node = copy.copy(node)
+        node.members = tuple(
+            self.merged(dict(zip(nodes, column, strict=True)))
+            for column in zip(*rows, strict=True)
+        )
+        return _with_recipe(build(node), first)
+
+    def rule(self, made: Mapping, rules: Mapping) -> Rule:
+        # Labels of equal rules are one: each leaf and label has a trace of its own.
+        same = {}
+        for label, tx in made.items():
+            known = (x for x in same.values() if is_same(made[x], tx))
+            same[label] = next(known, label)
+
+        def labels(tree):
+            return [None if x is None else same[x] for x in self.labels(tree)]
+
+        calls = {
+            self.name([x for x, y in same.items() if y == label]): tx.recipe
+            for label, tx in made.items()
+            if same[label] == label and getattr(tx, "recipe", None)
+        }
+        first = next(iter(rules.values()))
+        return replace(first, varied=Varied(labels, rules.__getitem__, calls))
+
+    def name(self, labels: list) -> str:
+        """The patterns of some labels, of the arguments that tell them from others."""
+        columns = list(zip(*(self.names[x] for x in labels), strict=True))
+        all_columns = zip(*self.names.values(), strict=True)
+        pairs = zip(columns, all_columns, strict=True)
+        told = [set(x) for x, every in pairs if set(x) != set(every)]
+        return " and ".join("|".join(sorted(x)) for x in told)
+
+    def refused(self, why: str) -> TypeError:
+        return TypeError(
+            f"{self.subject} must be one number or schedule here, and no mapping: "
+            f"{why}; give `partition` an optimizer for each group of parameters"
+        )
+
+
+def _form(node: Any) -> tuple:
+    """Equal for nodes whose states are alike."""
+    if isinstance(node, Rule):
+        return Rule, node.State, tuple(node.slots), tuple(node.scalars)
+    return type(node), len(node.members) if isinstance(node, Composite) else None
+
+
+def _with_recipe(tx: Transformation, like: Any) -> Transformation:
+    recipe = getattr(like, "recipe", None)
+    if recipe is not None:
+        tx.recipe = replace(recipe, title=f"{recipe.build.__name__} by path")
+    return tx
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values that were passed on, or two transformations, are the same.
+
+    Arrays are compared by identity: their elements may be traced, or still computed.
+    """
+    if a is b:
+        return True
+    if type(a) is not type(b) or isinstance(a, jax.Array):
+        return False
+    one, two = (getattr(x, "recipe", None) for x in (a, b))
+    if one is not None and two is not None:
+        return one.build is two.build and is_same(
+            dict(one.bound.arguments), dict(two.bound.arguments)
+        )
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(is_same(a[k], b[k]) for k in a)
+    try:
+        return frozen(a) == frozen(b)
+    except TypeError:
+        return False

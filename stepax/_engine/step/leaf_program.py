@@ -1,0 +1,123 @@
+"""What a pass computes for one leaf: its rules, widened, decoded and rounded once."""
+
+import functools as ft
+
+import jax
+import jax.numpy as jnp
+
+from ..arrays import precision
+from ..arrays.coding import Coded, decode, encode
+from . import mistakes
+from .mistakes import UNDECLARED, Mistake, Undeclared
+from .step_where import step_where
+
+
+# The only dtypes in most steps; with these nothing has to be widened.
+_FLOAT32 = jnp.dtype("float32")
+_PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
+
+
+def run_rules(rules, accepted, g, p, contexts, row):
+    """The active rules on one leaf, of a step that may be rejected."""
+    step = ft.partial(_step, rules, g, p, contexts, row)
+    return step() if accepted is None else step_where(accepted, step, row)
+
+
+def _step(rules, g, p, contexts, row):
+    """The active rules on one leaf, widened at the start and rounded at the end."""
+    arrays = jax.tree.leaves((g, p, contexts, row))
+    wide = _FLOAT32
+    is_plain = all(x.dtype in _PLAIN for x in arrays if hasattr(x, "dtype"))
+    u, is_whole = g, not jnp.issubdtype(g.dtype, jnp.inexact)
+    if not is_plain or g.dtype != wide:
+        wide = precision.compute_dtype(g, *jax.tree.leaves((p, row)))
+        u, p, contexts = g.astype(wide), *precision.widen((p, contexts), wide)
+    out = []
+    for rule, ctx, stored in zip(rules, contexts, row, strict=True):
+        slots = rule.slots.values()
+        was = decoded(slots, stored, None if is_plain else wide) if stored else []
+        u, now = _run_leaf(rule, u, p, ctx, was)
+        out.append(_stored(rule, now, was, stored, is_whole) if stored else [])
+        # A rule may return another dtype, as a real update for a complex gradient.
+        u = u if u.dtype == wide else u.astype(wide)
+    # A batched stage is still to come, and an integer cannot hold an update.
+    if u.dtype != g.dtype and not rules[-1].batched and precision.is_inexact(g):
+        u = u.astype(g.dtype)
+    return u, out
+
+
+def decoded(slots, stored, wide):
+    """What is stored in some slots, as the functions of a rule take it."""
+    # In line, as a call for each slot of each trace would take longer.
+    stored = [decode(x) if isinstance(x, Coded) else x for x in stored]
+    pairs = zip(slots, stored, strict=True)
+    was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
+    return was if wide is None else precision.widen(was, wide)
+
+
+def _run_leaf(rule, u, p, ctx, slots):
+    """The new update, and an iterator over the new slots that `leaf` returned."""
+    taken = [
+        x for x, slot in zip(slots, rule.slots.values(), strict=True) if slot.in_leaf
+    ]
+    try:
+        out = rule.leaf(u, p if rule.needs_params else UNDECLARED, ctx, *taken)
+    except Undeclared as error:
+        raise Mistake(rule, f"{error}") from None
+    if not isinstance(out, tuple | list) or len(out) != 1 + len(taken):
+        raise mistakes.wrong_number(rule, out, 1 + len(taken))
+    new = out[0]
+    if not (isinstance(new, jax.Array) and new.shape == u.shape):
+        raise mistakes.misfit(rule, "an update", new, u)
+    if new.dtype != u.dtype:
+        mistakes.check_dtype(rule, "an update", new, u)
+    return new, iter(out[1:])
+
+
+def _stored(rule, now, was, stored, is_whole):
+    """The new slots as they are stored; a state never changes its types.
+
+    is_whole: whether the gradient is an integer, as that of a Python integer.
+    """
+    new = []
+    for (name, slot), x, old in zip(rule.slots.items(), was, stored, strict=True):
+        if not slot.in_leaf:
+            new.append(old)
+            continue
+        y = next(now)
+        if not (isinstance(y, jax.Array) and y.shape == x.shape):
+            raise mistakes.misfit(rule, f"`{name}`", y, x)
+        if y.dtype != x.dtype:
+            rounds = is_whole or slot.follows_parameter
+            mistakes.check_dtype(rule, f"`{name}`", y, x, rounds)
+        new.append(encoded(rule, name, slot, y, old))
+    return new
+
+
+def encoded(rule, name, slot, x, old):
+    """A new slot as it is stored, whatever it is encoded to."""
+    # Codes by the old array and not by the slot: whoever made the state chose them.
+    if isinstance(old, Coded):
+        return encode(x, old.form)
+    # Most are arrays, whose shape `_stored` has checked.
+    if slot.encode is None and slot.alike:
+        return jax.lax.convert_element_type(x, old.dtype)
+    made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
+    mistakes.checkencoded(rule, name, made, old)
+    keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
+    return jax.tree.map(keep, made, old)
+
+
+def _as_read(slot, x, old):
+    """A new slot in the dtype in which the old one is read, as it was encoded once."""
+    if slot.decode is None:
+        return x
+    return x.astype(jax.eval_shape(slot.decode, old).dtype)
+
+
+def measure(rule, g, p, scalars, stored):
+    """The statistic of one leaf."""
+    wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
+    was = decoded(rule.slots.values(), stored, wide)
+    g, p, scalars = precision.widen((g, p, scalars), wide)
+    return rule.leaf_stat(g, p, tuple(scalars), *was)
