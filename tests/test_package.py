@@ -117,7 +117,9 @@ def test_blocks_of_the_readme_run(capsys):
 
 
 def test_no_file_is_longer_than_450_lines():
-    lengths = {file: len(file.read_text().splitlines()) for file in FILES}
+    # But the list of all names, a line for each, is as long as there are names.
+    files = [x for x in FILES if x != ROOT / "stepax" / "__init__.py"]
+    lengths = {file: len(file.read_text().splitlines()) for file in files}
     assert {f: n for f, n in lengths.items() if n > 450} == {}
 
 

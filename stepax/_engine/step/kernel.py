@@ -213,7 +213,9 @@ class Pass:
                 column[i] = x
 
     def _kernel(self, on, labels):
-        rules = [self.by_leaf.rule(n, labels) for n in on]
+        rules = [self.rules[n] for n in on]
+        if labels is not None:
+            rules = [self.by_leaf.rule(n, labels) for n in on]
         f = ft.partial(run_rules, rules)
         vars(f)["__name__"] = self.name
         kernel = Shared(f, "leaf", [rule.origin for rule in rules])
@@ -226,21 +228,19 @@ class Pass:
         stage = cast(Batched, self.rules[-1].batched)
         touched = [i for i, on in enumerate(active) if last in on]
         wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
-        groups = {}
-        for i in wanted:
-            groups.setdefault(self.by_leaf.label(last, labels[i]), []).append(i)
-        for label, same in (groups or {None: []}).items():
-            ctx = contexts.get(label)
-            self._stack(gradients, given, params, same, ctx, columns, labels)
+        groups = {None: wanted}
+        if last in self.by_leaf.at:
+            groups = self.by_leaf.groups(last, wanted, labels)
+        for label, same in groups.items():
+            rule = self.rules[-1] if label is None else self.by_leaf.of(last, label)
+            self._stack(rule, gradients, given, params, same, contexts[label], columns)
         # The leaves came here unrounded, so that the stage rounds once.
         for i in touched:
             if precision.is_inexact(given[i]):
                 gradients.leaves[i] = gradients.leaves[i].astype(given[i].dtype)
 
-    def _stack(self, gradients, given, params, wanted, ctx, columns, labels):
+    def _stack(self, rule, gradients, given, params, wanted, ctx, columns):
         """The whole-matrix stage, on all arrays that have the same rule."""
-        last = len(self.rules) - 1
-        rule = self.by_leaf.rule(last, labels[wanted[0]] if wanted else None)
         stage = cast(Batched, rule.batched)
         names = list(rule.slots)
         kept = [columns[names.index(name)] for name in stage.slots]
@@ -278,7 +278,7 @@ class Pass:
         return [p if fits(p, g) else g for p, g in pairs]
 
     def _measure(self, n, labels):
-        rule = self.by_leaf.rule(n, labels)
+        rule = self.rules[n] if labels is None else self.by_leaf.rule(n, labels)
         if rule not in self.measures:
             one = Shared(ft.partial(measure, rule), "stat", [rule.origin])
             self.measures[rule] = one

@@ -103,7 +103,7 @@ def encoded(rule, name, slot, x, old):
     if slot.encode is None and slot.alike:
         return jax.lax.convert_element_type(x, old.dtype)
     made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
-    mistakes.checkencoded(rule, name, made, old)
+    mistakes.check_encoded(rule, name, made, old)
     keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
     return jax.tree.map(keep, made, old)
 

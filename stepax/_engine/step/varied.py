@@ -39,6 +39,13 @@ class ByLeaf:
         """The labels of a leaf for some rules."""
         return [self.label(n, labels) for n in on]
 
+    def groups(self, n: int, at: Sequence[int], labels: Sequence[LeafLabels]) -> dict:
+        """Some leaves, by index, grouped by their labels for one rule."""
+        found: dict = {}
+        for i in at:
+            found.setdefault(self.label(n, labels[i]), []).append(i)
+        return found
+
     def rule(self, n: int, labels: LeafLabels) -> Rule:
         """The rule that runs on a leaf."""
         return self.of(n, self.label(n, labels))
