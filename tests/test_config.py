@@ -45,6 +45,7 @@ DATA = {
     "freeze_mask": {"**": True},
     "param_labels": {"kernel": "a", "**": "b"},
     "step_size_fn": stepax.cosine_decay_schedule(0.1, 10),
+    "layers": "layers/{}",
 }
 
 

@@ -11,14 +11,14 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
 )
-from .._engine.factories.ranges import ANY, AT_LEAST_0
+from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Varied
 from .._engine.trees import errors, selection
 from .scale import scale_by_learning_rate
 
 
-@public(ranges={"factors": ANY})
+@public()
 def scale_by_path(factors: ScalarOrSchedule) -> GradientTransformationExtraArgs:
     """Multiply by a factor that depends on the path: u = factor(path) g.
 

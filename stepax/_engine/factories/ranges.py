@@ -104,6 +104,7 @@ RANGES = {
     "clipping": CAP,
     "clipping_threshold": CAP,
     "f_min": BOUND,
+    "factors": ANY,
     "init_estim_sq_dist": AT_LEAST_0,
     "initial_accumulator_value": AT_LEAST_0,
     "initial_scale": AT_LEAST_0,
