@@ -5,6 +5,7 @@ They are chosen by that trait: a rule that has a batched stage, alone or in a ch
 
 import inspect
 import itertools as it
+import re
 from typing import Any
 
 import jax
@@ -227,3 +228,15 @@ FREQUENCIES = [
 def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
     with pytest.raises(ValueError, match=f"`{name}` must be >= 1.*give 1 for every"):
         row.factory(**{name: 0})
+
+
+@pytest.mark.parametrize("row, name", FREQUENCIES)
+def test_factors_that_are_not_renewed_are_not_copied(row, name):
+    params = {"w": jnp.ones((24, 40)), "v": jnp.ones((24, 40))}
+    tx = make(row, **{name: 10})
+    state = tx.init(params)
+    step = jax.jit(tx.update, donate_argnums=1)
+    program = step.lower(params, state, params).compile().as_text()
+    always = program[program.index("\nENTRY") :]
+    copies = re.findall(r"f32\[(\d+),\1\]\S* (?:copy\(|fusion\(.*wrapped_copy)", always)
+    assert "conditional(" in always and not copies

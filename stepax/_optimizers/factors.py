@@ -66,12 +66,16 @@ def gram(x: jax.Array, axis: int) -> jax.Array:
     """G_(k) G_(k)ᴴ for one axis of an array, (n, n); finite for all finite arrays."""
     if not x.size:
         return jnp.zeros((x.shape[axis],) * 2, x.dtype)
-    y, unit = in_units(x)
     others = [i for i in range(x.ndim) if i != axis]
-    # Larger arrays count as if they were as large as this: else sums would overflow.
-    most = math.sqrt(float(jnp.finfo(x.dtype).max) / (8 * x.size))
-    unit = jnp.minimum(unit, most)
-    return unit * (unit * jnp.tensordot(y, jnp.conj(y), (others, others)))
+    # Larger entries count as if they were as large as this: else sums would overflow.
+    y = _clipped(x, math.sqrt(float(jnp.finfo(x.dtype).max) / (8 * x.size)))
+    return jnp.tensordot(y, jnp.conj(y), (others, others))
+
+
+def _clipped(x, most):
+    if jnp.iscomplexobj(x):
+        return jax.lax.complex(_clipped(x.real, most), _clipped(x.imag, most))
+    return jnp.clip(x, -most, most)
 
 
 def on_axis(x: jax.Array, matrix: jax.Array, axis: int) -> jax.Array:
@@ -131,14 +135,25 @@ def power_step(matrix: jax.Array, basis: jax.Array) -> jax.Array:
 
     Derivatives treat it as a constant.
     """
+    return jnp.linalg.qr(_product(matrix, basis))[0]
+
+
+def ordered_power_step(
+    matrix: jax.Array, basis: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """`power_step` of the columns q in the order of qᴴ matrix q, largest first.
+
+    Returns this order, and the new basis.
+    """
+    product = _product(matrix, basis)
+    values = jnp.sum((jnp.conj(jax.lax.stop_gradient(basis)) * product).real, 0)
+    order = jnp.argsort(-values)
+    return order, jnp.linalg.qr(product[:, order])[0]
+
+
+def _product(matrix, basis):
     matrix, basis = jax.lax.stop_gradient((matrix, basis))
-    return jnp.linalg.qr(of_order_1(matrix) @ basis)[0]
-
-
-def descending(matrix: jax.Array, basis: jax.Array) -> jax.Array:
-    """The order of a basis' columns q by qᴴ matrix q, largest first."""
-    values = jnp.sum((jnp.conj(basis) * (of_order_1(matrix) @ basis)).real, 0)
-    return jnp.argsort(-values)
+    return of_order_1(matrix) @ basis
 
 
 def merged(shape: Shape, most: float) -> Shape:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
+from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares
 from .._engine.step.batched import Batched
@@ -88,7 +88,8 @@ def kl_rule(State: type, options: KLOptions) -> Rule:
         roots = tuple(jnp.where(is_first, first, r) for r in seen)
         pairs = zip(statistics, grams, strict=True)
         statistics = tuple(ema(old, new, options.b3) for old, new in pairs)
-        mu, bases = _renewed(ctx, means[0], bases, statistics, grams, at)
+        read = [u, *roots]
+        mu, bases = _renewed(ctx, means[0], bases, statistics, at, read)
         means = [x.reshape(shape) for x in (mu, *means[1:])]
         return u.reshape(shape), *means, statistics, bases, roots
 
@@ -158,8 +159,11 @@ def _root(old, values, most, b3):
     return jnp.clip(ema(old**-2.0, values, b3), most**-2.0, largest) ** -0.5
 
 
-def _renewed(ctx, mu, bases, statistics, grams, axes):
-    """`mu` in the new bases, and these."""
+def _renewed(ctx, mu, bases, statistics, axes, readers):
+    """`mu` in the new bases, and these.
+
+    readers: what has been computed from them.
+    """
     if not axes:
         return mu, bases
     is_first, renew, _ = ctx
@@ -170,5 +174,6 @@ def _renewed(ctx, mu, bases, statistics, grams, axes):
         there = factors.on_axes(mu, bases, axes)
         return factors.to_bases(there, new, axes), new
 
-    first = lambda: (mu, tuple(map(factors.eigenbasis, grams)))
-    return branch(renew, lambda: branch(is_first, first, turned), lambda: (mu, bases))
+    first = lambda: (mu, tuple(map(factors.eigenbasis, statistics)))
+    new = lambda: branch(is_first, first, turned)
+    return kept_or(renew, new, (mu, bases), readers)

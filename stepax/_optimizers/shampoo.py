@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
+from .._engine.arrays.branch import kept_or
 from .._engine.arrays.moments import (
     bias_correction as correction,
     bounded_square,
@@ -204,7 +204,7 @@ def _step(settings, ctx, g, f, like, sums, roots):
     sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
     power = powers.get(g.ndim, 1 / (2 * g.ndim))
     renewed = lambda: tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
-    roots = branch(renew, renewed, lambda: roots)
+    roots = kept_or(renew, renewed, roots)
     u = on_axes(f, roots, axes)
     if is_grafted:
         u = jnp.where(is_early, like, u * (norm2(like) / (norm2(u) + 1e-16)))

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
+from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
 from .._engine.base.protocol import (
@@ -137,16 +137,15 @@ def scale_by_soap(
         u = factors.on_axes(over_root(mu, nu, eps), bases, at)
         if normalize_grads:
             u = u / safe_root_mean_squares(u, 1e-30)
-        grams = [factors.gram(g, i) for i in at]
-        pairs = zip(statistics, grams, strict=True)
-        statistics = tuple(ema(old, new, b3) for old, new in pairs)
-        kept = mu, nu, bases
+        u = jnp.where(is_first, 0, scale * u)
+        pairs = zip(at, statistics, strict=True)
+        statistics = tuple(ema(old, factors.gram(g, i), b3) for i, old in pairs)
         if at:
-            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
+            kept = mu, nu, bases
+            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, statistics)))
             later = lambda: _renewed(*kept, statistics, at)
             new = lambda: branch(is_first, first, later)
-            mu, nu, bases = branch(renew, new, lambda: kept)
-        u = jnp.where(is_first, 0, scale * u)
+            mu, nu, bases = kept_or(renew, new, kept, [u])
         u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
 
@@ -165,9 +164,9 @@ def _renewed(mu, nu, bases, statistics, axes):
     """The means in new bases, and these."""
     mu, new = factors.on_axes(mu, bases, axes), []
     for axis, matrix, basis in zip(axes, statistics, bases, strict=True):
-        order = factors.descending(matrix, basis)
+        order, basis = factors.ordered_power_step(matrix, basis)
         nu = jnp.take(nu, order, axis)
-        new.append(factors.power_step(matrix, basis[:, order]))
+        new.append(basis)
     return factors.to_bases(mu, new, axes), nu, tuple(new)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
+from .._engine.arrays.branch import kept_or
 from .._engine.arrays.moments import ema
 from .._engine.arrays.precision import computed_wide
 from .._engine.base.protocol import (
@@ -122,7 +122,7 @@ def scale_by_splus(
         if at:
             shifted = [x + eps * jnp.eye(len(x), dtype=x.dtype) for x in statistics]
             new = lambda: tuple(map(factors.eigenbasis, shifted))
-            bases = branch(renew, new, lambda: bases)
+            bases = kept_or(renew, new, bases, [u])
         return size(g.shape) * u, mu, statistics, bases
 
     sides = lambda shape: [shape[i] for i in axes(shape)]

@@ -1,10 +1,12 @@
 """Branches that cost only the side that is taken."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import ArrayLike
 
 
@@ -25,6 +27,38 @@ def branch(pred: ArrayLike, on_true: Callable[[], T], on_false: Callable[[], T])
     if jax.sharding.get_abstract_mesh().manual_axes:
         on_true, on_false = _equally_varying(on_true, on_false)
     return jax.lax.cond(pred, on_true, on_false)
+
+
+def kept_or(
+    renew: ArrayLike, new: Callable[[], T], old: T, readers: Sequence[jax.Array] = ()
+) -> T:
+    """`new()` if `renew` and `old` otherwise, for which nothing is computed or copied.
+
+    readers: all arrays that are computed from `old`, apart from what `new` returns; not
+        under a `vmap` that `renew` is not under, or both sides would run.
+    """
+    # XLA takes no copy of what is kept, if all that reads it comes before the branch,
+    # and lies in memory as it does after the other side.
+    made = lambda: jax.tree.map(_in_rows, new())
+    return branch(_after(renew, readers), made, lambda: old)
+
+
+def _after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
+    """The same boolean, which XLA knows only once it has computed some arrays."""
+    # Inside of `shard_map` types would say that it differs between devices.
+    is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
+    arrays = [x for x in arrays if x.size]
+    if not isinstance(known, Tracer) or is_manual or not arrays:
+        return known
+    # No square leaves 2 when divided by 4, which XLA does not find out.
+    signs = [(x.real.reshape(-1)[0] > 0).astype(jnp.int32) for x in arrays]
+    n = sum(signs[1:], signs[0]) + 1
+    return known & (n * n % 4 != 2)
+
+
+def _in_rows(x: jax.Array) -> jax.Array:
+    """An array whose last axis is contiguous; LAPACK's are stored by columns."""
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _equally_varying(*sides: Callable[[], T]) -> list[Callable[[], T]]:
