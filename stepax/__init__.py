@@ -337,6 +337,7 @@ from ._wrappers.partition import (
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
 )
+from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,

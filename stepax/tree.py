@@ -38,6 +38,7 @@ from ._engine.trees.reduce import (
     sum as sum,
     vdot as vdot,
 )
+from ._engine.trees.reset import reset as reset
 from ._engine.trees.running_means import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,
@@ -58,9 +59,9 @@ __all__ = [
     "bias_correction", "cast", "cast_like", "clip", "conj", "dequantize", "div",
     "dtype", "full_like", "get", "get_all_with_path", "global_norm", "map_params",
     "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
-    "random_like", "real", "scale", "set", "size", "split_key_like", "sub", "sum",
-    "unpack", "unwrap_random_key_data", "update_infinity_moment", "update_moment",
-    "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
+    "random_like", "real", "reset", "scale", "set", "size", "split_key_like", "sub",
+    "sum", "unpack", "unwrap_random_key_data", "update_infinity_moment",
+    "update_moment", "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

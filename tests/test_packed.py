@@ -38,6 +38,11 @@ def test_a_packed_tree_is_updated_like_the_tree(row):
     packed = pack(p)
     gs = [gradients(p, i) for i in range(3)]
     tx = make(row)
+    try:
+        tx.init(packed)
+    except TypeError as error:  # what codes or averages parts of an array
+        assert "packed parameters" in str(error)
+        return
     us, state = traced(tx, gs, p, **keywords(gs[0]))
     again = [pack(g, like=packed) for g in gs]
     vs, other = traced(tx, again, packed, **keywords(again[0]))

@@ -185,7 +185,7 @@ def _array(x: Any, path: tuple) -> dict:
 
 
 def _is_numeric(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.number) or dtype == bool
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def _numbers(x: Any, path: tuple) -> Any:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import square
+from .._engine.arrays.moments import square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -60,7 +60,7 @@ def scale_by_rss(
     """
 
     def leaf(g, p, ctx, s):
-        s = s + square(g)
+        s = s + square_like(g, s)
         is_zero = s == 0
         positive = jnp.where(is_zero, 1, s)
         if eps_in_sqrt:
@@ -70,7 +70,7 @@ def scale_by_rss(
         return jnp.where(is_zero, 0, inverse) * g, s
 
     start = lambda p: jnp.full_like(p, initial_accumulator_value)
-    slots = {"sum_of_squares": replace(SQUARES, make=start)}
+    slots = {"sum_of_squares": replace(SQUARES, make=start, by_rows=True)}
     return Rule(leaf, ScaleByRssState, slots, elementwise=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import corrected, corrections, ema, square
+from .._engine.arrays.moments import corrected, corrections, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -64,11 +64,11 @@ def scale_by_adam(
     def leaf(g, p, ctx, mu, nu):
         c1, c2, c1_next = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         m = corrected(mu, g, b1, c1, c1_next)
         return m / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE}
     prepare = from_step(corrections(b1, b2, nesterov))
     return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 

@@ -10,7 +10,7 @@ no epsilon.  Difference from the paper: weight decay is multiplied by the learni
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import corrections, ema, square
+from .._engine.arrays.moments import corrections, ema, square, square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -19,7 +19,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -55,11 +55,11 @@ def scale_by_adam_atan2(
     def leaf(g, p, ctx, mu, nu):
         c1, c2, _ = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         return a * _angle(mu / c1, b * safe_sqrt(nu / c2)), mu, nu
 
     prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
     return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -85,7 +85,7 @@ def scale_by_ademamix(
         b3, alpha = (x if y is None else y for x, y in zip(slow, now, strict=True))
         m1 = ema(m1, g, b1)
         m2 = ema(m2, g, b3)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         m = m1 / c1 + alpha * m2
         return m / (safe_sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
 
@@ -93,7 +93,7 @@ def scale_by_ademamix(
     slots = {
         "m1": Slot(dtype=mu_dtype),
         "m2": Slot(dtype=mu_dtype, is_slow=True),
-        "nu": REAL,
+        "nu": MEAN_SQUARE,
     }
     return Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
 

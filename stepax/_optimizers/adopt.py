@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import ema, square
+from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -22,7 +22,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -75,10 +75,10 @@ def scale_by_adopt(
         x = g / jnp.where(is_first | (divisor == 0), 1, divisor)
         x = x if bound is None else _clip(x, bound)
         mu = ema(mu, x, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         return ema(mu, x, b1) if nesterov else mu, mu, nu
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL}
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE}
     return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 

@@ -7,13 +7,14 @@ Differences from the paper: the EMAs are bias-corrected, as in Adam, and the max
 taken of the corrected `nu`.  Both corrections can be turned off.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -22,7 +23,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MAXIMUM, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MAXIMUM, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -73,12 +74,13 @@ def scale_by_amsgrad(
     def leaf(g, p, ctx, mu, nu, nu_max):
         c1, c2 = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         m = mu / c1 if bias_correction_mu else mu
         nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
         return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": REAL, "nu_max": MAXIMUM}
+    largest = replace(MAXIMUM, by_rows=True)
+    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE, "nu_max": largest}
     return Rule(
         leaf,
         ScaleByAmsgradState,

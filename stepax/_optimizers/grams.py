@@ -10,7 +10,7 @@ EMA, as in Adam; they add it before the correction.
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import corrections, ema, square
+from .._engine.arrays.moments import corrections, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -18,7 +18,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -47,12 +47,12 @@ def scale_by_grams(
     def leaf(g, p, ctx, mu, nu):
         c1, c2, _ = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         u = jnp.sign(g) * jnp.abs(mu / c1) / (safe_sqrt(nu / c2) + eps)
         return u, mu, nu
 
     prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
     return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 

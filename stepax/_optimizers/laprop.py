@@ -9,7 +9,7 @@ so theirs is `weight_decay / learning_rate` here; it acts after the step, as the
 
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import corrections, ema, square
+from .._engine.arrays.moments import corrections, ema, square_like
 from .._engine.arrays.numerics import over_root
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -17,7 +17,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -45,12 +45,12 @@ def scale_by_laprop(
 
     def leaf(g, p, ctx, mu, nu):
         c1, c2, _ = ctx
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         mu = ema(mu, over_root(g, nu / c2, eps), b1)
         return mu / c1, mu, nu
 
     prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
     return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
 
 

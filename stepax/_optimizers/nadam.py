@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, real_scalar
 
 
 @optax_compatible
@@ -74,9 +74,9 @@ def scale_by_nadam(
     def leaf(g, p, ctx, mu, nu):
         ahead, here, c2 = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
     scalars = {**COUNT, "momentum_product": real_scalar(1.0)}
     return Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)

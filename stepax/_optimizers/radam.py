@@ -21,7 +21,7 @@ from .._engine.arrays.moments import (
     logarithm_near_1,
     one_minus,
     power,
-    square,
+    square_like,
 )
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.protocol import (
@@ -30,7 +30,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -71,14 +71,14 @@ def scale_by_radam(
     def leaf(g, p, ctx, mu, nu):
         c1, c2, c1_next, rho = ctx
         mu = ema(mu, g, b1)
-        nu = ema(nu, square(g), b2)
+        nu = ema(nu, square_like(g, nu), b2)
         m = corrected(mu, g, b1, c1, c1_next)
         is_steady = rho >= threshold
         r = rectifier(b2, rho, is_steady)
         rectified = r * m / (safe_sqrt(nu / c2 + eps_root) + eps)
         return jnp.where(is_steady, rectified, m), mu, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
     return Rule(
         leaf,
         ScaleByAdamState,

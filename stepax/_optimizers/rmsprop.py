@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays import moments
-from .._engine.arrays.moments import ema, square
+from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -92,10 +92,10 @@ def scale_by_rms(
     """
 
     def leaf(g, p, ctx, nu):
-        nu = ema(nu, square(g), decay)
+        nu = ema(nu, square_like(g, nu), decay)
         return _divide(g, _corrected(nu, ctx), eps, eps_in_sqrt), nu
 
-    slots = {"nu": _mean_square(initial_scale)}
+    slots = {"nu": replace(_mean_square(initial_scale), by_rows=True)}
     if bias_correction:
         return _counting(leaf, ScaleByRmsWithCountState, slots, decay)
     return build(Rule(leaf, ScaleByRmsState, slots, elementwise=True))

@@ -64,6 +64,15 @@ def square(g: jax.Array) -> jax.Array:
     return g**2
 
 
+def square_like(g: jax.Array, like: jax.Array) -> jax.Array:
+    """|g|², or its means over rows where `like` has one number for each row."""
+    x = square(g)
+    if x.shape == like.shape:
+        return x
+    rest = tuple(range(1, x.ndim))
+    return jnp.sum(x, rest, keepdims=True) / max(math.prod(x.shape[1:]), 1)
+
+
 def bounded_square(g: jax.Array) -> jax.Array:
     """|g|², clamped to the largest finite float."""
     # A later difference of two squares would otherwise be inf - inf, which is NaN.

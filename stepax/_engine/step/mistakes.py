@@ -15,7 +15,7 @@ from ..arrays import precision
 from ..base.protocol import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
-from .rule import Rule
+from .rule import Rule, row_shape
 
 
 class Mistake(Exception):
@@ -143,7 +143,8 @@ def check_stored(
     # another shape than the parameter may be a tuple of no arrays, as for a vector.
     slot = rule.slots[name]
     if hasattr(x, "shape"):
-        if slot.alike:
+        by_rows = slot.by_rows and x.shape == row_shape(gradients.leaves[i].shape)
+        if slot.alike and not by_rows:
             gradients.check_shape(i, x.shape, f"`{name}` in its state")
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise ValueError(

@@ -57,6 +57,8 @@ class Slot:
         stored in few bits; a "sum" or a "copy", beside which what a step adds is small;
         or "other", which is to stay exact for another reason.
     is_positive: whether it is never negative, as a mean of squares.
+    by_rows: whether it may have one number for each row, the mean over the row, in
+        place of one for each element; `leaf` then finds it with axes of length 1.
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
     """
@@ -69,6 +71,7 @@ class Slot:
     in_leaf: bool = True
     kind: Literal["average", "sum", "copy", "other"] = "average"
     is_positive: bool = False
+    by_rows: bool = False
     encode: Callable[[jax.Array], ArrayTree] | None = None
     decode: Callable[[ArrayTree], jax.Array] | None = None
 
@@ -102,6 +105,11 @@ class Slot:
         return x if self.encode is None else self.encode(x)
 
 
+def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one number for each row, that is, for each index of axis 0."""
+    return shape[:1] + (1,) * len(shape[1:])
+
+
 def zeros_like(p: ArrayTree, dtype: DTypeLike | None = None) -> jax.Array | None:
     """Zeros for a parameter, strongly typed and sharded alike; `None` for no array."""
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
@@ -122,6 +130,10 @@ def zeros_for(p: jax.Array, reduced: Callable[[jax.Array], jax.Array]) -> jax.Ar
 
 # The mean squared gradient is real, but Optax stores it in the parameter's dtype.
 REAL = Slot(is_wide=True, is_positive=True, decode=jnp.real)
+
+
+# The mean squared gradient of a rule that computes it by `square_like`.
+MEAN_SQUARE = replace(REAL, by_rows=True)
 
 
 # A sum of squares, or the largest of something positive.

@@ -155,7 +155,7 @@ def _places(tree: ArrayTree, key: str, filtering: Filter | None) -> list[Path]:
     """The paths of all values with a name, or at a path."""
     found = [path for path, _ in get_all_with_path(tree, key, filtering)]
     if not found:
-        raise KeyError(_why_missing(tree, key))
+        raise KeyError(why_missing(tree, key))
     if len(found) > 1 and "*" not in key and not _is_name(found[0], key):
         listed = [(path, None) for path in found]
         raise paths.several(key, listed, 'begin with more names, or with "**"')
@@ -248,7 +248,8 @@ def _spell(path):
     return "".join(steps) + (f" of {owner}" if owner else "") or "the root"
 
 
-def _why_missing(tree, key):
+def why_missing(tree, key):
+    """The message for a name or a path that is not in a tree."""
     found = get_all_with_path(tree, key)
     if found:
         return f"`filtering` leaves out every `{key}`, at {_show(found)}"

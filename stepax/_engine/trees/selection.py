@@ -220,7 +220,9 @@ def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
 
 def is_match(pattern: tuple, path: tuple) -> bool:
     """Whether a pattern, as names, matches all of a path."""
-    return _match(pattern, path) == ()
+    # What is left after a last "**" is part of what it stands for.
+    rest = _match(pattern, path)
+    return rest == () or rest is not None and pattern[-1] == "**"
 
 
 def _name(key: object) -> str:

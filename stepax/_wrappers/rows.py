@@ -1,0 +1,254 @@
+"""Large tables, such as embeddings: states and steps by rows.
+
+Mudigere et al., 2021, Software-Hardware Co-design for Fast and Scalable Training of
+Deep Learning Recommendation Models (arXiv:2104.05158), section 4.1.4, on row-wise
+AdaGrad.  Steps of the rows that a batch contains are what TensorFlow calls LazyAdam and
+PyTorch SparseAdam.
+
+A row is what belongs to one index of the first axis.
+"""
+
+import functools as ft
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._engine.arrays.coding import holds_codes
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    MaskOrFn,
+    Transformation,
+    as_array,
+    is_array,
+    is_none,
+    require_transformation,
+    transformation,
+    with_extra_args_support,
+    with_init,
+)
+from .._engine.factories.registry import public
+from .._engine.step.gradients import has_no_gradient
+from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.plan import flatten
+from .._engine.step.rule import Rule, row_shape
+from .._engine.trees import selection
+from .._engine.trees.pack import pack
+from .._engine.trees.packed import Packed
+from .._engine.trees.parts import Part, SlotMark, slots_like_params
+
+
+@public("wrapper", paper="arXiv:2104.05158")
+def rowwise(
+    inner: GradientTransformation, tables: MaskOrFn = None
+) -> GradientTransformationExtraArgs:
+    """Keep one mean square for each row of a table, in place of one for each element.
+
+        nu_i = b2 nu_i + (1 - b2) mean_j |g_ij|²,   for a table of V rows: V numbers
+
+    for Adam, and so for each slot that is a mean, a sum or the largest of squares, as
+    in `adagrad`, `rmsprop`, `radam`, `nadam`, `amsgrad`, `laprop`, `adopt`, `ademamix`
+    and `grams`.  Other slots, such as momentum, are kept whole, and the state has the
+    structure of that of `inner`; arrays in it are of shape (V, 1).  Jit `init`, which
+    otherwise makes a whole state on the way.
+
+    inner: the transformation, of Stepax.
+    tables: which parameters are kept by rows; see `masked`.  By default all of two or
+        more axes; a vector stays as it is.
+
+    `init` raises a `ValueError` if nothing in the state may be kept by rows, and lists
+    what it has; a `TypeError` for packed parameters.
+    """
+    require_transformation(inner, "`inner` of `rowwise`")
+    tx = with_extra_args_support(inner)
+    found = ft.cache(lambda: slots_like_params(tx))
+
+    def init(params):
+        if isinstance(params, SlotMark):
+            return tx.init(params)
+        parts, treedef = found()
+        if not any(map(_may_be_by_rows, parts)):
+            raise _nothing_by_rows(parts)
+        _require_not_packed(params)
+        which = _tables(tables, params)
+        values = treedef.flatten_up_to(tx.init(params))
+        pairs = zip(parts, values, strict=True)
+        return treedef.unflatten(
+            _each(_one_for_each_row, which, x) if _may_be_by_rows(part) else x
+            for part, x in pairs
+        )
+
+    if isinstance(tx, Transformation):
+        return with_init(tx, init)
+    return transformation(init, tx.update, inner={"": tx})
+
+
+def _require_not_packed(params: Any) -> None:
+    is_packed = lambda x: isinstance(x, Packed)
+    if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+        raise TypeError(
+            "`rowwise` finds no rows in packed parameters: leave out `stepax.tree.pack`"
+        )
+
+
+def _may_be_by_rows(part: Part | None) -> bool:
+    return part is not None and part.slot is not None and part.slot.by_rows
+
+
+def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
+    names = sorted({part.name for part in parts if part is not None})
+    return ValueError(
+        "`rowwise`: nothing in this state is a mean of squares that may be kept by "
+        f"rows; the slots shaped like the parameters are {names}"
+    )
+
+
+def _one_for_each_row(is_table: bool, x: Any) -> Any:
+    """A slot that has just been made, where all elements of a row are equal."""
+    if not is_table or not is_array(x) or jnp.ndim(x) < 2:
+        return x
+    if not x.size:
+        return jnp.zeros(row_shape(x.shape), x.dtype)
+    # Not the first column: an axis that is divided over a mesh cannot be indexed.
+    return jnp.max(x, tuple(range(1, x.ndim)), keepdims=True)
+
+
+@public("wrapper")
+def lazy(
+    inner: GradientTransformation, tables: MaskOrFn = None
+) -> GradientTransformationExtraArgs:
+    """Leave rows alone whose gradient is zero, in the parameters and in the state.
+
+        u_i, s_i = inner(g)_i   where g_i has an element other than 0
+        u_i = 0, s_i = s_i      elsewhere
+
+    A row of an embedding has such a gradient in each batch that lacks its token.
+    Momentum and weight decay then do not move it, and means of squares do not shrink.
+    What is kept once for all, such as the step count of bias corrections and schedules,
+    goes on with each step.  A gradient that is NaN counts as one.
+
+    inner: the transformation, of rules that treat each element by itself: most
+        optimizers, `rowwise`, masks, injected hyperparameters.  What measures all
+        gradients, such as `clip_by_global_norm`, belongs in front of it.  Of other
+        libraries' transformations this is not known, and they are trusted.
+    tables: for which parameters, by rows; see `masked`.  By default for all of two or
+        more axes; in a vector, each element is a row.
+
+    `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
+    the codes of `low_bit_states`.
+    """
+    require_transformation(inner, "`inner` of `lazy`")
+    tx = with_extra_args_support(inner)
+    found = ft.cache(lambda: slots_like_params(tx))
+
+    def init(params):
+        if isinstance(params, SlotMark):
+            return tx.init(params)
+        _require_local(inner, found()[0])
+        _tables(tables, _whole(params))
+        return tx.init(_whole(params))
+
+    def update(updates, state, params=None, **extra_args):
+        _require_no_codes(state)
+        gradients = _whole(updates)
+        which = _each(_touched, _tables(tables, gradients), gradients)
+        u, new = tx.update(gradients, state, _whole(params), **extra_args)
+        parts, treedef = found()
+        old, now = map(treedef.flatten_up_to, (state, new))
+        chosen = treedef.unflatten(
+            x if part is None else _each(_row_or, which, x, was)
+            for part, x, was in zip(parts, now, old, strict=True)
+        )
+        u = keep_dtypes(_each(_row_or_0, which, u), gradients)
+        u = pack(u, like=updates) if isinstance(updates, Packed) else u
+        return u, keep_dtypes(chosen, state)
+
+    return transformation(init, update, inner={"": tx})
+
+
+def _require_no_codes(state: Any) -> None:
+    if holds_codes(state):
+        raise TypeError(
+            "`lazy` cannot keep the codes of some rows: leave out `low_bit_states`"
+        )
+
+
+def _whole(tree: Any) -> Any:
+    """A tree whose arrays have rows: one that is packed has none."""
+    return tree.unpack() if isinstance(tree, Packed) else tree
+
+
+def _touched(is_table: bool, g: Any) -> Any:
+    """Which rows have a gradient; `None` where there are no rows."""
+    if not is_table or has_no_gradient(g) or not jnp.ndim(g):
+        return None
+    g = as_array(g)
+    return jnp.any(g != 0, tuple(range(1, g.ndim)), keepdims=True)
+
+
+def _row_or(touched: Any, x: Any, was: Any) -> Any:
+    return x if touched is None or not is_array(x) else jnp.where(touched, x, was)
+
+
+def _row_or_0(touched: Any, u: Any) -> Any:
+    return _row_or(touched, u, jnp.zeros_like(u)) if is_array(u) else u
+
+
+def _require_local(tx: Any, parts: list[Part | None]) -> None:
+    """Raise unless a step of an element depends on that element alone."""
+    if not isinstance(tx, Transformation):
+        return  # of another library, or of the user, who knows what it does
+    _require_rules(tx)
+    for part in parts:
+        if part is not None and part.slot is None:
+            raise _refused(part.owner, f"keeps `{part.name}`, which is no slot")
+
+
+def _require_rules(tx: Any) -> None:
+    for part in flatten(tx):
+        if not isinstance(part, Rule):
+            _require_rules_inside(part)
+            continue
+        name = part.name or part.State.__name__
+        if part.leaf_stat or part.global_stat:
+            raise _refused(name, "measures all gradients together")
+        if not part.elementwise:
+            raise _refused(name, "computes with whole arrays")
+
+
+def _require_rules_inside(tx: Any) -> None:
+    # `inject_hyperparams` makes its transformation anew, and passes gradients on.
+    if isinstance(tx, Transformation) and tx.hands_on:
+        return _require_rules(tx.members[tx.hands_on])
+    recipe = getattr(tx, "recipe", None)
+    name = recipe.build.__name__ if recipe else type(tx).__name__
+    raise _refused(name, "is no rule for each element")
+
+
+def _refused(name: str, why: str) -> ValueError:
+    return ValueError(
+        f"`lazy` cannot leave rows alone in `{name}`, which {why}; put it around the "
+        "other parts, as in `chain(clip_by_global_norm(...), lazy(...))`"
+    )
+
+
+def _tables(tables: MaskOrFn, tree: Any) -> Any:
+    """For each leaf whether it is a table, as a tree."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    if tables is not None and leaves:
+        return treedef.unflatten(selection.resolve_mask(tables, tree, "tables"))
+    return treedef.unflatten(is_array(x) and jnp.ndim(x) > 1 for x in leaves)
+
+
+def _each(f: Callable, tree: Any, *parts: Any) -> Any:
+    """`f` of each leaf of `tree` and of what belongs to it in trees that are cut."""
+    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
+    columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
+    beside = zip(columns[0], xs, *columns[1:], strict=True)
+    return treedef.unflatten(
+        x if isinstance(x, MaskedNode) else f(at, x, *rest) for at, x, *rest in beside
+    )
