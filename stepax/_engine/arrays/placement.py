@@ -94,9 +94,16 @@ def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """
     names = free_axes(p) if isinstance(p, jax.Array) else ()
     at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
-    if at is None:
-        return x
-    spec = PartitionSpec(*[None] * at, names)
+    return x if at is None else _placed(p, x, PartitionSpec(*[None] * at, names))
+
+
+def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
+    """`x` on all devices of the mesh of `p`, whatever the sharding of `p` is."""
+    is_there = isinstance(p, jax.Array) and free_axes(p)
+    return _placed(p, x, PartitionSpec()) if is_there else x
+
+
+def _placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
     if not isinstance(p, Tracer):
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)

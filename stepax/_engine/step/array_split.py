@@ -56,9 +56,7 @@ class ArraySplit:
 
     def shape(self, x: jax.Array) -> tuple[int, ...]:
         """The shape of the whole array."""
-        # `init` may be called outside of `shard_map`, on whole arrays.
-        inside = jax.sharding.get_abstract_mesh().manual_axes
-        if not inside:
+        if not _is_inside():
             return jnp.shape(x)
         sizes = [_size(self.over(x, i)) for i in range(x.ndim)]
         return tuple(n * k for n, k in zip(x.shape, sizes, strict=True))
@@ -84,6 +82,10 @@ class ArraySplit:
                 x = _gathered(x, names, i)
         return x
 
+    def from_part(self, x: jax.Array) -> jax.Array:
+        """As `whole`, also outside of `shard_map`, where arrays are whole."""
+        return self.whole(x) if self.entries and _is_inside() else x
+
     def mine(self, whole: jax.Array, x: jax.Array) -> jax.Array:
         """The shard of an array at the position of `x`."""
         for i, n in enumerate(x.shape):
@@ -103,23 +105,31 @@ class ArraySplit:
         matrix = parts[0][0]
         # Along their second axis stacks hold the arrays of equal dtypes.
         kinds = _indices_by_dtype([column[0] for column in parts])
-        pack = lambda xs: [jnp.stack([xs[i] for i in kind], 1) for kind in kinds]
-        unpack = lambda stacks: _unpacked(stacks, kinds)
         moves = [(i + 2, self.over(matrix, i)) for i in range(matrix.ndim)]
         moves = [(i, names) for i, names in moves if names]
 
         def one_pack(stacks, wholes):
-            made, others = many(unpack(stacks), wholes)
-            return pack(made), others
+            nonlocal kinds
+            made, others = many(_unpacked(stacks, kinds), wholes)
+            kinds = _indices_by_dtype(made)
+            return _packed(made, kinds), others
 
-        stacks = pack([jnp.stack(column) for column in parts])
-        if not moves or wholes:
+        stacks = _packed([jnp.stack(column) for column in parts], kinds)
+        if not moves or (wholes and [names for _, names in moves] != [self._names]):
             # All stacks have to be divided in the same way: gather the matrices.
             for i, names in moves:
                 stacks = [_gathered(x, names, i) for x in stacks]
-            stacks, others = self._shared_out(one_pack, stacks, wholes)
+            made, others = one_pack(self._shares(stacks), self._shares(wholes))
+            stacks = [_gathered(x, self._names, 0) for x in made]
             mine = jax.vmap(lambda x: self.mine(x, matrix))
-            return [mine(x) for x in unpack(stacks)], others
+            made = [mine(x) for x in _unpacked(stacks, kinds)]
+        else:
+            stacks, others = self._exchanged(one_pack, moves, stacks, wholes)
+            made = list(_unpacked(stacks, kinds))
+        return made, [_gathered(x, self._names, 0) for x in others]
+
+    def _exchanged(self, many, moves, stacks, wholes):
+        """As `deal`, without gathering what is split."""
         # Each exchange replaces a split along an axis of the matrices by one along the
         # stack; then every device has whole matrices, and fewer of them.
         n = math.prod(_size(names) for _, names in moves)
@@ -127,23 +137,26 @@ class ArraySplit:
         exchange = ft.partial(jax.lax.all_to_all, tiled=True)
         for i, names in moves:
             stacks = [exchange(x, names, 0, i) for x in stacks]
-        stacks, others = one_pack(stacks, [])
+        stacks, others = many(stacks, self._shares(wholes))
         for i, names in reversed(moves):
             stacks = [exchange(x, names, i, 0) for x in stacks]
-        return list(unpack(stacks)), others
+        return stacks, others
 
-    def _shared_out(self, many, parts, wholes):
-        """As `deal`, for arrays that every device has whole."""
-        names = tuple(n for entry in self.entries for n in entry)
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for entry in self.entries for name in entry)
+
+    def _shares(self, columns: Sequence[Sequence]) -> list[jax.Array]:
+        """Stacks of the part of each column that this device works on."""
+        number = _size(self._names)
 
         def share(column):
-            stack = padded_stack(column, _size(names))
-            n = stack.shape[0] // _size(names)
-            start = jax.lax.axis_index(names) * n
+            stack = padded_stack(column, number)
+            n = stack.shape[0] // number
+            start = jax.lax.axis_index(self._names) * n
             return jax.lax.dynamic_slice_in_dim(stack, start, n)
 
-        made = many(tuple(map(share, parts)), list(map(share, wholes)))
-        return [[_gathered(x, names, 0) for x in stacks] for stacks in made]
+        return list(map(share, columns))
 
     def norm_of_all(self, arrays: list) -> jax.Array:
         """The norm of all arrays as one vector."""
@@ -162,11 +175,21 @@ def _indices_by_dtype(xs: Sequence) -> list[list[int]]:
     return list(found.values())
 
 
+def _packed(xs: Sequence, kinds: list[list[int]]) -> list[jax.Array]:
+    """Arrays of each kind, stacked along their second axis."""
+    return [jnp.stack([xs[i] for i in kind], 1) for kind in kinds]
+
+
 def _unpacked(stacks: Sequence, kinds: list[list[int]]) -> tuple:
-    """The inverse of stacking arrays along their second axis, in their order."""
+    """The inverse of `_packed`."""
     pairs = zip(stacks, kinds, strict=True)
     found = {i: x[:, n] for x, kind in pairs for n, i in enumerate(kind)}
     return tuple(found[i] for i in range(len(found)))
+
+
+def _is_inside() -> bool:
+    """Whether this is inside of `shard_map`; `init` may be called outside."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def _gathered(x: jax.Array, names: tuple[str, ...], axis: int) -> jax.Array:

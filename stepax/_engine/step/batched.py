@@ -11,7 +11,7 @@ import functools as ft
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from ..arrays.placement import (
     free_axes,
     number_of_devices,
     replicated,
+    shard_like,
+    shared_like,
+    whole_on_mesh_of,
     with_sharding_of,
 )
 from ..base.protocol import ArrayTree
@@ -38,11 +41,13 @@ class Row(NamedTuple):
     parts: the matrix, and the slots of its shape; split like it inside of `shard_map`.
     wholes: the other slots, which may be trees.
     home: an array whose sharding the new matrix takes; the old matrix if `None`.
+    param: the parameter, split like the matrix; `None` if the stage does not read it.
     """
 
     parts: tuple[jax.Array, ...]
     wholes: tuple[ArrayTree, ...] = ()
     home: jax.Array | None = None
+    param: jax.Array | None = None
 
 
 def check_sharding(sharding: str) -> None:
@@ -66,8 +71,7 @@ class Batched:
         "auto" does so if they are on a mesh and there are at least two; "none" leaves
         the sharding of each as it is.
     split: how arrays are split inside of `shard_map`.
-    needs_params: whether `apply` takes the parameter; that of its rule must be true,
-        and arrays must not be split inside of `shard_map`.
+    needs_params: whether `apply` takes the parameter; that of its rule must be true.
     """
 
     apply: Callable
@@ -77,12 +81,22 @@ class Batched:
     split: ArraySplit = ArraySplit(None)
     needs_params: bool = False
 
-    def divides(self, arrays: Sequence) -> list[bool]:
-        """Which arrays are stacked with others of their shape, and so divided.
+    def places(self, slot: Any, arrays: Sequence) -> list[Callable | None]:
+        """For each array a function (p, x) -> `x` that places its slot on a mesh.
 
+        slot: a `Slot`.
         arrays: those of a tree, `None` for what is not trained.
         """
-        if self.sharding == "none" or self.split.entries:
+        if self.split.entries:
+            # A device of `shard_map` has all of what it has no part of.
+            return [shard_like if slot.alike else whole_on_mesh_of] * len(arrays)
+        if not slot.in_leaf or not slot.is_array:
+            return [None] * len(arrays)
+        return [shared_like if on else None for on in self._divides(arrays)]
+
+    def _divides(self, arrays: Sequence) -> list[bool]:
+        """Which arrays are stacked with others of their shape, and so divided."""
+        if self.sharding == "none":
             return [False] * len(arrays)
         kinds = [
             (x.shape, x.dtype) if x is not None and self.wants(x) else None
@@ -136,13 +150,25 @@ def _placed_like(row: Row, made: Row) -> Row:
     return jax.tree.map(with_sharding_of, like, made)
 
 
+def _with_param(row: Row) -> tuple[jax.Array, ...]:
+    return row.parts if row.param is None else (*row.parts, row.param)
+
+
+def _moved(row: Row) -> jax.Array:
+    """The matrix, and the parameter with it if that is read."""
+    u = row.parts[0]
+    if row.param is None:
+        return u
+    return jnp.stack([u, with_sharding_of(u, row.param)])
+
+
 def _home(row: Row) -> jax.Array:
     return row.parts[0] if row.home is None else row.home
 
 
 def _alone(one: Callable[[Row], Row], row: Row, split: ArraySplit) -> Row:
-    parts = tuple(map(split.whole, row.parts))
-    made = one(jax.tree.map(replicated, Row(parts, row.wholes)))
+    parts, param = jax.tree.map(split.whole, (row.parts, row.param))
+    made = one(jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
     mine = tuple(split.mine(x, row.parts[0]) for x in made.parts)
     return _placed_like(row, Row(mine, made.wholes))
 
@@ -154,10 +180,13 @@ def _in_shard_map(
     joined = JoinedSlots(rows[0].wholes, 1)
 
     def one_joined(parts, wholes):
-        made = one(Row(parts, joined.split(wholes)))
+        param = parts[-1] if is_read else None
+        parts = parts[:-1] if is_read else parts
+        made = one(Row(parts, joined.split(wholes), param=param))
         return made.parts, joined.join(made.wholes)
 
-    parts = list(zip(*(row.parts for row in rows), strict=True))
+    is_read = rows[0].param is not None
+    parts = list(zip(*map(_with_param, rows), strict=True))
     wholes = list(zip(*(joined.join(row.wholes) for row in rows), strict=True))
     parts, wholes = split.deal(jax.vmap(one_joined), parts, wholes)
     return [
@@ -176,10 +205,11 @@ def _on_mesh(
 
     def one_joined(ctx, u, *parts):
         alike, wholes = joined.split(list(parts))
-        made = one(ctx, Row((u, *alike), wholes))
+        u, param = (u, None) if first.param is None else u
+        made = one(ctx, Row((u, *alike), wholes, param=param))
         return made.parts[0], *joined.join(slots(made))
 
-    given = [[row.parts[0], *joined.join(slots(row))] for row in rows]
+    given = [[_moved(row), *joined.join(slots(row))] for row in rows]
     stacks = [padded_stack(x, joined.n) for x in zip(*given, strict=True)]
     mesh, stacked = jax.typeof(u).sharding.mesh, PartitionSpec(names)
     # Each device runs its own matrices: decompositions refuse a stack that is sharded
@@ -200,8 +230,7 @@ def _on_mesh(
         before[0] = NamedSharding(mesh, PartitionSpec(None, *spec))
         stacks = _explicit(many, stacks, before, apart)
     else:
-        unknown = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * u.ndim)
-        stacks = _auto(many, stacks, [unknown, *joined.specs(names)], apart)
+        stacks = _auto(many, stacks, joined.specs(names), apart)
     new = []
     for i in range(len(rows)):
         alike, wholes = joined.split([x[i] for x in stacks[1:]])
@@ -222,12 +251,13 @@ def _auto(
 ) -> list:
     """`many` of stacks that are moved apart and back.
 
-    specs: how each matrix of a stack is sharded.
+    specs: how each array of a stack is sharded, but for those of the first.
     """
     # XLA chooses how the matrices are sharded, and that is not known here; only that
     # the stack is not sharded yet, which has to be said, or XLA would move each twice.
     put = jax.lax.with_sharding_constraint
-    homes = [NamedSharding(apart.mesh, PartitionSpec(None, *spec)) for spec in specs]
-    there = [put(put(x, home), apart) for x, home in zip(stacks, homes, strict=True)]
-    back = zip(many(there), homes, strict=True)
-    return [put(put(x, apart), home) for x, home in back]
+    place = lambda spec: NamedSharding(apart.mesh, PartitionSpec(None, *spec))
+    unknown = lambda x: place([PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
+    homes = lambda xs: zip(xs, [unknown(xs[0]), *map(place, specs)], strict=True)
+    made = many([put(put(x, home), apart) for x, home in homes(stacks)])
+    return [put(put(x, apart), home) for x, home in homes(made)]

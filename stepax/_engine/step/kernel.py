@@ -27,7 +27,7 @@ from .mistakes import Mistake
 from .packed_gradients import PackedGradients
 from .programs import Shared
 from .rule import Rule
-from .stage import run_stage, with_param
+from .stage import run_stage
 from .varied import ByLeaf
 
 
@@ -246,11 +246,10 @@ class Pass:
         kept = [columns[names.index(name)] for name in stage.slots]
         us = [gradients.leaves[i] for i in wanted]
         homes = self._homes(gradients, given, wanted)
-        if stage.needs_params:
-            us = [with_param(u, params[i]) for u, i in zip(us, wanted, strict=True)]
+        ps = [params[i] if stage.needs_params else None for i in wanted]
         rows = [(u, *[c[i] for c in kept]) for u, i in zip(us, wanted, strict=True)]
         try:
-            made = self._stage(rule)(rows, homes, ctx)
+            made = self._stage(rule)(rows, homes, ps, ctx)
         except Mistake as mistake:
             # They are traced in stacks, so that it is one of these.
             raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None

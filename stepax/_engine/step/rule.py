@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from ..arrays.numerics import increment
-from ..arrays.placement import shard_like, shared_like, spread_over_mesh_of
+from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base.protocol import (
     ArrayTree,
@@ -85,14 +85,13 @@ class Slot:
         """Whether it is known to be stored as one array."""
         return self.encode is None and self.alike
 
-    def new(self, p: ArrayTree, is_shared: bool = False) -> ArrayTree:
+    def new(self, p: ArrayTree, put: Callable | None = None) -> ArrayTree:
         """The initial value for a parameter, as it is stored.
 
-        is_shared: whether devices that replicate the parameter share it.
+        put: (p, x) -> `x`, placed on the mesh of `p`.
         """
         p = as_array(p)
-        put = shared_like if is_shared else shard_like
-        put = put if self.in_leaf else spread_over_mesh_of
+        put = put or (shard_like if self.in_leaf else spread_over_mesh_of)
         return jax.tree.map(ft.partial(self._stored, p, put), self.make(p))
 
     def _stored(self, p: jax.Array, put: Callable, x: jax.Array) -> ArrayTree:
@@ -320,11 +319,14 @@ class Rule:
             [as_array(p) if is_trainable(p) else None for p in xs]
             for xs in (ps, matrices)
         )
-        shared = [False] * len(ps)
-        if self.batched and slot.in_leaf and slot.is_array:
-            shared = self.batched.divides(matrices)
-        rows = zip(ps, shared, each or [slot] * len(ps), strict=True)
-        return [None if p is None else x.new(p, is_so) for p, is_so, x in rows]
+        several = each or [slot] * len(ps)
+        if self.batched is None:
+            pairs = zip(ps, several, strict=True)
+            return [None if p is None else x.new(p) for p, x in pairs]
+        whole = self.batched.split.from_part
+        ps = [p if p is None or slot.alike else whole(p) for p in ps]
+        rows = zip(ps, self.batched.places(slot, matrices), several, strict=True)
+        return [None if p is None else x.new(p, put) for p, put, x in rows]
 
     def check_state(self, state: OptState) -> None:
         """Raise unless `state` is one of this rule, or Optax's of the same name."""

@@ -5,13 +5,12 @@ import jax.numpy as jnp
 
 from ..arrays import precision
 from ..arrays.coding import as_found, opened
-from ..arrays.placement import with_sharding_of
 from . import mistakes
 from .batched import Row, map_batched
 from .leaf_program import decoded, encoded
 
 
-def run_stage(rule, rows, homes, ctx):
+def run_stage(rule, rows, homes, params, ctx):
     """The whole-matrix stage, in the precision in which the matrices come."""
     stage, found = rule.batched, rows
     rows = [[opened(x) for x in row] for row in rows]
@@ -28,30 +27,26 @@ def run_stage(rule, rows, homes, ctx):
         stored = [stored[order.index(i)] for i in range(len(order))]
         wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
         was, ctx = decoded(slots, stored, wide), precision.widen(ctx, wide)
-        matrices = u.astype(wide) if stage.needs_params else [u.astype(wide)]
-        out = stage.apply(*matrices, ctx, *was)
+        beside = [row.param.astype(wide)] if stage.needs_params else []
+        out = stage.apply(u.astype(wide), *beside, ctx, *was)
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
         parts: list = [encoded(rule, *rest[i]) for i in alike]
         wholes = [encoded(rule, *rest[i]) for i in others]
-        new = out[0].astype(u.dtype)
-        new = u.at[0].set(new) if stage.needs_params else new
-        return Row((new, *parts), tuple(wholes))
+        return Row((out[0].astype(u.dtype), *parts), tuple(wholes))
 
+    like = lambda u, p: None if p is None else jnp.asarray(p).astype(u.dtype)
     given = [
-        Row((u, *[xs[i] for i in alike]), tuple([xs[i] for i in others]), home)
-        for (u, *xs), home in zip(rows, homes, strict=True)
+        Row(
+            (u, *[xs[i] for i in alike]),
+            tuple([xs[i] for i in others]),
+            home,
+            like(u, p),
+        )
+        for (u, *xs), home, p in zip(rows, homes, params, strict=True)
     ]
     made = map_batched(one, ctx, given, stage)
     flat = [[*row.parts, *row.wholes] for row in made]
-    first = lambda u: u[0] if stage.needs_params else u
-    new = [
-        (first(u), *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat
-    ]
+    new = [(u, *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat]
     return [tuple(map(as_found, *pair)) for pair in zip(new, found, strict=True)]
-
-
-def with_param(u, p):
-    """What is moved as the matrix, for a stage that reads its parameter."""
-    return jnp.stack([u, with_sharding_of(u, jnp.asarray(p).astype(u.dtype))])
