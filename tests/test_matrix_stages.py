@@ -16,7 +16,8 @@ from cases import make, rows
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
-from stepax._engine.step.plan import flatten
+from stepax._engine.inspect.components import open_components
+from stepax._engine.step.plan import node_of
 from stepax._engine.step.rule import Rule
 from stepax.distributed import audit, state_sharding, zero
 
@@ -25,18 +26,19 @@ KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 DEVICES = 8
 
 
+def _rules(tx: Any) -> list[Rule]:
+    nodes = [node_of(x.tx) for x in open_components(tx, None).walk()]
+    return [x for x in nodes if isinstance(x, Rule)]
+
+
 def stages(tx: Any) -> list[Rule]:
     """The rules of a transformation that have a stage on whole matrices."""
-    if getattr(tx, "plan", None) is None:
-        return []
-    found = [x for x in flatten(tx) if isinstance(x, Rule)]
-    return [x for x in found if x.batched is not None]
+    return [x for x in _rules(tx) if x.batched is not None]
 
 
 def _beside_stages(tx, p):
     """The bytes of slots of rules without a stage, which lie as their parameters."""
-    others = [x for x in flatten(tx) if isinstance(x, Rule) and x.batched is None]
-    made = [rule.init(p) for rule in others]
+    made = [rule.init(p) for rule in _rules(tx) if rule.batched is None]
     return sum(x.nbytes for x in jax.tree.leaves(made))
 
 
@@ -119,6 +121,44 @@ def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
         assert all(x.sharding.is_equivalent_to(first, x.ndim) for x in others)
 
 
+# Two that are exchanged, one alone, and one that every device has whole.
+INSIDE = {"a": (8, 8), "b": (8, 8), "alone": (16, 16), "whole": (8, 8)}
+SPLITS = {"rows": P("data"), "columns": P(None, "data")}
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("split", SPLITS)
+@everyone
+def test_inside_of_shard_map_a_part_steps_as_the_whole_does(row, split):
+    spec = SPLITS[split]
+    mesh, _ = _on_mesh("auto", "whole")
+    specs = dict.fromkeys(INSIDE, spec) | {"whole": P()}
+    with jax.enable_x64(True):
+        p = {k: _draw(shape, i) for i, (k, shape) in enumerate(INSIDE.items())}
+        usual, _ = _run(make(row), p)
+        tx = make(row, axis_name=spec)
+        there = {
+            k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in p.items()
+        }
+        state = tx.init(there)
+        held = jax.tree.map(lambda x: x.spec, state_sharding(tx, there))
+        made = jax.shard_map(tx.init, mesh=mesh, in_specs=(specs,), out_specs=held)
+        for x, y in zip(
+            *map(jax.tree.leaves, (jax.jit(made)(there), state)), strict=True
+        ):
+            assert x.shape == y.shape
+        step = jax.shard_map(
+            tx.update, mesh=mesh, in_specs=(specs, held, specs), out_specs=(specs, held)
+        )
+        step, found = jax.jit(step), []
+        for i in range(len(usual)):
+            u, state = step(_grads(p, i), state, there)
+            found.append(u)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(usual), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * np.abs(y).max())
+
+
 # --- numbers at the edges -------------------------------------------------------------
 
 
@@ -171,8 +211,11 @@ def test_no_nan_behind_a_guard_reaches_a_preconditioner(row, name):
         assert _is_finite((u, state)), t
 
 
+NARROW = [q for q in ROWS if "factor_dtype" in _signature(q)]
+
+
 @pytest.mark.slow
-@everyone
+@pytest.mark.parametrize("row", NARROW)
 def test_factors_of_half_precision_parameters_are_wide(row):
     tx = make(row)
     p = {"w": jnp.ones((4, 4), jnp.bfloat16)}
@@ -189,9 +232,6 @@ def _factors(tx, state):
     """The slots of a stage that are not shaped like the parameters."""
     names = [k for rule in stages(tx) for k, x in rule.slots.items() if not x.alike]
     return [x for name in names for _, x in stepax.tree.get_all_with_path(state, name)]
-
-
-NARROW = [q for q in ROWS if "factor_dtype" in _signature(q)]
 
 
 @pytest.mark.parametrize("dtype, most", [(None, 24), ("bfloat16", 16)])

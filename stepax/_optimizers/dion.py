@@ -26,6 +26,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import add_decayed_weights
@@ -70,6 +71,7 @@ def scale_by_dion(
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Take an orthonormal factor of rank r of the momentum, by power iteration.
 
@@ -83,6 +85,7 @@ def scale_by_dion(
     key: a random key or a seed for the first Q; `jax.random.key(0)` if `None`.
     sampler: draws it from the key, a shape (inputs, r) and a dtype.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -111,7 +114,12 @@ def scale_by_dion(
         "momentum": Slot(in_leaf=False),
         "basis": Slot(start, alike=False, in_leaf=False),
     }
-    stage = Batched(factored, lambda g: g.ndim > 1 and g.size > 0, tuple(slots))
+    stage = Batched(
+        factored,
+        lambda g: g.ndim > 1 and g.size > 0,
+        tuple(slots),
+        split=ArraySplit(axis_name),
+    )
     rule = Rule(lambda g, p, ctx: (g,), DionState, slots, COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion"
@@ -130,6 +138,7 @@ def dion(
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Dion, for matrices: give other arrays to another optimizer by `partition`.
 
@@ -143,6 +152,7 @@ def dion(
     key: a random key or a seed for the first directions; `jax.random.key(0)` if `None`.
     sampler: draws them from the key, a shape and a dtype.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -154,6 +164,7 @@ def dion(
             key=key,
             sampler=sampler,
             weight_dimension_numbers=weight_dimension_numbers,
+            axis_name=axis_name,
         ),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
@@ -183,6 +194,7 @@ def scale_by_dion2(
     ns_steps: int = 5,
     shape_factor: ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Orthogonalize the rows, or columns, of the momentum that are largest.
 
@@ -195,6 +207,7 @@ def scale_by_dion2(
     ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
     shape_factor: f, of the whole shape; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -211,7 +224,12 @@ def scale_by_dion2(
         return turned(u), turned(momentum)
 
     slots = {"momentum": Slot(in_leaf=False)}
-    stage = Batched(part, lambda g: g.ndim > 1 and g.size > 0, tuple(slots))
+    stage = Batched(
+        part,
+        lambda g: g.ndim > 1 and g.size > 0,
+        tuple(slots),
+        split=ArraySplit(axis_name),
+    )
     rule = Rule(lambda g, p, ctx: (g,), Dion2State, slots, COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion2"
@@ -256,6 +274,7 @@ def dion2(
     ns_steps: int = 5,
     shape_factor: ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Dion2, for matrices: give other arrays to another optimizer by `partition`.
 
@@ -272,6 +291,7 @@ def dion2(
     ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -284,6 +304,7 @@ def dion2(
             ns_steps=ns_steps,
             shape_factor=shape_factor,
             weight_dimension_numbers=weight_dimension_numbers,
+            axis_name=axis_name,
         ),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),

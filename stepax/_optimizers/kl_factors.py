@@ -10,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from . import factors
@@ -30,6 +31,7 @@ class KLOptions(NamedTuple):
     max_precond_dim: int
     mu_dtype: DTypeLike | None
     factor_dtype: DTypeLike | None
+    axis_name: AxisName
 
     @property
     def b3(self) -> ArrayLike:
@@ -97,7 +99,9 @@ def kl_rule(State: type, options: KLOptions) -> Rule:
         first = jnp.asarray(options.init_factor) ** -0.5
         return t == 1, (t - 1) % options.precondition_frequency == 0, first
 
-    stage = Batched(apply, lambda g: True, tuple(slots))
+    stage = Batched(
+        apply, lambda g: True, tuple(slots), split=ArraySplit(options.axis_name)
+    )
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
 

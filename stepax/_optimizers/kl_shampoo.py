@@ -26,6 +26,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import CAP, POSITIVE
 from .._engine.factories.registry import public
+from .._engine.step.array_split import AxisName
 from .._engine.step.rule import Rule
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
@@ -84,6 +85,7 @@ def scale_by_kl_shampoo(
     max_precond_dim: int = 10000,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Divide the EMA of g by Kronecker factors that approximate its covariance best.
 
@@ -106,6 +108,7 @@ def scale_by_kl_shampoo(
     max_precond_dim: longest axis that has a basis; longer ones only have roots.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     return kl_rule(
         KLShampooState,
@@ -122,6 +125,7 @@ def scale_by_kl_shampoo(
             max_precond_dim,
             mu_dtype,
             factor_dtype,
+            axis_name,
         ),
     )
 
@@ -141,6 +145,7 @@ def scale_by_kl_soap(
     max_precond_dim: int = 10000,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Run Adam in the eigenbases of `scale_by_kl_shampoo`, without bias correction.
 
@@ -156,6 +161,7 @@ def scale_by_kl_soap(
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -174,6 +180,7 @@ def scale_by_kl_soap(
             max_precond_dim,
             mu_dtype,
             factor_dtype,
+            axis_name,
         ),
     )
 
@@ -196,6 +203,7 @@ def kl_shampoo(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """KL-Shampoo, with weight decay after the step; the first step changes nothing.
 
@@ -215,6 +223,7 @@ def kl_shampoo(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_kl_shampoo(
         b1,
@@ -229,6 +238,7 @@ def kl_shampoo(
         max_precond_dim=max_precond_dim,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     return chain(
         direction,
@@ -255,6 +265,7 @@ def kl_soap(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """KL-SOAP, with weight decay after the step; the first step changes nothing.
 
@@ -274,6 +285,7 @@ def kl_soap(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -290,6 +302,7 @@ def kl_soap(
         max_precond_dim=max_precond_dim,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     return chain(
         direction,

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
 from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
 from .._engine.base.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._transforms.scale import value_at
@@ -89,6 +90,7 @@ def muown(
     norm_target: ArrayLike = 1.0,
     ns_eps: ArrayLike = 1e-7,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """MuOwn, for matrices p = γ v / ‖v‖, of norms of each output over the inputs.
 
@@ -108,6 +110,7 @@ def muown(
     norm_target: the last l, at least 0.
     ns_eps: added to the norm by which O divides first, at least 0.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -134,13 +137,19 @@ def muown(
         momentum = beta * momentum + across
         size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
         v = aim * w - size * orthogonal(across + beta * momentum)
-        mu, nu = ema(mu, along, b1), ema(nu, square(along), b2)
+        mu, nu = ema(mu, along, b1), ema(nu, bounded_square(along), b2)
         length = length - rate * quotient(mu / c1, safe_sqrt(nu / c2) + eps)
         new = length * quotient(v, _lengths(v))
         slots = (x[..., 0, :] for x in (length, start, mu, nu))
         return new - p, momentum, *slots
 
-    stage = Batched(step, lambda g: g.ndim > 1, tuple(_SLOTS), needs_params=True)
+    stage = Batched(
+        step,
+        lambda g: g.ndim > 1,
+        tuple(_SLOTS),
+        needs_params=True,
+        split=ArraySplit(axis_name),
+    )
     rule = Rule(
         lambda g, p, ctx: (g,),
         MuownState,

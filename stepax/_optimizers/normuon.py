@@ -21,6 +21,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import decay_of
@@ -66,6 +67,7 @@ def scale_by_normuon(
     nesterov: bool = True,
     shape_factor: ShapeFactor = "jordan",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Orthogonalize the EMA of g, and divide by the root mean square of each output.
 
@@ -81,6 +83,7 @@ def scale_by_normuon(
     nesterov: whether to use Nesterov momentum.
     shape_factor: f; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -102,7 +105,9 @@ def scale_by_normuon(
         "mu": Slot(dtype=mu_dtype),
         "nu": Slot(matrices.per_output, alike=False, in_leaf=False),
     }
-    stage = Batched(normalized, lambda m: m.ndim > 1, ("nu",))
+    stage = Batched(
+        normalized, lambda m: m.ndim > 1, ("nu",), split=ArraySplit(axis_name)
+    )
     rule = Rule(leaf, NorMuonState, slots, COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "normuon"
@@ -126,6 +131,7 @@ def normuon(
     shape_factor: ShapeFactor = "jordan",
     cautious_weight_decay: bool = False,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """NorMuon, for matrices: give other arrays to another optimizer by `partition`.
 
@@ -142,6 +148,7 @@ def normuon(
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
     cautious_weight_decay: see `add_cautious_decayed_weights`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -157,6 +164,7 @@ def normuon(
             nesterov=nesterov,
             shape_factor=shape_factor,
             weight_dimension_numbers=weight_dimension_numbers,
+            axis_name=axis_name,
         ),
         decay_of(weight_decay, weight_decay_mask, cautious_weight_decay),
         scale_by_learning_rate(learning_rate),

@@ -34,6 +34,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, is_trainable
 from .._transforms.decay import add_decayed_weights
@@ -104,6 +105,7 @@ def scale_by_psgd_kron(
     sampler: Callable = jax.random.normal,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Whiten the EMA of g with a Kronecker product of triangular factors Q.
 
@@ -128,6 +130,7 @@ def scale_by_psgd_kron(
     key: a random key, or an integer seed for one; `jax.random.key(0)` if `None`.
     sampler: maps a key, a shape and a dtype to v, of variance 1.
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of Q.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     if memory_save_mode not in _MODES:
         raise ValueError(
@@ -166,7 +169,9 @@ def scale_by_psgd_kron(
         u = _clipped(_preconditioned(m, factors), unit)
         return u.reshape(g.shape), mu, factors
 
-    stage = Batched(apply, lambda u: u.size > 0, ("mu", "factors"))
+    stage = Batched(
+        apply, lambda u: u.size > 0, ("mu", "factors"), split=ArraySplit(axis_name)
+    )
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
         "factors": factor_slot(_first_factor, kinds, factor_dtype),
@@ -213,6 +218,7 @@ def psgd_kron(
     sampler: Callable = jax.random.normal,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """PSGD with Kronecker products of triangular factors Q, and weight decay.
 
@@ -234,6 +240,7 @@ def psgd_kron(
     key, sampler: a random key, or a seed for one; maps it, a shape and a dtype to
         numbers of variance 1.
     mu_dtype, factor_dtype: storage dtypes of the EMA and of Q.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     whiten = scale_by_psgd_kron(
         b1,
@@ -249,6 +256,7 @@ def psgd_kron(
         sampler=sampler,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
     return chain(

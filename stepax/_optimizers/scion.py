@@ -31,6 +31,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import UP_TO_1
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.gradients import has_no_gradient
 from .._engine.step.rule import Rule, Slot
@@ -98,7 +99,9 @@ _NORMS = {
 
 
 @recipe
-def _scion_direction(norm: str, momentum: ArrayLike, ns_steps: int) -> Rule:
+def _scion_direction(
+    norm: str, momentum: ArrayLike, ns_steps: int, axis_name: AxisName
+) -> Rule:
     """The direction of one norm, for all arrays."""
     direction, _ = _NORMS[norm]
     orthogonal = newton_schulz("muon", ns_steps, 1e-7)
@@ -107,7 +110,11 @@ def _scion_direction(norm: str, momentum: ArrayLike, ns_steps: int) -> Rule:
         mu = ema(mu, g, 1 - momentum)
         return mu, mu
 
-    stage = Batched(lambda m, ctx: (direction(m, orthogonal),), lambda m: True)
+    stage = Batched(
+        lambda m, ctx: (direction(m, orthogonal),),
+        lambda m: True,
+        split=ArraySplit(axis_name),
+    )
     return Rule(leaf, ScionState, {"mu": Slot()}, batched=stage)
 
 
@@ -118,6 +125,7 @@ def scale_by_scion(
     scales: ArrayLike | Any = 1.0,
     *,
     ns_steps: int = 5,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Take the direction u in which the EMA of g, m, grows fastest, in units of a norm.
 
@@ -136,10 +144,11 @@ def scale_by_scion(
         `partition`.
     scales: factors of u: a number, a tree of them, or path patterns.
     ns_steps: steps of the iteration, at least 0.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for other names, and for arrays that have too few axes.
     """
-    directions = {k: _scion_direction(k, momentum, ns_steps) for k in _NORMS}
+    directions = {k: _scion_direction(k, momentum, ns_steps, axis_name) for k in _NORMS}
     is_number = isinstance(scales, float | int | np.number | np.ndarray | jax.Array)
     scaled = scale(scales) if is_number else _scale_each(scales)
     return chain(partition(directions, ft.partial(_labels, norms)), scaled)
@@ -198,6 +207,7 @@ def scion(
     *,
     constrained: bool = True,
     ns_steps: int = 5,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Scion: steps of a length that the norm of each array sets, not its gradient.
 
@@ -213,11 +223,12 @@ def scion(
     scales: s: a number, a tree of them, or path patterns.
     constrained: whether p shrinks, towards a point within the ball.
     ns_steps: steps of the iteration, at least 0.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     Raises a `ValueError` for other names, and for arrays that have too few axes.
     """
     return chain(
-        scale_by_scion(momentum, norms, scales, ns_steps=ns_steps),
+        scale_by_scion(momentum, norms, scales, ns_steps=ns_steps, axis_name=axis_name),
         *(add_decayed_weights(1.0),) * constrained,
         scale_by_learning_rate(learning_rate),
     )

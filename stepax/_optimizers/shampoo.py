@@ -39,6 +39,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights
@@ -101,6 +102,7 @@ def scale_by_shampoo(
     statistics: Statistics = "classic",
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Multiply the EMA of g by an inverse root of a statistic, on every axis.
 
@@ -123,6 +125,7 @@ def scale_by_shampoo(
     statistics: "kl" multiplies G by the R of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of L
         and R.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     _require("grafting", grafting, _GRAFTINGS)
     _require("statistics", statistics, _STATISTICS)
@@ -166,7 +169,9 @@ def scale_by_shampoo(
         "statistics": factor_slot(_zeros, sides, factor_dtype),
         "roots": factor_slot(_eyes, sides, factor_dtype),
     }
-    stage = Batched(apply, lambda u: u.size > 0, tuple(slots))
+    stage = Batched(
+        apply, lambda u: u.size > 0, tuple(slots), split=ArraySplit(axis_name)
+    )
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, ShampooState, slots, COUNT, from_step(prepare), batched=stage)
 
@@ -234,6 +239,7 @@ def shampoo(
     statistics: Statistics = "classic",
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Shampoo, with weight decay and momentum.
 
@@ -255,6 +261,7 @@ def shampoo(
     inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
     statistics: "kl" multiplies G by the roots of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_shampoo(
         b1,
@@ -272,6 +279,7 @@ def shampoo(
         statistics=statistics,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     is_plain = is_number(momentum) and momentum == 0
     return chain(

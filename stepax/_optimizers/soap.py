@@ -28,6 +28,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed_after
@@ -92,6 +93,7 @@ def scale_by_soap(
     bias_correction: bool = True,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Run Adam in the eigenbases of Shampoo's statistics.
 
@@ -113,6 +115,7 @@ def scale_by_soap(
     bias_correction: whether to correct the means.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -155,7 +158,7 @@ def scale_by_soap(
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
-    stage = Batched(apply, lambda g: True, tuple(slots))
+    stage = Batched(apply, lambda g: True, tuple(slots), split=ArraySplit(axis_name))
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, SoapState, slots, COUNT, from_step(prepare), batched=stage)
 
@@ -188,6 +191,7 @@ def soap(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """SOAP, with weight decay after the step; the first step changes nothing.
 
@@ -208,6 +212,7 @@ def soap(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -224,6 +229,7 @@ def soap(
         bias_correction=bias_correction,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     return chain(
         direction,

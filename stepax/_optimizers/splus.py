@@ -27,6 +27,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, from_step, real_scalar
 from .._transforms.decay import decayed_after
@@ -89,6 +90,7 @@ def scale_by_splus(
     nonstandard_constant: ArrayLike = 0.001,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> Rule:
     """Take the sign of the EMA of g in the eigenbases of Shampoo's statistics.
 
@@ -106,6 +108,7 @@ def scale_by_splus(
     nonstandard_constant: factor of u for other arrays, at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     size = _Size(max_dim, nonstandard_constant)
 
@@ -131,7 +134,7 @@ def scale_by_splus(
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
-    stage = Batched(apply, lambda g: True, tuple(slots))
+    stage = Batched(apply, lambda g: True, tuple(slots), split=ArraySplit(axis_name))
     prepare = from_step(lambda t: (t == 1) | (t % inverse_every == 0))
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, ScaleBySPlusState, slots, COUNT, prepare, batched=stage)
@@ -180,6 +183,7 @@ def splus(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """SPlus, with an average of the parameters, and weight decay after the step.
 
@@ -199,6 +203,7 @@ def splus(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_splus(
         b1,
@@ -209,6 +214,7 @@ def splus(
         nonstandard_constant=nonstandard_constant,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        axis_name=axis_name,
     )
     size = _Size(max_dim, nonstandard_constant)
     average: Any = _average(ema_rate)
@@ -216,7 +222,13 @@ def splus(
         direction,
         scale_by_learning_rate(learning_rate),
         average,
-        decayed_after(learning_rate, weight_decay, weight_decay_mask, of_shape=size),
+        decayed_after(
+            learning_rate,
+            weight_decay,
+            weight_decay_mask,
+            of_shape=size,
+            axis_name=axis_name,
+        ),
     )
 
 

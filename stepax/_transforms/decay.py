@@ -25,6 +25,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import ANY
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
+from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import masked
@@ -128,6 +129,7 @@ def decayed_after(
     skip: int = 0,
     is_proximal: bool = False,
     of_shape: Callable[[tuple[int, ...]], ArrayLike] | None = None,
+    axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
@@ -136,9 +138,10 @@ def decayed_after(
     skip: the number of first steps without decay.
     is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
     of_shape: from the shape of a parameter to a factor of its decay.
+    axis_name: how parameters are sharded inside of `shard_map`.
     """
     amount = product(learning_rate, weight_decay)
-    decay = _decay_of_sum(amount, skip, is_proximal, of_shape)
+    decay = _decay_of_sum(amount, skip, is_proximal, of_shape, axis_name)
     return decay if mask is None else masked(decay, mask)
 
 
@@ -148,7 +151,10 @@ def _decay_of_sum(
     skip: int,
     is_proximal: bool,
     of_shape: Callable[[tuple[int, ...]], ArrayLike] | None,
+    axis_name: AxisName,
 ) -> Rule:
+    parts = ArraySplit(axis_name)
+
     def prepare(scalars, stat, extra):
         (count,) = scalars
         now = value_at(amount, count)
@@ -156,7 +162,7 @@ def _decay_of_sum(
         return jnp.where(count < skip, 0, now), (safe_increment(count),)
 
     def leaf(u, p, ctx):
-        amount = ctx if of_shape is None else ctx * of_shape(p.shape)
+        amount = ctx if of_shape is None else ctx * of_shape(parts.shape(p))
         return (u - amount * (p + u),)
 
     return Rule(
