@@ -146,7 +146,7 @@ class ArraySplit:
     def _names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.entries for name in entry)
 
-    def _shares(self, columns: Sequence[Sequence]) -> list[jax.Array]:
+    def _shares(self, columns: Sequence) -> list[jax.Array]:
         """Stacks of the part of each column that this device works on."""
         number = _size(self._names)
 
