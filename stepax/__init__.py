@@ -393,6 +393,11 @@ if _typing.TYPE_CHECKING:
     from ._config.to_config import to_config as to_config
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
+    from ._minimize.constraints import (
+        Constraint as Constraint,
+        equality as equality,
+        inequality as inequality,
+    )
     from ._minimize.driver import minimize as minimize
     from ._minimize.result import (
         MinimizeHistory as MinimizeHistory,
@@ -417,6 +422,7 @@ _LATER = (
     "perturbations", "projections", "second_order", "testing",
 )  # fmt: skip
 _NAMES_LATER = {
+    "Constraint": "_minimize.constraints",
     "MinimizeHistory": "_minimize.result",
     "MinimizeResult": "_minimize.result",
     "MinimizeStatus": "_minimize.result",
@@ -424,7 +430,9 @@ _NAMES_LATER = {
     "Tolerances": "_minimize.stop",
     "describe": "_engine.inspect.describe",
     "from_config": "_config.from_config",
+    "equality": "_minimize.constraints",
     "hyperparams": "_engine.inspect.hyperparams",
+    "inequality": "_minimize.constraints",
     "minimize": "_minimize.driver",
     "sweep": "_sweep.driver",
     "to_config": "_config.to_config",

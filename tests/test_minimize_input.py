@@ -94,12 +94,6 @@ REFUSED = {
         r"write `max_steps=9` for `maxiter`, `tol=stepax.Tolerances\(value=1e-09\)` "
         "for `ftol`, nothing, which has no counterpart for `iprint`",
     ),
-    "SciPy's constraints": (
-        (parabola, ONES),
-        {"constraints": ()},
-        TypeError,
-        "no argument `constraints`; write `bounds`",
-    ),
     "SciPy's method": (
         (parabola, ONES),
         {"method": "L-BFGS-B"},
@@ -298,4 +292,4 @@ def test_pieces_grow_until_they_last_a_tenth_of_a_second():
 @pytest.mark.slow
 def test_the_page_runs():
     with jax.numpy_dtype_promotion("standard"):  # as its readers have it
-        assert run_blocks("docs/minimize.md") == 5
+        assert run_blocks("docs/minimize.md") == 6

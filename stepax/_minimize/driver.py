@@ -14,7 +14,10 @@ from jax.typing import ArrayLike
 from .._engine.base.protocol import is_array, require_transformation
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
+from .active import attach_active
+from .augmented import Constrained
 from .closure import open_closure
+from .constraints import open_constraints
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
@@ -32,6 +35,7 @@ def minimize(
     args: Any = (),
     method: str | Any = "lbfgs",
     bounds: Any = None,
+    constraints: Any = None,
     tol: ArrayLike | Tolerances | None = None,
     max_steps: ArrayLike = 15_000,
     has_aux: bool = False,
@@ -53,6 +57,8 @@ def minimize(
         pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
     bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
         prefix of it; the method is then "lbfgsb".
+    constraints: an `equality`, an `inequality`, a function that is to be 0, SciPy's
+        dicts, or a list of these; kept by an augmented Lagrangian.
     tol: the largest |g| element at which to stop, >= 0; or `Tolerances`.
     max_steps: maximum number of steps, >= 0.
     history: whether to record value and gradient norm of each step, or for how many.
@@ -72,19 +78,20 @@ def minimize(
     args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
     length = _length(history, max_steps)
     method, is_local = _method(method, bounds), _is_local(moving)
-    setup = Setup(frame, args_frame, method, has_aux, length, is_local)
+    limits, limited, limit_arrays = open_constraints(constraints, frame)
+    setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits)
     box, moving = _box(bounds, frame, moving, project)
     limit = _limit(max_steps)
-    data = staying, arrays
+    data = staying, arrays, limit_arrays
     inputs = Inputs(moving, data, box, check_tolerances(tol), limit)
-    program, inputs = _program(fun, setup, inputs)
+    program, inputs = _program(fun, limited, setup, inputs)
     if callback is not None or progress:
         _require_values(inputs, "callback" if callback is not None else "progress")
         whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
         found = run_in_pieces(program, inputs, callback, progress, whole)
     else:
         found = program.whole(jax.lax.stop_gradient(inputs))
-    found = attach(program.both, inputs, found)
+    found = (attach if limits is None else attach_active)(program.both, inputs, found)
     return found._replace(params=frame.whole(found.params, staying))
 
 
@@ -177,7 +184,8 @@ class Program:
     """
 
     def __init__(self, setup: Setup, both: Callable):
-        loop = lambda inputs: Loop(setup, both, inputs)
+        kind = Loop if setup.constraints is None else Constrained
+        loop = lambda inputs: kind(setup, both, inputs)
         self.both = both
         self.begin = jax.jit(lambda inputs: loop(inputs).begin())
         self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
@@ -191,22 +199,31 @@ class Program:
 _SHELVES: dict[int, tuple[Any, dict]] = {}
 
 
-def _program(fun: Callable, setup: Setup, inputs: Inputs) -> tuple[Program, Inputs]:
-    """The program for a function, and the inputs with the tracers it closes over."""
+def _program(
+    fun: Callable, limited: list[Callable], setup: Setup, inputs: Inputs
+) -> tuple[Program, Inputs]:
+    """The program for a function, and the inputs with the tracers it closes over.
+
+    limited: the functions of the constraints.
+    """
     get, shelf = _shelf(fun)
     examples = inputs.moving, inputs.data
     types = tuple(map(jax.typeof, jax.tree.leaves(examples)))
-    key = getattr(fun, "__func__", None), setup, types
+    gets = tuple(map(_weak, limited))
+    key = getattr(fun, "__func__", None), setup, types, gets
     if key in shelf:
         program, more = shelf[key]
         return program, _with(inputs, more)
-    both = _bind(get, setup)
+    both = _bind(get, gets, setup)
     opened, more = open_closure(both, *examples)
     if more:
         both = lambda moving, data: opened(moving, *data)
     found = Program(setup, both), more
-    if not any(isinstance(x, Tracer) for x in more):
+    is_kept = all(isinstance(get, weakref.ref) for get in gets)
+    if is_kept and not any(isinstance(x, Tracer) for x in more):
         shelf[key] = found
+        for other in map(_owner, limited):
+            weakref.finalize(other, _forget, id(_owner(fun)), key).atexit = False
     return found[0], _with(inputs, more)
 
 
@@ -216,25 +233,48 @@ def _with(inputs: Inputs, more: list) -> Inputs:
 
 def _shelf(fun: Callable) -> tuple[Callable, dict]:
     """A weak reference to a function, and the dict of its programs."""
-    is_method = isinstance(fun, MethodType)
-    owner = fun.__self__ if is_method else fun
+    owner = _owner(fun)
     name = id(owner)
     try:
         found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
     except TypeError:  # some callables have no weak references
         return lambda: fun, {}
-    shelf = _SHELVES.setdefault(name, (found, {}))[1]
-    return weakref.WeakMethod(fun) if is_method else weakref.ref(fun), shelf
+    return _weak(fun), _SHELVES.setdefault(name, (found, {}))[1]
 
 
-def _bind(get: Callable, setup: Setup) -> Callable:
-    """The function that `get` returns, as a function of lists of arrays."""
+def _owner(fun: Callable) -> Any:
+    return fun.__self__ if isinstance(fun, MethodType) else fun
+
+
+def _forget(name: int, key: tuple) -> None:
+    """Drop a program, the function of one of whose constraints is no more."""
+    _SHELVES.get(name, (None, {}))[1].pop(key, None)
+
+
+def _weak(fun: Callable) -> Callable:
+    """What returns a function, and does not keep it alive."""
+    try:
+        is_method = isinstance(fun, MethodType)
+        return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
+    except TypeError:
+        return lambda: fun
+
+
+def _bind(get: Callable, gets: tuple, setup: Setup) -> Callable:
+    """The function that `get` returns, as a function of lists of arrays.
+
+    gets: return the functions of the constraints, whose values are added to the aux.
+    """
 
     def both(moving, data):
-        staying, arrays = data
+        staying, arrays, limits = data
         params = setup.frame.whole(moving, staying)
-        out = get()(params, *setup.args_frame.whole((), arrays))
-        return _checked(out, setup.has_aux)
+        args = setup.args_frame.whole((), arrays)
+        value, aux = _checked(get()(params, *args), setup.has_aux)
+        if setup.constraints is None:
+            return value, aux
+        funs = [get() for get in gets]
+        return value, (aux, setup.constraints.values(funs, limits, params, args))
 
     return both
 

@@ -33,7 +33,7 @@ def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeRes
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
         return found
     xs = _minimum(both, found.params, data)
-    return found._replace(params=xs, value=_value(both, found.value, xs, data))
+    return found._replace(params=xs, value=value_at(both, found.value, xs, data))
 
 
 def _minimum(both, xs, data):
@@ -51,7 +51,7 @@ def _minimum(both, xs, data):
     return minimum(xs, data)
 
 
-def _value(both, value, xs, data):
+def value_at(both, value, xs, data):
     """`value`, as a function of the data and of the minimum."""
     at = lambda xs, arrays: both(xs, arrays)[0].astype(value.dtype)
 
@@ -69,9 +69,9 @@ def _value(both, value, xs, data):
 def _motion(both, xs, data, data_dot):
     """The tangent of the minimum for a tangent of the data."""
     (arrays, box), (arrays_dot, box_dot) = data, data_dot
-    value = lambda rs, arrays: both(_join(rs, xs), arrays)[0]
+    value = lambda rs, arrays: both(rejoin(rs, xs), arrays)[0]
     gradient, rs = jax.grad(value), split(xs)
-    is_free, held = _held(rs, box, box_dot)
+    is_free, held = held_by(rs, box, box_dot)
     _, b = jax.jvp(gradient, (rs, arrays), (held, arrays_dot))
     at = lambda rs: gradient(rs, arrays)
     times_hessian = lambda vs: jax.jvp(at, (rs,), (vs,))[1]
@@ -85,7 +85,7 @@ def _motion(both, xs, data, data_dot):
         return [x + (v - w) for x, v, w in zip(inner, vs, outer, strict=True)]
 
     move = _solve(product, free([-x for x in b]))
-    return _join([x + y for x, y in zip(held, move, strict=True)], xs)
+    return rejoin([x + y for x, y in zip(held, move, strict=True)], xs)
 
 
 def _solve(product, b):
@@ -96,7 +96,7 @@ def _solve(product, b):
     return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)
 
 
-def _held(rs, box, box_dot):
+def held_by(rs, box, box_dot):
     """Which parameters are inside their bounds; the tangents of those at a bound."""
     if box is None:
         return [None] * len(rs), [jnp.zeros_like(r) for r in rs]
@@ -108,5 +108,5 @@ def _held(rs, box, box_dot):
     return is_free, held
 
 
-def _join(rs, like):
+def rejoin(rs, like):
     return join(rs, [jnp.iscomplexobj(x) for x in like])

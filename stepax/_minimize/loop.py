@@ -33,7 +33,7 @@ from .stop import (
     OFF,
     PATIENCE,
     PATIENCE_OF_SEARCHES,
-    Tolerances,
+    Rules,
     largest,
     resolve_tolerances,
 )
@@ -41,7 +41,7 @@ from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
 # NumPy arrays, so that they never hold a tracer.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED = map(
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _ = map(
     np.int32, MinimizeStatus
 )
 
@@ -63,6 +63,7 @@ class Setup(NamedTuple):
     has_aux: whether the function returns an auxiliary output.
     length: length of the history in steps; `None` without history.
     is_local: whether all moving arrays are known to be on one device.
+    constraints: what is static of them; `None` without constraints.
     """
 
     frame: Frame
@@ -71,6 +72,7 @@ class Setup(NamedTuple):
     has_aux: bool
     length: int | None
     is_local: bool
+    constraints: Any = None
 
 
 class Inputs(NamedTuple):
@@ -84,7 +86,7 @@ class Inputs(NamedTuple):
     moving: list
     data: Any
     box: Any
-    tol: Tolerances
+    tol: Any  # `Tolerances`, or resolved `Rules`
     max_steps: Any
 
 
@@ -145,9 +147,9 @@ class Loop:
             self._tx = with_extra_args_support(tx)
             state = jax.eval_shape(self._tx.init, tree(inputs.moving))
             self._searches = search_in(state) is not None
-        self._tol = resolve_tolerances(
-            inputs.tol, inputs.moving, self._dtype, self._searches
-        )
+        given = inputs.tol, inputs.moving, self._dtype, self._searches
+        is_resolved = isinstance(inputs.tol, Rules)
+        self._tol = inputs.tol if is_resolved else resolve_tolerances(*given)
 
     def run(self) -> MinimizeResult:
         """The whole minimization."""

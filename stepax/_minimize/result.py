@@ -20,6 +20,7 @@ class MinimizeStatus(enum.IntEnum):
     STOPPED_BY_CALLBACK = 6
     RUNNING = 7
     UNBOUNDED = 8
+    INFEASIBLE = 9
 
     @property
     def message(self) -> str:
@@ -57,6 +58,11 @@ _MESSAGES = {
         "Not converged: the function seems to have no minimum, its value falls without "
         "limit; bound the parameters, or see whether it has the wrong sign."
     ),
+    MinimizeStatus.INFEASIBLE: (
+        "Not converged: the constraints seem to have no common solution near `params`, "
+        "since `violation` does not fall; see whether they contradict each other, or "
+        "start elsewhere."
+    ),
 }
 
 
@@ -83,6 +89,10 @@ class MinimizeResult(NamedTuple):
     code: the `MinimizeStatus` as an integer, which can be compared with one in `jit`.
     aux: auxiliary output of the function at `params`, or `None`.
     history: the `MinimizeHistory`, if requested, or `None`.
+    multipliers: with constraints, of the shapes of their values, and a list if these
+        are one; at a minimum df + sum of multipliers dc is 0, so that they are >= 0 at
+        upper limits, <= 0 at lower ones, and 0 in between.  Otherwise `None`.
+    violation: the largest distance of a constraint from its limits, or `None`.
 
     Under `vmap` each array has a batch axis.
     """
@@ -95,6 +105,8 @@ class MinimizeResult(NamedTuple):
     code: jax.Array
     aux: Any = None
     history: MinimizeHistory | None = None
+    multipliers: Any = None
+    violation: jax.Array | None = None
 
     @property
     def status(self) -> Any:

@@ -38,7 +38,6 @@ _WORDS = {
     "xtol": "`tol=stepax.Tolerances(step={})`",
     "maxcor": "`method=stepax.lbfgs(memory_size={})`",
     "disp": "`progress={}`",
-    "constraints": "`bounds`, or a parametrization in `fun`: there are no others",
 }
 
 

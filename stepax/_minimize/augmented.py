@@ -1,0 +1,316 @@
+"""Constraints by an augmented Lagrangian, each round of which is a minimization.
+
+With z = c(x) + m / r, for constraints l <= c(x) <= u, multipliers m and penalties r:
+
+    x = argmin f(x) + r/2 |z - P(z)|²,   P the projection onto [l, u]
+    m = r (z - P(z)),   held within 10^9 times |df| / |dc|;   then df + sum m dc = 0
+    r = 10 r   if |c - P(z)| has not fallen to a quarter
+
+The penalty of an array of constraints is over the square of a slope of it at the start,
+so that the unit of a constraint does not matter.
+
+Nocedal and Wright, 2006, Numerical Optimization, chapter 17; Birgin and Martínez,
+2014, Practical Augmented Lagrangian Methods (ALGENCAN), for the first penalty and for
+multipliers that are held.  Rounds are solved more and more precisely, and begin where
+the last one ended.  A round without a minimum goes back to its start, with a larger
+penalty.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._linesearch.line import choose, largest, search_dtype
+from .bundle import while_loop
+from .loop import SPARE, Inputs, Loop, Run, Setup
+from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
+from .stop import OFF, Rules
+
+
+_GRADIENT, _VALUE, _, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _NONE = map(
+    np.int32, MinimizeStatus
+)
+# How much a misfit must fall, and the factor of the penalty if it does not.
+_FALL, _RAISE = 0.25, 10.0
+# Rounds without such a fall after which the constraints are said to have no solution,
+# rounds without a change of the value, and all rounds.
+_POOR, _CALM, _ROUNDS = 10, 2, 100
+_LARGEST_MULTIPLIER = 1e9
+# A fall of the value, over that along the first slope, after which it has no minimum.
+_FAR = 1e12
+
+
+class Point(NamedTuple):
+    """Parameters, with the value of the function and the largest |dL| element."""
+
+    xs: list
+    value: jax.Array
+    norm: jax.Array
+
+
+class Rounds(NamedTuple):
+    """The state between two rounds.
+
+    multipliers: a tree like the values of the constraints.
+    weights: for each array of these, one over its slope at the start.
+    scale: the largest element of df at the start.
+    floor: a value that is so low that there seems to be no minimum.
+    misfit: the largest |c - P(z)|, relative to limits above 1; 0 at a solution.
+    violation: the largest distance of a value from its limits.
+    steepest: the largest gradient so far.
+    precision: to which the next round is solved.
+    poor, calm: consecutive rounds without a fall of the misfit, and without a change
+        of the value at parameters that are feasible.
+    """
+
+    at: Point
+    multipliers: Any
+    weights: Any
+    scale: jax.Array
+    floor: jax.Array
+    penalty: jax.Array
+    misfit: jax.Array
+    violation: jax.Array
+    steepest: jax.Array
+    precision: jax.Array
+    steps: jax.Array
+    evaluations: jax.Array
+    rounds: jax.Array
+    poor: jax.Array
+    calm: jax.Array
+    code: jax.Array
+    history: Any
+
+
+class Constrained:
+    """As `Loop`, with rounds for steps."""
+
+    def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
+        """both: as for `Loop`; its aux has `Opened.values` for a second part."""
+        self._setup, self._both, self._inputs = setup, both, inputs
+        self._dtype = dtype = search_dtype(inputs.moving)
+        self._eps = eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
+        given, root = inputs.tol, eps**0.5
+        number = lambda x, default: jnp.asarray(default if x is None else x, dtype)
+        self._is_absolute = given.gradient is not None
+        self._flat = number(given.gradient, root)
+        self._feasible = number(given.violation, root)
+        value = OFF if given.value is OFF else number(given.value, eps)
+        step = OFF if given.step in (OFF, None) else number(given.step, 0)
+        self._others = {"value": value, "step": step, "fall": OFF, "rest": OFF}
+        self._most = 0.01 / eps  # of the penalty: beyond, rounding hides the function
+
+    def run(self) -> MinimizeResult:
+        """The whole minimization."""
+        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
+
+    def begin(self) -> Rounds:
+        xs, dtype = self._inputs.moving, self._dtype
+        (value, values), slope, limits = jax.vjp(self._outputs, xs, has_aux=True)
+        scale, weights = self._slopes(value, values, slope)
+        beyond = jax.tree.leaves(jax.tree.map(_excess, values, *limits))
+        ws = jax.tree.leaves(weights)
+        sizes = [w * x.astype(dtype) for w, x in zip(ws, beyond, strict=True)]
+        square = sum((jnp.sum(x**2) for x in sizes), jnp.zeros([], dtype))
+        penalty = jnp.maximum(scale, jnp.abs(value)) / jnp.maximum(1, square / 2)
+        size = jnp.maximum(largest(xs, dtype), 1)
+        is_fine = jnp.isfinite(value) & jnp.isfinite(square)
+        zero, number = jnp.zeros([], jnp.int32), lambda x: jnp.asarray(x, dtype)
+        return Rounds(
+            Point(xs, value, number(jnp.inf)),
+            jax.tree.map(jnp.zeros_like, values),
+            weights,
+            scale,
+            value - _FAR * jnp.maximum(jnp.abs(value), scale * size),
+            jnp.clip(10 * penalty, 1e-6 * scale, 1e-4 * self._most * scale),
+            misfit=number(jnp.inf),
+            violation=largest(beyond, dtype),
+            steepest=number(0),
+            precision=jnp.maximum(self._flat, self._flat**0.5),
+            steps=zero,
+            evaluations=zero + 1,
+            rounds=zero,
+            poor=zero,
+            calm=zero,
+            code=jnp.where(is_fine, RUNNING, _NOT_FINITE),
+            history=self._empty_history(),
+        )
+
+    def _slopes(self, value: Any, values: Any, slope: Callable) -> tuple[Any, Any]:
+        """The largest slope of the function, and one over those of the constraints.
+
+        Of an array of constraints it is that of a sum with random signs, which costs as
+        much as a single gradient.
+        """
+        zeros, unit = jax.tree.map(jnp.zeros_like, values), jnp.ones_like(value)
+        size = lambda ct: largest(slope(ct)[0], self._dtype)
+        leaves, treedef = jax.tree.flatten(zeros)
+
+        def steep(i, x):
+            signs = jax.random.rademacher(jax.random.key(i), x.shape, x.dtype)
+            ct = treedef.unflatten([*leaves[:i], signs, *leaves[i + 1 :]])
+            return 1 / _within(size((jnp.zeros_like(value), ct)))
+
+        weights = treedef.unflatten([steep(i, x) for i, x in enumerate(leaves)])
+        return _within(size((unit, zeros))), weights
+
+    def advance(self, rounds: Rounds, limit: jax.Array) -> Rounds:
+        """Run rounds until the end, or until at least `limit` steps are done."""
+        goes_on = lambda r: (
+            (r.code == RUNNING)
+            & (r.steps < limit)
+            & (r.evaluations - SPARE < self._inputs.max_steps)
+        )
+        return while_loop(goes_on, self._round, rounds)
+
+    def finish(self, rounds: Rounds) -> MinimizeResult:
+        """The result; its `params` is the list of moving arrays."""
+        at, aux, evaluations = rounds.at, None, rounds.evaluations
+        if self._setup.has_aux:
+            aux, evaluations = self._all(at.xs)[1][0], evaluations + 1
+        code = jnp.where(rounds.code == RUNNING, _LIMIT, rounds.code)
+        numbers = at.value, at.norm, rounds.steps, evaluations, code
+        more = rounds.multipliers, rounds.violation
+        return MinimizeResult(at.xs, *numbers, aux, rounds.history, *more)
+
+    def unpack(self, xs: list) -> list:
+        """The moving arrays in the caller's form."""
+        return xs
+
+    def _round(self, old: Rounds) -> Rounds:
+        loop, run = self._minimized(old)
+        xs = loop.unpack(run.at.xs)
+        value, (_, constraints) = self._all(xs)
+        is_lost = (run.code == _UNBOUNDED) | (value < old.floor)
+        is_lost = is_lost | ~jnp.isfinite(run.at.value)
+        multipliers, misfits, beyond = self._measured(old, constraints)
+        misfit, violation = (largest(x, self._dtype) for x in (misfits, beyond))
+        is_fit = (misfit <= self._feasible) & ~is_lost
+        is_slow = is_lost | (misfit > _FALL * old.misfit) & ~is_fit
+        # The last digits of the value hide the next step: a penalty would cost more.
+        is_noisy = ~is_fit & (run.code != _GRADIENT) & (misfit <= self._eps**0.5)
+        is_noisy = is_noisy & is_slow & ~is_lost
+        is_same = jnp.abs(value - old.at.value) <= 8 * self._eps * jnp.abs(value)
+        count = lambda is_so, n: jnp.where(is_so, n + 1, 0)
+        found = Point(xs, value, run.at.norm), multipliers, misfit, violation
+        before = old.at, old.multipliers, old.misfit, old.violation
+        at, multipliers, misfit, violation = choose(is_lost, before, found)
+        multipliers = choose(is_noisy, old.multipliers, multipliers)
+        new = old._replace(
+            at=at,
+            multipliers=multipliers,
+            penalty=jnp.where(is_slow & ~is_noisy, _RAISE, 1) * old.penalty,
+            misfit=misfit,
+            violation=violation,
+            steepest=run.seen.steepest,
+            precision=jnp.maximum(1e-3 * self._flat, 0.1 * old.precision),
+            steps=run.steps,
+            evaluations=run.evaluations + 1,
+            rounds=old.rounds + 1,
+            poor=count(is_slow, old.poor),
+            calm=count(is_fit & is_same, old.calm),
+            history=run.history,
+        )
+        return new._replace(code=self._judged(new, run, is_fit, is_lost))
+
+    def _minimized(self, old: Rounds) -> tuple[Loop, Run]:
+        """The minimization of one augmented Lagrangian, counted from the last one."""
+        gradient = old.precision
+        rules = Rules(
+            gradient, gentle=OFF, is_absolute=self._is_absolute, **self._others
+        )
+        inputs = self._inputs
+        data = inputs.data, old.multipliers, old.weights, old.penalty
+        inputs = inputs._replace(moving=old.at.xs, data=data, tol=rules)
+        loop = Loop(self._setup._replace(has_aux=False), self._lagrangian, inputs)
+        run = loop.begin()
+        seen, is_first = run.seen, old.rounds == 0
+        steepest = jnp.maximum(old.steepest, seen.steepest)
+        run = run._replace(
+            seen=seen._replace(steepest=steepest),
+            steps=old.steps,
+            evaluations=old.evaluations + 1,
+            history=choose(is_first, run.history, old.history),
+        )
+        return loop, loop.advance(run, inputs.max_steps)
+
+    def _judged(self, new: Rounds, run: Run, is_fit: Any, is_lost: Any) -> jax.Array:
+        """The code after a round.
+
+        is_fit, is_lost: whether constraints are kept, and whether there was no minimum.
+        """
+        scale = 1 if self._is_absolute else jnp.minimum(new.steepest, 1)
+        is_flat = new.at.norm <= self._flat * scale
+        is_spent = (new.poor >= _POOR) | (new.penalty > self._most * new.scale)
+        is_near = new.misfit <= self._feasible**0.5
+        code = jnp.where(new.rounds >= _ROUNDS, _LIMIT, RUNNING)
+        code = jnp.where(is_spent, jnp.where(is_near, _SEARCH, _NONE), code)
+        is_nan = run.code == _NOT_FINITE
+        lost = jnp.where(is_nan, _NOT_FINITE, _UNBOUNDED)
+        code = jnp.where(is_spent & is_lost, lost, code)
+        is_gentle = new.at.norm <= self._flat**0.5 * new.steepest
+        calm = jnp.where(is_gentle, _VALUE, _SEARCH)
+        code = jnp.where(is_fit & (new.calm >= _CALM), calm, code)
+        code = jnp.where(is_fit & is_flat, _GRADIENT, code)
+        is_bad_start = is_nan & (new.steps == 0)
+        return jnp.where(is_bad_start, _NOT_FINITE, code)
+
+    def _measured(self, old: Rounds, constraints: Any) -> tuple[Any, list, list]:
+        """The next multipliers, the misfits and the distances beyond limits."""
+
+        def one(m, w, c, low, high):
+            r = (old.penalty * w**2).astype(c.dtype)
+            z = c + m / r
+            most = (_LARGEST_MULTIPLIER * old.scale * w).astype(c.dtype)
+            new = jnp.clip(r * _excess(z, low, high), -most, most)
+            misfit = jnp.where(z > high, c - high, jnp.where(z < low, c - low, -m / r))
+            size = lambda x: jnp.where(jnp.isfinite(x), jnp.abs(x), 0)
+            scale = jnp.maximum(1, jnp.maximum(size(low), size(high)))
+            return new, misfit / scale, _excess(c, low, high)
+
+        found = jax.tree.map(one, old.multipliers, old.weights, *constraints)
+        treedef = jax.tree.structure(old.multipliers)
+        rows = treedef.flatten_up_to(found)
+        new, misfits, beyond = ([row[i] for row in rows] for i in range(3))
+        return treedef.unflatten(new), misfits, beyond
+
+    def _lagrangian(self, xs: list, data: Any) -> tuple[jax.Array, None]:
+        arrays, multipliers, weights, penalty = data
+        value, (_, constraints) = self._both(xs, arrays)
+        value = value.astype(self._dtype)
+
+        def cost(m, w, c, low, high):
+            r = penalty * w**2
+            x = _excess(c + m / r.astype(c.dtype), low, high)
+            return r / 2 * jnp.sum(x.astype(self._dtype) ** 2)
+
+        costs = jax.tree.map(cost, multipliers, weights, *constraints)
+        return value + sum(jax.tree.leaves(costs)), None
+
+    def _outputs(self, xs: list) -> tuple[Any, Any]:
+        value, (_, (values, *limits)) = self._all(xs)
+        return (value, values), limits
+
+    def _all(self, xs: list) -> Any:
+        value, more = self._both(xs, self._inputs.data)
+        return value.astype(self._dtype), more
+
+    def _empty_history(self) -> Any:
+        if self._setup.length is None:
+            return None
+        empty = jnp.full(self._setup.length + 1, jnp.nan, self._dtype)
+        return MinimizeHistory(empty, empty)
+
+
+def _excess(z: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """How far `z` is beyond its limits; NaN if it is NaN, and no inf - inf."""
+    return jnp.where(z > high, z - high, jnp.where(z >= low, 0, z - low))
+
+
+def _within(size: jax.Array) -> jax.Array:
+    """A slope by which to scale; 1 if there is none at the start."""
+    is_fine = jnp.isfinite(size) & (size > 0)
+    return jnp.where(is_fine, jnp.clip(size, 1e-6, 1e12), 1)
