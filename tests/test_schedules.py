@@ -436,12 +436,7 @@ WRONG = [
     ("cosine_onecycle_schedule", (9, 1.0, 30), ValueError, "in order from 0 to 1"),
     ("cosine_onecycle_schedule", (9, 1.0, 0.3, 0), ValueError, "`div_factor` must be"),
     ("linear_onecycle_schedule", (9, 1.0, 0.6, 0.5), ValueError, "are [0.6, 0.5]"),
-    (
-        "linear_onecycle_schedule",
-        (9, 1, 0.3, 0.8, 2, -1),
-        ValueError,
-        "tive, but is -1",
-    ),
+    ("linear_onecycle_schedule", (9, 1, 0.3, 0.8, 2, -1), ValueError, "but is -1"),
 ]
 
 
