@@ -209,3 +209,16 @@ def test_a_step_with_a_search_can_be_differentiated():
         return jnp.sum(optax.apply_updates(p, u))
 
     assert jnp.isfinite(jax.grad(after)(2.0))
+
+
+@row("constraints", optax="fails")
+@pytest.mark.parametrize("form", ["ours", "SciPy's"])
+def test_a_minimum_keeps_its_constraints(form):
+    """patrick-kidger/optimistix#45, jax-ml/jax#6038."""
+    line, half = lambda p: p[0] + p[1] - 1, lambda p: p[0] - 0.7
+    kinds = {"eq": line, "ineq": half}
+    limits = [{"type": kind, "fun": fun} for kind, fun in kinds.items()]
+    if form == "ours":
+        limits = [optax.equality(line), optax.inequality(half)]
+    found = optax.minimize(lambda p: jnp.sum(p**2), jnp.zeros(2), constraints=limits)
+    np.testing.assert_allclose(found.params, [0.7, 0.3], atol=1e-3)
