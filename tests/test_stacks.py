@@ -9,6 +9,7 @@ import pytest
 from cases import rows
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
+from stepax.checkpoint import restore, save
 from stepax.contrib import MuonDimensionNumbers as Axes, muon, scale_by_muon
 from stepax.distributed import audit, zero
 
@@ -82,6 +83,21 @@ def test_a_group_that_is_smaller_than_the_mesh_is_filled_up(kind):
     found = _check(scale_by_muon(), _mesh(kind), P("data", None), _matrices(5))
     assert _counts(found) == {"all-to-all": 2}
     assert found.share <= 1.25 * 8 / 5
+
+
+def test_divided_means_are_restored_on_another_mesh(tmp_path):
+    tx, p = scale_by_muon(), _matrices(2, (8, 16))
+    for n, step in ((8, 0), (4, 1), (1, 2)):
+        mesh = jax.make_mesh((n,), ("data",), axis_types=(AxisType.Auto,))
+        there = jax.device_put(p, NamedSharding(mesh, P()))
+        found = restore(tmp_path, tx, there).state if step else tx.init(there)
+        for x in found.mu.values():
+            assert x.addressable_shards[0].data.shape == (8, 16 // n)
+            np.testing.assert_allclose(x, (1 - 0.95**step) * p["w0"], rtol=1e-5)
+        same = dict.fromkeys(there, there["w0"])
+        u, state = jax.jit(tx.update)(same, found, there)
+        assert all(x.sharding.is_fully_replicated for x in u.values())
+        save(tmp_path, step, there, state)
 
 
 @pytest.mark.slow
