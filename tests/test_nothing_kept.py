@@ -369,6 +369,12 @@ OTHERS: dict[str, Callable] = {
     "hvp(loss)": lambda hold: stepax.second_order.hvp(hold(square), X, X, X, X),
     "from_step(f)": lambda hold: stepax.from_step(hold(lambda t: t))((X[0],), None, {}),
     "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
+    "decay(weight_decay)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.decay(hold(rate)))
+    ),
+    "decay(mask)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.decay(0.1, mask=hold(whole)))
+    ),
     "check(keywords)": lambda hold: stepax.testing.check(
         stepax.scale, 2.0, keywords=hold(lambda params: {})
     ),

@@ -20,6 +20,7 @@ from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import SCHEDULES
 from .._engine.functions.calls import nearest
 from .._names import _MODULES
+from .._transforms.decay_kinds import decay
 from .._wrappers.accumulate import MultiSteps
 from .._wrappers.inject import inject_hyperparams
 
@@ -71,7 +72,7 @@ def is_factory(x: object) -> bool:
 
 
 def _is_listed(x: object) -> bool:
-    if x in (MultiSteps, WrappedSchedule, inject_hyperparams) or is_record(x):
+    if x in (MultiSteps, WrappedSchedule, inject_hyperparams, decay) or is_record(x):
         return True
     name = getattr(x, "__name__", "")
     row = ROWS.get(name)

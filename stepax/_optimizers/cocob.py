@@ -21,7 +21,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.rule import MAXIMUM, SQUARES, START, Rule, Slot
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
+from .._transforms.decay import ESTIMATED, add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
@@ -82,7 +82,7 @@ def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
     return Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
 
 
-@public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0})
+@public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0}, shared=ESTIMATED)
 def cocob(
     learning_rate: ScalarOrSchedule = 1.0,
     alpha: ArrayLike = 100.0,

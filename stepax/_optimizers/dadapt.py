@@ -35,7 +35,7 @@ from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
 from .._engine.trees import errors
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import ESTIMATED, add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 
@@ -112,7 +112,7 @@ _SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": SUM}
 _SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
 
 
-@public("optimizer", paper="arXiv:2301.07733")
+@public("optimizer", paper="arXiv:2301.07733", shared=ESTIMATED)
 def dadapt_adamw(
     learning_rate: ScalarOrSchedule = 1.0,
     betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
@@ -190,7 +190,7 @@ def dadapt_adamw(
 
 
 _WHY = "its estimate of the distance is measured with one rate and one decay"
-_ONE = {"learning_rate": _WHY, "weight_decay": _WHY}
+_ONE = {"learning_rate": _WHY, "weight_decay": _WHY, **ESTIMATED}
 
 
 @public("optimizer", paper="arXiv:2301.07733", shared=_ONE)

@@ -28,7 +28,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
-from .._transforms.decay import decayed, resolve_mask_alias
+from .._transforms.decay import ESTIMATED, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.parameter_free import norm, sums
@@ -158,7 +158,7 @@ def _descent(scaling, learning_rate, weight_decay, mask):
     return chain(decay, scaling, scale_by_learning_rate(learning_rate))
 
 
-@public("optimizer", paper=DOG)
+@public("optimizer", paper=DOG, shared=ESTIMATED)
 def dog(
     learning_rate: ScalarOrSchedule = 1.0,
     init_step: tuple[Literal["distance", "learning_rate", "heuristic"], ArrayLike] = (
@@ -201,7 +201,7 @@ def dog(
     )
 
 
-@public("optimizer", paper=DOWG)
+@public("optimizer", paper=DOWG, shared=ESTIMATED)
 def dowg(
     learning_rate: ScalarOrSchedule = 1.0,
     init_estim_sq_dist: ArrayLike | None = None,

@@ -29,6 +29,7 @@ from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of, real_scalar
+from .._transforms.decay import AVERAGED
 from .._transforms.scale import product, scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.followed import Followed, evaluated, mean_of
@@ -126,7 +127,7 @@ def gpa(
     return build(Followed("gpa", inner, own, GPAState))
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@public("optimizer", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def gpa_adamw(
     learning_rate: ScalarOrSchedule = 1.0,
     b1: ArrayLike = 0.9,

@@ -77,7 +77,7 @@ def _shared(lower_bound):
 
 
 _WHY = "it chooses one step size for all parameters, by a model of the loss"
-_ONE = {"learning_rate": _WHY, "weight_decay": _WHY}
+_ONE = {"learning_rate": _WHY, "weight_decay": _WHY, "decay": _WHY}
 
 
 @public("optimizer", paper=PAPER, shared=_ONE)

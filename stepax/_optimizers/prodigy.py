@@ -29,6 +29,7 @@ from .._engine.factories.ranges import AT_LEAST_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, real_scalar, zeros_for
+from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 from .dadapt import corrected_rate, scaled_decay
@@ -71,7 +72,7 @@ class GrowthLimitedProdigyState(NamedTuple):
 _RANGES = {"growth_rate": Range(1, is_cap=True, is_added=True), "slice_p": AT_LEAST_1}
 
 
-@public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES)
+@public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES, shared=ESTIMATED)
 def prodigy(
     learning_rate: ScalarOrSchedule = 1.0,
     betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),

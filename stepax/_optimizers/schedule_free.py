@@ -45,7 +45,7 @@ from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot, copy_of, real_scalar
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
-from .._transforms.decay import add_decayed_weights, decayed
+from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.followed import Followed, mean_of
@@ -85,7 +85,10 @@ class _Average(NamedTuple):
 
 
 # One average of the iterates, whose weights all parameters share.
-SHARED = {"learning_rate": "the weights of its average follow one rate"}
+SHARED = {
+    "learning_rate": "the weights of its average follow one rate",
+    **AVERAGED,
+}
 
 _RANGES = {
     "b1": Range(0, 1, excludes_least=True),

@@ -34,6 +34,10 @@ from .scale import product, value_at
 
 AddDecayedWeightsState = EmptyState
 
+# Why other kinds of decay than "coupled" do not follow some optimizers.
+AVERAGED = {"decay": "its parameters follow a sequence, which would not decay"}
+ESTIMATED = {"decay": "its learning rate is only a factor of an estimated one"}
+
 
 @optax_compatible
 class WeightDecaySchedule(NamedTuple):

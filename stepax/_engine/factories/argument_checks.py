@@ -25,6 +25,7 @@ from ..functions.annotations import Hint
 from ..functions.signatures import signature
 from .by_path import ByPath
 from .ranges import ANY, RANGES, Range
+from .wraps import Wraps, amount_of, with_amount
 
 
 T = TypeVar("T")
@@ -142,13 +143,25 @@ class ArgumentChecks:
             takes = self.takes[key]
             takes = replace(takes, schedule=True) if may_inject else takes
             x = given[key]
-            if takes.by_path and isinstance(x, Mapping):
+            if isinstance(x, Wraps):
+                given[key] = self._wrapping(subject, key, x, takes, allowed)
+            elif takes.by_path and isinstance(x, Mapping):
                 if why := self.shared.get(key):
                     raise _one_for_all(subject, x, why)
                 given[key] = _by_path(subject, key, x, takes, allowed)
             else:
                 given[key] = _argument(subject, x, takes, allowed)
         return given
+
+    def _wrapping(
+        self, subject: str, key: str, x: Wraps, takes: Takes, allowed: Range
+    ) -> Wraps | ByPath:
+        if key != "weight_decay" or not takes.by_path:
+            raise TypeError(f"{subject} must be {takes}, but is {x}")
+        if isinstance(x.amount, Mapping):
+            return _by_path(subject, key, x.amount, takes, allowed).map(x.with_amount)
+        takes = replace(takes, by_path=False, none=False)
+        return x.with_amount(_argument(subject, x.amount, takes, allowed))
 
 
 def _by_path(
@@ -173,7 +186,8 @@ def _by_path(
                 f"{one} must be {takes}, but is {_shown(value)}; write paths out, as "
                 f'in "{pattern}/{next(iter(value), "*")}"'
             )
-        values[pattern] = _argument(one, value, takes, allowed)
+        amount = _argument(one, amount_of(value), takes, allowed)
+        values[pattern] = with_amount(value, amount)
     return ByPath(subject, values, BY_PATH[key])
 
 
@@ -321,8 +335,10 @@ def returned_by(subject: str) -> str:
     return f"{owner}: the value of the schedule {argument}"
 
 
-def unchecked(x: T) -> T | Callable | dict:
+def unchecked(x: Any) -> Any:
     """A schedule as it was given, and a mapping; anything else as it is."""
     if isinstance(x, ByPath):
         return {k: unchecked(v) for k, v in x.values.items()}
+    if isinstance(x, Wraps):
+        return with_amount(x, unchecked(x.amount))
     return x.schedule if isinstance(x, CheckedSchedule) else x

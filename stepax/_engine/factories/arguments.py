@@ -37,6 +37,7 @@ from .argument_checks import (
 )
 from .by_path import ByPath
 from .ranges import RANGES
+from .wraps import amount_of, with_amount
 
 
 _REALS = (float, np.number, np.floating)
@@ -143,8 +144,8 @@ class Call:
         self.entries = {
             entry(name, pattern): (name, pattern)
             for name, x in self.bound.arguments.items()
-            if name in BY_PATH and isinstance(x, Mapping)
-            for pattern in x
+            if name in BY_PATH and isinstance(amount_of(x), Mapping)
+            for pattern in amount_of(x)
         }
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
@@ -173,7 +174,8 @@ class Call:
         """All arguments; those of `**kwargs` under their own names."""
         named = dict(self.bound.arguments)
         named = named | named.pop(self.rest) if self.rest else named
-        values = {k: named[name][x] for k, (name, x) in self.entries.items()}
+        named = {k: amount_of(x) for k, x in named.items()}
+        values = {k: amount_of(named[name][x]) for k, (name, x) in self.entries.items()}
         mapped = {name for name, _ in self.entries.values()}
         return {k: x for k, x in named.items() if k not in mapped} | values
 
@@ -226,7 +228,15 @@ class Call:
             arguments[self.rest] = own | {k: values[k] for k in own if k in values}
         for name, x in self._nested(values).items():
             if name in arguments:
-                own = arguments[name]
-                arguments[name] = own | x if isinstance(own, dict) else x
+                arguments[name] = _with_values(arguments[name], x)
         call = inspect.BoundArguments(self.bound.signature, arguments)
         return with_extra_args_support(self.factory(*call.args, **call.kwargs))
+
+
+def _with_values(own: Any, x: Any) -> Any:
+    """An argument with other values of its hyperparameters."""
+    within = amount_of(own)
+    if isinstance(within, Mapping):
+        new = {k: with_amount(v, x[k]) if k in x else v for k, v in within.items()}
+        return with_amount(own, new)
+    return with_amount(own, x)

@@ -20,6 +20,7 @@ from ..base.protocol import ArrayTree, Transformation, init_of
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
 from ..trees import selection
+from .wraps import Wraps, amount_of, with_amount
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,12 @@ class ByPath:
     @property
     def choices(self) -> list[tuple[str, Any]]:
         """Pairs of a name and a value; the last one may be that of the rest."""
-        alike = self.map(_as_schedule) if any(map(callable, self._all)) else self
+        alike = self
+        if held := [x for x in self._all if isinstance(x, Wraps)]:
+            plain = lambda x: x if isinstance(x, Wraps) else held[0].plain(x)
+            alike = alike.map(plain)
+        if any(callable(amount_of(x)) for x in self._all):
+            alike = alike.map(lambda x: with_amount(x, _as_schedule(amount_of(x))))
         names = [*self.values, *("other",) * len(self.rest)]
         return list(zip(names, alike._all, strict=True))
 

@@ -29,6 +29,7 @@ from .argument_checks import ArgumentChecks, unchecked
 from .by_path import ByPath, made_by_path
 from .closures import Made, functions
 from .ranges import Range
+from .wraps import Wraps
 
 
 P = ParamSpec("P")
@@ -134,8 +135,10 @@ def _is_default(x: object, default: object) -> bool:
     return x is default or (type(x) is type(default) and bool(np.all(x == default)))
 
 
-def _plain(x: T) -> T | int | float | complex | bool:
+def _plain(x: Any) -> Any:
     """A NumPy scalar as Python's, which takes the dtype of the arrays it meets."""
+    if isinstance(x, Wraps):
+        return x.with_amount(_plain(x.amount))
     # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.
     return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
 
@@ -151,8 +154,10 @@ def in_scope(name: str, update: Callable) -> Callable:
     return named
 
 
-def _widened(x: T) -> T | jax.Array:
+def _widened(x: Any) -> Any:
     """A hyperparameter, in float32 if it is in half precision."""
+    if isinstance(x, Wraps):
+        return x.with_amount(_widened(x.amount))
     # Rules compute in float32: in bfloat16, 1 - b1 would be rounded to three digits.
     if isinstance(x, jax.Array) and x.dtype in (jnp.bfloat16, jnp.float16):
         return x.astype(jnp.float32)
@@ -216,6 +221,10 @@ def recipe(
         if mapped:
             made = made_by_path(mapped, lambda one: _again(make, given, one))
             return _renamed(made, Recipe(make, factory, bound), None)
+        for x in given.arguments.values():
+            if isinstance(x, Wraps) and not x.taken_by(factory):
+                made = x.around(make, given, checks.shared.get("decay", ""))
+                return _renamed(made, Recipe(make, factory, bound), None)
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
             made = _as_closure(made)

@@ -1,0 +1,52 @@
+"""Values of an argument that act around what a factory makes without it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..base.protocol import Transformation
+
+
+T = TypeVar("T", bound="Wraps")
+
+
+class Wraps:
+    """Such a value; `_transforms/decay_kinds.py` has the one that there is.
+
+    amount: its hyperparameter: a number, a schedule, or a mapping from patterns.
+    """
+
+    amount: Any
+
+    def with_amount(self: T, amount: Any) -> T:
+        """The same with another hyperparameter."""
+        raise NotImplementedError
+
+    def plain(self: T, amount: Any) -> T:
+        """What a number means beside such values in a mapping."""
+        raise NotImplementedError
+
+    def taken_by(self, factory: Callable) -> bool:
+        """Whether a factory takes the value itself."""
+        raise NotImplementedError
+
+    def around(
+        self, make: Callable, given: inspect.BoundArguments, why_not: str
+    ) -> Transformation:
+        """What a factory makes without the argument, and the value around it.
+
+        make: the factory.
+        given: all of its arguments.
+        why_not: why the value cannot act after the step; "" if it can.
+        """
+        raise NotImplementedError
+
+
+def amount_of(x: Any) -> Any:
+    """The hyperparameter in a value, or the value itself."""
+    return x.amount if isinstance(x, Wraps) else x
+
+
+def with_amount(x: Any, amount: Any) -> Any:
+    """The value with another hyperparameter."""
+    return x.with_amount(amount) if isinstance(x, Wraps) else amount

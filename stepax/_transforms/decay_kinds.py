@@ -1,0 +1,261 @@
+"""The kinds of weight decay, for any optimizer.
+
+Loshchilov and Hutter, 2019 (arXiv:1711.05101), for the decay that is coupled to the
+gradient and the one that is not, and for one that is independent of the learning rate,
+as in their equations; Defazio, 2025, Why Gradients Rapidly Increase Near the End of
+Training (arXiv:2506.02285), for the corrected one of AdamC; Chen et al., 2025, Cautious
+Weight Decay (arXiv:2510.12402); Li, Grandvalet and Davoine, 2018, Explicit Inductive
+Bias for Transfer Learning with Convolutional Networks (arXiv:1802.01483), for the pull
+to the start, which is not coupled here.
+"""
+
+import copy
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import agreement, safe_increment
+from .._engine.base.frozen import frozen
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    ScalarOrSchedule,
+    Transformation,
+    require_transformation,
+)
+from .._engine.factories.argument_checks import scalar
+from .._engine.factories.ranges import ANY, POSITIVE, RATE
+from .._engine.factories.recipe import Recipe, recipe
+from .._engine.factories.registry import public
+from .._engine.factories.wraps import Wraps
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.plan import build, node_of
+from .._engine.step.rule import COUNT, START, Rule
+from .._wrappers.chain import chain
+from .._wrappers.partition import Partition, masked
+from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
+from .scale import value_at
+
+
+Kind = Literal[
+    "coupled", "decoupled", "independent", "corrected", "cautious", "to_start"
+]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decay(Wraps):
+    """What `decay` returns: a weight decay of some kind.
+
+    amount, kind, mask, peak: its arguments.
+    """
+
+    amount: Any
+    kind: Kind = "decoupled"
+    mask: MaskOrFn = None
+    peak: ArrayLike | None = None
+
+    def __repr__(self) -> str:
+        shown = [repr(self.amount), f"kind={self.kind!r}"]
+        shown += [f"mask={self.mask!r}"] if self.mask is not None else []
+        shown += [f"peak={self.peak!r}"] if self.peak is not None else []
+        return f"decay({', '.join(shown)})"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The call that makes it, for configurations."""
+        more = {k: getattr(self, k) for k in ("kind", "mask", "peak")}
+        bound = inspect.signature(decay).bind(self.amount, **more)
+        return Recipe(decay, decay, bound)
+
+    def _key(self) -> object:
+        return frozen((self.amount, self.kind, self.mask, self.peak))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decay) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def with_amount(self, amount: Any) -> "Decay":
+        return replace(self, amount=amount)
+
+    def plain(self, amount: Any) -> "Decay":
+        return Decay(amount, mask=self.mask)
+
+    def taken_by(self, factory: Callable) -> bool:
+        return factory.__name__ == "with_decay"
+
+    def around(
+        self, make: Callable, given: inspect.BoundArguments, why_not: str
+    ) -> Transformation:
+        name = f"`{make.__name__}`"
+        if why_not and self.kind != "coupled":
+            raise ValueError(
+                f"{name}: `weight_decay` cannot be `{self}`, as {why_not}: use the "
+                'kind "coupled", or a number for the decay of its authors'
+            )
+        if "learning_rate" not in given.arguments:
+            raise TypeError(
+                f"{name}: `weight_decay` must be a number or a schedule, as there is "
+                "no `learning_rate`; use `with_decay`"
+            )
+        values, mask = _without_decay(given, self.mask)
+        call = inspect.BoundArguments(given.signature, OrderedDict(values))
+        tx = make(*call.args, **call.kwargs)
+        stage = replace(self, mask=mask), values["learning_rate"], name
+        # The other optimizer has a decay of its own.
+        node = node_of(tx)
+        if "adam_weight_decay" in values and isinstance(node, Partition):
+            first, *others = node.members
+            node = copy.copy(node)
+            node.members = (_joined(first, *stage), *others)
+            return build(node)
+        return _joined(tx, *stage)
+
+
+def _without_decay(given: inspect.BoundArguments, mask: MaskOrFn) -> tuple[dict, Any]:
+    """The arguments of a factory without those of its weight decay, and its mask."""
+    values, parameters = dict(given.arguments), given.signature.parameters
+    changed = {}
+    for name in ("mask", "weight_decay_mask"):
+        if name in values:
+            if values[name] is not parameters[name].default:
+                changed[name] = values[name]
+            values[name] = parameters[name].default
+    values["weight_decay"] = None if parameters["weight_decay"].default is None else 0.0
+    own = resolve_mask_alias(changed.get("mask"), changed.get("weight_decay_mask"))
+    if own is not None and mask is not None:
+        raise ValueError(
+            "the mask of the weight decay is given twice, to `decay` and as "
+            f"`{next(iter(changed))}`: give one of them"
+        )
+    return values, own if mask is None else mask
+
+
+def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformation:
+    """A transformation and the weight decay before or after it."""
+    if decay.kind == "coupled":
+        made: Any = chain(add_decayed_weights(decay.amount, decay.mask), tx)
+        return made
+    if learning_rate is None and decay.kind != "independent":
+        raise ValueError(
+            f"{name}: the weight decay `{decay}` is multiplied by the learning rate, "
+            "which is `None`: give `learning_rate`"
+        )
+    amount, kind = decay.amount, decay.kind
+    peak = 1.0 if decay.peak is None else decay.peak
+    rate: Any = 1.0 if kind == "independent" else learning_rate
+    stage = _decay_by(rate, amount, kind, peak)
+    made = chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
+    return made
+
+
+class DecayToStartState(NamedTuple):
+    """count: steps taken.  start: the initial parameters."""
+
+    count: jax.Array
+    start: Any
+
+
+@recipe
+def _decay_by(
+    rate: ScalarOrSchedule, amount: ScalarOrSchedule, kind: str, peak: ArrayLike
+) -> Rule:
+    """u - f p, with a factor f of the rate and the decay, after the step u."""
+
+    def factor(count):
+        a: Any = value_at(rate, count)
+        f = a * value_at(amount, count)
+        return a / peak * f if kind == "corrected" else f
+
+    def leaf(u, p, ctx, *start):
+        f = constant if ctx is None else ctx
+        if kind == "cautious":
+            return (u - f * jnp.where(agreement(u, p) <= 0, p, 0),)
+        return u - f * (p - start[0] if start else p), *start
+
+    def prepare(scalars, stat, extra):
+        (count,) = scalars
+        return jnp.asarray(factor(count)), (safe_increment(count),)
+
+    is_scheduled = callable(rate) or callable(amount)
+    constant: Any = None if is_scheduled else factor(0)
+    if kind != "to_start" and not is_scheduled:
+        return Rule(leaf, needs_params=True, elementwise=True)
+    slots = {"start": START} if kind == "to_start" else {}
+    State = DecayToStartState if slots else WeightDecaySchedule
+    options: Any = {"needs_params": True, "elementwise": True}
+    return Rule(leaf, State, slots, COUNT, prepare, **options)
+
+
+@explain_misuse
+def decay(
+    weight_decay: ScalarOrSchedule,
+    kind: Kind = "decoupled",
+    *,
+    mask: MaskOrFn = None,
+    peak: ArrayLike | None = None,
+) -> Any:  # to type checkers it passes for a number
+    """A weight decay of some kind, for the argument `weight_decay` of any optimizer.
+
+        coupled        u = opt(g + w p)
+        decoupled      u = opt(g) - a w p
+        independent    u = opt(g) - w p
+        corrected      u = opt(g) - (a² / peak) w p
+        cautious       u = opt(g) - a w p where opt(g) p <= 0, otherwise opt(g)
+        to_start       u = opt(g) - a w (p - p_0)
+
+    a is the learning rate of the step, p_0 the first parameters, and opt(g) what the
+    optimizer adds to p without decay; the formula takes the place of its own one.
+
+    weight_decay: w, a scalar, at least 0, a schedule, or a mapping of path patterns.
+    kind: one of these names.
+    mask: which parameters decay; see `masked`.
+    peak: the largest learning rate of the run, above 0; for "corrected" alone.
+
+    Raises a `ValueError` for another kind, and for a `peak` that is missing or unused.
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"`kind` is {kind!r}, expected one of {list(get_args(Kind))}")
+    if (kind == "corrected") != (peak is not None):
+        raise ValueError(
+            "`peak`, the largest learning rate of the run, belongs to the kind "
+            f'"corrected", but `kind` is {kind!r} and `peak` is {peak}'
+        )
+    if peak is not None:
+        peak = scalar("`decay`: `peak`", peak, allowed=POSITIVE)
+    return Decay(weight_decay, kind, mask, peak)
+
+
+@public("wrapper", ranges={"learning_rate": RATE, "weight_decay": ANY})
+def with_decay(
+    inner: GradientTransformation,
+    weight_decay: ScalarOrSchedule | Decay,
+    learning_rate: ScalarOrSchedule | None = None,
+) -> GradientTransformationExtraArgs:
+    """Let the parameters of any optimizer decay, as `decay` describes.
+
+    It is for optimizers without an argument `weight_decay`, and for chains.
+
+    inner: the optimizer, whose updates are added to the parameters.
+    weight_decay: what `decay` returns; a number is of the kind "decoupled".
+    learning_rate: that of the optimizer, a scalar or a schedule; by default the
+        argument of this name with which `inner` was made.
+
+    Raises a `ValueError` if the learning rate is needed and not known.
+    """
+    require_transformation(inner, "`inner` of `with_decay`")
+    made = getattr(inner, "recipe", None)
+    if learning_rate is None and made is not None:
+        learning_rate = made.bound.arguments.get("learning_rate")
+        if isinstance(learning_rate, Mapping):
+            return with_decay(inner, weight_decay, learning_rate)
+    held = weight_decay if isinstance(weight_decay, Decay) else Decay(weight_decay)
+    return _joined(inner, held, learning_rate, "`with_decay`")
