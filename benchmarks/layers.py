@@ -36,7 +36,10 @@ class Layer(NamedTuple):
 
 # From low to high: a module imports from its own layer and from lower ones.
 LAYERS = (
-    Layer(("_names", "_moved"), "suggestions for wrong names; old pickles"),
+    Layer(
+        ("_names", "_later", "_moved"),
+        "suggestions for wrong names; what is loaded late; old pickles",
+    ),
     Layer(("_engine/functions",), "Python functions: signatures, calls, old names"),
     Layer(("_engine/arrays",), "one array: numerics, moments, precision, placement"),
     Layer(("_engine/base",), "what a transformation is"),
@@ -71,9 +74,9 @@ LAYERS = (
     Layer(
         (
             "assignment", "checkpoint", "contrib", "distributed", "experimental",
-            "losses", "microbatching", "_microbatches", "_microbatch_weights",
-            "perturbations", "projections", "second_order", "testing", "transforms",
-            "tree_utils",
+            "losses", "metrics", "_metrics", "microbatching",
+            "_microbatches", "_microbatch_weights", "perturbations", "projections",
+            "second_order", "testing", "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

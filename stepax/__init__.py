@@ -57,6 +57,7 @@ from ._engine.trees.apply import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
+from ._later import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
 from ._linear_algebra import (
     matrix_inverse_pth_root as matrix_inverse_pth_root,
     nnls as nnls,
@@ -386,6 +387,7 @@ if _typing.TYPE_CHECKING:
         distributed as distributed,
         experimental as experimental,
         interop as interop,
+        metrics as metrics,
         perturbations as perturbations,
         projections as projections,
         second_order as second_order,
@@ -416,33 +418,6 @@ if _typing.TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
-
-# Loaded on first access, so that `import stepax` stays fast.
-_LATER = (
-    "assignment", "checkpoint", "contrib", "distributed", "experimental", "interop",
-    "perturbations", "projections", "second_order", "testing",
-)  # fmt: skip
-_NAMES_LATER = {
-    "Constraint": "_minimize.constraints",
-    "MinimizeHistory": "_minimize.result",
-    "MinimizeResult": "_minimize.result",
-    "MinimizeStatus": "_minimize.result",
-    "SweepResult": "_sweep.result",
-    "Tolerances": "_minimize.stop",
-    "describe": "_engine.inspect.describe",
-    "equality": "_minimize.constraints",
-    "from_config": "_config.from_config",
-    "hyperparams": "_engine.inspect.hyperparams",
-    "inequality": "_minimize.constraints",
-    "minimize": "_minimize.driver",
-    "sweep": "_sweep.driver",
-    "to_config": "_config.to_config",
-}
-_MOVED = (
-    "DifferentiallyPrivateAggregateState",
-    "differentially_private_aggregate",
-    "dpsgd",
-)
 
 
 # All names above without an underscore, and those that are loaded on first access.

@@ -10,6 +10,7 @@ _MODULES = (
     "stepax",
     "stepax.contrib",
     "stepax.losses",
+    "stepax.metrics",
     "stepax.schedules",
     "stepax.tree",
     "stepax.transforms",

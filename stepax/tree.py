@@ -46,6 +46,7 @@ from ._engine.trees.running_means import (
     update_moment_per_elem_norm as update_moment_per_elem_norm,
 )
 from ._engine.trees.search import (
+    flat as flat,
     get as get,
     get_all_with_path as get_all_with_path,
     map_params as map_params,
@@ -57,11 +58,12 @@ from ._names import attributes
 __all__ = [
     "Migration", "Packed", "add", "add_scale", "allclose", "batch_shape",
     "bias_correction", "cast", "cast_like", "clip", "conj", "dequantize", "div",
-    "dtype", "full_like", "get", "get_all_with_path", "global_norm", "map_params",
-    "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
-    "random_like", "real", "reset", "scale", "set", "size", "split_key_like", "sub",
-    "sum", "unpack", "unwrap_random_key_data", "update_infinity_moment",
-    "update_moment", "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
+    "dtype", "flat", "full_like", "get", "get_all_with_path", "global_norm",
+    "map_params", "max", "migrate", "min", "mul", "norm", "ones_like", "pack",
+    "quantize", "random_like", "real", "reset", "scale", "set", "size",
+    "split_key_like", "sub", "sum", "unpack", "unwrap_random_key_data",
+    "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
+    "where", "zeros_like",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,21 @@ PRINTED = {
         Adam, 0.03: (.*) -> (.*) in 200 evaluations
         Adam, 0.1: (.*) -> (.*) in 200 evaluations
     """,
+    "log_csv": r"""
+        step: 50
+        loss: (.*)
+        adamw/cosine: (.*)
+        adamw/gradient_norm: (.*)
+        adamw/update_ratio/bias: (.*)
+        adamw/update_ratio/weight: (.*)
+        adamw/inner_state/0/count: 50
+        adamw/inner_state/0/mu/bias: (.*)
+        adamw/inner_state/0/nu/bias: (.*)
+        adamw/memory/0/bias: (.*)
+    """,
+    "log_tensorboard": r"""
+        noise scale (.*) examples
+    """,
     "masked_equinox": r"""
         masked: loss (.*) -> (.*), state 19 scalars
         masked by function: loss (.*) -> (.*), state 19 scalars
@@ -65,23 +81,26 @@ def test_an_example_is_short(name):
     assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) <= most
 
 
-def run(name):
+def run(name, *args):
     """What the script prints; its own assertions fail the test."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment["PYTHONPATH"] = str(ROOT)
     script = ROOT / "examples" / f"{name}.py"
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+        [sys.executable, str(script), *args],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def check(name):
+def check(name, *args):
     """The values in the lines of `PRINTED`."""
     lines = PRINTED[name].strip().splitlines()
     pattern = "\n".join(line.strip() for line in lines)
-    printed = "\n".join(line.strip() for line in run(name).strip().splitlines())
+    printed = "\n".join(line.strip() for line in run(name, *args).strip().splitlines())
     found = re.search(pattern + r"\Z", printed)
     assert found, printed
     return [float(x) for x in found.groups()]
@@ -96,6 +115,37 @@ def test_accumulation_survives_a_nan():
 def test_injected_hyperparameters_of_a_callable_model():
     gaps = check("inject_equinox")[:2]
     assert max(gaps) < 1e-5
+
+
+@pytest.mark.slow
+def test_metrics_are_logged_to_csv():
+    loss, cosine, *_ = check("log_csv")
+    assert loss < 0.1 and abs(cosine) <= 1
+
+
+@pytest.mark.slow
+def test_metrics_are_logged_in_the_format_of_tensorboard(tmp_path):
+    (scale,) = check("log_tensorboard", str(tmp_path))
+    (file,) = tmp_path.iterdir()
+    found = list(events(file.read_bytes()))
+    assert [n for n, name, _ in found if name == "gradient_norm"] == list(range(1, 81))
+    last = {name: x for n, name, x in found if n == 80}
+    assert {"loss", "noise/scale", "inner_state/gradient_step"} <= last.keys()
+    assert last["noise/scale"] == pytest.approx(scale, rel=1e-2)
+    assert last["inner_state/gradient_step"] == 20
+
+
+def events(data):
+    """Step, name and value of each scalar: records of a length, a checksum, an event,
+    and its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        event = Event.FromString(data[12 : 12 + length])
+        data = data[16 + length :]
+        for value in event.summary.value:
+            yield event.step, value.tag, value.simple_value
 
 
 @pytest.mark.slow

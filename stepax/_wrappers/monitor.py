@@ -7,7 +7,9 @@ Difference from Optax: the structure and dtypes of the state are fixed by `init`
 that it can be carried through `jax.lax.scan`.
 """
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -30,6 +32,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
+from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors
 from .._transforms.mean import ema
@@ -161,15 +164,49 @@ def _zeros(found):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
 
 
-Metric: TypeAlias = Callable[[Updates, Updates, Params], Any]
+class Observation(NamedTuple):
+    """What a step of the observed transformation was.
+
+    before, after: the updates that it received and returned.
+    params: the parameters, or `None`.
+    old, new: its state before and after.
+    keywords: those of `update`.
+    """
+
+    before: Updates
+    after: Updates
+    params: Params | None
+    old: OptState
+    new: OptState
+    keywords: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StatefulMetric:
+    """A metric with a memory, for `observe`.
+
+    init: from the parameters to the first value and the first memory, trees of arrays.
+    measure: from the memory and an `Observation` to the value and the next memory, of
+        the same shapes.
+    reads: keywords of `update` that it reads, for `strict`.
+    """
+
+    init: Callable[[Params], tuple[Any, Any]]
+    measure: Callable[[Any, Observation], tuple[Any, Any]]
+    reads: tuple[str, ...] = ()
+
+
+Metric: TypeAlias = Callable[[Updates, Updates, Params], Any] | StatefulMetric
 
 
 class ObserveState(NamedTuple):
     """metrics: dict from names to the latest values, zeros before the first step.
-    inner_state: state of the inner transformation."""
+    inner_state: state of the inner transformation.
+    memory: what the stateful metrics remember, in their order."""
 
     metrics: dict[str, Any]
     inner_state: OptState
+    memory: tuple = ()
 
 
 @public("wrapper")
@@ -181,43 +218,67 @@ def observe(
         u = inner(g),   metrics[name] = f(g, u, params)   for each name and f
 
     The structure of the state is fixed by `init`.  The updates are those of the inner
-    transformation.
+    transformation.  `stepax.metrics` has metrics that are often wanted.
 
     inner: the transformation.
-    metrics: a dict from names to functions of the updates before, the updates after,
-        and the parameters, which are `None` if `update` is called without; they return
-        arrays, or trees of arrays, of the same shapes at each step.
+    metrics: a dict from names to functions of the updates before, the updates after and
+        the parameters, which are `None` if `update` is called without; they return
+        arrays, or trees of arrays, of the same shapes at each step.  A
+        `stepax.metrics.StatefulMetric` has a memory as well.
 
     Raises a `TypeError` for a metric that is not a function.
     """
     require_transformation(inner, "`inner` of `observe`")
     for name, f in metrics.items():
-        if not callable(f):
+        if not callable(f) and not isinstance(f, StatefulMetric):
             raise TypeError(
                 f"the metric `{name}` of `observe` must be a function of updates "
                 f"before, updates after and parameters, but is a `{type(f).__name__}`"
             )
     inner = with_extra_args_support(inner)
+    plain = {k: f for k, f in metrics.items() if not isinstance(f, StatefulMetric)}
+    stateful = {k: f for k, f in metrics.items() if isinstance(f, StatefulMetric)}
 
     def measure(before, after, params):
         return {
             name: jax.tree.map(jnp.asarray, f(before, after, params))
-            for name, f in metrics.items()
+            for name, f in plain.items()
         }
 
     def init(params):
         like = jax.tree.map(zeros_like, params)
-        found = jax.eval_shape(lambda: measure(like, like, params))
-        return ObserveState(_zeros(found), inner.init(params))
+        found = _zeros(jax.eval_shape(lambda: measure(like, like, params)))
+        first = {name: f.init(params) for name, f in stateful.items()}
+        found |= {name: value for name, (value, _) in first.items()}
+        memory = tuple(kept for _, kept in first.values())
+        found = {name: found[name] for name in metrics}
+        return ObserveState(found, inner.init(params), memory)
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("observe", ObserveState, state)
         after, new = inner.update(updates, state.inner_state, params, **extra_args)
         found = measure(updates, after, params)
-        return after, ObserveState(_settled(found, state.metrics), new)
+        seen = Observation(updates, after, params, state.inner_state, new, extra_args)
+        memory = []
+        for (name, f), old in zip(stateful.items(), state.memory, strict=True):
+            found[name], kept = f.measure(old, seen)
+            memory.append(keep_dtypes(kept, old))
+        found = {name: found[name] for name in metrics}
+        found = _settled(found, state.metrics)
+        return after, ObserveState(found, new, tuple(memory))
 
+    _declare(update, {name for f in stateful.values() for name in f.reads})
     members = {"inner_state": inner}
     return transformation(init, update, inner=members, hands_on="inner_state")
+
+
+def _declare(update: Callable, names: Iterable[str]) -> None:
+    """Put keywords into the signature of `update`, where `strict` reads them."""
+    old = inspect.signature(update)
+    *first, rest = old.parameters.values()
+    kind = inspect.Parameter.KEYWORD_ONLY
+    new = [inspect.Parameter(name, kind, default=None) for name in sorted(names)]
+    vars(update)["__signature__"] = old.replace(parameters=[*first, *new, rest])
 
 
 # Not in the registry: it returns a measurement rather than an update.

@@ -7,6 +7,7 @@ Of nested values that match a pattern, the outermost is meant.
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import jax
@@ -39,21 +40,59 @@ def find(
     open: from a node to its children, with keys, and its structure.
     """
     names = tuple(pattern.split("/"))
-    for start in names, ("**", *names):
-        if found := list(_walk(tree, (), start, open)):
-            return found
+    for read in selection.path_names, _short_names:
+        for start in names, ("**", *names):
+            if found := list(_walk(tree, (), start, open, read)):
+                return found
     return []
 
 
-def _walk(node: ArrayTree, path: tuple, names: tuple, open: Callable) -> Iterator:
+def _short_names(path: tuple) -> tuple[str, ...]:
+    """The names of a path without the dicts of measurements that states have."""
+    return selection.path_names(step for step in path if str(step) not in _RECORDS)
+
+
+# The fields that hold measurements by name, of `observe`, `monitor` and `snapshot`.
+_RECORDS = (
+    "ObserveState.metrics",
+    "MonitorState.measurements",
+    "SnapshotState.measurement",
+)
+
+
+def flat(tree: ArrayTree, open: Callable) -> dict[str, ArrayTree]:
+    """All arrays by their names, in flattening order."""
+    found = list(_arrays(tree, (), open))
+    long = [join(path) for path, _ in found]
+    short = ["/".join(_short_names(path)) for path, _ in found]
+    known = Counter([*long, *(x for x, y in zip(short, long, strict=True) if x != y)])
+    names = [x if known[x] == 1 else y for x, y in zip(short, long, strict=True)]
+    if twice := [x for x, n in Counter(names).items() if n > 1]:
+        raise ValueError(
+            f"two arrays have the name `{twice[0]}`, since a key has a `/` in it"
+        )
+    return dict(zip(names, (x for _, x in found), strict=True))
+
+
+def _arrays(node: ArrayTree, path: tuple, open: Callable) -> Iterator:
+    children = open(node)[0]
+    if not children and is_array(node):
+        yield path, node
+    for step, x in children:
+        yield from _arrays(x, (*path, step), open)
+
+
+def _walk(
+    node: ArrayTree, path: tuple, names: tuple, open: Callable, read: Callable
+) -> Iterator:
     # Left out by a mask: its parameter has no state here.
     if isinstance(node, MaskedNode):
         return
-    if path and selection.is_match(names, selection.path_names(path)):
+    if path and selection.is_match(names, read(path)):
         yield path, node
         return
     for step, x in open(node)[0]:
-        yield from _walk(x, (*path, step), names, open)
+        yield from _walk(x, (*path, step), names, open, read)
 
 
 def why_missing(tree: ArrayTree, key: str) -> str:

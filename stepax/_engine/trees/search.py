@@ -113,6 +113,23 @@ def get(
 
 
 @explain_misuse
+def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
+    """All arrays of a tree by their names, each once, for a logger.
+
+    The names are those of `get`: "clip/norm_before" for a metric of `observe` in the
+    part `clip` of a `named_chain`, "1/0/mu/encoder/kernel" for a moment.  They and
+    their order depend on the structure only.
+
+    tree: any tree, such as the state of an optimizer.
+    scalars: whether to leave out all arrays but scalars.
+
+    Raises ValueError if two arrays have one name, because a key has a "/" in it.
+    """
+    found = paths.flat(tree, open_node)
+    return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
+
+
+@explain_misuse
 def set(
     tree: ArrayTree, filtering: Filter | None = None, /, **kwargs: ArrayTree
 ) -> ArrayTree:

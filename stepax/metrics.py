@@ -1,0 +1,35 @@
+"""Metrics of gradients, updates and parameters, for `observe` and any logger.
+
+Each is a function of the updates before a transformation, the updates after it and the
+parameters, or a `StatefulMetric`, which has a memory.  `tree.flat` gives the latest
+values in a state by name.
+"""
+
+from typing import TYPE_CHECKING
+
+from ._metrics.noise import (
+    Noise as Noise,
+    gradient_noise as gradient_noise,
+    noise_scale as noise_scale,
+)
+from ._metrics.norms import (
+    by_layer as by_layer,
+    cosine_to_last as cosine_to_last,
+    norm as norm,
+    rms as rms,
+    update_ratio as update_ratio,
+)
+from ._names import attributes
+from ._wrappers.monitor import (
+    Observation as Observation,
+    StatefulMetric as StatefulMetric,
+)
+
+
+__all__ = [
+    "Noise", "Observation", "StatefulMetric", "by_layer", "cosine_to_last",
+    "gradient_noise", "noise_scale", "norm", "rms", "update_ratio",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
