@@ -2,7 +2,8 @@
 
 The batch, the state and the step of AdamW are sharded over all devices (ZeRO-1).  Run
 the same command again to resume, also with another number of processes.  SIGTERM to one
-of them ends all of them after one more checkpoint.
+of them ends all of them after one more checkpoint.  With `--outer N` devices train
+apart, and meet every N steps (DiLoCo); then the number of devices must stay the same.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+from digits_task import BATCH, batch, load, logits, loss, network
 from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from launch import ASKED, is_launched, join, launch
@@ -20,11 +22,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 import stepax
 from stepax.checkpoint import latest_step, restore, save
+from stepax.contrib import outer
 from stepax.distributed import zero
-
-
-SIZES = 64, 512, 512, 10
-BATCH = 120  # may be split over 2, 3, 4, 5, 6, 8, 10 or 12 devices
 
 
 def arguments():
@@ -35,50 +34,14 @@ def arguments():
     parser.add_argument("--devices", **number, default=1, help="devices per process")
     parser.add_argument("--steps", **number, default=300, help="steps in total")
     parser.add_argument("--every", **number, default=50, help="steps per checkpoint")
+    parser.add_argument("--outer", **number, default=0, help="steps per exchange")
     parser.add_argument("--directory", default="stepax-digits", help="for checkpoints")
     args = parser.parse_args()
-    if min(args.processes, args.devices, args.steps, args.every) < 1:
-        parser.error("every N must be 1 or more")
+    if min(args.processes, args.devices, args.steps, args.every) < 1 or args.outer < 0:
+        parser.error("every N must be 1 or more, and `--outer` 0 or more")
     if BATCH % (args.processes * args.devices):
         parser.error(f"a batch of {BATCH} cannot be split over so many devices")
     return args
-
-
-def load():
-    """Images (n, 64) and labels; every fifth is held out for testing."""
-    from sklearn.datasets import load_digits  # which the launcher need not wait for
-
-    pixels, labels = load_digits(return_X_y=True)
-    images, labels = (pixels / 16).astype(np.float32), labels.astype(np.int32)
-    test = np.arange(len(labels)) % 5 == 0
-    return (images[~test], labels[~test]), (images[test], labels[test])
-
-
-def batch(data, step):
-    """The batch depends only on the step, so a restarted run sees the same one."""
-    n = len(data[0])
-    epoch, i = divmod(step, n // BATCH)
-    rows = np.random.default_rng(epoch).permutation(n)[i * BATCH :][:BATCH]
-    return [x[rows] for x in data]
-
-
-def network():
-    normal = np.random.default_rng(0).standard_normal
-    weight = lambda m, n: normal((m, n), np.float32) * (2 / m) ** 0.5
-    layer = lambda m, n: {"weight": weight(m, n), "bias": np.zeros(n, np.float32)}
-    return list(map(layer, SIZES, SIZES[1:]))
-
-
-def logits(params, x):
-    *hidden, last = params
-    for layer in hidden:
-        x = jax.nn.relu(x @ layer["weight"] + layer["bias"])
-    return x @ last["weight"] + last["bias"]
-
-
-def loss(params, images, labels):
-    found = stepax.losses.softmax_cross_entropy_with_integer_labels
-    return jnp.mean(found(logits(params, images), labels))
 
 
 def put(sharding, x):
@@ -89,15 +52,29 @@ def put(sharding, x):
 def train(args, console):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
-    tx = zero(stepax.adamw(1e-3), mesh, min_size=mesh.size)
+    if args.outer:  # each device has parameters of its own, behind a first axis
+        far = stepax.sgd(0.7, momentum=0.9, nesterov=True)
+        tx = outer(stepax.adamw(1e-3), far, args.outer, axis_name="data")
+        each = lambda x: put(split, np.stack([x] * mesh.size))
+    else:
+        tx = zero(stepax.adamw(1e-3), mesh, min_size=mesh.size)
+        each = lambda x: put(whole, x)
+    params = jax.tree.map(each, network())
 
-    @jax.jit(donate_argnums=(0, 1))
     def take_step(params, state, images, labels):
         value, gradient = jax.value_and_grad(loss)(params, images, labels)
         updates, state = tx.update(gradient, state, params)
-        return stepax.apply_updates(params, updates), state, value
+        return stepax.apply_updates(params, updates), state, value[None]
 
-    params = jax.tree.map(lambda x: put(whole, x), network())
+    if args.outer:
+        kept = jax.eval_shape(lambda p: (p, tx.init(p)), params)
+        own = jax.tree.map(lambda x: P("data") if x.ndim else P(), kept)
+        specs = {
+            "in_specs": (*own, P("data"), P("data")),
+            "out_specs": (*own, P("data")),
+        }
+        take_step = jax.shard_map(take_step, mesh=mesh, **specs)
+    take_step = jax.jit(take_step, donate_argnums=(0, 1))
     if latest_step(args.directory) is None:
         first, state = 0, jax.jit(tx.init)(params)
     else:
@@ -111,7 +88,8 @@ def train(args, console):
         task = bar.add_task("", total=args.steps, completed=first)
         for step in range(first + 1, args.steps + 1):
             rows = [put(split, x) for x in batch(data, step)]
-            params, state, value = take_step(params, state, *rows)
+            params, state, values = take_step(params, state, *rows)
+            value = float(values.addressable_data(0)[0])
             bar.update(task, completed=step, description=f"loss {value:.4f}")
             is_asked = reached_preemption_sync_point(step)  # the same in all processes
             if step % args.every == 0 or step == args.steps or is_asked:

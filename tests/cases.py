@@ -61,6 +61,7 @@ ARGUMENTS = {
     "inner": lambda: stepax.adamw(1e-2),
     "optimizer": lambda: stepax.adamw(1e-2),
     "adv_optimizer": lambda: stepax.sgd(1e-2),
+    "outer_optimizer": lambda: stepax.sgd(0.7, momentum=0.9, nesterov=True),
     "base_optimizer": lambda: stepax.rmsprop(1e-2),
     "fast_optimizer": lambda: stepax.adamw(1e-2),
     "sync_period": 2,

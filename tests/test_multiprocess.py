@@ -34,9 +34,9 @@ def digits(monkeypatch):
 class Run:
     """The example in processes of its own, of which none outlives the test."""
 
-    def __init__(self, directory, *, processes=2, devices=1, steps=STEPS):
+    def __init__(self, directory, *, processes=2, devices=1, steps=STEPS, **more):
         options = {"processes": processes, "devices": devices, "steps": steps}
-        options |= {"every": EVERY, "directory": directory}
+        options |= {"every": EVERY, "directory": directory, **more}
         args = [f"--{name}={value}" for name, value in options.items()]
         mine = {k: v for k, v in os.environ.items() if k[:4] not in ("JAX_", "XLA_")}
         self.started = subprocess.Popen(
@@ -96,6 +96,16 @@ def digest(told):
 def undisturbed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("undisturbed")
     return SimpleNamespace(directory=directory, told=finish(directory))
+
+
+@pytest.mark.slow
+def test_two_processes_train_with_few_exchanges_and_go_on(tmp_path):
+    told = finish(tmp_path / "whole", outer=15)
+    (accuracy,) = read(r"test accuracy ([\d.]+)%", told)
+    assert float(accuracy) > 85  # chance is 10
+    assert_divided(told, 2)
+    finish(tmp_path / "parts", outer=15, steps=40)  # ten steps after an exchange
+    assert digest(finish(tmp_path / "parts", outer=15)) == digest(told)
 
 
 def assert_divided(told, devices):

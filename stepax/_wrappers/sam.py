@@ -107,7 +107,7 @@ def sam(
     adv = with_extra_args_support(adv_optimizer)
 
     def init(params):
-        cache = None if opaque_mode else jax.tree.map(_own, params)
+        cache = None if opaque_mode else jax.tree.map(own, params)
         n = jnp.zeros([], jnp.int32)
         return SAMState(n, outer.init(params), adv.init(params), cache)
 
@@ -146,13 +146,13 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0
-            start = lambda: jax.tree.map(_own, params)
+            start = lambda: jax.tree.map(own, params)
             cache = branch(is_first, start, lambda: state.cache)
             u, new = climb(updates, state._replace(cache=cache), params, extra_args)
             return _as(updates, u), new
 
         def down():
-            origin = state.cache if period > 1 else jax.tree.map(_own, params)
+            origin = state.cache if period > 1 else jax.tree.map(own, params)
             new = state._replace(cache=origin)
             u, new = descend(updates, new, origin, extra_args)
             back = map_gradients(_back, u, cache=origin, params=params)
@@ -191,8 +191,8 @@ def _opaque(
     return update
 
 
-def _own(p):
-    """The cached copy of a parameter, `None` for leaves that are not arrays."""
+def own(p):
+    """A copy of a parameter to keep, `None` for leaves that are not arrays."""
     return START.new(p) if is_trainable(p) else None
 
 

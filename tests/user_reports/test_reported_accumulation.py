@@ -134,6 +134,18 @@ def test_a_gradient_counts_by_its_tokens():
     np.testing.assert_allclose(u["w"], (30 * 1 + 10 * 5) / 40, rtol=1e-6)
 
 
+@row("few exchanges: DiLoCo (maxtext#2920, maxtext#4759, torchft#76)", optax="fails")
+def test_islands_meet_after_some_steps():
+    far = optax.sgd(0.7, momentum=0.9, nesterov=True)
+    tx = optax.contrib.outer(optax.sgd(0.1), far, every=2)
+    p, state = parameters(), tx.init(parameters())
+    for _ in range(2):
+        u, state = tx.update(constant(1.0), state, p)
+        p = optax.apply_updates(p, u)
+    # Two steps of 0.1 are the outer gradient, of which Nesterov takes 1.9 times 0.7.
+    np.testing.assert_allclose(p["w"], 1 - 0.7 * 1.9 * 0.2, rtol=1e-6)
+
+
 @row("MultiSteps and extra arguments", optax="fails")
 @pytest.mark.parametrize("in_chain", [False, True])
 def test_the_value_of_the_loss_reaches_the_inner_optimizer(in_chain):
