@@ -80,7 +80,7 @@ ARGUMENTS = {
 
 # Arguments that are made for each use, because they need the library whole.
 MADE = ("transforms", "inner", "optimizer", "args", "measures", "metrics")
-MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer")
+MADE += ("adv_optimizer", "base_optimizer", "fast_optimizer", "outer_optimizer")
 
 
 def make(row: Row, **more: Any) -> Any:
