@@ -1,7 +1,8 @@
-"""States in few bits: training loss on digits, and the time and memory of a step.
+"""States in few bits: losses of trained networks, and the time and memory of a step.
 
-Run it with `python -m benchmarks.low_bit`; `--seeds 10` makes more runs, `--step`
-measures the costs of a step instead, and `--markdown FILE` writes the table.
+Run it with `python -m benchmarks.low_bit`, which writes the tables of docs/memory.md;
+what is in the file of `--results` is not run again.  `--step` prints the costs of a
+step instead.
 
 Runs with equal seeds see the same initial parameters and batches, so that differences
 are those of pairs, with their standard errors.
@@ -27,6 +28,7 @@ from stepax.contrib import muon, soap
 from .low_bit_tasks import Task, digits, text
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 TASKS = {"digits": digits, "text": text}
 WIDE, HALF = jnp.dtype("float32"), jnp.dtype("bfloat16")
 # Of AdamW, Lion, SGD, Muon and SOAP, by task.
@@ -129,7 +131,11 @@ def training(names: Sequence[str], seeds: int, file: Path) -> list[str]:
             if seed not in losses:
                 losses[seed] = float(run(int(seed)))
                 file.write_text(json.dumps(found, indent=1))
-    return [line for name in names for line in ["", name, "", *table(found[name])]]
+    return [
+        line
+        for name in names
+        for line in ["", f"### {name.title()}", "", *table(found[name])]
+    ]
 
 
 def table(found: dict[str, dict[str, float]]) -> list[str]:
@@ -185,6 +191,13 @@ def main() -> None:
     names = [args.task] if args.task else list(TASKS)
     lines = costs() if args.step else training(names, args.seeds, args.results)
     print("\n".join(lines))
+    if names == list(TASKS) and not args.step:
+        before, rest = PAGE.read_text().split("<!-- training -->\n", 1)
+        after = rest.split("\n<!-- end training -->", 1)[1]
+        table = "\n".join(lines).strip()
+        PAGE.write_text(
+            f"{before}<!-- training -->\n{table}\n\n<!-- end training -->{after}"
+        )
 
 
 if __name__ == "__main__":

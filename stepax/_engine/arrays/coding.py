@@ -16,7 +16,9 @@ Storing what was read changes no bit, so that an element that stays, stays for e
    signs they are 0; without, what is positive is at least the least normal number.
 """
 
+import functools as ft
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -40,6 +42,11 @@ class Form(NamedTuple):
     def most(self) -> int:
         """The code of the largest element of a block."""
         return 2 ** (self.bits - self.is_signed) - 1
+
+    @property
+    def pieces(self) -> int:
+        """In how many pieces blocks are packed."""
+        return 8 // self.bits
 
 
 class _Fields(NamedTuple):
@@ -125,28 +132,45 @@ def block_within(length: int, block: int, bits: int) -> int | None:
 
 # The least normal number: below it a device may flush to zero.
 _TINY = np.finfo(np.float32).tiny
+# The keys of it and of infinity; those of NaN are larger.
+_LEAST, _INFINITE = np.uint32(0x0080_0000 << 1), np.uint32(0x7F80_0000 << 1)
 
 
 def encode(x: jax.Array, form: Form) -> Coded:
     """An array of real numbers in codes."""
     x = _blocks(x.astype(jnp.float32), form.block)
-    size = _sizes(x, form)
-    scales = jnp.max(size, axis=-1, keepdims=True)
-    is_finite = jnp.isfinite(scales)
+    pieces = [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
+    return encode_pieces(pieces, form)
+
+
+def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
+    """The codes of blocks, or in 4 bits of their first and of their second halves.
+
+    xs: float32, (..., blocks, elements), apart as they are packed.  XLA would compute
+        what it has to slice anew for each slice.
+    """
+    keys = [_keys(x, form) for x in xs]
+    largest = [jnp.max(key, axis=-1, keepdims=True) for key in keys]
+    most = ft.reduce(jnp.maximum, largest)
+    scales = jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
+    codes = _packed([_codes(key, scales, form) for key in keys], form)
+    return coded_as(form, codes, scales[..., 0])
+
+
+def _codes(keys: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
+    size, is_finite = _sizes(keys, form), jnp.isfinite(scales)
     # XLA may multiply by the reciprocal, which for the largest scales is flushed to 0.
     shrink = jnp.where(scales > 2.0**64, np.float32(2.0**-64), 1)
     divisor = jnp.where((scales > 0) & is_finite, scales * shrink, 1)
-    unit = jnp.where(is_finite, size * shrink / divisor, jnp.isinf(x).astype(x.dtype))
+    is_infinite = (keys | 1) == (_INFINITE | 1)
+    unit = jnp.where(is_finite, size * shrink / divisor, is_infinite.astype(size.dtype))
     root = jnp.sqrt(unit) if form.is_signed else jnp.sqrt(jnp.sqrt(unit))
     codes = jnp.round(root * form.most)
-    if form.is_signed:
-        # What would be read as less is stored as 0, as which it would be read.
-        is_lost = is_finite & (_powered(codes, form) * scales < _TINY)
-        codes = jnp.where(is_lost, 0, codes) * jnp.sign(x).astype(x.dtype)
-        codes = jnp.where(jnp.isnan(x), 0, codes)
-    else:
-        codes = jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
-    return coded_as(form, _packed(codes, form), scales[..., 0])
+    if not form.is_signed:
+        return jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
+    # What would be read as less is stored as 0, as which it would be read.
+    is_lost = is_finite & (_powered(codes, form) * scales < _TINY)
+    return jnp.where(is_lost, 0, jnp.where(keys & 1 == 1, -codes, codes))
 
 
 # For arrays outside of `jit`, of which it is one program.
@@ -155,13 +179,22 @@ encoded = jax.jit(encode, static_argnums=1)
 
 def decode(x: Coded) -> jax.Array:
     """The array in float32."""
-    form = x.form
-    codes = _unpacked(x.codes, form).astype(jnp.float32)
+    pieces = decode_pieces(x)
+    whole = pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
+    return whole.reshape(x.shape)
+
+
+def decode_pieces(x: Coded) -> list[jax.Array]:
+    """The inverse of `encode_pieces`."""
     scales = jnp.asarray(x.scales)[..., None]
-    value = _powered(codes, form) * scales
-    if not form.is_signed:
-        value = jnp.where(codes > 0, jnp.maximum(value, _TINY), value)
-    return value.reshape(x.shape)
+    return [_read(codes, scales, x.form) for codes in _unpacked(x.codes, x.form)]
+
+
+def _read(codes: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
+    value = _powered(codes.astype(jnp.float32), form) * scales
+    if form.is_signed:
+        return value
+    return jnp.where(codes > 0, jnp.maximum(value, _TINY), value)
 
 
 def opened(x: Any) -> Any:
@@ -188,15 +221,27 @@ def _blocks(x: jax.Array, block: int) -> jax.Array:
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
-def _sizes(x: jax.Array, form: Form) -> jax.Array:
-    """The sizes of elements, that of NaN infinite."""
-    # A maximum may skip NaN on a CPU, but not infinity.
-    x = jnp.where(jnp.isnan(x), jnp.inf, x)
+def _keys(x: jax.Array, form: Form) -> jax.Array:
+    """Integers in the order of the sizes of elements, and the sign in the lowest bit.
+
+    XLA on a CPU writes the operand of a maximum to memory, and computes anew what else
+    is needed of it; from a key all can be had.  Its maximum of floats may skip NaN.
+    """
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    keys = (bits << 1) | (bits >> 31)
     if form.is_signed:
-        return jnp.where(jnp.abs(x) < _TINY, 0, jnp.abs(x))
-    # By its bits, since a comparison may flush what is not normal.
-    is_positive = jax.lax.bitcast_convert_type(x, jnp.int32) > 0
-    return jnp.where(is_positive, jnp.maximum(x, _TINY), 0)
+        return keys
+    is_negative = (keys & 1 == 1) & (keys <= (_INFINITE | 1))
+    return jnp.where(is_negative, np.uint32(0), keys)
+
+
+def _sizes(keys: jax.Array, form: Form) -> jax.Array:
+    """The sizes of elements, those below the least normal number as they are stored."""
+    # By the bits, since a comparison may flush what is not normal.
+    size = jax.lax.bitcast_convert_type(keys >> 1, jnp.float32)
+    if form.is_signed:
+        return jnp.where(keys < _LEAST, 0, size)
+    return jnp.where(keys > 1, jnp.where(keys < _LEAST, _TINY, size), 0)
 
 
 def _powered(codes: jax.Array, form: Form) -> jax.Array:
@@ -205,23 +250,24 @@ def _powered(codes: jax.Array, form: Form) -> jax.Array:
     return y * jnp.abs(y) if form.is_signed else jnp.square(jnp.square(y))
 
 
-def _packed(codes: jax.Array, form: Form) -> jax.Array:
+def _packed(pieces: list[jax.Array], form: Form) -> jax.Array:
     """Codes in blocks as they are stored, without the axis of blocks."""
     if form.bits == 4:
-        codes = (codes + 8 if form.is_signed else codes).astype(jnp.uint8)
-        half = form.block // 2
-        codes = codes[..., :half] | (codes[..., half:] << 4)
+        first, second = [
+            (x + 8 if form.is_signed else x).astype(jnp.uint8) for x in pieces
+        ]
+        codes = first | (second << 4)
     else:
-        codes = codes.astype(jnp.int8 if form.is_signed else jnp.uint8)
+        codes = pieces[0].astype(jnp.int8 if form.is_signed else jnp.uint8)
     *front, blocks, length = codes.shape
     return codes.reshape(*front, blocks * length)
 
 
-def _unpacked(codes: jax.Array, form: Form) -> jax.Array:
+def _unpacked(codes: jax.Array, form: Form) -> list[jax.Array]:
     """The inverse of `_packed`, as numbers of either sign."""
     codes = jnp.asarray(codes)
     if form.bits == 8:
-        return _blocks(codes, form.block)
+        return [_blocks(codes, form.block)]
     pairs = _blocks(codes, form.block // 2)
-    codes = jnp.concatenate([pairs & 15, pairs >> 4], axis=-1).astype(jnp.int8)
-    return codes - 8 if form.is_signed else codes
+    pieces = [x.astype(jnp.int8) for x in (pairs & 15, pairs >> 4)]
+    return [x - 8 for x in pieces] if form.is_signed else pieces

@@ -1,13 +1,11 @@
 """What a pass computes for one leaf: its rules, widened, decoded and rounded once."""
 
-import functools as ft
-
 import jax
 import jax.numpy as jnp
 
 from ..arrays import precision
 from ..arrays.coding import Coded, decode, encode
-from . import mistakes
+from . import coded_parts, mistakes
 from .mistakes import UNDECLARED, Mistake, Undeclared
 from .step_where import step_where
 
@@ -19,8 +17,13 @@ _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 def run_rules(rules, accepted, g, p, contexts, row):
     """The active rules on one leaf, of a step that may be rejected."""
-    step = ft.partial(_step, rules, g, p, contexts, row)
-    return step() if accepted is None else step_where(accepted, step, row)
+    step = lambda g, p, row: _step(rules, g, p, contexts, row)
+    if accepted is not None:
+        return step_where(accepted, lambda: step(g, p, row), row)
+    if all(rule.elementwise for rule in rules) and g.size >= coded_parts.LARGE:
+        n = coded_parts.number_of_parts(g, row)
+        return coded_parts.in_parts(step, n, g, p, row) if n > 1 else step(g, p, row)
+    return step(g, p, row)
 
 
 def _step(rules, g, p, contexts, row):

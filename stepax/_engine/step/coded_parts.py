@@ -1,0 +1,96 @@
+"""A step on large arrays whose slots are in codes, one part after the other.
+
+On a CPU, XLA writes to memory what it takes the maxima of, so that a step on a whole
+array needs temporaries of 10 bytes per element, which is more than the codes save.  A
+part stays in the cache of a core: that takes 2 bytes, for the new codes, and less time.
+Parts would cut what a mesh shares out, and other devices need none.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..arrays.coding import (
+    Coded,
+    Form,
+    as_found,
+    decode_pieces,
+    encode_pieces,
+    is_coded,
+    opened,
+)
+from ..arrays.placement import is_on_mesh
+
+
+# Elements: of the least array that is divided, and of its parts.
+LARGE, PART = 2**22, 2**16
+
+
+def number_of_parts(g: jax.Array, row: Sequence) -> int:
+    """In how many parts to step on a gradient and its slots; 1 for a whole.
+
+    row: for each rule its slots, of which each element depends on the same ones alone.
+    """
+    forms = _forms(row)
+    is_cpu = jax.default_backend() == "cpu"
+    if g.size < LARGE or is_on_mesh(g) or not (forms and is_cpu):
+        return 1
+    if len({form.block for form in forms if form.pieces > 1}) > 1:
+        return 1
+    blocks = g.size // math.lcm(*(form.block for form in forms))
+    most = max(1, g.size // PART)
+    return next(n for n in range(most, 0, -1) if blocks % n == 0)
+
+
+def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tuple:
+    """`step(g, p, row)`, an update and the new slots, made in n parts.
+
+    Of slots in codes it gets the numbers, in the shape of the part of `g`.
+    """
+    halves = [form.block // 2 for form in _forms(row) if form.pieces > 1]
+    half = halves[0] if halves else None
+
+    def part(_, given):
+        leaves, treedef = jax.tree.flatten(given, is_leaf=is_coded)
+        pieces = zip(*(_pieces(x, half) for x in leaves), strict=True)
+        made = [step(*treedef.unflatten(piece)) for piece in pieces]
+        old, treedef = jax.tree.flatten((given[0], given[2]), is_leaf=is_coded)
+        new = zip(*map(treedef.flatten_up_to, made), strict=True)
+        return None, treedef.unflatten(map(_whole, new, old))
+
+    cut = jax.tree.map(lambda x: x.reshape(n, -1), (g, p, row))
+    _, new = jax.lax.scan(part, None, cut)
+    return jax.tree.map(lambda x, old: x.reshape(old.shape), new, (g, row))
+
+
+def _forms(row: Sequence) -> list[Form]:
+    return [x.form for slots in row for x in slots if isinstance(x, Coded)]
+
+
+def _pieces(x: Any, half: int | None) -> list[jax.Array]:
+    """An array, or the first and the second halves of its blocks, apart."""
+    if isinstance(x, Coded) and x.form.pieces > 1:
+        return decode_pieces(x)
+    x = opened(x)
+    if half is None:
+        return [x]
+    x = x.reshape(-1, 2, half)
+    return [x[:, 0], x[:, 1]]
+
+
+def _whole(pieces: Sequence[jax.Array], old: Any) -> Any:
+    """The inverse of `_pieces`."""
+    if isinstance(old, Coded) and old.form.pieces > 1:
+        return encode_pieces(pieces, old.form)
+    return as_found(pieces[0] if len(pieces) == 1 else _joined(*pieces), old)
+
+
+def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
+    # Not by `stack`, into whose loop XLA would put all that is stacked.
+    x = jnp.zeros((len(first), 2, first.shape[1]), first.dtype)
+    for i, piece in enumerate((first, second)):
+        x = jax.lax.dynamic_update_slice(x, piece[:, None], (0, i, 0))
+    return x.ravel()
