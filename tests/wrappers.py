@@ -109,6 +109,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     ),
     "grokfast_ma": lambda tx: stepax.chain(stepax.contrib.grokfast_ma(2), tx),
     "hyperball": lambda tx: stepax.chain(tx, stepax.contrib.hyperball(1e-2)),
+    "with_decay": lambda tx: stepax.with_decay(tx, stepax.decay(1e-2, "to_start"), 0.5),
     "observe": lambda tx: stepax.observe(tx, {"change": _change}),
 }
 
