@@ -3,6 +3,7 @@
 LATER = (
     "assignment", "checkpoint", "contrib", "distributed", "experimental", "interop",
     "metrics", "perturbations", "projections", "second_order", "testing",
+    "transfer",
 )  # fmt: skip
 NAMES_LATER = {
     "Constraint": "_minimize.constraints",

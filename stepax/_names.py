@@ -22,6 +22,7 @@ _MODULES = (
     "stepax.assignment",
     "stepax.second_order",
     "stepax.testing",
+    "stepax.transfer",
     "stepax.experimental.aggregating",
 )
 

@@ -1,7 +1,4 @@
-"""Schedules: their formulas, Optax's bits, and the ends that Optax misses.
-
-The oracles are Optax in float32, bit for bit, and the docstrings' formulas in NumPy.
-"""
+"""Schedules: their formulas in NumPy, Optax's bits, and ends that it misses."""
 
 import math
 

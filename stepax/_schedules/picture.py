@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.base.protocol import is_array
+from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .phases import positive
 
@@ -18,6 +19,7 @@ from .phases import positive
 _POINTS = 10_000
 
 
+@explain_misuse
 def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
     """Draw schedules over the steps into a file, with matplotlib.
 

@@ -103,6 +103,34 @@ def _adagc(x, at, threshold, decay, mean):
     return y, jnp.where(is_first, y, later)
 
 
+class _Clip(NamedTuple):
+    """A rule with its numbers."""
+
+    step: Callable
+    threshold: ArrayLike
+    decay: ArrayLike | None
+    warmup: int
+    max_norm: ArrayLike
+
+    def begin(self, count, norm):
+        """What is known of a step from the norm of all gradients, and the new count."""
+        norm = norm.astype(jnp.float32)
+        is_above = norm > self.max_norm
+        factor = jnp.where(is_above, self.max_norm, 1) / jnp.where(is_above, norm, 1)
+        enters = jnp.isfinite(norm) & (norm > 0)
+        at = _Step(factor.astype(jnp.float32), count, count < self.warmup)
+        return at, jnp.where(enters, safe_increment(count), count)
+
+    def __call__(self, x, at, old):
+        """The factor of an array of norm `x`, and the new statistics."""
+        x = x.astype(jnp.float32)
+        at = at._replace(cap=at.cap * x)
+        y, *new = self.step(x, at, self.threshold, self.decay, *old)
+        enters = jnp.isfinite(x) & (x > 0)
+        factor = jnp.where(enters & (y < x), y / jnp.where(enters, x, 1), 1)
+        return factor, [jnp.where(enters, a, b) for a, b in zip(new, old, strict=True)]
+
+
 class _Kind(NamedTuple):
     """A rule and its defaults; `statistics` are the initial values of what it keeps."""
 
@@ -171,46 +199,29 @@ def clip_by_recent_norm(
     """
     kind = _kind(rule, threshold, per)
     or_default = lambda x, default: default if x is None else x
-    theta = or_default(threshold, kind.threshold)
-    rho = or_default(decay, kind.decay)
-    steps = or_default(warmup, kind.warmup)
-    bound = or_default(max_norm, kind.max_norm)
+    clip = _Clip(
+        kind.step,
+        or_default(threshold, kind.threshold),
+        or_default(decay, kind.decay),
+        or_default(warmup, kind.warmup),
+        or_default(max_norm, kind.max_norm),
+    )
     parts = ArraySplit(axis_name)
-    shapes = {k: (window,) if k == "recent" else () for k in kind.statistics}
-    make = {"factor": lambda p: jnp.ones([], jnp.float32)}
-    for k, x in kind.statistics.items():
-        make[k] = lambda p, shape=shapes[k], x=x: jnp.full(shape, x, jnp.float32)
-
-    def clipped(x, at, old):
-        """The factor of an array of norm `x`, and the new statistics."""
-        x = x.astype(jnp.float32)
-        at = at._replace(cap=at.cap * x)
-        y, *new = kind.step(x, at, theta, rho, *old)
-        enters = jnp.isfinite(x) & (x > 0)
-        factor = jnp.where(enters & (y < x), y / jnp.where(enters, x, 1), 1)
-        return factor, [jnp.where(enters, a, b) for a, b in zip(new, old, strict=True)]
-
-    def begin(count, norm):
-        norm = norm.astype(jnp.float32)
-        is_above = norm > bound
-        factor = jnp.where(is_above, bound, 1) / jnp.where(is_above, norm, 1)
-        enters = jnp.isfinite(norm) & (norm > 0)
-        at = _Step(factor.astype(jnp.float32), count, count < steps)
-        return at, jnp.where(enters, safe_increment(count), count)
+    make = _kept(kind, window)
 
     def prepare_all(scalars, norm, extra):
         count, _, *old = scalars
-        at, count = begin(count, norm)
-        factor, new = clipped(norm, at, old)
+        at, count = clip.begin(count, norm)
+        factor, new = clip(norm, at, old)
         return factor, (count, factor, *new)
 
     def prepare_leaves(scalars, norm, extra):
         (count,) = scalars
-        at, count = begin(count, norm)
+        at, count = clip.begin(count, norm)
         return at, (count,)
 
     def leaf(g, p, at, _, *old):
-        factor, new = clipped(parts.norm(norm2(g), g), at, old)
+        factor, new = clip(parts.norm(norm2(g), g), at, old)
         return (factor.astype(g.real.dtype) * g, factor, *new)
 
     count = {"count": lambda params: jnp.zeros([], jnp.int32)}
@@ -230,6 +241,15 @@ def clip_by_recent_norm(
         global_stat=parts.norm_of_all,
         elementwise=True,
     )
+
+
+def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
+    """What is kept for each norm: functions that make the initial values."""
+    found = {"factor": lambda p: jnp.ones([], jnp.float32)}
+    for k, x in kind.statistics.items():
+        shape = (window,) if k == "recent" else ()
+        found[k] = lambda p, shape=shape, x=x: jnp.full(shape, x, jnp.float32)
+    return found
 
 
 def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import ArrayLike
 
 
@@ -58,6 +57,9 @@ def _after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
 
 def _in_rows(x: jax.Array) -> jax.Array:
     """An array whose last axis is contiguous; LAPACK's are stored by columns."""
+    # Imported here, since `import jax` does not.
+    from jax.experimental.layout import Layout, with_layout_constraint
+
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 

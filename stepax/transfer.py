@@ -1,0 +1,306 @@
+"""Hyperparameters of a small model for a large one: factors for each array.
+
+    base = jax.eval_shape(lambda: init(width=64))
+    factors = stepax.transfer.mup(params, base)
+    params = factors.scaled(params)
+    tx = stepax.adamw(factors.rate(1e-3), weight_decay=factors.decay(0.1))
+
+The best learning rate of the base model is then about the best of the large one.
+`coordinate_check` shows whether a model keeps its activations in size.
+
+Papers: Yang et al., Tensor Programs V (arXiv 2203.03466), Table 3, for `mup`; Yang,
+Simon and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813), for
+`spectral`; Yang et al., Tensor Programs VI (arXiv 2310.02244), for `depth`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from ._coordinates import Coordinates as Coordinates, coordinate_check
+from ._engine.base.protocol import is_array, is_none
+from ._engine.functions.calls import explain_misuse
+from ._engine.inspect.tables import Printable, Table
+from ._engine.trees import errors, selection
+from ._names import attributes
+from ._optimizers.matrices import Axes, resolve
+from ._optimizers.muon import MuonDimensionNumbers
+
+
+__all__ = ["Coordinates", "Transfer", "coordinate_check", "depth", "mup", "spectral"]
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
+
+
+# How the size of an update depends on that of the gradient: "adam" stands for any
+# optimizer whose updates have about the same size in each element, such as Adam, Lion,
+# Adafactor and SOAP; "sgd" for those that are linear in it, with or without momentum;
+# "muon" for those that make a matrix orthogonal, without a factor for its shape.
+Optimizer: TypeAlias = Literal["adam", "sgd", "muon"]
+
+
+class _Array(NamedTuple):
+    """fan_in, fan_out: of a matrix; 1 and the size for other arrays.
+
+    wider, taller: how often the fan-in and the fan-out are those of the base.
+    """
+
+    fan_in: int
+    fan_out: int
+    wider: float
+    taller: float
+    is_matrix: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Transfer(Printable):
+    """Factors by the paths of arrays, such as "layers/0/weight".
+
+    rates: for learning rates.
+    decays: for decays that are multiplied by the rate, as that of `adamw`.
+    scales: for initial values whose standard deviation is 1 / sqrt(fan-in) or follows
+        any other rule that depends on the fan-in alone.
+    branch: for what a residual branch returns, which the model must multiply by it.
+    """
+
+    rates: Mapping[str, float]
+    decays: Mapping[str, float]
+    scales: Mapping[str, float]
+    branch: float = 1.0
+
+    def rate(self, learning_rate: float) -> dict[str, float]:
+        """A learning rate for each path, to give to an optimizer.
+
+        For a schedule put `scale_by_path(factors.rates)` after the optimizer.
+        """
+        return {k: learning_rate * x for k, x in self.rates.items()}
+
+    def decay(self, weight_decay: float) -> dict[str, float]:
+        """A decay for each path, to give to an optimizer."""
+        return {k: weight_decay * x for k, x in self.decays.items()}
+
+    def scaled(self, params: Any) -> Any:
+        """The initial parameters, scaled; anything that is no array stays as it is.
+
+        params: has the paths of the tree that the factors were made from.
+
+        Raises a `ValueError` for an array without a factor.
+        """
+        leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        names = _paths(params)
+        for name, x in zip(names, leaves, strict=True):
+            if is_array(x) and name not in self.scales:
+                known = errors.list_some([*self.scales])
+                raise ValueError(f"there is no factor for {name}, only for {known}")
+        scale = lambda x, name: x * self.scales[name] if is_array(x) else x
+        return treedef.unflatten(map(scale, leaves, names))
+
+    def __mul__(self, other: "Transfer") -> "Transfer":
+        """Both, such as of width and of depth; raises unless the paths are the same."""
+        if self.rates.keys() != other.rates.keys():
+            raise ValueError("these factors are of other arrays than those")
+        times = lambda a, b: {k: a[k] * b[k] for k in a}
+        return Transfer(
+            times(self.rates, other.rates),
+            times(self.decays, other.decays),
+            times(self.scales, other.scales),
+            self.branch * other.branch,
+        )
+
+    def tables(self) -> list[Table]:
+        header = ["path", "rate", "decay", "initial scale"]
+        shown = lambda k: [
+            f"{x[k]:.4g}" for x in (self.rates, self.decays, self.scales)
+        ]
+        return [(header, [[k, *shown(k)] for k in self.rates])]
+
+
+@explain_misuse
+def mup(
+    params: Any,
+    base_params: Any,
+    *,
+    optimizer: Optimizer = "adam",
+    weight_dimension_numbers: Any = None,
+) -> Transfer:
+    """Factors of the maximal update parametrization for a change of width.
+
+        rate:  1 / a,  b / a,  sqrt(b / a)  for "adam", "sgd", "muon"
+        decay:  1 / rate
+        initial scale:  1 / sqrt(a) if b = 1,  otherwise 1
+
+    where the fan-in of an array is a times and its fan-out b times that of the base.
+    Arrays with fewer than two axes are biases and gains, whose fan-in is 1; "muon"
+    leaves them to Adam.
+
+    params, base_params: two models that differ in width, as trees of arrays, or of
+        their shapes as from `jax.eval_shape`.
+    optimizer: whose updates have the same size whatever the gradient, are linear in
+        it, or orthogonal and without a factor for their shape.
+    weight_dimension_numbers: which axes are summed over and which are outputs, as for
+        `muon`; by default the last but one and the last of arrays with two or more.
+
+    Raises a `ValueError` with the path of an array that differs in its number of axes,
+    or grows in an axis that is neither.
+    """
+    found = _compared(params, base_params, weight_dimension_numbers)
+    scale = lambda x: x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
+    return _transfer(found, _require(optimizer), scale)
+
+
+@explain_misuse
+def spectral(
+    params: Any,
+    base_params: Any,
+    *,
+    optimizer: Optimizer = "adam",
+    weight_dimension_numbers: Any = None,
+) -> Transfer:
+    """Factors by which weights and updates keep spectral norms ~ sqrt(out / in).
+
+        rate:  1 / a,  b / a,  sqrt(b / a)  for "adam", "sgd", "muon"
+        decay:  1 / rate
+        initial scale:  min(1, sqrt(out / in)),  divided by that of the base
+
+    These are the rates of `mup`; the initial scale depends on the sizes themselves.
+    The fan-in is a times and the fan-out b times that of the base.
+
+    params, base_params: two models that differ in width, as trees of arrays or shapes.
+    optimizer: "adam" for updates of the same size whatever the gradient, "sgd" for
+        those linear in it, "muon" for orthogonal ones without a factor for their shape.
+    weight_dimension_numbers: which axes are summed over and which are outputs, as for
+        `muon`; by default the last but one and the last of arrays with two or more.
+
+    Raises a `ValueError` with the path of an array that differs in its number of axes,
+    or grows in an axis that is neither.
+    """
+    found = _compared(params, base_params, weight_dimension_numbers)
+    flat = lambda n, m: min(1.0, math.sqrt(m / n))
+
+    def scale(x):
+        base = flat(x.fan_in / x.wider, x.fan_out / x.taller)
+        return flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
+
+    return _transfer(found, _require(optimizer), scale)
+
+
+@explain_misuse
+def depth(
+    params: Any,
+    layers: int,
+    base_layers: int,
+    *,
+    where: str = "**",
+    optimizer: Optimizer = "adam",
+) -> Transfer:
+    """Factors for a change of the number of layers with residual branches.
+
+        rate:  1 / sqrt(r)  for "adam" and "muon",  1 for "sgd";   decay:  1 / rate
+        branch:  1 / sqrt(r),     r = layers / base_layers
+
+    The model must multiply what each residual branch returns by `branch`.  Multiply
+    by the factors of `mup` where the width changes, too.
+
+    params: the model, as a tree of arrays or of their shapes.
+    layers, base_layers: numbers of layers, >= 1.
+    where: a pattern of the paths that lie in layers, such as "blocks/**".
+    optimizer: "adam", "sgd" or "muon", after whose size of updates the rates go.
+
+    Raises a `ValueError` for a pattern that matches nothing.
+    """
+    for name, n in (("layers", layers), ("base_layers", base_layers)):
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(f"`{name}` is {n!r}, expected a whole number, 1 or more")
+    less = math.sqrt(base_layers / layers)
+    factor = 1.0 if _require(optimizer) == "sgd" else less
+    names = _paths(params)
+    inside = selection.resolve_patterns([where], params, "where", is_open=True)
+    pairs = zip(names, inside, jax.tree.leaves(params, is_leaf=is_none), strict=True)
+    rates = {k: factor if i == 0 else 1.0 for k, i, x in pairs if is_array(x)}
+    decays = {k: 1 / x for k, x in rates.items()}
+    return Transfer(rates, decays, dict.fromkeys(rates, 1.0), less)
+
+
+def _require(optimizer: str) -> str:
+    if optimizer not in _RATES:
+        raise ValueError(f"`optimizer` is {optimizer!r}, expected one of {[*_RATES]}")
+    return optimizer
+
+
+_RATES: dict[str, Callable[[_Array], float]] = {
+    "adam": lambda x: 1 / x.wider,
+    "sgd": lambda x: x.taller / x.wider,
+    "muon": lambda x: math.sqrt(x.taller / x.wider) if x.is_matrix else 1.0,
+}
+
+
+def _transfer(found: dict[str, _Array], optimizer: str, scale: Callable) -> Transfer:
+    rates = {k: _RATES[optimizer](x) for k, x in found.items()}
+    decays = {k: 1 / x for k, x in rates.items()}
+    return Transfer(rates, decays, {k: scale(x) for k, x in found.items()})
+
+
+def _paths(tree: Any) -> list[str]:
+    # A tree that is one array has no path, and any pattern is one for it.
+    return ["/".join(names) or "**" for names in selection.leaf_names(tree)]
+
+
+def _compared(params: Any, base: Any, spec: Any) -> dict[str, _Array]:
+    """The arrays of a model beside those of the base, by path."""
+    structs = [jax.tree.structure(x, is_leaf=is_none) for x in (params, base)]
+    if structs[0] != structs[1]:
+        raise errors.mismatch("base_params", base, "the parameters", params)
+    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+    shape = lambda x: jax.ShapeDtypeStruct(np.shape(x), np.float32)
+    shapes = [shape(x) if is_array(x) else None for x in leaves]
+    is_guess = spec is None
+    spec = MuonDimensionNumbers(-2, -1) if is_guess else spec
+    what = "weight_dimension_numbers"
+    axes = resolve(spec, treedef.unflatten(shapes), MuonDimensionNumbers, what)
+    rows = zip(
+        _paths(params),
+        shapes,
+        jax.tree.leaves(base, is_leaf=is_none),
+        axes,
+        strict=True,
+    )
+    return {
+        k: _one(k, x.shape, np.shape(y), z, is_guess)
+        for k, x, y, z in rows
+        if x is not None
+    }
+
+
+def _one(
+    path: str, shape: tuple, base: tuple, axes: Axes | None, is_guess: bool
+) -> _Array:
+    if len(shape) != len(base):
+        raise ValueError(
+            f"`base_params` has shape {base} for {path}, where `params` has {shape}: "
+            "expected as many axes"
+        )
+    if 0 in base + shape:
+        return _Array(1, 1, 1.0, 1.0, False)
+    growth = [n / m for n, m in zip(shape, base, strict=True)]
+    if axes is None:
+        return _Array(1, math.prod(shape), 1.0, math.prod(growth), False)
+    for i in axes.stack(len(shape)):
+        if growth[i] != 1 and is_guess:
+            raise ValueError(
+                f"axis {i} of {path} grows from {base[i]} to {shape[i]}, but counts "
+                "neither as fan-in nor as fan-out: name its axes by `"
+                f'weight_dimension_numbers={{"{path}": MuonDimensionNumbers(...)}}`'
+            )
+    size = lambda xs, at: math.prod(xs[i] for i in at)
+    return _Array(
+        size(shape, axes.rows),
+        size(shape, axes.columns),
+        size(growth, axes.rows),
+        size(growth, axes.columns),
+        True,
+    )
