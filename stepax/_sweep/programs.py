@@ -102,4 +102,5 @@ def _flat(x: Any) -> Any:
 
 
 def _size(aval: Any) -> int:
-    return getattr(aval, "size", 0) * getattr(aval.dtype, "itemsize", 8)
+    # Tokens of effects have no size, and keys no size of an element.
+    return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", 0), "itemsize", 8)
