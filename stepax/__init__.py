@@ -281,8 +281,14 @@ from ._wrappers.accumulate import (
 )
 from ._wrappers.average import (
     AverageParamsState as AverageParamsState,
+    SwappedAverage as SwappedAverage,
     average_params as average_params,
     averaged_params as averaged_params,
+)
+from ._wrappers.averages import (
+    AveragesState as AveragesState,
+    averages as averages,
+    swap_averages as swap_averages,
 )
 from ._wrappers.chain import chain as chain, named_chain as named_chain
 from ._wrappers.conditional import (
@@ -338,6 +344,10 @@ from ._wrappers.partition import (
     partition as partition,
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
+)
+from ._wrappers.power_average import (
+    power_average_decay as power_average_decay,
+    power_average_weights as power_average_weights,
 )
 from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.spikes import (

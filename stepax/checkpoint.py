@@ -17,6 +17,7 @@ import numpy as np
 
 from ._checkpoint import foreign, of_torch, plain, steps, store, write
 from ._checkpoint.assemble import assemble
+from ._checkpoint.average import averaged
 from ._checkpoint.match import Policy
 from ._checkpoint.order import require_order
 from ._engine.base.protocol import (
@@ -30,8 +31,8 @@ from ._names import attributes
 
 
 __all__ = [
-    "Checkpoint", "from_optax", "from_torch", "latest_step", "restore", "save",
-    "to_safetensors", "wait",
+    "Checkpoint", "average", "from_optax", "from_torch", "latest_step", "restore",
+    "save", "to_safetensors", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -164,6 +165,30 @@ def restore(
     policy = Policy(missing, extra)
     new_params, state = assemble(found, tx, params, policy, renamed)
     return Checkpoint(new_params, state, found.step)
+
+
+@explain_misuse
+def average(
+    sources: Sequence[Any], params: Params, *, weights: Sequence[float] | None = None
+) -> Params:
+    """The mean of the parameters of several checkpoints: a model soup.
+
+        p = Σ w_i p_i,   w_i = 1 / n without weights
+
+    in float32 or wider, rounded once.  One array at a time is read, so that only one
+    more than the result is in memory.  Wortsman et al., 2022 (arXiv:2203.05482).
+
+    sources: directories of checkpoints, of which the newest complete step is taken, or
+        pairs of a directory and a step.
+    params: a template, as in `restore`.  Integers and random keys are those of the last
+        checkpoint.
+    weights: one for each checkpoint, as they are: not divided by their sum, and perhaps
+        negative, as those of `power_average_weights`.
+
+    Raises a `ValueError` that lists arrays that are missing, extra or of another shape
+    in one of the checkpoints, and for weights that do not fit them.
+    """
+    return averaged(sources, params, weights)
 
 
 @explain_misuse

@@ -76,6 +76,7 @@ ARGUMENTS = {
     "hessian_diagonal_fn": stepax.scale(1.0),  # the default reads the loss function
     "linesearch": stepax.scale(1.0),  # as does this one
     "dtypes": {"mu": "float32"},
+    "decays": {"fast": 0.9, "slow": 0.99},
 }
 
 # Arguments that are made for each use, because they need the library whole.

@@ -125,6 +125,7 @@ SCHEDULE_ARGUMENTS = {
     "boundaries_and_scales": {30: 0.5, 4: 0.1},
     "interpolate_type": "cosine",
     "warmup_steps": 5,
+    "width": 0.1,
     "total_steps": 30,
     "schedules": [stepax.constant_schedule(1.0), stepax.linear_schedule(1.0, 0.0, 9)],
     "boundaries": (5,),

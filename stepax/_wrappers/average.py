@@ -56,6 +56,17 @@ class AverageParamsState(NamedTuple):
     inner_state: OptState
 
 
+class SwappedAverage(NamedTuple):
+    """In place of an average while the parameters are exchanged for it.
+
+    average: as it was, in full precision.
+    params: the parameters of the training.
+    """
+
+    average: Any
+    params: Params
+
+
 class _Average(NamedTuple):
     """The fields of `AverageParamsState` except that of the inner transformation."""
 
@@ -122,6 +133,16 @@ def _wide_copy(p):
     return x.astype(compute_dtype(x)) if is_inexact(x) else x
 
 
+class _Followed(Followed):
+    def unpack(self, state):
+        if isinstance(getattr(state, "average", None), SwappedAverage):
+            raise ValueError(
+                "the parameters are exchanged for their average: call `swap_averages` "
+                "once more before the next step"
+            )
+        return super().unpack(state)
+
+
 @public(
     "wrapper",
     paper="arXiv:1803.05407",
@@ -169,7 +190,7 @@ def average_params(
         _check(dtype)
         dtype = None
     own: Any = _averaging(decay, debias, start, every, dtype, width)
-    return build(Followed("average_params", inner, own, AverageParamsState))
+    return build(_Followed("average_params", inner, own, AverageParamsState))
 
 
 @explain_misuse

@@ -1,0 +1,178 @@
+"""Several averages of the parameters at once, and their exchange for an evaluation."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+from jax.typing import ArrayLike, DTypeLike
+
+from .._engine.base.protocol import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    OptState,
+    Params,
+    Schedule,
+    init_of,
+    require_transformation,
+)
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
+from .._engine.factories.registry import public
+from .._engine.functions.calls import explain_misuse, nearest
+from .._engine.step.plan import Composite, build
+from .._engine.trees import errors
+from .._engine.trees.search import get_all_with_path, label
+from .average import (
+    AverageParamsState,
+    SwappedAverage,
+    average_params,
+    averaged_params,
+)
+from .partition import identity
+
+
+class AveragesState(NamedTuple):
+    """State of `averages`.
+
+    averages: from each name to an `AverageParamsState`.
+    inner_state: state of the inner transformation.
+    """
+
+    averages: dict[str, Any]
+    inner_state: OptState
+
+
+class _Averages(Composite):
+    """A transformation, then averages of the parameters that result from it."""
+
+    def __init__(self, inner: GradientTransformation, named: Mapping[str, Any]):
+        self.names = tuple(named)
+        self.members = (inner, *named.values())
+
+    def init(self, params):
+        return self.pack([init_of(tx)(params) for tx in self.members])
+
+    def unpack(self, state):
+        errors.require_state("averages", AveragesState, state)
+        if set(state.averages) != set(self.names):
+            raise ValueError(
+                f"`averages` has the names {list(self.names)}, but was given a state "
+                f"of {list(state.averages)}; was this state made by another optimizer?"
+            )
+        return [state.inner_state, *(state.averages[k] for k in self.names)]
+
+    def pack(self, states):
+        inner, *rest = states
+        return AveragesState(dict(zip(self.names, rest, strict=True)), inner)
+
+
+@public("wrapper", ranges={"start": AT_LEAST_0, "every": AT_LEAST_1})
+def averages(
+    inner: GradientTransformation,
+    decays: Mapping[str, ArrayLike | Schedule | None],
+    *,
+    debias: bool = True,
+    start: int = 0,
+    every: int = 1,
+    dtype: DTypeLike | None = None,
+    remainder: Literal[16, 8] | None = None,
+) -> GradientTransformationExtraArgs:
+    """Maintain several averages of the parameters; the updates are unchanged.
+
+        u = inner(g),   a_k = a_k + w_k (p + u - a_k)   for each name k
+
+    with the weights of `average_params`, all in the one pass over the parameters.  Read
+    one by `averaged_params(stepax.tree.get(state, "slow"), params)`, or exchange it for
+    the parameters with `swap_averages`.
+
+    inner: the transformation.
+    decays: from names to decay rates in [0, 1], schedules, or `None` for the uniform
+        average, as in `{"fast": 0.99, "slow": 0.9999}`.
+    debias, start, every, dtype, remainder: of each; see `average_params`.
+
+    Raises a `ValueError` for no decays, and errors of `average_params` with the name.
+    """
+    require_transformation(inner, "`inner` of `averages`")
+    if not isinstance(decays, Mapping) or not decays:
+        raise ValueError(
+            '`averages`: `decays` must be a dict, as in {"fast": 0.99, "slow": 0.9999},'
+            f" but is {decays!r}"
+        )
+    found = {}
+    for name, decay in decays.items():
+        options: Any = dict(debias=debias, start=start, every=every, dtype=dtype)
+        try:
+            found[name] = average_params(
+                identity(), decay, **options, remainder=remainder
+            )
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"`averages`: {name!r}: {error}") from None
+    return build(_Averages(inner, found))
+
+
+@explain_misuse
+def swap_averages(
+    state: OptState, params: Params, name: str | None = None
+) -> tuple[OptState, Params]:
+    """Exchange the parameters for their average, and in a second call back.
+
+        state, params = swap_averages(state, params)   # evaluate with these
+        state, params = swap_averages(state, params)   # train on
+
+    Two calls return what was given, bit for bit, also where the average is wider than
+    the parameters: the state keeps both meanwhile, and a step with it raises.
+
+    state: that of `average_params` or `averages`, or one that contains it.
+    params: the parameters.
+    name: of the average, if there are several.
+
+    Raises a `ValueError` if there is no such average, or if several have no name.
+    """
+    swapped = [x for _, x in get_all_with_path(state, "SwappedAverage")]
+    if swapped:
+        return _mapped(_restored, state), swapped[0].params
+    found = _chosen(state, name)
+    average = averaged_params(found, params)
+    ids = {id(x) for x in found}
+
+    def kept(x):
+        if id(x) not in ids:
+            return x
+        return x._replace(average=SwappedAverage(x.average, params))
+
+    return _mapped(kept, state), average
+
+
+def _restored(x: AverageParamsState) -> AverageParamsState:
+    is_swapped = isinstance(x.average, SwappedAverage)
+    return x._replace(average=x.average.average) if is_swapped else x
+
+
+def _chosen(state: OptState, name: str | None) -> list[AverageParamsState]:
+    """The states of the average of a name, of which a partition has several."""
+    found = get_all_with_path(state, "AverageParamsState")
+    if not found:
+        raise errors.foreign_state("swap_averages", AverageParamsState, state)
+    inside = [x for _, x in get_all_with_path(state, "AveragesState")]
+    names = list(dict.fromkeys(k for x in inside for k in x.averages))
+    if name is None and len(names) > 1:
+        raise ValueError(f"`swap_averages`: there are {names}; give the `name` of one")
+    if name is None:
+        return [x for _, x in found]
+    if name not in names:
+        raise ValueError(
+            f"`swap_averages`: there is no average {name!r} in this state, but "
+            f"{names}{nearest(name, names)}"
+        )
+    return [x for path, x in found if path and label(path[-1]) == name]
+
+
+def _mapped(f: Any, tree: Any) -> Any:
+    """A tree with `f` of each state of an average."""
+    is_average = lambda x: isinstance(x, AverageParamsState)
+
+    def one(x):
+        if not is_average(x):
+            return x
+        return f(x)._replace(inner_state=_mapped(f, x.inner_state))
+
+    return jax.tree.map(one, tree, is_leaf=is_average)
