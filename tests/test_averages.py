@@ -49,7 +49,7 @@ def test_each_average_is_that_of_average_params(options):
         assert_equal(p, q)
         assert_equal(found.average, alone.average)
         assert_equal(stepax.averaged_params(found, p), stepax.averaged_params(alone, q))
-    assert_equal(state.inner_state, alone.inner_state)
+        assert_equal(state.inner_state, alone.inner_state)
 
 
 HOLDERS = {

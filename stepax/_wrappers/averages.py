@@ -87,7 +87,9 @@ def averages(
     inner: the transformation.
     decays: from names to decay rates in [0, 1], schedules, or `None` for the uniform
         average, as in `{"fast": 0.99, "slow": 0.9999}`.
-    debias, start, every, dtype, remainder: of each; see `average_params`.
+    debias, start, every, remainder: of each; see `average_params`.
+    dtype: of each; that of the parameter, but at least float32, if `None`.  In bfloat16
+        `average` stops changing.
 
     Raises a `ValueError` for no decays, and errors of `average_params` with the name.
     """
