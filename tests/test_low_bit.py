@@ -333,6 +333,26 @@ def test_a_step_that_may_be_refused_is_no_other_one():
     assert not any(run(checked, [good, bad], p)[0][1]["w"].ravel())
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_lookahead_resets_codes_as_it_does_numbers(bits):
+    p = params()
+    pair = stepax.LookaheadParams.init_synced(p)
+    g = gradients(1, p)[0]
+    inner = stepax.adam(1e-3)
+    lookahead = lambda tx: stepax.lookahead(tx, 2, 0.5, reset_state=True)
+    for tx in (
+        lookahead(low_bit_states(inner, bits)),
+        low_bit_states(lookahead(inner), bits),
+    ):
+        state = first = tx.init(pair)
+        assert len(coded_in(first)) == 2
+        for _ in range(2):
+            _, state = jax.jit(tx.update)(g, state, pair)
+            assert types(state) == types(first)
+        for x, y in zip(coded_in(state), coded_in(first), strict=True):
+            equal(x, y)
+
+
 def test_scan_vmap_and_donation():
     p, tx = params(), low_bit_states(stepax.adamw(1e-3), 4)
     gs = gradients(3, p)

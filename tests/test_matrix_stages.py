@@ -280,3 +280,9 @@ def test_factors_that_are_not_renewed_are_not_copied(row, name):
     always = program[program.index("\nENTRY") :]
     copies = re.findall(r"f32\[(\d+),\1\]\S* (?:copy\(|fusion\(.*wrapped_copy)", always)
     assert "conditional(" in always and not copies
+
+
+@pytest.mark.parametrize("row", NARROW)
+def test_factors_are_not_stored_in_integers(row):
+    with pytest.raises(TypeError, match="`factor_dtype` must be a real floating-point"):
+        make(row, factor_dtype="int8")

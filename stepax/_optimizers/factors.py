@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import power_of_two
-from .._engine.arrays.precision import compute_dtype
+from .._engine.arrays.precision import compute_dtype, require_floating
 from .._engine.step.rule import Slot
 
 
@@ -34,7 +34,11 @@ def factor_slot(
     start: from a side and a dtype to the initial value, such as `jnp.eye`.
     sides: from the shape of a parameter to the lengths of the sides; may be empty.
     dtype: as stored, of real floating-point parameters; see `wide_dtype` for others.
+
+    Raises a `TypeError` for another dtype than a real floating-point one.
     """
+    if dtype is not None:
+        require_floating("factor_dtype", dtype)
 
     def make(p):
         kind = wide_dtype(p)

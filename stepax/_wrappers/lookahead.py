@@ -30,6 +30,7 @@ from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.trees import errors
+from .._engine.trees.coded import stored_like
 
 
 @optax_compatible
@@ -111,7 +112,10 @@ def lookahead(
             return (u, zeros_like_updates(u)), LookaheadState(inner, n)
 
         def meet():
-            new = keep_dtypes(fast.init(params.fast), inner) if reset_state else inner
+            new = inner
+            if reset_state:
+                first = stored_like(fast.init(params.fast), inner)
+                new = keep_dtypes(first, inner)
             both = _meeting(u, params, slow_step_size)
             return both, LookaheadState(new, jnp.zeros_like(n))
 

@@ -39,6 +39,7 @@ from .._engine.trees import selection
 from .._engine.trees.coded import dequantize, stored_like
 from .._engine.trees.packed import Packed
 from .._engine.trees.parts import Part, slots_like_params
+from .lookahead import LookaheadParams
 
 
 # By how many elements share a scale.
@@ -108,8 +109,10 @@ def low_bit_states(
         parts, treedef = found()
         values = treedef.flatten_up_to(tx.init(params))
         rows = zip(values, parts, how.chosen(parts), strict=True)
-        which = how.leaves(params)
-        return treedef.unflatten(how.stored(*row, params, which) for row in rows)
+        # The state of `lookahead` is that of an optimizer of the fast ones.
+        ps = params.fast if isinstance(params, LookaheadParams) else params
+        which = how.leaves(ps)
+        return treedef.unflatten(how.stored(*row, ps, which) for row in rows)
 
     if isinstance(tx, Transformation) and keeps_dtypes(tx):
         return with_init(tx, init)

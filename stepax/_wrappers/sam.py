@@ -34,6 +34,7 @@ from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients
 from .._engine.step.rule import START, Rule, is_trainable
 from .._engine.trees import errors, reduce
 from .._engine.trees.apply import apply_updates
+from .._engine.trees.coded import stored_like
 
 
 NormalizeState = EmptyState
@@ -114,7 +115,9 @@ def sam(
     def descend(updates, state, params, extra):
         """An outer step from `params`, which starts the next cycle."""
         u, new = outer.update(updates, state.opt_state, params, **extra)
-        adv_state = adv.init(params) if reset_state else state.adv_state
+        adv_state = state.adv_state
+        if reset_state:
+            adv_state = stored_like(adv.init(params), adv_state)
         return u, state._replace(
             steps_since_sync=jnp.zeros_like(state.steps_since_sync),
             opt_state=keep_dtypes(new, state.opt_state),
