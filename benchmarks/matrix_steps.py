@@ -4,16 +4,21 @@ Run it with `python -m benchmarks.matrix_steps`, or with names and a number of l
 `python -m benchmarks.matrix_steps soap muon --layers 4`.
 
 Parameters are the matrices of a small GPT-2 of width 256.  Each row times `--steps`
-steps of both programs in turn, on donated arrays, and gives the medians and their
-ratio.  Steps that renew bases are timed apart: at `--every` steps on average they add
-what the last column says.
+steps of both programs in turn, on donated arrays, and gives the medians, and that of
+the ratios, of time and of processor time: the latter says more on a busy machine.  The
+last column is the time of a step that renews bases.
 """
 
 import argparse
-import statistics
+import os
 import time
 from collections.abc import Callable
 from typing import Any
+
+
+# On a busy machine OpenBLAS, which decomposes matrices for JAX, waits for its threads
+# for most of the time.  It reads this when it is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +32,8 @@ SHAPES = {"qkv": (256, 768), "out": (256, 256), "up": (256, 1024), "down": (1024
 # For one matrix G of (m, n): how often G G^T, or a product of its size with a matrix on
 # the left, and likewise on the right, without those that renew anything.
 PRODUCTS = {"soap": 3, "kl_shampoo": 3, "kl_soap": 3, "splus": 3}
+# Those whose products are of the Newton-Schulz iteration alone, of five steps.
+ITERATED = ("muon", "normuon")
 NEVER = 10**6
 
 
@@ -60,22 +67,40 @@ def products(times: int) -> Callable:
     return run
 
 
-def seconds(f: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def iterated(steps: int = 5) -> Callable:
+    """The products of the Newton-Schulz iteration, and nothing else."""
+
+    @jax.jit
+    def run(p, lefts, rights):
+        def one(x):
+            for _ in range(steps):
+                gram = x @ x.T
+                x = gram @ gram @ x
+            return x
+
+        return jax.tree.map(lambda x: one(x if len(x) <= len(x.T) else x.T), p)
+
+    return run
+
+
+def seconds(f: Callable[[], Any]) -> np.ndarray:
+    """The time that a call takes, and the processor time."""
+    start = np.array([time.perf_counter(), time.process_time()])
     jax.block_until_ready(f())
-    return time.perf_counter() - start
+    return np.array([time.perf_counter(), time.process_time()]) - start
 
 
-def measure(name: str, layers: int, steps: int) -> tuple[float, float, float]:
-    """Milliseconds of a step, of its products, and of a step that renews bases."""
+def measure(name: str, layers: int, steps: int) -> tuple[float, ...]:
+    """Milliseconds of a step, of its products; two ratios; of one that renews bases."""
     factory = getattr(stepax.contrib, name)
     every = "inverse_every" if name == "splus" else "precondition_frequency"
-    tx = factory(1e-3, **{every: steps + 2})
+    tx = factory(1e-3, **({} if name in ITERATED else {every: steps + 2}))
     p = params(layers)
     g = jax.tree.map(lambda x: 0.1 * x, p)
     lefts = jax.tree.map(lambda x: jnp.eye(x.shape[0]), p)
     rights = jax.tree.map(lambda x: jnp.eye(x.shape[1]), p)
-    step, alone = step_of(tx), products(PRODUCTS[name])
+    step = step_of(tx)
+    alone = iterated() if name in ITERATED else products(PRODUCTS[name])
     state, p = step(g, tx.init(p), p)
     jax.block_until_ready(alone(p, lefts, rights))
     ours, theirs = [], []
@@ -89,21 +114,22 @@ def measure(name: str, layers: int, steps: int) -> tuple[float, float, float]:
         ours.append(seconds(run))
         theirs.append(seconds(lambda: alone(p, lefts, rights)))
     seconds(run)
-    late = max(seconds(run), seconds(run))  # the one that renews is among them
-    middle = lambda xs: 1e3 * statistics.median(xs)
-    return middle(ours), middle(theirs), 1e3 * late
+    late = max(seconds(run)[0], seconds(run)[0])  # the one that renews is among them
+    taken = 1e3 * np.median(ours, 0)[0], 1e3 * np.median(theirs, 0)[0]
+    return *taken, *np.median(np.divide(ours, theirs), 0), 1e3 * late
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(PRODUCTS))
+    parser.add_argument("names", nargs="*", default=[*PRODUCTS, *ITERATED])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--steps", type=int, default=15)
     args = parser.parse_args()
-    print(f"{'':12} {'step':>10} {'products':>10} {'ratio':>6} {'renewing':>10}")
+    heads = f"{'step':>10} {'products':>10} {'ratio':>6} {'processor':>10}"
+    print(f"{'':12} {heads} {'renewing':>10}")
     for name in args.names:
-        step, alone, late = measure(name, args.layers, args.steps)
-        row = f"{step:7.1f} ms {alone:7.1f} ms {step / alone:6.2f} {late:7.0f} ms"
+        step, alone, ratio, cpu, late = measure(name, args.layers, args.steps)
+        row = f"{step:7.0f} ms {alone:7.0f} ms {ratio:6.2f} {cpu:10.2f} {late:7.0f} ms"
         print(f"{name:12} {row}", flush=True)
 
 
