@@ -118,7 +118,9 @@ def _solve(product: Callable, b: Any) -> Any:
 
     def solve(times, flat):
         if flat.size > _MOST:
-            return jax.scipy.sparse.linalg.gmres(times, flat, restart=100)[0]
+            tol = float(jnp.finfo(flat.dtype).eps) ** 0.75
+            gmres = jax.scipy.sparse.linalg.gmres
+            return gmres(times, flat, tol=tol, restart=100)[0]
         matrix = jax.vmap(times)(jnp.eye(flat.size, dtype=flat.dtype))
         return jnp.linalg.lstsq(matrix, flat)[0]
 

@@ -11,7 +11,8 @@ so that the unit of a constraint does not matter.
 
 Nocedal and Wright, 2006, Numerical Optimization, chapter 17; Birgin and Martínez,
 2014, Practical Augmented Lagrangian Methods (ALGENCAN), for the first penalty and for
-multipliers that are held.  Rounds are solved more and more precisely, and begin where
+multipliers that are held; our first penalty is ten times theirs, since a function that
+falls without limit outside is caught by it.  Rounds are solved more and more precisely, and begin where
 the last one ended.  A round without a minimum goes back to its start, with a larger
 penalty.
 """
@@ -38,6 +39,8 @@ _FALL, _RAISE = 0.25, 10.0
 # Rounds without such a fall after which the constraints are said to have no solution,
 # rounds without a change of the value, and all rounds.
 _POOR, _CALM, _ROUNDS = 10, 2, 100
+# Steps of a round: one that takes more is on its way to where there is no minimum.
+_STEPS = 500
 _LARGEST_MULTIPLIER = 1e9
 # A fall of the value, over that along the first slope, after which it has no minimum.
 _FAR = 1e12
@@ -125,7 +128,7 @@ class Constrained:
             weights,
             scale,
             value - _FAR * jnp.maximum(jnp.abs(value), scale * size),
-            jnp.clip(10 * penalty, 1e-6 * scale, 1e-4 * self._most * scale),
+            jnp.clip(100 * penalty, 1e-6 * scale, 1e-2 * self._most * scale),
             misfit=number(jnp.inf),
             violation=largest(beyond, dtype),
             steepest=number(0),
@@ -235,7 +238,8 @@ class Constrained:
             evaluations=old.evaluations + 1,
             history=choose(is_first, run.history, old.history),
         )
-        return loop, loop.advance(run, inputs.max_steps)
+        limit = jnp.minimum(inputs.max_steps, old.steps + _STEPS)
+        return loop, loop.advance(run, limit)
 
     def _judged(self, new: Rounds, run: Run, is_fit: Any, is_lost: Any) -> jax.Array:
         """The code after a round.
@@ -244,7 +248,9 @@ class Constrained:
         """
         scale = 1 if self._is_absolute else jnp.minimum(new.steepest, 1)
         is_flat = new.at.norm <= self._flat * scale
-        is_spent = (new.poor >= _POOR) | (new.penalty > self._most * new.scale)
+        is_spent = (new.poor >= _POOR) | (
+            new.penalty > self._most * jnp.maximum(new.scale, 1)
+        )
         is_near = new.misfit <= self._feasible**0.5
         code = jnp.where(new.rounds >= _ROUNDS, _LIMIT, RUNNING)
         code = jnp.where(is_spent, jnp.where(is_near, _SEARCH, _NONE), code)
@@ -264,7 +270,7 @@ class Constrained:
         def one(m, w, c, low, high):
             r = (old.penalty * w**2).astype(c.dtype)
             z = c + m / r
-            most = (_LARGEST_MULTIPLIER * old.scale * w).astype(c.dtype)
+            most = (_LARGEST_MULTIPLIER * jnp.maximum(old.scale, 1) * w).astype(c.dtype)
             new = jnp.clip(r * _excess(z, low, high), -most, most)
             misfit = jnp.where(z > high, c - high, jnp.where(z < low, c - low, -m / r))
             size = lambda x: jnp.where(jnp.isfinite(x), jnp.abs(x), 0)

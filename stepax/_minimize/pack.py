@@ -22,7 +22,6 @@ class Pack:
         self.has_complex = any(self._complex)
         parts = split(xs)
         self._shapes = [x.shape for x in parts]
-        is_placed = lambda x: any(jax.typeof(x).sharding.spec)
         is_free = lambda x: (is_local or x.size <= SHORT) and not is_placed(x)
         self._is_flat = [is_free(x) for x in parts]
         rows = enumerate(zip(self._is_flat, parts, strict=True))
@@ -39,6 +38,11 @@ class Pack:
         """The arrays in some vectors."""
         pairs = zip(self._joined.split(vectors), self._shapes, strict=True)
         return join([x.reshape(shape) for x, shape in pairs], self._complex)
+
+
+def is_placed(x: jax.Array) -> bool:
+    """Whether an explicit mesh divides an array."""
+    return any(jax.typeof(x).sharding.spec)
 
 
 def split(xs: list) -> list:

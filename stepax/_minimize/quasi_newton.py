@@ -18,6 +18,7 @@ from .._linesearch.line import Point, choose, decrease_error, dot
 from .._linesearch.zoom import Ends, Settings, narrow, nothing_known
 from .bundle import while_loop
 from .matrix import MOST, no_matrix
+from .pack import is_placed
 from .pairs import each, no_pairs
 
 
@@ -54,7 +55,8 @@ def begin(value: jax.Array, grads: list, size: ArrayLike = 0.0) -> Any:
     visible = 64 * jnp.finfo(value.dtype).eps * size
     scale = jnp.minimum(jnp.maximum(1, visible) * safe_sqrt(square), height) / square
     is_vector = len(grads) == 1 and grads[0].ndim == 1
-    if is_vector and grads[0].size <= MOST:
+    # The outer product of a divided vector with itself would be divided twice.
+    if is_vector and grads[0].size <= MOST and not is_placed(grads[0]):
         return no_matrix(grads[0].size, scale)
     return no_pairs(grads, scale)
 
