@@ -10,11 +10,11 @@ The penalty of an array of constraints is over the square of a slope of it at th
 so that the unit of a constraint does not matter.
 
 Nocedal and Wright, 2006, Numerical Optimization, chapter 17; Birgin and Martínez,
-2014, Practical Augmented Lagrangian Methods (ALGENCAN), for the first penalty and for
-multipliers that are held; our first penalty is ten times theirs, since a function that
-falls without limit outside is caught by it.  Rounds are solved more and more precisely, and begin where
-the last one ended.  A round without a minimum goes back to its start, with a larger
-penalty.
+2014, Practical Augmented Lagrangian Methods (ALGENCAN), for multipliers that are held
+and for the first penalty, of which ours is ten times, because it must stop functions
+that fall without limit outside.  Rounds are solved more and more precisely, and begin
+where the last one ended.  A round without a minimum goes back to its start, with a
+larger penalty.
 """
 
 from collections.abc import Callable
