@@ -115,8 +115,8 @@ def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
     most = 4 + (place == "zero")
     assert sum(x.count for x in seen.collectives) <= most
     # Each device scales and decays replicated updates itself, by three operations for
-    # an element.  And XLA counts the body of a loop once, however often it runs, so that
-    # elementwise operations weigh more than they take: of Dion2 that is 0.07 here.
+    # an element.  And XLA counts the body of a loop once, however often it runs, beside
+    # which elementwise operations weigh too much: of Dion2 that is 0.07 here.
     elementwise = (3.1 if place == "whole" else 0.1) * sum(x.size for x in p.values())
     assert seen.work <= 1.25 * seen.work / seen.share + elementwise
     # Scalars, such as step counts, are everywhere.
