@@ -162,8 +162,14 @@ class Pass:
                 # The scalars are those of any, as they do not depend on the label.
                 for label in met:
                     one = rule if label is None else self.by_leaf.of(n, label)
-                    found[label], made = _prepared(one, old, stat, read)
-                    new = made if new is None else new
+                    made = one.prepare(tuple(old), stat, read)
+                    is_pair = type(made) is tuple and len(made) == 2
+                    is_pair = is_pair and isinstance(made[1], tuple | list)
+                    if not is_pair or len(made[1]) != len(old):
+                        raise mistakes.unprepared(one, made)
+                    found[label] = made[0]
+                    new = made[1] if new is None else new
+                new = jax.tree.map(_keep, list(new), old)
             # Of a rejected step the counts must not go on, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
@@ -297,17 +303,6 @@ class Pass:
         for name, column in zip(rule.slots, columns, strict=True):
             fields[name] = gradients.tree_of(column, getattr(old, name), scope)
         return rule.State(**fields)
-
-
-def _prepared(rule, old, stat, read):
-    """The context and the new scalars."""
-    made = rule.prepare(tuple(old), stat, read)
-    if type(made) is not tuple or len(made) != 2:
-        raise mistakes.unprepared(rule, made)
-    ctx, new = made
-    if not isinstance(new, tuple | list) or len(new) != len(old):
-        raise mistakes.unprepared(rule, made)
-    return ctx, jax.tree.map(_keep, list(new), old)
 
 
 # Jitted for steps outside of `jit`: one program for all leaves.
