@@ -276,6 +276,7 @@ from ._wrappers.accumulate import (
     MultiSteps as MultiSteps,
     MultiStepsState as MultiStepsState,
     ShouldSkipUpdateFunction as ShouldSkipUpdateFunction,
+    WeightedMultiStepsState as WeightedMultiStepsState,
     skip_large_updates as skip_large_updates,
     skip_not_finite as skip_not_finite,
 )

@@ -150,7 +150,7 @@ def mup(
     """
     found = _compared(params, base_params, weight_dimension_numbers)
     scale = lambda x: x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
-    return _transfer(found, _require(optimizer), scale)
+    return _transfer(found, _known(optimizer), scale)
 
 
 @explain_misuse
@@ -186,7 +186,7 @@ def spectral(
         base = flat(x.fan_in / x.wider, x.fan_out / x.taller)
         return flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
 
-    return _transfer(found, _require(optimizer), scale)
+    return _transfer(found, _known(optimizer), scale)
 
 
 @explain_misuse
@@ -217,7 +217,7 @@ def depth(
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"`{name}` is {n!r}, expected a whole number, 1 or more")
     less = math.sqrt(base_layers / layers)
-    factor = 1.0 if _require(optimizer) == "sgd" else less
+    factor = 1.0 if _known(optimizer) == "sgd" else less
     names = _paths(params)
     inside = selection.resolve_patterns([where], params, "where", is_open=True)
     pairs = zip(names, inside, jax.tree.leaves(params, is_leaf=is_none), strict=True)
@@ -226,9 +226,8 @@ def depth(
     return Transfer(rates, decays, dict.fromkeys(rates, 1.0), less)
 
 
-def _require(optimizer: str) -> str:
-    if optimizer not in _RATES:
-        raise ValueError(f"`optimizer` is {optimizer!r}, expected one of {[*_RATES]}")
+def _known(optimizer: str) -> str:
+    errors.require_one_of("optimizer", optimizer, _RATES)
     return optimizer
 
 

@@ -20,7 +20,6 @@ from stepax._engine.trees.migrate import named
 from stepax._engine.trees.search import open_node
 from stepax._engine.trees.selection import path_names
 from stepax.checkpoint import from_optax, restore
-from stepax.interop.optax import to_optax
 
 
 THEIRS: dict[str, tuple[Any, Any]] = {
@@ -66,7 +65,7 @@ def test_a_checkpoint_of_optax_is_taken_over(name, write, tmp_path):
     tx = THEIRS[name][1]
     found = from_optax(tmp_path / "theirs", tx, jax.eval_shape(lambda: params))
     assert jax.tree.structure(found.state) == jax.tree.structure(tx.init(params))
-    compare(equal, to_optax(found.state), state)
+    compare(equal, found.state, state)
     compare(equal, found.params, params)
     assert found.step == (0 if write is write_tree else 4)
 
@@ -77,14 +76,14 @@ def test_a_pickled_state_of_optax_is_taken_over(name):
     tx, again = THEIRS[name][1], pickle.loads(pickle.dumps(state))
     found = from_optax(again, tx, params)
     assert jax.tree.structure(found.state) == jax.tree.structure(tx.init(params))
-    compare(equal, to_optax(found.state), state)
+    compare(equal, found.state, state)
     assert found.params is params and found.step == 0
     given: Any = {"apply_fn": jnp.dot, "tx": optax.identity(), "params": params}
     train = TrainState(step=7, opt_state=again, **given)
     found = from_optax(train, tx, jax.eval_shape(lambda: params))
     assert found.step == 7
     compare(equal, found.params, params)
-    compare(equal, to_optax(found.state), state)
+    compare(equal, found.state, state)
 
 
 def plain(node):

@@ -19,8 +19,6 @@ import optax as real_optax
 import pytest
 
 import stepax as real_stepax
-from stepax._engine.base.optax_types import ADDED
-from stepax.interop.optax import to_optax, to_stepax
 
 
 # To a type checker two libraries that know nothing of each other do not mix.
@@ -187,9 +185,7 @@ def test_isinstance_holds_both_ways(make):
     for found, wanted in pairs:
         assert isinstance(found, type(wanted)) and isinstance(wanted, type(found))
         assert type(found).__name__ == type(wanted).__name__
-        fields = getattr(wanted, "_fields", ())
-        added = ADDED.get(type(found).__name__, ())
-        assert getattr(found, "_fields", ()) == (*fields, *added)
+        assert getattr(found, "_fields", ()) == getattr(wanted, "_fields", ())
 
 
 def test_a_plain_transformation_is_not_one_with_extra_args():
@@ -252,7 +248,6 @@ def test_isinstance_does_not_depend_on_the_order_of_imports(order):
 @everyone
 def test_states_have_the_leaves_of_optax(make):
     ours, theirs = (make(o).init(parameters()) for o in (stepax, optax))
-    ours = to_optax(ours)  # without what Optax has no field for
     paths = lambda t: [jax.tree_util.keystr(k) for k, _ in jax.tree.leaves_with_path(t)]
     assert paths(ours) == paths(theirs)
     assert_same(ours, theirs)
@@ -263,11 +258,11 @@ def test_states_have_the_leaves_of_optax(make):
 def test_a_run_of_optax_is_continued(make):
     ours, theirs = make(stepax), make(optax)
     _, _, state = run(theirs)
-    structure = jax.tree.structure(to_optax(ours.init(parameters())))
-    adopted = to_stepax(jax.tree.unflatten(structure, jax.tree.leaves(state)))
+    structure = jax.tree.structure(ours.init(parameters()))
+    adopted = jax.tree.unflatten(structure, jax.tree.leaves(state))
     found = ours.update(gradients(7), adopted, parameters())
     wanted = theirs.update(gradients(7), state, parameters())
-    assert_same(to_optax(found), wanted, THREE_STEPS)
+    assert_same(found, wanted, THREE_STEPS)
 
 
 # What branches must return one type of state from either branch, so it is left out.
@@ -304,7 +299,7 @@ def test_tree_map_params_sees_the_parameters_in_a_state(make, mapper, of):
         make(optax).init(parameters()),
         transform_non_params=kept,
     )
-    assert jax.tree.leaves(to_optax(mapped)) == jax.tree.leaves(wanted)
+    assert jax.tree.leaves(mapped) == jax.tree.leaves(wanted)
     assert jax.tree.structure(mapped) == jax.tree.structure(state)
 
 
@@ -356,10 +351,6 @@ def test_flax_serialization_keeps_a_state(make):
 def test_flax_restores_what_optax_saved(make):
     _, _, theirs = run(make(optax))
     ours = make(stepax).init(parameters())
-    # Flax wants the very same fields, of which ours may have more.
-    has_more = any(type(x).__name__ in ADDED for x in walk(ours))
-    into = to_optax(ours) if has_more else ours
-    again = flax.serialization.from_bytes(into, flax.serialization.to_bytes(theirs))
-    assert_same(again, theirs)
-    again = to_stepax(again)
+    again = flax.serialization.from_bytes(ours, flax.serialization.to_bytes(theirs))
     assert jax.tree.structure(again) == jax.tree.structure(ours)
+    assert_same(again, theirs)

@@ -258,6 +258,19 @@ def twice(x):
     return 2 * x
 
 
+def swept(**given):
+    functions = {
+        "loss": lambda p, key: square(p),
+        "init": lambda key: X,
+        "make_tx": stepax.scale,
+    }
+    stepax.sweep(**(functions | given), grid={"step_size": [0.1]}, steps=1)
+
+
+def outputs(x):
+    return {"x": x}
+
+
 OTHERS: dict[str, Callable] = {
     "MultiSteps(opt)": lambda hold: stepax.MultiSteps(
         held_pair(hold)(stepax.adam(0.1)), 2
@@ -375,6 +388,25 @@ OTHERS: dict[str, Callable] = {
     "decay(mask)": lambda hold: a_step(
         stepax.sgd(0.1, weight_decay=stepax.decay(0.1, mask=hold(whole)))
     ),
+    "equality(fun)": lambda hold: stepax.minimize(
+        square, X, constraints=stepax.equality(hold(jnp.sum), 1.0)
+    ),
+    "inequality(fun)": lambda hold: stepax.minimize(
+        square, X, constraints=stepax.inequality(hold(jnp.sum), 1.0)
+    ),
+    "sweep(loss)": lambda hold: swept(loss=hold(lambda p, key: square(p))),
+    "sweep(init)": lambda hold: swept(init=hold(lambda key: X)),
+    "sweep(make_tx)": lambda hold: swept(make_tx=hold(stepax.scale)),
+    "by_layer(metric)": lambda hold: a_step(
+        stepax.observe(
+            stepax.scale(1.0),
+            {"norm": stepax.metrics.by_layer(hold(stepax.metrics.norm()))},
+        )
+    ),
+    "coordinate_check(make)": lambda hold: stepax.transfer.coordinate_check(
+        hold(lambda width, key: (jnp.ones(width), stepax.scale(1.0), square, outputs)),
+        [2, 3],
+    ),
     "check(keywords)": lambda hold: stepax.testing.check(
         stepax.scale, 2.0, keywords=hold(lambda params: {})
     ),
@@ -388,7 +420,8 @@ def test_all_public_functions_of_functions_are_tried():
         for p in inspect.signature(f).parameters.values()
         if f.__name__ not in ROWS and "Callable" in str(p.annotation)
     }
-    assert given <= OTHERS.keys()
+    # It takes functions under `stepax.rule` only, which are in the registry for good.
+    assert given - {"from_config(factories)"} <= OTHERS.keys()
 
 
 @pytest.mark.slow

@@ -108,8 +108,8 @@ TABLE = {
     "finite": (stepax.apply_if_finite(chained(rule("value")), 2), "value"),
     "finite of a closure": (stepax.apply_if_finite(closure("value"), 2), "value"),
     "wrapper in wrapper": (
-        lib.apply_if_finite(multi(closure("value")), 2),
-        "value",
+        lib.apply_if_finite(lib.MultiSteps(closure("value"), 2, weighted=True), 2),
+        "value weight",
     ),
     "strict": (strict(rule("value")), "value"),
     "injected reader": (

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .._engine.base.optax_types import ADDED
 from .._engine.trees.errors import list_some
 from .entries import Entry, param_of
 
@@ -87,7 +86,7 @@ def _is_one(old: list, arrays: list) -> bool:
 def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
     unclear = {*result.unclear}
     for x, i in zip(new, result.chosen, strict=True):
-        if i is None and x not in unclear and not _is_added(x):
+        if i is None and x not in unclear:
             result.missing.append(x)
         elif i is not None and old[i].shape != x.shape:
             result.reshaped.append((old[i], x))
@@ -102,11 +101,6 @@ _CODES = {"int8", "uint8", "int16", "uint16"}
 
 def _are_codes(old: Entry, new: Entry) -> bool:
     return not _CODES.isdisjoint((old.dtype, new.dtype))
-
-
-def _is_added(x: Entry) -> bool:
-    """Whether it was added to a state of Optax, so that older states lack it."""
-    return x.own[:1] in [(k,) for k in ADDED.get(x.owner, ())]
 
 
 @dataclass

@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_divide
 from .._engine.functions.calls import explain_misuse
+from .._engine.trees.errors import require_one_of
 from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
@@ -63,8 +64,7 @@ def dice_loss(
 
     Raises ValueError if shapes do not fit or known predictions are not probabilities.
     """
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"`reduction` is {reduction!r}, expected one of {_REDUCTIONS}")
+    require_one_of("reduction", reduction, _REDUCTIONS)
     p, t, dtype = _same_classes(predictions, targets)
     p = _probabilities(p) if apply_softmax else _checked(p, dtype)
     weights = _weights(class_weights, p)

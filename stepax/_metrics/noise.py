@@ -190,6 +190,8 @@ def _squared_sum(acc, a, gradients, w):
 
 def _multi_steps(state):
     found = tree.get(state, "MultiStepsState")
+    if found is None:  # of gradients with weights
+        found = tree.get(state, "WeightedMultiStepsState")
     if found is None:
         raise ValueError(
             "`noise_scale` found no state of `MultiSteps` in what is observed: put "

@@ -37,6 +37,7 @@ from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
+from .._engine.trees.errors import require_one_of
 from .._transforms.decay import decay_of
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -130,10 +131,7 @@ def scale_by_muon(
     bias_correction: whether m is corrected; Jordan's is not.
     """
     numbers = coefficients(ns_coeffs, ns_steps)
-    if preconditioning not in NORMS:
-        raise ValueError(
-            f"`preconditioning` is {preconditioning!r}, expected one of {list(NORMS)}"
-        )
+    require_one_of("preconditioning", preconditioning, NORMS)
     check_sharding(sharding)
     norm = divisor(ns_coeffs, preconditioning)
     is_stack = weight_dimension_numbers is not None

@@ -143,21 +143,11 @@ def muown(
         slots = (x[..., 0, :] for x in (length, start, mu, nu))
         return new - p, momentum, *slots
 
-    stage = Batched(
-        step,
-        lambda g: g.ndim > 1,
-        tuple(_SLOTS),
-        needs_params=True,
-        split=ArraySplit(axis_name),
-    )
+    is_matrix, parts = lambda g: g.ndim > 1, ArraySplit(axis_name)
+    stage = Batched(step, is_matrix, tuple(_SLOTS), needs_params=True, split=parts)
+    keep = lambda g, p, ctx: (g,)
     rule = Rule(
-        lambda g, p, ctx: (g,),
-        MuownState,
-        _SLOTS,
-        COUNT,
-        prepare,
-        batched=stage,
-        needs_params=True,
+        keep, MuownState, _SLOTS, COUNT, prepare, batched=stage, needs_params=True
     )
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "muown"

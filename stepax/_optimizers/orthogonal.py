@@ -20,6 +20,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
+from .._engine.trees.errors import require_one_of
 
 
 Coefficients: TypeAlias = (
@@ -132,9 +133,7 @@ def shape_factor(
 
 
 def check_shape_factor(kind: ShapeFactor) -> None:
-    kinds = ("jordan", "spectral", "rms", None)
-    if kind not in kinds:
-        raise ValueError(f"`shape_factor` is {kind!r}, expected one of {list(kinds)}")
+    require_one_of("shape_factor", kind, ("jordan", "spectral", "rms", None))
 
 
 def orthogonalize(

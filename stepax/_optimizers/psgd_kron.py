@@ -37,6 +37,7 @@ from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, is_trainable
+from .._engine.trees.errors import require_one_of
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
@@ -132,10 +133,7 @@ def scale_by_psgd_kron(
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of Q.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
-    if memory_save_mode not in _MODES:
-        raise ValueError(
-            f"`memory_save_mode` is {memory_save_mode!r}, expected one of {_MODES}"
-        )
+    require_one_of("memory_save_mode", memory_save_mode, _MODES)
     shape_of = _matrix_shape if merge_dims else lambda shape: shape or (1,)
     limits = max_size_triangular, min_ndim_triangular, memory_save_mode
     kinds = lambda shape: _kinds(shape_of(shape), precond_init_scale, limits)

@@ -42,6 +42,7 @@ from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.trees.errors import require_one_of
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -127,8 +128,8 @@ def scale_by_shampoo(
         and R.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
-    _require("grafting", grafting, _GRAFTINGS)
-    _require("statistics", statistics, _STATISTICS)
+    require_one_of("grafting", grafting, _GRAFTINGS)
+    require_one_of("statistics", statistics, _STATISTICS)
     b3 = b1 if b3 is None else b3
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
@@ -141,8 +142,7 @@ def scale_by_shampoo(
             # 1 - b3 b1^(t-1), without the cancellation where both are near 1.
             scale = (1 - b3) + b3 * correction(b1, t - 1)
             of_statistics = correction(b2, t)
-        if grafting == "adam":
-            of_squares = correction(grafting_b2, t)
+        of_squares = correction(grafting_b2, t) if grafting == "adam" else of_squares
         due = _due(t, precondition_frequency, start_preconditioning_step)
         return scale, of_squares, (of_statistics, *due)
 
@@ -169,9 +169,8 @@ def scale_by_shampoo(
         "statistics": factor_slot(_zeros, sides, factor_dtype),
         "roots": factor_slot(_eyes, sides, factor_dtype),
     }
-    stage = Batched(
-        apply, lambda u: u.size > 0, tuple(slots), split=ArraySplit(axis_name)
-    )
+    parts = ArraySplit(axis_name)
+    stage = Batched(apply, lambda u: u.size > 0, tuple(slots), split=parts)
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, ShampooState, slots, COUNT, from_step(prepare), batched=stage)
 
@@ -288,11 +287,6 @@ def shampoo(
         *([] if is_plain else [trace(momentum, nesterov)]),
         scale_by_learning_rate(learning_rate),
     )
-
-
-def _require(name, found, known):
-    if found not in known:
-        raise ValueError(f"`{name}` is {found!r}, expected one of {list(known)}")
 
 
 def _not_0(x):

@@ -25,6 +25,7 @@ from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.rule import Rule, Slot
+from .._engine.trees.errors import require_one_of
 
 
 class ZClipState(NamedTuple):
@@ -253,10 +254,8 @@ def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
 
 
 def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:
-    if rule not in _KINDS:
-        raise ValueError(f"`rule` is {rule!r}, expected one of {list(_KINDS)}")
-    if per not in (None, "all", "leaf"):
-        raise ValueError(f"`per` is {per!r}, expected 'all' or 'leaf'")
+    require_one_of("rule", rule, _KINDS)
+    require_one_of("per", per, (None, "all", "leaf"))
     if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
         raise ValueError(
             f"`threshold` is {threshold}, but that of autoclip is a percentile, at "

@@ -38,6 +38,7 @@ from .._engine.factories.wraps import Wraps
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.plan import build, node_of
 from .._engine.step.rule import COUNT, START, Rule
+from .._engine.trees.errors import require_one_of
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
@@ -222,8 +223,7 @@ def decay(
 
     Raises a `ValueError` for another kind, and for a `peak` that is missing or unused.
     """
-    if kind not in get_args(Kind):
-        raise ValueError(f"`kind` is {kind!r}, expected one of {list(get_args(Kind))}")
+    require_one_of("kind", kind, get_args(Kind))
     if (kind == "corrected") != (peak is not None):
         raise ValueError(
             "`peak`, the largest learning rate of the run, belongs to the kind "

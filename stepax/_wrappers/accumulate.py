@@ -1,9 +1,9 @@
 """Gradient accumulation: one step for several calls.
 
 A call may say how much its gradient weighs, such as the number of tokens it is a mean
-over.  The sum of the weights is the one field of the state that Optax's lacks.  It
-stays 0 while no call has had a weight, so that a state of Optax, or of an older pickle,
-goes on with a 0 in that place, even in the middle of a step.
+over.  The sum of the weights needs a place that Optax's state has not.  So there are
+two states: without weights Optax's, and `WeightedMultiStepsState`, which the first call
+with a weight makes of it, even in the middle of a step, or `init` if asked to.
 
 Differences from Optax: the inner transformation runs only when a step is due; NaN in
 one window is not carried into the next; complex and float64 gradients are accumulated
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
@@ -110,7 +109,6 @@ class MultiStepsState(NamedTuple):
     inner_opt_state: state of the inner transformation.
     acc_grads: mean or sum of the gradients, shaped like the parameters.
     skip_state: the tree last returned by `should_skip_update_fn`.
-    weight: the sum of their weights, a scalar in float32; 0 while none had one.
     """
 
     mini_step: jax.Array
@@ -118,7 +116,28 @@ class MultiStepsState(NamedTuple):
     inner_opt_state: Any
     acc_grads: Any
     skip_state: Any = ()
-    weight: Any = np.float32(0)
+
+
+class WeightedMultiStepsState(NamedTuple):
+    """As `MultiStepsState`, where gradients have weights.
+
+    weight: the sum of the weights since the last step, a scalar in float32; 0 while all
+        calls were without one.
+    """
+
+    mini_step: jax.Array
+    gradient_step: jax.Array
+    inner_opt_state: Any
+    acc_grads: Any
+    skip_state: Any
+    weight: jax.Array
+
+
+def _weighted(state: Any) -> WeightedMultiStepsState:
+    """A state with a place for weights, in which none has come yet."""
+    if hasattr(state, "weight"):
+        return state
+    return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32))
 
 
 def _never(updates, gradient_step, params):
@@ -172,15 +191,13 @@ class MultiSteps:
         acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls
         u = inner(acc),   acc = 0,   W = 0            in the k-th
 
-    w is the keyword `weight` of `update`, such as the number of tokens, by default 1.
-    A call of weight 0, even of a NaN gradient, has no effect: it returns zeros and the
-    same state, and is not one of the k.  The inner transformation gets W as `weight`.
+    w is the keyword `weight` of `update`, by default 1; the inner transformation gets
+    W.  A call of weight 0, even of NaN, has no effect, and is not one of the k.
 
     Calls before the k-th return zeros without running the inner transformation; under
-    `vmap` both branches run and one is selected.  `zero_nans` in the inner
-    transformation is applied to each gradient before accumulation, unless it comes
-    after a check such as `apply_if_finite`: a NaN then only replaces its own element by
-    0, and `found_nan` covers all gradients since the last step.
+    `vmap` both branches run.  `zero_nans` in the inner transformation cleans each
+    gradient, unless it comes after a check such as `apply_if_finite`, and `found_nan`
+    covers all gradients since the last step.
 
     opt: the inner transformation.
     every_k_schedule: k, at least 1, or a function from the number of steps taken to k,
@@ -190,6 +207,8 @@ class MultiSteps:
     accumulator_dtype: dtype of the accumulator; complex gradients stay complex, and
         float64 ones stay float64 unless this is a dtype other than float32.
     axis_name: mesh axis inside `shard_map`, over which a call takes weighted means.
+    weighted: whether `init` makes room for weights, as `lax.scan` and wrappers that
+        branch need it; otherwise the first call with one does.
 
     Raises a `ValueError` for k below 1, and a `TypeError` for k that is not an integer.
     """
@@ -204,6 +223,7 @@ class MultiSteps:
         accumulator_dtype: DTypeLike = jnp.float32,
         *,
         axis_name: str | tuple[str, ...] | None = None,
+        weighted: bool = False,
     ):
         require_transformation(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
@@ -212,6 +232,7 @@ class MultiSteps:
         self._add = mean_with if use_grad_mean else sum_with
         self._should_skip = should_skip_update_fn or _never
         self._axis_name = axis_name
+        self._weighted = weighted
         self._dtype = jax.dtypes.canonicalize_dtype(accumulator_dtype)
         self._sanitizers = Sanitizers(opt)
         bound = inspect.signature(MultiSteps).bind(
@@ -221,6 +242,7 @@ class MultiSteps:
             should_skip_update_fn,
             accumulator_dtype,
             axis_name=axis_name,
+            weighted=weighted,
         )
         self.recipe = Recipe(MultiSteps, MultiSteps, bound)
 
@@ -243,26 +265,26 @@ class MultiSteps:
         """The inner transformation."""
         return self._opt
 
-    def init(self, params: Params) -> MultiStepsState:
+    def init(self, params: Params) -> "MultiStepsState | WeightedMultiStepsState":
         """The initial state, without any gradient."""
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
         like = jax.tree.map(zeros_like, params)
         _, seen = self._should_skip(like, step, params)
         inner = self._opt.init(params)
-        count, weight = jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32)
-        seen = jax.tree.map(_owned, seen)
-        return MultiStepsState(count, step, inner, acc, seen, weight)
+        count, seen = jnp.zeros([], jnp.int32), jax.tree.map(_owned, seen)
+        state = MultiStepsState(count, step, inner, acc, seen)
+        return _weighted(state) if self._weighted else state
 
     def update(
         self,
         updates: Updates,
-        state: MultiStepsState,
+        state: MultiStepsState | WeightedMultiStepsState,
         params: Params | None = None,
         *,
         weight: ArrayLike | None = None,
         **extra_args: Any,
-    ) -> tuple[Updates, MultiStepsState]:
+    ) -> "tuple[Updates, Any]":
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
@@ -273,10 +295,13 @@ class MultiSteps:
 
         Raises a `ValueError` for a weight that is negative, not finite or no scalar.
         """
-        errors.require_state("MultiSteps", MultiStepsState, state)
+        has_weight = hasattr(state, "weight")
+        kind = WeightedMultiStepsState if has_weight else MultiStepsState
+        errors.require_state("MultiSteps", kind, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
             weight = weights(real_scalar(weight, name), name)
+            state = _weighted(state)
         if self._axis_name is not None:
             updates, weight = weighted_mean(updates, weight, self._axis_name)
 
@@ -308,7 +333,8 @@ class MultiSteps:
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        total, kept = weigh(state, n, weight)
+        has_weight = hasattr(state, "weight")
+        total, kept = weigh(state, n, weight) if has_weight else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
         add = lambda g, acc: self._add(acc, g, total, weight)
         keep = lambda g, acc: acc
@@ -333,7 +359,8 @@ class MultiSteps:
         u, inner, step, did = branch(due, emit, wait)
         new = jax.tree.map(ft.partial(_zero_if, did), (n, kept, gathered()))
         n, kept, acc = new
-        return u, MultiStepsState(n, step, inner, acc, state.skip_state, kept)
+        after = MultiStepsState(n, step, inner, acc, state.skip_state)
+        return u, after if kept is None else WeightedMultiStepsState(*after, kept)
 
     def _step(self, updates, acc, inner, params, extra):
         # A leaf without a gradient in this call has none in the step.

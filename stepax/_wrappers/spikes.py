@@ -98,8 +98,7 @@ def skip_spikes(
     """
     require_transformation(inner, "`inner` of `skip_spikes`")
     inner = with_extra_args_support(inner)
-    if watch not in _ROWS:
-        raise ValueError(f"`watch` is {watch!r}, expected one of {list(_ROWS)}")
+    errors.require_one_of("watch", watch, _ROWS)
 
     def init(params):
         zero = lambda: jnp.zeros([], jnp.int32)

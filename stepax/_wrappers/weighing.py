@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .._engine.trees.numbers import share
 
@@ -36,7 +35,7 @@ def weigh(state: Any, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
     n: the number of calls up to this one, which are all that counts without weights.
     w: the weight of this call, 1 if it is `None`.
     """
-    before = getattr(state, "weight", np.float32(0))
+    before = state.weight
     has_any = before > 0
     if w is None:
         total = jnp.where(has_any, before + 1, n.astype(jnp.float32))

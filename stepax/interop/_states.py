@@ -1,7 +1,6 @@
 """Converting states between Stepax and Optax.
 
-Classes are matched by name, and must have the same fields, besides those that only ours
-have: these have a default, and are left out of a state of Optax.  Values are unchanged.
+Classes are matched by name, and must have the same fields.  Values are unchanged.
 """
 
 import importlib
@@ -12,7 +11,7 @@ from typing import Any
 import jax
 
 from .. import contrib, experimental  # noqa: F401  (they register their states)
-from .._engine.base.optax_types import ADDED, COMPATIBLE
+from .._engine.base.optax_types import COMPATIBLE
 from ._switch import Alias
 
 
@@ -50,14 +49,12 @@ def _convert(tree: Any, is_foreign: Callable, find: Callable, to: str) -> Any:
     found = find(kind.__name__)
     if found is None:
         raise ValueError(f"{to} has no class `{kind.__name__}`")
-    added = ADDED.get(kind.__name__, ())
-    fields = [k for k in found._fields if k not in added]
-    if fields != [k for k in kind._fields if k not in added]:
+    if found._fields != kind._fields:
         raise ValueError(
             f"`{kind.__name__}` has the fields {kind._fields}, but that of {to} has "
             f"{found._fields}; is it from another version?"
         )
-    return found(*children[: len(fields)])
+    return found(*children)
 
 
 def _is_theirs(x: Any) -> bool:

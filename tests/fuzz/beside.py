@@ -10,7 +10,6 @@ import numpy as np
 
 import stepax
 from fuzz.runs import Program, Run, numbers, run_optax, step, strictly
-from stepax._engine.base.optax_types import ADDED
 
 
 @dataclass
@@ -55,9 +54,7 @@ def flat(tree: Any, path: str = "state") -> Iterator[tuple[str, str, str]]:
         children = {f"[{k!r}]": x for k, x in tree.items()}
     elif isinstance(tree, tuple | list):
         fields = getattr(tree, "_fields", range(len(tree)))
-        added = ADDED.get(type(tree).__name__, ())  # which Optax's state has not
-        rows = zip(fields, tree, strict=True)
-        children = {f".{k}": x for k, x in rows if k not in added}
+        children = {f".{k}": x for k, x in zip(fields, tree, strict=True)}
     else:
         leaves, treedef = jax.tree.flatten(tree)
         if len(leaves) != 1 or leaves[0] is not tree:

@@ -19,10 +19,6 @@ _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 # Our classes that Optax has too, by name.
 COMPATIBLE: dict[str, type] = {}
 
-# The last fields of theirs that Optax's lack.  Each has a default that continues a
-# state without it, as one of Optax or of an older pickle or checkpoint, unchanged.
-ADDED: dict[str, tuple[str, ...]] = {"MultiStepsState": ("weight",)}
-
 
 def _namesake(name: str) -> type | None:
     """Optax's class of this name, if Optax is loaded."""

@@ -56,7 +56,7 @@ class ArraySplit:
 
     def shape(self, x: jax.Array) -> tuple[int, ...]:
         """The shape of the whole array."""
-        if not _is_inside():
+        if not (self.entries and _is_inside()):
             return jnp.shape(x)
         sizes = [_size(self.over(x, i)) for i in range(x.ndim)]
         return tuple(n * k for n, k in zip(x.shape, sizes, strict=True))

@@ -27,6 +27,7 @@ from ..arrays.placement import (
     with_sharding_of,
 )
 from ..base.protocol import ArrayTree
+from ..trees.errors import require_one_of
 from .array_split import ArraySplit, padded_stack
 from .joined_slots import JoinedSlots
 
@@ -51,10 +52,7 @@ class Row(NamedTuple):
 
 
 def check_sharding(sharding: str) -> None:
-    if sharding not in SHARDINGS:
-        raise ValueError(
-            f"`sharding` is {sharding!r}, expected one of {list(SHARDINGS)}"
-        )
+    require_one_of("sharding", sharding, SHARDINGS)
 
 
 @dataclass(frozen=True)

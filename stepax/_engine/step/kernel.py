@@ -16,7 +16,6 @@ from jax.core import Tracer
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
-from ..arrays.placement import is_on_mesh
 from ..trees import errors
 from ..trees.labels import Scope
 from . import mistakes
@@ -272,8 +271,9 @@ class Pass:
         if not any(slot.in_leaf and slot.alike for slot in slots):
             return [None] * len(wanted)
         homes = [given[i] for i in wanted]
-        if gradients.all_params is None or not any(map(is_on_mesh, homes)):
-            return [x if is_on_mesh(x) else None for x in homes]
+        off_mesh = [jax.typeof(x).sharding.mesh.empty for x in homes]
+        if gradients.all_params is None or all(off_mesh):
+            return [None if off else x for x, off in zip(homes, off_mesh, strict=True)]
         # With automatic axes XLA may divide that, too, and then what is added to it;
         # but it leaves the parameters where they are.
         params = gradients.leaves_of(gradients.all_params, "params")

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base.optax_types import ADDED
 from ..base.protocol import is_none
 from .packed import Packed
 
@@ -29,6 +28,13 @@ def list_some(names: Iterable[object], most: int = 5) -> str:
     listed = [str(x) for x in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def require_one_of(name: str, found: object, known: Iterable[object]) -> None:
+    """Raise unless an argument is one of the choices that there are."""
+    choices = list(known)
+    if found not in choices:
+        raise ValueError(f"`{name}` is {found!r}, expected one of {choices}")
 
 
 def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueError:
@@ -77,8 +83,7 @@ def require_state(name: str, kind: type, state: object) -> None:
     # too, because Optax's class of that name may have been of another version.
     kinds = [x.__name__ for x in type(state).__mro__]
     fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
-    wanted = [k for k in fields if k not in ADDED.get(kind.__name__, ())]
-    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in wanted):
+    if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
         raise foreign_state(name, kind, state)
 
 
