@@ -130,7 +130,12 @@ def given(row, p, hint) -> Callable | None:
         if not any(is_function(x) or is_transformation(x) for x in flat(inside)):
             return None
         assert isinstance(usual, dict)
-        wrap = lambda hold, x: held_pair(hold)(x) if isinstance(x, tuple) else hold(x)
+
+        def wrap(hold, x):
+            if isinstance(x, tuple):
+                return held_pair(hold)(x)
+            return hold(x if callable(x) else counted)
+
         return lambda hold: {k: wrap(hold, x) for k, x in usual.items()}
     functions = [h for h in hint if is_function(h)]
     if row.name == "stateless_with_tree_map":

@@ -96,10 +96,9 @@ class Batched:
         """Which arrays are stacked with others of their shape, and so divided."""
         if self.sharding == "none":
             return [False] * len(arrays)
-        kinds = [
-            (x.shape, x.dtype) if x is not None and self.wants(x) else None
-            for x in arrays
-        ]
+        # Python's integers are parameters, too.
+        kind = lambda x: (jnp.shape(x), jnp.result_type(x))
+        kinds = [kind(x) if x is not None and self.wants(x) else None for x in arrays]
         number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
         return [kind is not None and number[kind] >= least for kind in kinds]
 
