@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -138,11 +139,12 @@ def test_metrics_are_logged_in_the_format_of_tensorboard(tmp_path):
 def events(data):
     """Step, name and value of each scalar: records of a length, a checksum, an event,
     and its checksum."""
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto import event_pb2
 
+    proto: Any = event_pb2  # whose classes are made when it is imported
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        event = Event.FromString(data[12 : 12 + length])
+        event = proto.Event.FromString(data[12 : 12 + length])
         data = data[16 + length :]
         for value in event.summary.value:
             yield event.step, value.tag, value.simple_value

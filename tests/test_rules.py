@@ -404,7 +404,11 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), "float32")
     us, lefts = ([draw(4, n) for _ in range(number)] for n in (8, 4))
     one = lambda u, left: (left @ u, left + u @ u.T)
-    on_row = lambda ctx, row: Row(*map(tuple, zip(one(*row.parts, *row.wholes))))
+
+    def on_row(ctx, row):
+        u, left = one(*row.parts, *row.wholes)
+        return Row((u,), (left,))
+
     how = Batched(one, lambda u: True, ("left",), split=ArraySplit("data"))
 
     def run(us, lefts):

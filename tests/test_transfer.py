@@ -1,5 +1,7 @@
 """Factors by path for other widths and depths, and a check of activations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from pages import run_blocks
 
 import stepax
+from stepax import transfer
 from stepax.contrib import MuonDimensionNumbers
 from stepax.transfer import coordinate_check, depth, mup, spectral
 
@@ -107,7 +110,7 @@ def test_width_and_depth_multiply():
     assert both.decays["block/kernel"] == 4 and both.branch == 0.5
     assert both.scales == mup(new, old).scales
     with pytest.raises(ValueError, match="of other arrays"):
-        mup(new, old) * depth({"a": jnp.ones(3)}, 2, 1)
+        _ = mup(new, old) * depth({"a": jnp.ones(3)}, 2, 1)
 
 
 def test_an_optimizer_takes_the_rates_and_decays():
@@ -145,6 +148,7 @@ def test_empty_arrays_and_trees_have_nothing_to_scale():
 
 
 W = {"w": jnp.ones((4, 4))}
+wrong: Any = transfer  # for calls that are wrong on purpose
 
 
 @pytest.mark.parametrize(
@@ -152,13 +156,19 @@ W = {"w": jnp.ones((4, 4))}
     [
         (lambda: mup(W, {"v": jnp.ones(3)}), r"`base_params`: \['v'\]"),
         (lambda: mup(W, {"w": jnp.ones(4)}), r"shape \(4,\) for w, .* \(4, 4\)"),
-        (lambda: mup(W, W, optimizer="adams"), "`optimizer` is 'adams', expected one"),
+        (
+            lambda: wrong.mup(W, W, optimizer="adams"),
+            "`optimizer` is 'adams', expected one",
+        ),
         (
             lambda: mup({"q": jnp.ones((8, 4, 2))}, {"q": jnp.ones((4, 2, 2))}),
             "axis 0 of q grows from 4 to 8, .*`weight_dimension_numbers=",
         ),
         (lambda: depth(W, 0, 1), "`layers` is 0, expected a whole number"),
-        (lambda: depth(W, 2, 1.5), "`base_layers` is 1.5, expected a whole number"),
+        (
+            lambda: wrong.depth(W, 2, 1.5),
+            "`base_layers` is 1.5, expected a whole number",
+        ),
         (
             lambda: depth(W, 2, 1, where="blocks/**"),
             "`blocks/\\*\\*` in `where` matches",

@@ -28,7 +28,7 @@ WEIGHTS = [3.0, 1.0, 4.0, 0.5]
 SCALE = stepax.scale(1.0)
 
 
-def run(tx, gs, weights, p=None, state=None):
+def run(tx, gs, weights, p=None, state: Any = None) -> tuple[list, Any]:
     """All updates and the last state, jitted, so that weights are traced."""
     p = parameters() if p is None else p
     state, out = tx.init(p) if state is None else state, []

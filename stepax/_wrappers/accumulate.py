@@ -16,7 +16,7 @@ import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,8 @@ def _weighted(state: Any) -> WeightedMultiStepsState:
     """A state with a place for weights, in which none has come yet."""
     if hasattr(state, "weight"):
         return state
-    return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32))
+    kept = state._asdict()
+    return WeightedMultiStepsState(**kept, weight=jnp.zeros([], jnp.float32))
 
 
 def _never(updates, gradient_step, params):
@@ -265,7 +266,8 @@ class MultiSteps:
         """The inner transformation."""
         return self._opt
 
-    def init(self, params: Params) -> "MultiStepsState | WeightedMultiStepsState":
+    # Of the weighted state, which has all its fields, type checkers know these.
+    def init(self, params: Params) -> MultiStepsState:
         """The initial state, without any gradient."""
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
         step = jnp.zeros([], jnp.int32)
@@ -274,7 +276,7 @@ class MultiSteps:
         inner = self._opt.init(params)
         count, seen = jnp.zeros([], jnp.int32), jax.tree.map(_owned, seen)
         state = MultiStepsState(count, step, inner, acc, seen)
-        return _weighted(state) if self._weighted else state
+        return cast(MultiStepsState, _weighted(state)) if self._weighted else state
 
     def update(
         self,
@@ -284,7 +286,7 @@ class MultiSteps:
         *,
         weight: ArrayLike | None = None,
         **extra_args: Any,
-    ) -> "tuple[Updates, Any]":
+    ) -> tuple[Updates, Any]:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.

@@ -7,7 +7,7 @@ plain loop over the leaves.
 """
 
 import functools as ft
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import jax
@@ -157,17 +157,16 @@ class Pass:
                 stat = self._stat(n, gradients, params, columns[n], active, old, labels)
                 read = self.keywords[n]
                 read = mistakes.declared(rule, extra) if rule.reads else read
-                found, new = {}, None
+                found, new = {}, old
                 # The scalars are those of any, as they do not depend on the label.
                 for label in met:
                     one = rule if label is None else self.by_leaf.of(n, label)
-                    made = one.prepare(tuple(old), stat, read)
+                    made = cast(Callable, one.prepare)(tuple(old), stat, read)
                     is_pair = type(made) is tuple and len(made) == 2
                     is_pair = is_pair and isinstance(made[1], tuple | list)
                     if not is_pair or len(made[1]) != len(old):
                         raise mistakes.unprepared(one, made)
-                    found[label] = made[0]
-                    new = made[1] if new is None else new
+                    found[label], new = made
                 new = jax.tree.map(_keep, list(new), old)
             # Of a rejected step the counts must not go on, either.
             if gradients.accepted is not None:
