@@ -66,6 +66,15 @@ def test_an_infinite_bound_is_one_that_is_not_reached(row, name):
 
 
 G = P["w"]
+
+
+def clipped_logits(threshold):
+    tx = stepax.qk_clip(threshold, {"q": "k"})
+    both = {"q": jnp.ones((2, 2)), "k": jnp.ones((2, 2))}
+    logits = {"q": jnp.float32(100.0)}
+    return tx.update(both, tx.init(both), both, max_logits=logits)[0]
+
+
 OTHERS: dict[str, Any] = {
     "huber_loss(delta)": lambda x: stepax.huber_loss(G, delta=x),
     "per_example_global_norm_clip(l2_norm_clip)": lambda x: (
@@ -80,6 +89,7 @@ OTHERS: dict[str, Any] = {
     "unitwise_clip(max_norm)": lambda x: stepax.transforms.unitwise_clip(
         jnp.float32(3.0), x, G
     ),
+    "qk_clip(threshold)": clipped_logits,
     "clip(max_value)": lambda x: stepax.tree.clip(P, max_value=x),
 }
 

@@ -95,12 +95,15 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
     result.extra = [x for i, x in enumerate(old) if i not in taken]
 
 
-# Integers as narrow as these are codes, of which a conversion makes other numbers.
+# Integers as narrow as these are codes, of which a conversion makes other numbers,
+# unless they are converted from or to integers that count.
 _CODES = {"int8", "uint8", "int16", "uint16"}
+_COUNTS = {"int32", "int64", "uint32", "uint64", "bool"}
 
 
 def _are_codes(old: Entry, new: Entry) -> bool:
-    return not _CODES.isdisjoint((old.dtype, new.dtype))
+    kinds = {old.dtype, new.dtype}
+    return not _CODES.isdisjoint(kinds) and _COUNTS.isdisjoint(kinds)
 
 
 @dataclass

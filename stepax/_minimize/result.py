@@ -106,7 +106,7 @@ class MinimizeResult(NamedTuple):
     aux: Any = None
     history: MinimizeHistory | None = None
     multipliers: Any = None
-    violation: jax.Array | None = None
+    violation: Any = None
 
     @property
     def status(self) -> Any:

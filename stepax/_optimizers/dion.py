@@ -252,7 +252,7 @@ def _largest(m, fraction, ef_decay, orthogonal):
         # All others take the column of zeros after these.
         o = jnp.concatenate([o, jnp.zeros_like(o[..., :1])], -1)
         u = _columns(o, jnp.minimum(rank, k))
-    return u, jnp.where(is_chosen, ef_decay, 1) * m
+    return u, jnp.where(is_chosen, ef_decay * m, m)
 
 
 def _columns(x, indices):

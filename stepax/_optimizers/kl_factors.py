@@ -90,8 +90,8 @@ def kl_rule(State: type, options: KLOptions) -> Rule:
         roots = tuple(jnp.where(is_first, first, r) for r in seen)
         pairs = zip(statistics, grams, strict=True)
         statistics = tuple(ema(old, new, options.b3) for old, new in pairs)
-        read = [u, *roots]
-        mu, bases = _renewed(ctx, means[0], bases, statistics, at, read)
+        kept = means[0], bases
+        mu, bases = _renewed(ctx, kept, statistics, grams, at, [u, *roots])
         means = [x.reshape(shape) for x in (mu, *means[1:])]
         return u.reshape(shape), *means, statistics, bases, roots
 
@@ -163,13 +163,15 @@ def _root(old, values, most, b3):
     return jnp.clip(ema(old**-2.0, values, b3), most**-2.0, largest) ** -0.5
 
 
-def _renewed(ctx, mu, bases, statistics, axes, readers):
+def _renewed(ctx, kept, statistics, grams, axes, readers):
     """`mu` in the new bases, and these.
 
+    kept: both as they are.
     readers: what has been computed from them.
     """
+    mu, bases = kept
     if not axes:
-        return mu, bases
+        return kept
     is_first, renew, _ = ctx
 
     def turned():
@@ -178,6 +180,6 @@ def _renewed(ctx, mu, bases, statistics, axes, readers):
         there = factors.on_axes(mu, bases, axes)
         return factors.to_bases(there, new, axes), new
 
-    first = lambda: (mu, tuple(map(factors.eigenbasis, statistics)))
+    first = lambda: (mu, tuple(map(factors.eigenbasis, grams)))
     new = lambda: branch(is_first, first, turned)
-    return kept_or(renew, new, (mu, bases), readers)
+    return kept_or(renew, new, kept, readers)

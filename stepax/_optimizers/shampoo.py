@@ -134,7 +134,7 @@ def scale_by_shampoo(
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
     is_kl, powers = statistics == "kl", inverse_exponents or {}
-    settings = _Settings(b2, eps, powers, is_kl, grafting is not None)
+    settings = _Settings(b2, powers, is_kl, grafting is not None)
 
     def prepare(t):
         scale = of_statistics = of_squares = jnp.ones([], float)
@@ -144,7 +144,8 @@ def scale_by_shampoo(
             of_statistics = correction(b2, t)
         of_squares = correction(grafting_b2, t) if grafting == "adam" else of_squares
         due = _due(t, precondition_frequency, start_preconditioning_step)
-        return scale, of_squares, (of_statistics, *due)
+        # Not in the branch, where a number is a literal of the program.
+        return scale, of_squares, (of_statistics, jnp.asarray(eps, float), *due)
 
     def apply(g, ctx, mu, nu, *stored):
         scale, of_squares, of_roots = ctx
@@ -179,7 +180,6 @@ class _Settings(NamedTuple):
     """What the factors of a block depend on; powers by the number of its axes."""
 
     b2: ArrayLike
-    eps: ArrayLike
     powers: Mapping[int, float]
     is_kl: bool
     is_grafted: bool
@@ -200,8 +200,8 @@ def _due(t, frequency, start):
 
 def _step(settings, ctx, g, f, like, sums, roots):
     """The direction f of one block, preconditioned and as long as `like`; its state."""
-    b2, eps, powers, is_kl, is_grafted = settings
-    of_statistics, renew, is_early = ctx
+    b2, powers, is_kl, is_grafted = settings
+    of_statistics, eps, renew, is_early = ctx
     axes = range(g.ndim)
     others = lambda k: [i for i in axes if i != k and is_kl]
     seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))

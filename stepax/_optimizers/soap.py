@@ -141,11 +141,12 @@ def scale_by_soap(
         if normalize_grads:
             u = u / safe_root_mean_squares(u, 1e-30)
         u = jnp.where(is_first, 0, scale * u)
-        pairs = zip(at, statistics, strict=True)
-        statistics = tuple(ema(old, factors.gram(g, i), b3) for i, old in pairs)
+        grams = [factors.gram(g, i) for i in at]
+        pairs = zip(statistics, grams, strict=True)
+        statistics = tuple(ema(old, new, b3) for old, new in pairs)
         if at:
             kept = mu, nu, bases
-            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, statistics)))
+            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
             later = lambda: _renewed(*kept, statistics, at)
             new = lambda: branch(is_first, first, later)
             mu, nu, bases = kept_or(renew, new, kept, [u])

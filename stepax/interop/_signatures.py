@@ -20,9 +20,9 @@ ADDED = {
     "argnums": "value_and_grad_from_state",
     "axis_name": (
         "adafactor adaptive_grad_clip clip_by_block_rms clip_by_global_norm fromage "
-        "lamb lars muon normalize_by_update_norm novograd scale_by_factored_rms "
-        "scale_by_muon scale_by_novograd scale_by_param_block_norm "
-        "scale_by_param_block_rms scale_by_trust_ratio"
+        "lamb lars microbatch muon normalize_by_update_norm novograd "
+        "scale_by_factored_rms scale_by_muon scale_by_novograd "
+        "scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio"
     ),
     "bias_correction": (
         "dadapt_adamw muon prodigy scale_by_muon scale_by_yogi sophia yogi"
