@@ -6,7 +6,8 @@ A network of three layers on the digits, and a character transformer of one laye
 text of Python's `help`, train at widths 32 to 512 with Adam at rates that are a factor
 of the square root of 2 apart.  The best rate is the vertex of a parabola through the
 lowest mean loss of the last steps and two neighbours on each side, in logarithms.
-The rates are those of the base model, whose width is 32.  Results are kept in `--json`,
+The rates are those of the base model, whose width is 32; the outputs are 0 at first, as
+the paper recommends.  Results are kept in `--json`,
 and a run goes on from it.
 """
 
@@ -52,7 +53,8 @@ def digits():
     x, y = jnp.asarray(images.reshape(len(images), -1)), jnp.asarray(labels)
 
     def init(width, key):
-        return drawn(key, {"a": (64, width), "b": (width, width), "c": (width, 10)})
+        hidden = drawn(key, {"a": (64, width), "b": (width, width)})
+        return hidden | {"c": jnp.zeros((width, 10))}
 
     def loss(params, key):
         rows = jax.random.randint(key, (64,), 0, len(x))
@@ -74,7 +76,7 @@ def text():
         shapes = {"embedding": (128, width), "position": (CONTEXT, width)}
         shapes |= {"qkv": (width, 3 * width), "out": (width, width)}
         shapes |= {"up": (width, 2 * width), "down": (2 * width, width)}
-        params = drawn(key, shapes | {"head": (width, 128)})
+        params = drawn(key, shapes) | {"head": jnp.zeros((width, 128))}
         for name in ("embedding", "position"):  # rows of standard deviation 1
             params[name] = params[name] * params[name].shape[0] ** 0.5
         return params
@@ -148,7 +150,7 @@ def table(found: dict) -> list[str]:
         for kind in found[task]:
             of = {w: best(*x) for w, x in found[task][kind].items()}
             rates = [x for x, _ in of.values()]
-            cells = [f"{x:.2g} ({y:.3f})" for x, y in of.values()]
+            cells = [f"{x:.2g} ({y:.2f})" for x, y in of.values()]
             moved = max(rates) / min(rates)
             lines.append(f"| {task} | {kind} | {' | '.join(cells)} | {moved:.2f} |")
     return lines
