@@ -14,6 +14,7 @@ from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
+from ._figure import new_figure
 
 
 class Model(NamedTuple):
@@ -71,13 +72,7 @@ class Coordinates(Printable):
 
         path: the picture to write; its suffix is the format.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError(
-                '`plot` draws with matplotlib: `pip install "stepax[plot]"`'
-            ) from error
-        figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
+        figure = new_figure("plot")
         axes = figure.subplots()
         for name, x in self.changes.items():
             label = f"{name}: width^{self.slopes[name]:+.2f}"

@@ -12,6 +12,7 @@ import numpy as np
 from .._engine.base.protocol import is_array
 from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
+from .._figure import new_figure
 from .phases import positive
 
 
@@ -36,7 +37,7 @@ def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
     positive("steps", steps, "be positive")
     counts = np.unique(np.linspace(0, steps, min(int(steps), _POINTS) + 1).astype(int))
     values = {name: _values(name, x, counts) for name, x in curves.items()}
-    figure = _figure()
+    figure = new_figure("stepax.schedules.plot", height=4)
     axes = figure.subplots()
     for name, column in values.items():
         axes.plot(counts, column, label=str(name))
@@ -47,18 +48,6 @@ def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
     else:
         axes.set_title("\n".join(textwrap.wrap(_title(schedule), 90)), fontsize=9)
     figure.savefig(path)
-
-
-def _figure() -> Any:
-    try:
-        # Without pyplot, which would look for a window system.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "`stepax.schedules.plot` draws with matplotlib, which is not installed: "
-            '`pip install "stepax[plot]"`'
-        ) from error
-    return Figure(figsize=(8, 4), dpi=150, layout="constrained")
 
 
 def _title(schedule: Any) -> str:

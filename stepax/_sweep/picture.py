@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._figure import new_figure
 from .grid import is_number, shown
 
 
@@ -15,14 +16,7 @@ if TYPE_CHECKING:
 def draw(result: "SweepResult", path: Any, rate: str | None) -> None:
     """Write a picture with a line for each combination of values but the rate's."""
     _require_rate(result, rate)
-    try:
-        # Without pyplot, which would look for a window system.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            '`plot` draws with matplotlib: `pip install "stepax[plot]"`'
-        ) from error
-    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
+    figure = new_figure("plot")
     axes = figure.subplots()
     lines = _lines(result, rate)
     colors = itertools.cycle(f"C{i}" for i in range(10))

@@ -1,0 +1,19 @@
+"""A figure of matplotlib, which is an extra."""
+
+from typing import Any
+
+
+def new_figure(asked_by: str, height: float = 5) -> Any:
+    """An empty figure that is eight inches wide.
+
+    asked_by: the public function that draws, for the error without matplotlib.
+    """
+    try:
+        # Without pyplot, which would look for a window system.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"`{asked_by}` draws with matplotlib, which is not installed: "
+            '`pip install "stepax[plot]"`'
+        ) from error
+    return Figure(figsize=(8, height), dpi=150, layout="constrained")
