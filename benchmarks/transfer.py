@@ -145,7 +145,7 @@ def best(rates: list[float], losses: list[float]) -> tuple[float, float]:
 
 def table(found: dict) -> list[str]:
     header = ["task", "", *map(str, WIDTHS), "moves by"]
-    lines = [f"| {' | '.join(header)} |", "| " + "--- | " * len(header)]
+    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
     for task in found:
         for kind in found[task]:
             of = {w: best(*x) for w, x in found[task][kind].items()}

@@ -277,5 +277,5 @@ def test_a_check_names_what_is_wrong(make, kwargs, error, says):
 
 
 def test_the_page_runs(capsys):
-    assert run_blocks("docs/transfer.md") == 3
+    assert run_blocks("docs/transfer.md") == 2
     assert "initial scale" in capsys.readouterr().out
