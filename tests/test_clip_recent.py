@@ -124,7 +124,7 @@ def test_nothing_is_compiled_again_and_values_may_be_injected():
 
 ERRORS = {
     "rule": ({"rule": "clip"}, "`rule` is 'clip', expected one of"),
-    "per": ({"per": "tensor"}, "`per` is 'tensor', expected 'all' or 'leaf'"),
+    "per": ({"per": "tensor"}, "`per` is 'tensor', expected one of"),
     "percentile": (
         {"rule": "autoclip", "threshold": 101},
         "`threshold` is 101, but that of autoclip is a percentile, at most 100",
