@@ -26,6 +26,7 @@ import stepax
 from stepax.contrib import muon, soap
 
 from .low_bit_tasks import Task, digits, text
+from .pages import write_table
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
@@ -192,12 +193,8 @@ def main() -> None:
     lines = costs() if args.step else training(names, args.seeds, args.results)
     print("\n".join(lines))
     if names == list(TASKS) and not args.step:
-        before, rest = PAGE.read_text().split("<!-- training -->\n", 1)
-        after = rest.split("\n<!-- end training -->", 1)[1]
-        table = "\n".join(lines).strip()
-        PAGE.write_text(
-            f"{before}<!-- training -->\n{table}\n\n<!-- end training -->{after}"
-        )
+        text = "\n".join(lines).strip()
+        write_table(PAGE, [text, ""], "training", "end training")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from stepax import contrib
 
 from .matrix_peers import MADE
 from .matrix_steps import NEVER, params, step_of
+from .pages import write_table
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "references.md"
@@ -172,11 +173,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if args.write:
-        before, rest = PAGE.read_text().split("<!-- steps -->\n", 1)
-        after = rest.split("<!-- end of steps -->", 1)[1]
-        table = "\n".join(lines)
-        text = f"{before}<!-- steps -->\n{table}\n<!-- end of steps -->{after}"
-        PAGE.write_text(text)
+        write_table(PAGE, lines, "steps", "end of steps")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ import stepax
 from stepax.contrib import muon, soap
 from stepax.distributed import state_sharding
 
+from .pages import write_table
+
 
 PAGE = Path(__file__).parents[1] / "docs" / "memory.md"
 DEVICES = (1, 8, 64)
@@ -143,10 +145,7 @@ def main() -> None:
     rows = [line(*row) for row in track(ROWS, "counting")]
     heads = [x for name in MODELS for x in (f"{name}: bytes", "GiB on 1 / 8 / 64")]
     head = f"| state | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}"
-    before, rest = PAGE.read_text().split("<!-- table -->\n", 1)
-    after = rest.split("<!-- end -->", 1)[1]
-    table = "\n".join([head, *rows])
-    PAGE.write_text(f"{before}<!-- table -->\n{table}\n<!-- end -->{after}")
+    write_table(PAGE, [head, *rows])
     print(f"wrote {PAGE.name}")
 
 

@@ -22,6 +22,8 @@ import references
 import stepax
 import stepax.contrib
 
+from .pages import write_table
+
 
 PAGE = Path(__file__).parents[1] / "docs" / "references.md"
 HEAD = """| trajectory | factory | made by | float64 | float32 |
@@ -45,10 +47,7 @@ def row(name: str) -> str:
 
 def main() -> None:
     rows = [row(name) for name in track(references.names(), "replaying")]
-    before, rest = PAGE.read_text().split("<!-- table -->\n", 1)
-    after = rest.split("<!-- end -->", 1)[1]
-    table = "\n".join([HEAD, *rows])
-    PAGE.write_text(f"{before}<!-- table -->\n{table}\n<!-- end -->{after}")
+    write_table(PAGE, [HEAD, *rows])
     print(f"wrote {PAGE.name}")
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.sweep [--steps 100] [--rates 32] [--seeds 4] [--singles 128]
 
 Both train the demo's network on the digits with `adamw`.  A single run is the loop that
-one writes by hand: a step under `jax.jit`, made anew for each run because it closes
+one writes by hand: a step under `jax.jit`, made for each run because it closes
 over the optimizer and thus the rate, and called from Python for each mini-batch.
 Everything runs in this process, without a compilation cache.  Times include
 compilation, and the losses of both are compared.

@@ -25,6 +25,8 @@ from rich.progress import track
 import stepax
 from stepax._demo.digits import load
 
+from .pages import write_table
+
 
 WIDTHS = 32, 64, 128, 256, 512
 STEP = 2**0.5
@@ -173,10 +175,7 @@ def main() -> None:
     lines = table(found)
     print("\n".join(lines))
     if args.markdown:
-        head, _, rest = args.markdown.read_text().partition("<!-- table -->\n")
-        tail = rest.partition("<!-- end -->")[2]
-        text = "\n".join(lines)
-        args.markdown.write_text(f"{head}<!-- table -->\n{text}\n<!-- end -->{tail}")
+        write_table(args.markdown, lines)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
+from ._engine.trees.numbers import whole
 from ._figure import new_figure
 
 
@@ -107,9 +108,7 @@ def coordinate_check(
     widths = tuple(map(int, widths))
     if len(set(widths)) < 2:
         raise ValueError(f"`widths` is {widths}, expected two or more")
-    for name, n in (("steps", steps), ("seeds", seeds)):
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"`{name}` is {n!r}, expected a whole number, 1 or more")
+    steps, seeds = whole("steps", steps), whole("seeds", seeds)
     sizes: dict[str, list] = {}
     changes: dict[str, list] = {}
     for width in widths:

@@ -26,6 +26,7 @@ from ._engine.base.protocol import is_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors, selection
+from ._engine.trees.numbers import whole
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
@@ -213,10 +214,7 @@ def depth(
 
     Raises a `ValueError` for a pattern that matches nothing.
     """
-    for name, n in (("layers", layers), ("base_layers", base_layers)):
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"`{name}` is {n!r}, expected a whole number, 1 or more")
-    less = math.sqrt(base_layers / layers)
+    less = math.sqrt(whole("base_layers", base_layers) / whole("layers", layers))
     factor = 1.0 if _known(optimizer) == "sgd" else less
     names = _paths(params)
     inside = selection.resolve_patterns([where], params, "where", is_open=True)

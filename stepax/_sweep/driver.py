@@ -1,7 +1,6 @@
 """`sweep`: train at every point of a grid, with every seed, in one program."""
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range
 from .._engine.functions.calls import explain_misuse, nearest
 from .._engine.trees import errors
+from .._engine.trees.numbers import whole
 from .grid import check_points, open_grid, plain, points_of, shown, text_of
 from .lane import lane_of
 from .programs import Program, programs_of
@@ -68,8 +68,8 @@ def sweep(
     Raises a `TypeError` or a `ValueError` that names the argument or the point.
     """
     grid, points = _open(loss, init, make_tx, grid)
-    steps, seeds = _whole("steps", steps), _seeds(seeds)
-    last = max(1, steps // 10) if last is None else _whole("last", last, steps)
+    steps, seeds = whole("steps", steps), _seeds(seeds)
+    last = max(1, steps // 10) if last is None else whole("last", last, steps)
     margin = _number("margin", margin, Range(0, 1))
     bound = _number("bound", bound, Range(is_cap=True))
     rate = rate_in(grid) if rate is None else _rate(rate, grid)
@@ -106,18 +106,6 @@ def _open(loss, init, make_tx, grid):
     return grid, points
 
 
-def _whole(name: str, x: Any, most: float = math.inf, least: int = 1) -> int:
-    """`x` as a Python integer, as NumPy's are as well."""
-    try:
-        found = None if isinstance(x, bool | np.bool_) else operator.index(x)
-    except TypeError:
-        found = None
-    if found is None or not least <= found <= most:
-        upto = "or more" if most == math.inf else f"to {most}"
-        raise ValueError(f"`{name}` is {x!r}, expected a whole number, {least} {upto}")
-    return found
-
-
 def _number(name: str, x: Any, allowed: Range) -> float:
     found = scalar(f"`sweep`: `{name}`", plain(x), allowed=allowed)
     return float(np.asarray(found))
@@ -125,10 +113,10 @@ def _number(name: str, x: Any, allowed: Range) -> float:
 
 def _seeds(seeds: Any) -> list[int]:
     if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
-        return list(range(_whole("seeds", seeds)))
+        return list(range(whole("seeds", seeds)))
     if not len(seeds):
         raise ValueError("`seeds` is empty, expected at least one seed, or a number")
-    return [_whole("seeds", x, 2**32 - 1, least=0) for x in seeds]
+    return [whole("seeds", x, 2**32 - 1, least=0) for x in seeds]
 
 
 def _rate(rate: str, grid: dict) -> str:
@@ -143,7 +131,7 @@ def _chunk(program: Program, seeds: int, is_wide: bool, memory: int | None) -> i
     runs = len(program.group.points) * seeds
     most = math.ceil(runs / _PIECES)
     if is_wide:
-        free = _free() if memory is None else _whole("memory", memory)
+        free = _free() if memory is None else whole("memory", memory)
         most = max(1, free // program.bytes())
     return math.ceil(runs / math.ceil(runs / most))
 

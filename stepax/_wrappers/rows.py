@@ -220,7 +220,7 @@ def _require_rules(tx: Any) -> None:
 
 
 def _require_rules_inside(tx: Any) -> None:
-    # `inject_hyperparams` makes its transformation anew, and passes gradients on.
+    # `inject_hyperparams` makes what it holds in each step, and passes gradients on.
     if isinstance(tx, Transformation) and tx.hands_on:
         return _require_rules(tx.members[tx.hands_on])
     recipe = getattr(tx, "recipe", None)

@@ -147,7 +147,7 @@ def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
     """The codes of blocks, or in 4 bits of their first and of their second halves.
 
     xs: float32, (..., blocks, elements), apart as they are packed.  XLA would compute
-        what it has to slice anew for each slice.
+        an array again for each slice that is taken of it.
     """
     keys = [_keys(x, form) for x in xs]
     largest = [jnp.max(key, axis=-1, keepdims=True) for key in keys]
@@ -224,8 +224,8 @@ def _blocks(x: jax.Array, block: int) -> jax.Array:
 def _keys(x: jax.Array, form: Form) -> jax.Array:
     """Integers in the order of the sizes of elements, and the sign in the lowest bit.
 
-    XLA on a CPU writes the operand of a maximum to memory, and computes anew what else
-    is needed of it; from a key all can be had.  Its maximum of floats may skip NaN.
+    XLA on a CPU writes the operand of a maximum to memory, and computes it again for
+    whatever else needs it; a key has all of that.  Its maximum of floats may skip NaN.
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     keys = (bits << 1) | (bits >> 31)

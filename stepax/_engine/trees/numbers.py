@@ -1,5 +1,7 @@
-"""Numbers that a user passes with a step, such as a loss or a weight."""
+"""Numbers that a user passes, such as a weight with a step or a number of seeds."""
 
+import math
+import operator
 from typing import Any
 
 import jax
@@ -58,3 +60,15 @@ def share(total: ArrayLike, weight: ArrayLike, dtype: Any) -> Any:
     wide = real if real == jnp.float64 else jnp.float32
     ratio = jnp.asarray(total).astype(wide) / jnp.asarray(weight).astype(wide)
     return ratio.astype(real)
+
+
+def whole(name: str, x: Any, most: float = math.inf, least: int = 1) -> int:
+    """`x` as a Python integer, as NumPy's are as well."""
+    try:
+        found = None if isinstance(x, bool | np.bool_) else operator.index(x)
+    except TypeError:
+        found = None
+    if found is None or not least <= found <= most:
+        upto = "or more" if most == math.inf else f"to {most}"
+        raise ValueError(f"`{name}` is {x!r}, expected a whole number, {least} {upto}")
+    return found
