@@ -13,7 +13,7 @@ endif
 BIN := $(VENV)/bin
 
 .PHONY: help demo demo-distributed quick test test-all fuzz check format conformance bench \
-	bench-minimize dist wheel-test changelog clean
+	bench-minimize docs dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -27,6 +27,7 @@ help:
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
 	@echo 'make bench        measure steps beside Optax and PyTorch, in twenty minutes'
 	@echo 'make bench-minimize  compare with other libraries on 109 functions'
+	@echo 'make docs         build the documentation site, and serve it'
 	@echo 'make wheel-test   build the wheel, and run the first program of the README on it'
 	@echo 'make changelog    assemble a section of CHANGELOG.md from changelog.d'
 	@echo 'make clean        remove environments and caches'
@@ -72,6 +73,10 @@ bench: $(VENV)/bench.stamp
 bench-minimize: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)
 
+# ARGS=--check builds it and checks it; CHROMIUM=/path names the browser.
+docs: $(VENV)/docs.stamp
+	@$(BIN)/python -m website $(ARGS)
+
 dist: $(VENV)/release.stamp
 	rm -rf dist
 	$(BIN)/python -m build
@@ -111,6 +116,7 @@ DEMO := -e '.[demo]'
 DISTRIBUTED := -e '.[demo,checkpoint]'
 TEST := $(DISTRIBUTED) --group dev --group test
 BENCH := $(DEMO) --group bench
+DOCS := $(DEMO) --group docs
 RELEASE := --group release
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
@@ -135,6 +141,11 @@ $(VENV)/test.stamp: $(MADE) pyproject.toml
 $(VENV)/bench.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the benchmark needs into $(VENV), a minute or more'
 	@torch=$(local_torch); $(call install,$(BENCH) $$torch)
+	@touch $@
+
+$(VENV)/docs.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the documentation needs into $(VENV), a minute or more'
+	@$(call install,$(DOCS))
 	@touch $@
 
 $(VENV)/release.stamp: $(MADE) pyproject.toml

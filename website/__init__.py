@@ -1,0 +1,1 @@
+"""The tools of the documentation site; run them with `python -m website`."""

@@ -1,0 +1,56 @@
+"""Builds the staged pages into a site, strictly."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from .stage import FOLDER, ROOT, stage
+
+
+SITE = ROOT / ".cache" / "site"
+CONFIG = ROOT / "mkdocs.yml"
+
+PLACE = re.compile(r"\[ (\S+?)((?::\d+)+) \]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def build() -> None:
+    """Stage the pages and build the site; exits and says what is wrong, and where."""
+    sources = stage()
+    wrong = unlisted(sources)
+    shutil.rmtree(SITE, ignore_errors=True)
+    for cached in CONFIG.parent.glob(".cache/*"):
+        # The builder keeps pages here by their text; a docstring may have changed.
+        if cached.name.isdecimal():
+            cached.unlink()
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(CONFIG)]
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(command, env=env, text=True, capture_output=True)
+    if done.returncode or wrong:
+        said = readable(done.stdout + done.stderr, sources) if done.returncode else ""
+        raise SystemExit("\n".join([*wrong, said]).strip())
+    print(
+        f"built {len(list(SITE.rglob('*.html')))} pages into {SITE.relative_to(ROOT)}"
+    )
+
+
+def unlisted(sources: dict[str, str]) -> list[str]:
+    """The pages of `docs` without a line in the navigation."""
+    listed = set(re.findall(r"[\w./-]+\.md\b", CONFIG.read_text()))
+    said = "{}:1: the page has no line in `nav` of mkdocs.yml"
+    pages = ((k, x) for k, x in sources.items() if x.startswith("docs/"))
+    return sorted(said.format(x) for k, x in pages if k not in listed)
+
+
+def readable(said: str, sources: dict[str, str]) -> str:
+    """What the builder says, without colours, and with the sources of the pages."""
+
+    def place(found: re.Match[str]) -> str:
+        page = found[1].removeprefix(f"{FOLDER}/")
+        return f"{sources.get(page, page)}{found[2]}"
+
+    said = PLACE.sub(place, COLOUR.sub("", said))
+    return said.partition("Traceback (most recent call last)")[0].strip()

@@ -1,0 +1,135 @@
+"""Stages the pages of the site: all that the builder reads, in one folder.
+
+The pages of `docs` are copied, `README.md` becomes `index.md`, and every other file of
+the repository that a page links to becomes a page, a program with its code.  Links are
+rewritten to where a file is staged.  Lines are kept, so an error of the builder at a
+line of a staged page is at the same line of its source.  Generators add their pages.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".cache" / "docs"
+
+# Modules with a function `write(folder: pathlib.Path) -> None` that adds pages.
+GENERATORS: tuple[str, ...] = ()
+
+LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
+
+LINK = re.compile(r"(?P<before>\]\(|\b(?:src|href)=\")(?P<target>[^)\s\"]+)")
+FENCE = re.compile(r" *(```|~~~)")
+CODE = re.compile(r"(`+).+?\1")
+
+
+def pages() -> dict[str, str]:
+    """The pages that are written by hand: staged path to path of the source."""
+    found = {"index.md": "README.md"}
+    for file in sorted((ROOT / "docs").rglob("*.md")):
+        source = file.relative_to(ROOT).as_posix()
+        found[staged_path(source)] = source
+    return found
+
+
+def staged_path(source: str) -> str:
+    """Where a file of the repository is on the site, by its path in the repository."""
+    if source == "README.md":
+        return "index.md"
+    if source.startswith("docs/"):
+        return source.removeprefix("docs/")
+    path = PurePosixPath(source)
+    name = path.name if path.suffix == ".md" else f"{path.name}.md"
+    name = name.lower() if path.name.isupper() or path.stem.isupper() else name
+    if path.parent.name == "examples":
+        return f"examples/{path.stem}.md"
+    if path.stem == "README":  # which the builder would take for an index
+        return f"{path.parent}.md".replace("/_", "/")
+    return (path.parent / name).as_posix()
+
+
+def links(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """The links of a page to other files and headings, with their lines from 1."""
+    fence = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if mark := FENCE.match(line):
+            fence = "" if fence == mark[1] else fence or mark[1]
+        elif not fence:
+            plain = CODE.sub(lambda code: "`" * len(code[0]), line)
+            yield from ((number, link) for link in LINK.finditer(plain))
+
+
+def rewrite(text: str, source: str) -> tuple[str, dict[str, str], list[str]]:
+    """A page with its links as they are on the site.
+
+    It returns the page, the files that it links to, by their staged paths, and what is
+    wrong with its links, each with file and line.
+    """
+    lines, linked, wrong = text.splitlines(keepends=True), {}, []
+    here = PurePosixPath(source).parent.as_posix()
+    moves = []
+    for number, link in links(text):
+        path, mark, anchor = link["target"].partition("#")
+        if not path or ":" in path:
+            continue
+        target = normpath(f"{here}/{path}")
+        generated = target.startswith("docs/") and _is_generated(target)
+        if not generated and not (ROOT / target).is_file():
+            wrong.append(f"{source}:{number}: `{path}` is no file of the repository")
+            continue
+        staged = staged_path(target)
+        linked[staged] = target
+        to = relpath(staged, PurePosixPath(staged_path(source)).parent.as_posix())
+        moves.append((number, link.span("target"), f"{to}{mark}{anchor}"))
+    for number, (start, end), to in reversed(moves):
+        line = lines[number - 1]
+        lines[number - 1] = line[:start] + to + line[end:]
+    return "".join(lines), linked, wrong
+
+
+def _is_generated(path: str) -> bool:
+    """Whether a generator writes it: the builder knows whether it did."""
+    return path.startswith(("docs/reference/", "docs/cards/"))
+
+
+def stage(folder: Path = FOLDER, generators: tuple[str, ...] = GENERATORS):
+    """Write all pages into `folder`; returns the source of each staged page.
+
+    Raises `SystemExit`, and names file and line, if a link leads nowhere.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    for name in generators:
+        import_module(name).write(folder)
+    sources, queue, wrong = {}, list(pages().items()), []
+    while queue:
+        staged, source = queue.pop()
+        if staged in sources or _is_generated(source):
+            continue
+        text, linked, mistakes = rewrite(read(source), source)
+        wrong += mistakes
+        queue += linked.items()
+        if source.startswith("docs/") and not staged.endswith(".md"):
+            continue  # a picture, which lies there
+        sources[staged] = source
+        (folder / staged).parent.mkdir(parents=True, exist_ok=True)
+        (folder / staged).write_text(text)
+    if wrong:
+        raise SystemExit("\n".join(sorted(wrong)))
+    return sources
+
+
+def read(source: str) -> str:
+    """A file of the repository as a page."""
+    path = ROOT / source
+    if source.startswith("docs/") and path.suffix != ".md":
+        return ""
+    text = path.read_text()
+    if path.suffix == ".md":
+        return text
+    language = LANGUAGES.get(path.suffix, "text")
+    return f"# {path.name}\n\n```{language}\n{text.rstrip()}\n```\n"
