@@ -1,7 +1,8 @@
 """The tables that the tests are products of: factories, trees, dtypes.
 
 A factory is built from its row in the registry.  Arguments that have no default are
-looked up by name in `ARGUMENTS`; a new name is added there, and nowhere else.
+looked up by name in `ARGUMENTS`; a new name is added there, or in the registry's table
+of examples if its value is no function.
 """
 
 import functools as ft
@@ -20,6 +21,7 @@ from flax.core import FrozenDict
 import stepax
 import stepax.contrib
 from stepax._engine.base.protocol import transformation
+from stepax._engine.factories.examples import EXAMPLES
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect.components import open_components
 from stepax._engine.step.plan import flatten, node_of
@@ -31,28 +33,12 @@ def ndim(p: Any) -> int:
 
 
 ARGUMENTS = {
-    "learning_rate": 1e-2,
-    "step_size": 0.5,
-    "factors": 0.5,
+    **EXAMPLES,
     "layers": lambda path: 0,
     "step_size_fn": stepax.linear_schedule(0.5, 0.1, 10),
-    "weight_decay": 1e-2,
-    "decay": 0.9,
-    "max_delta": 0.1,
-    "threshold": 0.1,
-    "max_norm": 0.1,
-    "l2_norm_clip": 1.0,
-    "noise_multiplier": 1.0,
-    "clipping": 0.1,
-    "eta": 0.01,
-    "gamma": 0.55,
-    "key": 0,
     "f": lambda updates, params=None: updates,
     "mask": lambda params: jax.tree.map(lambda p: ndim(p) > 0, params),
     "freeze_mask": lambda params: jax.tree.map(lambda p: ndim(p) == 0, params),
-    "max_consecutive_errors": 2,
-    "max_linesearch_steps": 5,
-    "max_backtracking_steps": 5,
     "should_transform_fn": lambda step, **extra: step % 2 == 0,
     "transforms": lambda: {"a": stepax.adamw(1e-2), "b": stepax.sgd(1e-2)},
     "param_labels": lambda params: jax.tree.map(
@@ -64,19 +50,12 @@ ARGUMENTS = {
     "outer_optimizer": lambda: stepax.sgd(0.7, momentum=0.9, nesterov=True),
     "base_optimizer": lambda: stepax.rmsprop(1e-2),
     "fast_optimizer": lambda: stepax.adamw(1e-2),
-    "sync_period": 2,
-    "slow_step_size": 0.5,
-    "weight": 0.5,
     "args": lambda: (stepax.clip_by_global_norm(1.0), stepax.adamw(1e-2)),
-    "measure_name": "norm",
     "measure": stepax.tree.norm,
     "measures": lambda: {"norm": stepax.tree.norm},
     "metrics": lambda: {"norm": lambda before, after, params: stepax.tree.norm(after)},
-    "reps_rel": 1e-6,
     "hessian_diagonal_fn": stepax.scale(1.0),  # the default reads the loss function
     "linesearch": stepax.scale(1.0),  # as does this one
-    "dtypes": {"mu": "float32"},
-    "decays": {"fast": 0.9, "slow": 0.99},
 }
 
 # Arguments that are made for each use, because they need the library whole.
@@ -88,7 +67,7 @@ def make(row: Row, **more: Any) -> Any:
     """A transformation of a row, with ordinary arguments."""
     row = beside_others(row)
     parameters = inspect.signature(row.factory).parameters.values()
-    args, kwargs = [], dict(more)
+    args, kwargs = [], dict(row.example) | more
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             args = list(ARGUMENTS["args"]())

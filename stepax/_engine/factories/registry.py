@@ -4,13 +4,16 @@ Tests, the command line and the documentation read the rows, and select by trait
 never by names.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from ..base.protocol import GradientTransformationExtraArgs
 from ..functions.calls import explain_misuse
+from ..functions.deprecations import is_replaced
 from ..step.rule import Rule
+from .examples import EXAMPLES
 from .ranges import Range
 from .recipe import recipe
 
@@ -41,6 +44,29 @@ class Row:
     holomorphic: bool
     ranges: Mapping[str, Range]
     matrices_only: bool = False
+
+    @property
+    def deprecated(self) -> bool:
+        """Whether another factory has taken its place."""
+        return is_replaced(self.name)
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """Ordinary values of its arguments without a default, and of those by position.
+
+        Functions and transformations are not among them.
+        """
+        parameters = inspect.signature(self.factory).parameters
+        return {
+            k: EXAMPLES[k]
+            for k, p in parameters.items()
+            if k in EXAMPLES and (p.default is p.empty or _is_unused_by_position(p))
+        }
+
+
+def _is_unused_by_position(parameter: inspect.Parameter) -> bool:
+    # One by keyword is new, and an option; Optax's `None` may stand for a missing value.
+    return parameter.default is None and parameter.kind is not parameter.KEYWORD_ONLY
 
 
 ROWS: dict[str, Row] = {}
