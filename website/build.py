@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 
-from .stage import FOLDER, ROOT, stage
+from .compact import compact
+from .sizes import Figure, seconds, sizes
+from .stage import FOLDER, ROOT, processor_seconds, stage
 
 
 SITE = ROOT / ".cache" / "site"
@@ -16,10 +18,30 @@ PLACE = re.compile(r"\[ (\S+?)((?::\d+)+) \]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def build() -> None:
-    """Stage the pages and build the site; exits and says what is wrong, and where."""
-    sources = stage()
+def build() -> list[Figure]:
+    """Stage the pages and build the site; returns what it measured.
+
+    It exits and says what is wrong, and where.
+    """
+    spent: dict[str, float] = {}
+    started = processor_seconds()
+    sources = stage(spent=spent)
     wrong = unlisted(sources)
+    said = run_builder()
+    if said or wrong:
+        raise SystemExit("\n".join([*wrong, readable(said, sources)]).strip())
+    compact(SITE)
+    spent["builder"] = processor_seconds() - started - sum(spent.values())
+    figures = [*seconds(spent), *sizes(SITE)]
+    count = len(list(SITE.rglob("*.html")))
+    print(f"built {count} pages into {SITE.relative_to(ROOT)}")
+    for figure in figures:
+        print(f"  {figure.what}: {figure}")
+    return figures
+
+
+def run_builder() -> str:
+    """Build the staged pages; returns what is wrong, as the builder says it."""
     shutil.rmtree(SITE, ignore_errors=True)
     for cached in CONFIG.parent.glob(".cache/*"):
         # The builder keeps pages here by their text; a docstring may have changed.
@@ -29,12 +51,7 @@ def build() -> None:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": paths}
     done = subprocess.run(command, env=env, text=True, capture_output=True)
-    if done.returncode or wrong:
-        said = readable(done.stdout + done.stderr, sources) if done.returncode else ""
-        raise SystemExit("\n".join([*wrong, said]).strip())
-    print(
-        f"built {len(list(SITE.rglob('*.html')))} pages into {SITE.relative_to(ROOT)}"
-    )
+    return done.stdout + done.stderr if done.returncode else ""
 
 
 def unlisted(sources: dict[str, str]) -> list[str]:

@@ -1,0 +1,199 @@
+"""The documentation site: what it is made of, without building it."""
+
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+from test_public_names import PUBLIC
+
+from stepax._later import MOVED
+from website import stage
+from website.build import CONFIG, readable, unlisted
+from website.compact import squeezed
+from website.names import Name, explained, find, homes, page_of
+from website.reference import body, elsewhere, page
+from website.sizes import sizes
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The pages of the reference, as they are staged; no docstring names nothing."""
+    wrong: list[str] = []
+    folder = tmp_path_factory.mktemp("staged")
+    pages = {m: page(m, names, wrong, folder) for m, names in explained().items()}
+    assert not wrong
+    return pages
+
+
+def test_every_public_name_stands_on_exactly_one_page(reference):
+    anchors = [re.findall(r"^### \w+ { #(\S+) }$", x, re.M) for x in reference.values()]
+    on_pages = sorted(name for names in anchors for name in names)
+    assert on_pages == sorted({home.path for home in homes().values()})
+    for module in map(import_module, PUBLIC):
+        for name in set(module.__all__) - set(MOVED):
+            is_module = inspect.ismodule(getattr(module, name))
+            assert is_module or f"{module.__name__}.{name}" in homes()
+
+
+def test_a_module_links_to_its_names_on_other_pages(reference):
+    for module, text in reference.items():
+        for path, home in homes().items():
+            if path.rpartition(".")[0] == module and path != home.path:
+                assert f"]({home.link(page_of(module))})" in text
+    assert elsewhere("stepax.tree") == []
+
+
+def test_every_argument_is_explained_in_the_table_of_its_function(reference):
+    count = 0
+    for module, names in explained().items():
+        entries = re.split(r"^### ", reference[module], flags=re.M)
+        by_name = {x.split()[0]: x for x in entries[1:]}
+        for name in names:
+            if not inspect.isfunction(name.value):
+                continue
+            rows = re.findall(r"^\| (`.*?) \| ", by_name[name.name], re.M)
+            told = {x.strip("`*") for row in rows for x in row.split(", ")}
+            own = inspect.signature(name.value).parameters
+            assert set(own) - {"kwargs", "extra_args"} <= told, name.path
+            count += len(own)
+    assert count > 1200
+
+
+def test_the_reference_is_in_the_navigation():
+    listed = set(re.findall(r"reference/\S+", CONFIG.read_text()))
+    assert listed == {page_of(m) for m in explained()} | {"reference/index.md"}
+
+
+def test_every_page_is_in_the_navigation():
+    assert unlisted(stage.pages() | {"lost.md": "docs/lost.md"}) == [
+        "docs/lost.md:1: the page has no line in `nav` of mkdocs.yml"
+    ]
+
+
+def told(docstring: str, module: str = "stepax") -> tuple[str, list[str]]:
+    """A docstring of a function with the argument `b1`, as Markdown."""
+
+    def function(b1):
+        pass
+
+    function.__doc__ = docstring
+    wrong: list[str] = []
+    return "\n".join(body(Name(module, "function", function), wrong)), wrong
+
+
+def test_lists_of_arguments_become_tables_and_titles_do_not():
+    text, _ = told("LAMB: Adam.\n\nb1: decay of |g|, in [0, 1);\n    see `masked`.")
+    assert text == (
+        "LAMB: Adam.\n\n| argument | meaning |\n| --- | --- |\n"
+        "| `b1` | decay of \\|g\\|, in &#91;0, 1); "
+        "see [`masked`](stepax.transforms.md#stepax.transforms.masked). |"
+    )
+
+
+def test_formulas_stay_as_written_and_their_names_are_linked():
+    text, _ = told("Do.\n\n    u_0 = *g* [1],\n      of `adam`\n\nThen *more*_.")
+    assert "```text\nu_0 = *g* [1],\n  of `adam`\n```" in text
+    assert "See [`adam`](stepax.md#stepax.adam)." in text
+    assert "Then \\*more\\*\\_." in text
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("adamw", "stepax.adamw"),
+        ("sgd(1.0)", "stepax.sgd"),
+        ("contrib.muon", "stepax.contrib.muon"),
+        ("stepax.multi_transform", "stepax.transforms.partition"),
+        ("stepax.tree_utils.tree_add", "stepax.tree.add"),
+        ("stepax.MultiSteps.has_updated", "stepax.transforms.MultiSteps"),
+        ("stepax.tree", "stepax.tree"),
+        ("b1", None),
+        ("jax.jit", None),
+        ("0.9", None),
+        ("state.hyperparams", None),
+    ],
+)
+def test_names_between_backticks_are_found(written, found):
+    home = find(written)
+    assert getattr(home, "path", home) == found
+
+
+@pytest.mark.parametrize("written", ["stepax.adamww", "contrib.muom", "tree.gett"])
+def test_a_broken_name_is_an_error(written):
+    with pytest.raises(LookupError, match="is no public name"):
+        find(written)
+
+
+def test_a_broken_name_of_a_docstring_is_named():
+    for said, what in [
+        ("`stepax.adamww`", "no public name"),
+        ("`scale_by_x`", "nor an"),
+    ]:
+        _, wrong = told(f"As {said}.", "stepax.contrib")
+        assert len(wrong) == 1 and what in wrong[0] and said in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "staged"),
+    [
+        ("README.md", "index.md"),
+        ("CONTRIBUTING.md", "contributing.md"),
+        ("LICENSE", "license.md"),
+        ("docs/rates.md", "rates.md"),
+        ("docs/evidence/digits.md", "evidence/digits.md"),
+        ("examples/log_csv.py", "examples/log_csv.md"),
+        ("stepax/_engine/README.md", "stepax/engine.md"),
+        ("tests/README.md", "tests.md"),
+        ("benchmarks/house.py", "benchmarks/house.py.md"),
+    ],
+)
+def test_where_files_are_staged(source, staged):
+    assert stage.staged_path(source) == staged
+
+
+PAGE = """# A page
+[here](#a), [page](rates.md#b), [program](../examples/log_csv.py), `[x](y.md)`
+```python
+table[key](arguments.md)
+```
+![picture](bench.png) <img src="bench.png"> [away](https://arxiv.org/abs/1412.6980)
+"""
+
+
+def test_links_are_rewritten_and_lines_are_kept():
+    text, linked, wrong = stage.rewrite(PAGE, "docs/page.md")
+    assert not wrong
+    assert text == PAGE.replace("../examples/log_csv.py", "examples/log_csv.md")
+    assert linked["examples/log_csv.md"] == "examples/log_csv.py"
+    text, _, wrong = stage.rewrite("[a](docs/rates.md#x) [b](LICENSE)", "README.md")
+    assert text == "[a](rates.md#x) [b](license.md)" and not wrong
+
+
+def test_a_broken_link_is_named_with_file_and_line():
+    for broken in ("gone.md", "gone.png", "../examples/gone.py"):
+        page = PAGE.replace("rates.md", broken, 1)
+        wrong = stage.rewrite(page, "docs/page.md")[2]
+        assert wrong == [f"docs/page.md:2: `{broken}` is no file of the repository"]
+
+
+def test_errors_of_the_builder_name_the_source():
+    said = "\x1b[33mWarning:\x1b[0m anchor does not exist\n  ╭─[ index.md:48:32 ]\n"
+    said += "1 issue found\nTraceback (most recent call last)\n ..."
+    assert readable(said, {"index.md": "README.md"}) == (
+        "Warning: anchor does not exist\n  ╭─README.md:48:32\n1 issue found"
+    )
+
+
+def test_compact_pages_keep_code():
+    page = "<p>\n\n   a\n  <b>b</b> c</p>\n\n<pre><code>x\n\n  y</code></pre>\n\n<i>"
+    wanted = "<p>\na\n<b>b</b> c</p>\n<pre><code>x\n\n  y</code></pre>\n<i>"
+    assert squeezed(page) == wanted
+
+
+def test_sizes_are_measured(tmp_path):
+    (tmp_path / "a.html").write_bytes(b"x" * 1000)
+    (tmp_path / "b.bin").write_bytes(b"x" * 6_000_000)
+    site, page = sizes(tmp_path)
+    assert not site.holds and page.holds and page.of == "a.html"
+    assert str(site) == "6001 kB of at most 5000 kB"

@@ -1,0 +1,47 @@
+"""How large the site is and how long its build took, beside the limits."""
+
+import gzip
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Figure(NamedTuple):
+    """One measured number; `of` says of what, if not of the whole site."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str
+    of: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        said = f"{self.value:.{1 if self.unit == 's' else 0}f} {self.unit}"
+        return (
+            f"{said} of at most {self.limit:g} {self.unit}{self.of and ', '}{self.of}"
+        )
+
+
+def sizes(site: Path) -> list[Figure]:
+    """Bytes of the site, and of its heaviest page as servers send it."""
+    files = [file for file in site.rglob("*") if file.is_file()]
+    whole = sum(file.stat().st_size for file in files) / 1e6
+    packed = {x: len(gzip.compress(x.read_bytes())) / 1e3 for x in site.rglob("*.html")}
+    heaviest = max(packed, key=lambda x: packed[x])
+    where = heaviest.relative_to(site).as_posix()
+    return [
+        Figure("site", whole * 1e3, 5e3, "kB"),
+        Figure("heaviest page, packed", packed[heaviest], 150, "kB", where),
+    ]
+
+
+def seconds(spent: dict[str, float]) -> list[Figure]:
+    """Processor seconds of the build; those of the cards apart, which a hash keeps."""
+    cards = sum(x for name, x in spent.items() if ".cards" in name)
+    return [
+        Figure("build without cards", sum(spent.values()) - cards, 20, "s"),
+        Figure("build", sum(spent.values()), 120, "s"),
+    ]
