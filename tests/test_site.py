@@ -1,6 +1,7 @@
 """The documentation site: what it is made of, without building it."""
 
 import inspect
+import json
 import re
 from importlib import import_module
 
@@ -10,7 +11,7 @@ from test_public_names import PUBLIC
 from stepax._later import MOVED
 from website import stage
 from website.build import CONFIG, readable, unlisted
-from website.compact import squeezed
+from website.compact import searched, squeezed
 from website.names import Name, explained, find, homes, page_of
 from website.reference import body, elsewhere, page
 from website.sizes import sizes
@@ -197,3 +198,23 @@ def test_sizes_are_measured(tmp_path):
     site, page = sizes(tmp_path)
     assert not site.holds and page.holds and page.of == "a.html"
     assert str(site) == "6001 kB of at most 5000 kB"
+
+
+def test_pages_link_to_the_names_that_they_have_between_backticks():
+    page = "# `adam`\n`adamw(1e-3)` [`sgd`](x.md) `stepax.tree`\n```\n`adam`\n```\n"
+    text, wrong = stage.with_names(page, "README.md")
+    lines = text.splitlines()
+    assert not wrong and lines[0] == "# `adam`" and lines[3] == "`adam`"
+    assert lines[1] == (
+        "[`adamw(1e-3)`](reference/stepax.md#stepax.adamw) [`sgd`](x.md) "
+        "[`stepax.tree`](reference/stepax.tree.md)"
+    )
+    _, wrong = stage.with_names("\nSee `stepax.adamww`.", "docs/rates.md")
+    assert wrong == ["docs/rates.md:2: `stepax.adamww` is no public name"]
+
+
+def test_the_search_index_has_the_reference_as_text():
+    table = "<table>\n<tr> <td>b1</td>\n</tr></table> <pre>f(b1)</pre>"
+    items = [{"location": x, "text": table} for x in ("reference/stepax/#adam", "x/")]
+    found = json.loads(searched(json.dumps({"items": items})))["items"]
+    assert found[0]["text"].strip() == "b1" and found[1]["text"] == table

@@ -103,7 +103,8 @@ def find(written: str, module: str = "stepax") -> Name | str | None:
     Raises a `LookupError` if it is written as a name of Stepax, and is none.
     """
     path = written.partition("(")[0]
-    if not all(part.isidentifier() for part in path.split(".")):
+    is_file = path.endswith((".py", ".md"))
+    if is_file or not all(part.isidentifier() for part in path.split(".")):
         return None
     first = path.partition(".")[0]
     if first == "stepax" or f"stepax.{first}" in modules() and "." in path:

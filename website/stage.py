@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
+from .names import find, page_of
+
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".cache" / "docs"
@@ -26,6 +28,8 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 LINK = re.compile(r"(?P<before>\]\(|\b(?:src|href)=\")(?P<target>[^)\s\"]+)")
 FENCE = re.compile(r" *(```|~~~)")
 CODE = re.compile(r"(`+).+?\1")
+# A name between backticks, or a link, which has one already.
+NAME = re.compile(r"!?\[[^\]]*\]\([^)]*\)|``.*?``|`(?P<name>[^`]+)`")
 
 
 def pages() -> dict[str, str]:
@@ -53,15 +57,44 @@ def staged_path(source: str) -> str:
     return (path.parent / name).as_posix()
 
 
-def links(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """The links of a page to other files and headings, with their lines from 1."""
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page that are no program, with their numbers from 1."""
     fence = ""
     for number, line in enumerate(text.splitlines(), 1):
         if mark := FENCE.match(line):
             fence = "" if fence == mark[1] else fence or mark[1]
         elif not fence:
-            plain = CODE.sub(lambda code: "`" * len(code[0]), line)
-            yield from ((number, link) for link in LINK.finditer(plain))
+            yield number, line
+
+
+def links(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """The links of a page to other files and headings, with their lines."""
+    for number, line in prose(text):
+        plain = CODE.sub(lambda code: "`" * len(code[0]), line)
+        yield from ((number, link) for link in LINK.finditer(plain))
+
+
+def with_names(text: str, source: str) -> tuple[str, list[str]]:
+    """A page on which public names between backticks are links to the reference.
+
+    It returns the page, and the names that do not exist, each with file and line.
+    """
+    lines, wrong, here = text.splitlines(keepends=True), [], staged_path(source)
+
+    def link(found: re.Match[str]) -> str:
+        try:
+            home = find(found["name"]) if found["name"] else None
+        except LookupError as error:
+            wrong.append(f"{source}:{number}: {error}")
+            return found[0]
+        if isinstance(home, str):  # a module
+            return f"[{found[0]}]({relpath(page_of(home), PurePosixPath(here).parent)})"
+        return f"[{found[0]}]({home.link(here)})" if home else found[0]
+
+    for number, line in prose(text):
+        if not line.startswith("#"):
+            lines[number - 1] = NAME.sub(link, line) + "\n"
+    return "".join(lines), wrong
 
 
 def rewrite(text: str, source: str) -> tuple[str, dict[str, str], list[str]]:
@@ -130,6 +163,9 @@ def stage(
         if source.startswith("docs/") and not staged.endswith(".md"):
             continue  # a picture, which lies there
         sources[staged] = source
+        if source.endswith(".md"):
+            text, mistakes = with_names(text, source)
+            wrong += mistakes
         (folder / staged).parent.mkdir(parents=True, exist_ok=True)
         (folder / staged).write_text(text)
     if wrong:
