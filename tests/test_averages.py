@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from compare import assert_equal
 from jax.sharding import NamedSharding, PartitionSpec as P
-from pages import run_blocks
 
 import stepax
 from stepax import checkpoint
@@ -205,8 +204,3 @@ def test_other_trees_and_weights_are_named(tmp_path):
         checkpoint.average([], p)
     with pytest.raises(ValueError, match="no step 7"):
         checkpoint.average([(tmp_path / "a", 7)], p)
-
-
-def test_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_blocks("docs/averages.md") == 3

@@ -12,7 +12,6 @@ import pytest
 from cases import TREES, gradients, make, rows
 from compare import array, assert_same_structure
 from keywords import keywords
-from pages import run_blocks
 from runs import compilations
 from wrappers import WRAPPERS
 
@@ -353,7 +352,3 @@ def test_layers_that_are_none_are_named():
         stepax.scale_by_depth(0.5, "blocks")
     with pytest.raises(ValueError, match="`emb` in `before of scale_by_depth` matches"):
         stepax.scale_by_depth(0.5, "blocks/{}", before="emb").init(TOWER)
-
-
-def test_the_page_runs():
-    assert run_blocks("docs/rates.md") == 3

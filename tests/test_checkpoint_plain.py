@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import TREES
-from pages import run_blocks
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -71,8 +70,3 @@ def test_what_is_not_installed_is_named(package, call, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=r'pip install "stepax\[checkpoint\]"'):
         call(tmp_path)
-
-
-@pytest.mark.slow
-def test_blocks_of_the_page_run():
-    assert run_blocks("docs/checkpoints.md") == 7

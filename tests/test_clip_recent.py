@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from cases import types
 from compare import assert_equal
-from pages import run_blocks
 from runs import compilations
 
 import stepax
@@ -139,8 +138,3 @@ def test_other_arguments_are_errors(case):
     arguments, message = ERRORS[case]
     with pytest.raises(ValueError, match=message):
         clip_by_recent_norm(**arguments)
-
-
-def test_the_page_runs():
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/clipping.md") == 2

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from cases import ARGUMENTS, make, rows
 from hypothesis import given, settings, strategies as st
-from pages import run_blocks
 
 import stepax
 from stepax import contrib
@@ -440,7 +439,3 @@ def test_a_dtype_equals_its_name():
     same = [adam(mu_dtype=x) for x in (jnp.bfloat16, "bfloat16", jnp.dtype("bfloat16"))]
     assert len({*same}) == 1
     assert adam(mu_dtype=jnp.float32) != adam(mu_dtype=jnp.float16)
-
-
-def test_the_page_runs():
-    assert run_blocks("docs/config.md") == 4

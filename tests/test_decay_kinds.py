@@ -12,7 +12,6 @@ import pytest
 from cases import TREES, gradients, make, rows
 from compare import assert_same_structure
 from keywords import keywords
-from pages import run_blocks
 from runs import compilations
 
 import stepax
@@ -267,7 +266,3 @@ DECAY: Any = stepax.decay  # wrong arguments are given on purpose
 def test_a_wrong_decay_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-def test_the_page_runs():
-    assert run_blocks("docs/weight_decay.md") == 2

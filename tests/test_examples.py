@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
-from pages import run_blocks
 
 
 ROOT = Path(__file__).parents[1]
@@ -160,18 +158,6 @@ def test_masks_and_labels_that_are_models():
 def test_lbfgs_fits_a_neural_ode_better_than_adam():
     start, found, *adam = check("lbfgs_neural_ode")
     assert start > 1 and found < min(adam[1::2])
-
-
-@pytest.mark.slow
-def test_blocks_of_the_guide_run(capsys):
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/guide.md") == 16
-    assert "inner_states/muon/inner_state" in capsys.readouterr().out
-
-
-def test_the_guide_takes_less_than_ten_minutes_to_read():
-    text = (ROOT / "docs" / "guide.md").read_text()
-    assert len(text.split()) < 2000  # of 200 words a minute, code and all
 
 
 @pytest.mark.nightly("the tests of Brax in test_consumers.py")

@@ -15,7 +15,6 @@ import optax as real_optax
 import optax.contrib
 import optax.experimental
 import pytest
-from pages import run_blocks
 
 import stepax as real_stepax
 from stepax._engine.functions.originals import original
@@ -288,11 +287,3 @@ def test_the_command_explains_itself(capsys):
         main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "python -m stepax.interop.optax" in said and "imports Stepax" in said
-
-
-# --- the page ------------------------------------------------------------------------
-
-
-def test_blocks_of_the_page_run():
-    with jax.numpy_dtype_promotion("standard"):
-        assert run_blocks("docs/interop.md") == 5

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import run_blocks
 
 import stepax
 from stepax import schedules
@@ -282,11 +281,6 @@ def test_without_matplotlib_an_error_says_what_to_install(monkeypatch, tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'pip install "stepax\[plot\]"'):
         schedules.plot(0.1, 3, tmp_path / "x.png")
-
-
-@pytest.mark.slow
-def test_the_page_on_training_on_runs():
-    assert run_blocks("docs/train_on.md") == 5
 
 
 def test_a_rate_that_was_a_number_gets_a_count_of_its_own(tmp_path):

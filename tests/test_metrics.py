@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import TREES, gradients
-from pages import run_blocks
 from runs import compilations
 
 import stepax
@@ -353,8 +352,3 @@ def test_a_wrong_argument_is_named(case):
     make, kind, message = BAD[case]
     with pytest.raises(kind, match=re.escape(message)):
         make()
-
-
-def test_programs_of_the_page_run():
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/logging.md") == 2

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import run_blocks
 from scipy import optimize
 
 import stepax
@@ -287,9 +286,3 @@ def test_pieces_grow_until_they_last_a_tenth_of_a_second():
     assert progress.next_length(100, 0.05) == 200
     assert progress.next_length(100, 0.2) == 50
     assert progress.next_length(2**20, 0.0) == 2**20
-
-
-@pytest.mark.slow
-def test_the_page_runs():
-    with jax.numpy_dtype_promotion("standard"):  # as its readers have it
-        assert run_blocks("docs/minimize.md") == 6

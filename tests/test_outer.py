@@ -9,7 +9,6 @@ import pytest
 from cases import gradients, types
 from compare import assert_equal
 from jax.sharding import AxisType, PartitionSpec as P
-from pages import run_blocks
 from runs import compare, many, parameters
 from wrappers import FAMILIES
 
@@ -204,11 +203,6 @@ def test_equal_islands_are_the_inner_optimizer_to_the_last_bit():
     g = gradients(p, 1)
     u, _ = inner().update(g, inner().init(p), p)
     assert_equal(run(p, g), stepax.apply_updates(p, u))
-
-
-def test_the_page_runs():
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/few_exchanges.md") == 1
 
 
 # --- errors --------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import run_blocks
 
 import stepax
 
@@ -107,13 +106,6 @@ def imported(file):
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 yield from (f"{module}.{alias.name}" for alias in names)
-
-
-def test_blocks_of_the_readme_run(capsys):
-    assert run_blocks("README.md") >= 4
-    fitted, rate = map(float, capsys.readouterr().out.split())
-    assert fitted < 1e-2
-    assert rate == pytest.approx(3e-4)
 
 
 def test_no_file_is_longer_than_450_lines():

@@ -10,7 +10,6 @@ import pytest
 from cases import ARGUMENTS, make, rows, types
 from compare import assert_equal
 from jax.sharding import NamedSharding, PartitionSpec as P
-from pages import run_blocks
 
 import stepax
 import stepax.contrib
@@ -278,7 +277,3 @@ def test_codes_are_kept_whole():
     tx = stepax.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
     with pytest.raises(TypeError, match="leave out `low_bit_states`"):
         tx.update(p, tx.init(p), p)
-
-
-def test_the_page_runs():
-    assert run_blocks("docs/tables.md") == 3

@@ -12,7 +12,6 @@ from compare import assert_same_tree
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from keywords import keywords
-from pages import run_blocks
 from runs import compilations
 
 import stepax
@@ -423,13 +422,6 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
         wanted = one(old_u, old_left)
         np.testing.assert_allclose(u, wanted[0], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(left, wanted[1], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_blocks_of_the_page_on_rules_run(capsys):
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/rules.md") == 9
-    assert "scale_by_sign()" in capsys.readouterr().out
 
 
 @pytest.mark.thinned

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from pages import run_blocks
 from runs import compare
 
 import stepax
@@ -167,7 +166,3 @@ def test_a_name_of_no_axis_is_an_error():
         tx.update(_arrays(0), tx.init(_arrays(0)))
     with pytest.raises(ValueError, match=problem):
         _compare(lambda axis_name=None: tx, NAME, ROWS)
-
-
-def test_the_page_runs():
-    assert run_blocks("docs/distributed.md") == 1

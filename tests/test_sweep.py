@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 from matplotlib.image import imread
-from pages import run_blocks
 from runs import compilations
 
 import stepax
@@ -261,8 +260,3 @@ def test_the_picture_has_a_line_for_each_other_value(result, tmp_path):
     for colour in colours:
         near = np.abs(picture[..., :3] * 255 - colour).max(-1) < 3
         assert near.sum() > 200
-
-
-def test_programs_of_the_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_blocks("docs/sweep.md") == 2

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pages import run_blocks
 
 import stepax
 from stepax import transfer
@@ -274,8 +273,3 @@ def no_dict(width, key):
 def test_a_check_names_what_is_wrong(make, kwargs, error, says):
     with pytest.raises(error, match=says):
         coordinate_check(make, **{"widths": [2, 4], **kwargs})
-
-
-def test_the_page_runs(capsys):
-    assert run_blocks("docs/transfer.md") == 2
-    assert "initial scale" in capsys.readouterr().out

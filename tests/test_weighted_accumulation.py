@@ -10,7 +10,6 @@ import optax
 import pytest
 from cases import types
 from jax.sharding import PartitionSpec as P
-from pages import run_blocks
 from runs import close, compare, eager, equal, jitted, many, parameters
 
 import stepax
@@ -167,11 +166,6 @@ def test_the_inner_transformation_reads_the_sum():
     gs = many(4)
     out, _ = run(tx, gs, WEIGHTS)
     compare(close, out[3], mean_of(gs, WEIGHTS))
-
-
-def test_the_page_runs():
-    with jax.numpy_rank_promotion("allow"):  # as readers have it
-        assert run_blocks("docs/accumulation.md") == 2
 
 
 # --- states with weights and without ------------------------------------------------
