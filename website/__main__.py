@@ -6,6 +6,7 @@ check    build it, and check it, in a browser if there is one; also `--check`
 """
 
 import argparse
+import sys
 
 from .build import build
 from .serve import serve
@@ -21,9 +22,11 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="the same as `check`")
     parser.add_argument("--port", type=int, default=8000, help="where to serve")
     asked = parser.parse_args()
-    build()
+    built = build()
     if asked.check or asked.command == "check":
-        print("no checks yet")
+        from .checks import check
+
+        sys.exit(check(*built))
     elif asked.command == "serve":
         serve(asked.port)
 

@@ -18,8 +18,8 @@ PLACE = re.compile(r"\[ (\S+?)((?::\d+)+) \]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def build() -> list[Figure]:
-    """Stage the pages and build the site; returns what it measured.
+def build() -> tuple[dict[str, str], list[Figure]]:
+    """Stage the pages and build the site; returns their sources, and what it measured.
 
     It exits and says what is wrong, and where.
     """
@@ -37,7 +37,7 @@ def build() -> list[Figure]:
     print(f"built {count} pages into {SITE.relative_to(ROOT)}")
     for figure in figures:
         print(f"  {figure.what}: {figure}")
-    return figures
+    return sources, figures
 
 
 def run_builder() -> str:

@@ -43,6 +43,8 @@ def squeezed(page: str) -> str:
 def searched(index: str) -> str:
     """The search index, with the reference as text; its tables name all arguments."""
     found = json.loads(index)
+    lists = ("#all-names", "#explained-elsewhere")  # they would answer any question
+    found["items"] = [x for x in found["items"] if not x["location"].endswith(lists)]
     for item in found["items"]:
         if item["location"].startswith("reference/"):
             text = SIGNATURE.sub("", item["text"])

@@ -27,6 +27,9 @@ ARGUMENT = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*):\s+(?P<said>.*)")
 NEXT_FIELD = re.compile(r"\.  (?=\w+(?:, \w+)*: )")
 TICKS = re.compile(r"`([^`]+)`")
 
+# What modules say to those who read them.
+LISTS = re.compile(r"; this module only lists names|\n\nThis module only lists.*", re.S)
+
 # What types stand for that have no docstring of their own.
 TYPES = {
     "ArrayTree": "A tree of arrays: any nesting that JAX registers, or a single array.",
@@ -76,9 +79,7 @@ def index() -> str:
         "| --- | --- | --- |",
     ]
     for module, names in explained().items():
-        said = first_line(import_module(module)).replace(
-            "; this module only lists names", ""
-        )
+        said = LISTS.sub("", first_line(import_module(module)))
         lines.append(f"| [`{module}`]({module}.md) | {escape(said)} | {len(names)} |")
     every = {x.path: x for names in explained().values() for x in names}.values()
     lines += ["", "## All names", ""]
@@ -181,7 +182,7 @@ def first_line(value: object) -> str:
 def docstring(name: Name) -> str:
     if name.name in TYPES:
         return TYPES[name.name]
-    return inspect.getdoc(name.value) or ""
+    return LISTS.sub("", inspect.getdoc(name.value) or "")
 
 
 def body(name: Name, wrong: list[str]) -> list[str]:
