@@ -39,7 +39,7 @@ def test_a_right_site_passes(site):
         ('"#top', '"#gone', "`#gone` leads nowhere"),
         ("page/#here", "page/#gone", "`page/#gone` leads nowhere"),
         ("page/#here", "gone/", "`gone/` leads nowhere"),
-        ('"a.png', '"gone.png", "there is no picture `gone.png`"),
+        ('"a.png', '"gone.png', "there is no picture `gone.png`"),
         ('alt="d"', "", "the picture `a.png` has no text"),
         ("assets/a.js", "https://cdn.org/a.js", "loads https://cdn.org/a.js"),
         ("assets/a.js", "//cdn.org/a.js", "loads //cdn.org/a.js"),
