@@ -21,7 +21,7 @@ TUNING_SEEDS = (1, 2)
 SEEDS = tuple(range(1000, 1040))
 # Rates of the rate curve, evenly in logarithms over the whole range, and its seeds.
 CURVE_RATES = 10
-CURVE_SEEDS = (100, 101)
+CURVE_SEEDS = (100, 101, 102, 103)
 
 # Share of the steps over which the rate rises linearly; it then falls to 0 as a cosine.
 WARM_UP = 0.05
