@@ -23,6 +23,9 @@ FOLDER = ROOT / ".cache" / "docs"
 # Modules with a function `write(folder: pathlib.Path) -> None` that adds pages.
 GENERATORS: tuple[str, ...] = ("website.reference",)
 
+# With a function `write(folder, sources)` that reads the pages that are there by then.
+FINISHERS = ("website.llms", "website.notebooks")
+
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 
 LINK = re.compile(r"(?P<before>\]\(|\b(?:src|href)=\")(?P<target>[^)\s\"]+)")
@@ -170,6 +173,8 @@ def stage(
         (folder / staged).write_text(text)
     if wrong:
         raise SystemExit("\n".join(sorted(wrong)))
+    for name in FINISHERS if generators == GENERATORS else ():
+        import_module(name).write(folder, sources)
     return sources
 
 

@@ -1,0 +1,60 @@
+"""`llms.txt`, one line for each page, and `llms-full.txt`, all of their text.
+
+The latter ends with name, signature and docstring of each public name.  See
+https://llmstxt.org for the form of the former.
+"""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from .names import explained
+from .reference import docstring, signature
+
+
+CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
+
+
+def write(folder: Path, sources: dict[str, str]) -> None:
+    config = yaml.safe_load(CONFIG.read_text())
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
+    full = []
+    for title, pages in sections(config["nav"]):
+        lines += [f"## {title}", ""]
+        for name, page in pages:
+            text = (folder / page).read_text()
+            place = re.sub(r"(index)?\.md$", "", page).rstrip("/") or "."
+            lines.append(f"- [{name}]({place}/): {summary(text)}")
+            if page in sources:
+                full += [text.rstrip(), ""]
+        lines.append("")
+    (folder / "llms.txt").write_text("\n".join(lines))
+    (folder / "llms-full.txt").write_text("\n".join([*full, *names()]) + "\n")
+
+
+def sections(nav: list) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The navigation as titles with pages; one alone is a section of its own."""
+    found = []
+    for entry in nav:
+        ((title, pages),) = entry.items()
+        pages = [{title: pages}] if isinstance(pages, str) else pages
+        found.append((title, [x for page in pages for x in page.items()]))
+    return found
+
+
+def summary(text: str) -> str:
+    """The first sentence below the title, without links."""
+    body = re.sub(r"\A#[^\n]*\n+", "", text)
+    line = next((x for x in body.splitlines() if re.match(r"[\w`\[(*]", x)), "")
+    line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
+    return line.split(". ")[0].rstrip(".:") + "."
+
+
+def names() -> list[str]:
+    """Each public name as `help` prints it."""
+    lines = ["# Names", ""]
+    for found in explained().values():
+        for name in found:
+            lines += [signature(name), docstring(name), ""]
+    return lines
