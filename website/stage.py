@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".cache" / "docs"
 
 # Modules with a function `write(folder: pathlib.Path) -> None` that adds pages.
-GENERATORS: tuple[str, ...] = ("website.reference",)
+# The reference links to those cards that are there already.
+GENERATORS: tuple[str, ...] = ("website.cards", "website.reference")
 
 # With a function `write(folder, sources)` that reads the pages that are there by then.
 FINISHERS = ("website.llms", "website.notebooks")

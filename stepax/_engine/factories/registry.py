@@ -65,7 +65,7 @@ class Row:
 
 
 def _is_unused_by_position(parameter: inspect.Parameter) -> bool:
-    # One by keyword is new, and an option; Optax's `None` may stand for a missing value.
+    # One by keyword is an option; Optax's `None` may stand for a value that is missing.
     return parameter.default is None and parameter.kind is not parameter.KEYWORD_ONLY
 
 

@@ -1,0 +1,198 @@
+"""The card of an optimizer as Markdown."""
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+from stepax._engine.factories.registry import Row
+
+from ..names import Name, find
+from ..reference import escape
+from . import picture, sources, traits
+
+
+TEX = Path(__file__).with_name("tex")
+USE = Path(__file__).with_name("use.md")
+
+# A search for a name shall find its reference, which links to the card.
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+
+
+def page(row: Row, found: dict[str, Any]) -> str:
+    """A card, from what was measured and from the sources."""
+    sections = [
+        [NOT_SEARCHED, f"# {row.name}", "", escape(sources.what(row)), "", *head(row)],
+        [picture.figure(row.name, found)],
+        use(row),
+        ["## Update", "", *update(row)],
+        ["## Costs", "", *costs(found)],
+        ["## Arguments", "", *arguments(row)],
+        ["## Traits", "", *traits_of(row, found)],
+        numbers(row),
+        paper(row),
+        changes(row),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def head(row: Row) -> list[str]:
+    module = traits.public_module(row)
+    links = [f"`{module}.{row.name}`", reference(row, "arguments and what they mean")]
+    links += [f"source `{sources.file_of(row)}`", "[all optimizers](index.md)"]
+    said = [" · ".join(links)]
+    if row.deprecated:
+        said += ["", "Deprecated: it remains for programs that were written for Optax."]
+    return said
+
+
+def reference(row: Row, said: str) -> str:
+    home = find(f"{traits.public_module(row)}.{row.name}")
+    assert isinstance(home, Name)
+    return f"[{said}]({home.link('cards/index.md')})"
+
+
+def use(row: Row) -> list[str]:
+    """When to use it and when not, where somebody wrote that."""
+    _, _, rest = USE.read_text().partition(f"\n## {row.name}\n")
+    return [rest.partition("\n## ")[0].strip()] if rest else []
+
+
+def update(row: Row) -> Iterator[str]:
+    """Its equations: typeset if somebody wrote that, and those of the docstrings."""
+    tex = TEX / f"{row.name}.md"
+    if tex.is_file():
+        yield tex.read_text()
+    formulas = sources.formulas(row, traits.make(row)).items()
+    for i, (name, text) in enumerate(formulas):
+        yield from [""] if i else []
+        yield from [] if name == row.name else [f"`{name}`:", ""]
+        yield from ["```text", text, "```"]
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def per_element(x: float | None) -> str:
+    """Bytes for each element; less than a hundredth is shared by all of them."""
+    return "–" if x is None else f"{x:.2f}".rstrip("0").rstrip(".")
+
+
+def costs(found: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, shape in (("matrix", "1024 × 1024"), ("vector", "1024")):
+        state = found["bytes"][name]
+        if state is not None:
+            read, written = traffic(state, found["needs_params"])
+            cells = [f"{name}, {shape}", *map(per_element, (state, read, written))]
+            rows.append(cells)
+    heads = ["float32, bytes for each element", "state", "read in a step", "written"]
+    return [
+        *table(heads, rows),
+        "",
+        "Read and written is what a step needs at least, if each array is read once: "
+        "gradient, state and, where they are needed, parameters; update and state.",
+        f"A step of one matrix is lowered to {found['lines']} lines.",
+        "What a mesh exchanges depends on how parameters are sharded: see "
+        "[On many devices](../distributed.md).",
+    ]
+
+
+def traffic(state: float, needs_params: bool) -> tuple[float, float]:
+    """Bytes that a step reads and writes at least, for each element in float32."""
+    return 4 + state + 4 * needs_params, 4 + state
+
+
+def arguments(row: Row) -> list[str]:
+    rows = [
+        [
+            code(x["argument"]),
+            default(x["default"]),
+            x["range"],
+            x["schedule"],
+            x["run time"],
+        ]
+        for x in traits.arguments(row)
+    ]
+    heads = ["argument", "default", "range", "may be a schedule", "may change in a run"]
+    return [
+        *table(heads, rows),
+        "",
+        "What may change in a run does so in the state of `inject_hyperparams`: see "
+        "[Hyperparameters at run time](../hyperparameters.md).",
+    ]
+
+
+def code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def default(text: str) -> str:
+    return text if text == "required" else code(text)
+
+
+def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
+    yes = lambda x: "yes" if x else "no"
+    keywords = ", ".join(map(code, found["keywords"])) or "none"
+    rows = [
+        ["an element of the update depends on", found["reach"]],
+        ["`update` needs the parameters", yes(found["needs_params"])],
+        ["keywords of `update` that it reads", keywords],
+        ["takes arrays that are not matrices", yes(not row.matrices_only)],
+        ["takes complex parameters", yes(row.holomorphic)],
+        ["finds its learning rate itself", yes(traits.is_rate_free(row))],
+        ["deprecated", yes(row.deprecated)],
+    ]
+    parts = [f"{'  ' * depth}{name}" for depth, name in found["parts"]]
+    told = [
+        "",
+        "What `stepax.describe` prints of its parts:",
+        "",
+        "```text",
+        *parts,
+        "```",
+    ]
+    return [*table(["trait", ""], rows), *told]
+
+
+def numbers(row: Row) -> list[str]:
+    """The rates that the leaderboard found, if it has been run."""
+    if util.find_spec("benchmarks.board.results") is None:
+        return []
+    results = import_module("benchmarks.board.results")
+    said = results.numbers_to_start_with(row.name)
+    return ["## Numbers to start with", "", str(said)] if said else []
+
+
+def paper(row: Row) -> list[str]:
+    cited, differs = cited_paper(row), sources.departures(row)
+    if not cited and not differs:
+        return []
+    lines = ["## Paper", "", f"{cited}."] if cited else ["## Paper"]
+    if cited and not differs:
+        lines += ["", "As the paper."]
+    for block in differs:
+        lines += ["", escape(block)]
+    return lines
+
+
+def cited_paper(row: Row) -> str:
+    """What the file says of it, with a link at its number or after it."""
+    if not row.paper:
+        return ""
+    said, to = (
+        escape(sources.citation(row)),
+        f"[{row.paper}]({sources.link(row.paper)})",
+    )
+    if row.paper in said:
+        return said.replace(row.paper, to, 1)
+    return f"{said}; {to}" if said else to
+
+
+def changes(row: Row) -> list[str]:
+    found = sources.changes(row.name)
+    lines = [f"- {escape(line)}" for line in found]
+    return ["## Changes", "", *lines] if lines else []
