@@ -12,6 +12,7 @@ _CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 
 # All of this must be in place before JAX starts its backend.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ["XLA_FLAGS"] = flags("--xla_force_host_platform_device_count=8")

@@ -22,20 +22,21 @@ PUBLIC = sorted(
 )
 PUBLIC.insert(0, "stepax")
 INTEROP = "stepax.interop.optax"
+KERAS = "stepax.interop.keras"
 MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's
 moved = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
 
 def test_suggestions_come_from_public_modules():
     again = {"stepax.tree_utils", "stepax.experimental"}  # names of other modules
-    assert set(PUBLIC) - set(_MODULES) == again | {"stepax.interop", INTEROP}
+    assert set(PUBLIC) - set(_MODULES) == again | {"stepax.interop", INTEROP, KERAS}
 
 
 def test_the_switch_is_found_without_another_import():
     program = "import sys, stepax; assert 'stepax.interop' not in sys.modules; "
     program += "print(dir(stepax.interop), stepax.interop.optax.to_optax.__name__)"
     said = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert said == "['optax'] to_optax\n"
+    assert said == "['keras', 'optax'] to_optax\n"
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -3,6 +3,7 @@
 import builtins
 import inspect
 import keyword
+import os
 import pkgutil
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import jax
 
 import stepax
 
+
+os.environ.setdefault("KERAS_BACKEND", "jax")  # `stepax.interop.keras` imports Keras
 
 # A name of two modules is explained with the more special one; in these only if no
 # other has it.

@@ -7,10 +7,10 @@ from .._names import missing as _missing
 
 
 if _typing.TYPE_CHECKING:
-    from . import optax as optax
+    from . import keras as keras, optax as optax
 
 
-__all__ = ["optax"]
+__all__ = ["keras", "optax"]
 
 
 def __dir__() -> list[str]:
