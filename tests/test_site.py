@@ -209,6 +209,8 @@ def test_pages_link_to_the_names_that_they_have_between_backticks():
         "[`adamw(1e-3)`](reference/stepax.md#stepax.adamw) [`sgd`](x.md) "
         "[`stepax.tree`](reference/stepax.tree.md)"
     )
+    text, _ = stage.with_names("1. a\n   1. b\n  - c\n", "README.md")
+    assert text == "1. a\n    1. b\n    - c\n"
     _, wrong = stage.with_names("\nSee `stepax.adamww`.", "docs/rates.md")
     assert wrong == ["docs/rates.md:2: `stepax.adamww` is no public name"]
 

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 
+import stepax
+
 from .compact import compact
 from .sizes import Figure, seconds, sizes
 from .stage import FOLDER, ROOT, processor_seconds, stage
@@ -30,7 +32,7 @@ def build() -> tuple[dict[str, str], list[Figure]]:
     said = run_builder()
     if said or wrong:
         raise SystemExit("\n".join([*wrong, readable(said, sources)]).strip())
-    compact(SITE)
+    compact(SITE, stepax.__version__)
     spent["builder"] = processor_seconds() - started - sum(spent.values())
     figures = [*seconds(spent), *sizes(SITE)]
     count = len(list(SITE.rglob("*.html")))

@@ -13,13 +13,16 @@ from pathlib import Path
 KEPT = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.DOTALL)
 # Names and brackets: all that is not a keyword, a string, a number or a comment.
 UNCOLOURED = re.compile(r'<span class="(?:n|o|p|w|bp|nn)">([^<]*)</span>')
+HEADER = '<span class="md-ellipsis">\nStepax'
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"</?(?:table|thead|tbody|tr|th|td)>\s*")
 
 
-def compact(site: Path) -> None:
+def compact(site: Path, version: str) -> None:
+    """Squeeze all files of a built site; its header names the version."""
     for page in site.rglob("*.html"):
-        page.write_text(squeezed(page.read_text()))
+        text = squeezed(page.read_text())
+        page.write_text(text.replace(f"{HEADER}\n", f"{HEADER} {version}\n", 1))
     used = "\n".join(page.read_text() for page in site.glob("*.html"))
     for style in site.glob("assets/stylesheets/*/*.css"):
         if style.name not in used:  # of the theme's other variant

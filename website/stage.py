@@ -34,6 +34,8 @@ FENCE = re.compile(r" *(```|~~~)")
 CODE = re.compile(r"(`+).+?\1")
 # A name between backticks, or a link, which has one already.
 NAME = re.compile(r"!?\[[^\]]*\]\([^)]*\)|``.*?``|`(?P<name>[^`]+)`")
+# An item of a list in a list, as GitHub reads it; the builder wants four spaces.
+NESTED = re.compile(r"^ {2,3}(?=(?:[-*]|\d+\.) )")
 
 
 def pages() -> dict[str, str]:
@@ -81,7 +83,8 @@ def links(text: str) -> Iterator[tuple[int, re.Match[str]]]:
 def with_names(text: str, source: str) -> tuple[str, list[str]]:
     """A page on which public names between backticks are links to the reference.
 
-    It returns the page, and the names that do not exist, each with file and line.
+    Lists in lists are indented as the builder reads them.  It returns the page, and
+    the names that do not exist, each with file and line.
     """
     lines, wrong, here = text.splitlines(keepends=True), [], staged_path(source)
 
@@ -96,6 +99,7 @@ def with_names(text: str, source: str) -> tuple[str, list[str]]:
         return f"[{found[0]}]({home.link(here)})" if home else found[0]
 
     for number, line in prose(text):
+        line = NESTED.sub("    ", line)
         if not line.startswith("#"):
             lines[number - 1] = NAME.sub(link, line) + "\n"
     return "".join(lines), wrong

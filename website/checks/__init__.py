@@ -8,6 +8,7 @@ from ..build import SITE
 from ..sizes import Figure
 from .browser import chromium, in_browser
 from .files import in_files
+from .planted import planted
 from .report import Row, show
 
 
@@ -16,7 +17,7 @@ FILES, SIZES, BROWSER = 2, 4, 8
 
 def check(sources: dict[str, str], figures: list[Figure]) -> int:
     """Check the site that was built of `sources`; returns the exit status."""
-    found: dict[int, list[Row]] = {FILES: in_files(SITE, sources)}
+    found: dict[int, list[Row]] = {FILES: [*in_files(SITE, sources), planted()]}
     found[SIZES] = [
         Row(x.what, 1, [] if x.holds else [f"{x.what}: {x}"], str(x)) for x in figures
     ]
