@@ -107,7 +107,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
             self.set_state(stepax.tree.set(self.state, learning_rate=value))
         except KeyError as error:
             raise ValueError(
-                "the learning rate is no part of the state, so it cannot be set; "
+                "the learning rate is not part of the state, so it cannot be set; "
                 "construct the optimizer with `stepax.inject_hyperparams`, as in "
                 "`stepax.inject_hyperparams(stepax.adamw)(learning_rate=1e-3)`"
             ) from error
