@@ -13,7 +13,7 @@ endif
 BIN := $(VENV)/bin
 
 .PHONY: help demo demo-distributed quick test test-all fuzz check format conformance bench \
-	bench-minimize docs dist wheel-test changelog clean
+	bench-minimize board docs dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -27,6 +27,7 @@ help:
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
 	@echo 'make bench        measure steps beside Optax and PyTorch, in twenty minutes'
 	@echo 'make bench-minimize  compare with other libraries on 109 functions'
+	@echo 'make board        run what the leaderboard lacks, in two hours; ARGS=--pages'
 	@echo 'make docs         build the documentation site, and serve it'
 	@echo 'make wheel-test   build the wheel, and run the first program of the README on it'
 	@echo 'make changelog    assemble a section of CHANGELOG.md from changelog.d'
@@ -77,6 +78,9 @@ bench-minimize: $(VENV)/bench.stamp
 docs: $(VENV)/docs.stamp
 	@$(BIN)/python -m website $(ARGS)
 
+board: $(VENV)/board.stamp
+	@$(BIN)/python -m benchmarks.board $(ARGS)
+
 dist: $(VENV)/release.stamp
 	rm -rf dist
 	$(BIN)/python -m build
@@ -117,6 +121,7 @@ DISTRIBUTED := -e '.[demo,checkpoint]'
 TEST := $(DISTRIBUTED) --group dev --group test
 BENCH := $(DEMO) --group bench
 DOCS := $(DEMO) --group docs
+BOARD := $(DEMO) --group board
 RELEASE := --group release
 
 $(VENV)/demo.stamp: $(MADE) pyproject.toml
@@ -146,6 +151,11 @@ $(VENV)/bench.stamp: $(MADE) pyproject.toml
 $(VENV)/docs.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the documentation needs into $(VENV), a minute or more'
 	@$(call install,$(DOCS))
+	@touch $@
+
+$(VENV)/board.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the leaderboard needs into $(VENV)'
+	@$(call install,$(BOARD))
 	@touch $@
 
 $(VENV)/release.stamp: $(MADE) pyproject.toml

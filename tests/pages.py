@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 WITHOUT = {
     "docs/bench.md": "tables, written by `make bench`",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
+    "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/memory.md": "tables, written by `benchmarks/memory.py`",
     "docs/minimize-benchmark.md": "tables, written by `make bench-minimize`",
     "docs/references.md": "tables, written by `benchmarks/references.py`",

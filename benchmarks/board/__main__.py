@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", ".cache/jax")
 
 
 def main() -> None:
-    from . import display, rules, run, store, tasks
+    from . import display, rules, run, store, tasks, timing
 
     parser = argparse.ArgumentParser("python -m benchmarks.board", description=__doc__)
     parser.add_argument(
@@ -35,11 +35,31 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=_jobs, default=os.cpu_count(), help="processes")
     parser.add_argument("--folder", type=Path, default=store.FOLDER, help="of the rows")
+    parser.add_argument(
+        "--pages", action="store_true", help="write the pages from the rows, run none"
+    )
+    parser.add_argument(
+        "--time", action="store_true", help="measure steps; on an idle machine only"
+    )
     args = parser.parse_args()
+    if args.pages:
+        _write_pages(args.folder)
+        return
     names = args.optimizer or list(rules.ENTRIES)
     pairs = [(of, name) for of in args.task or tasks.NAMES for name in names]
+    if args.time:
+        for of in args.task or tasks.NAMES:
+            timing.measure(of, names, args.folder)
+        return
     with display.opened(store.Rows(args.folder), pairs, sys.stdout.isatty()) as show:
         run.run_rows(pairs, args.folder, args.jobs, show)
+
+
+def _write_pages(folder: Path) -> None:
+    from . import pages, results, rules, store
+
+    probes = {name: store.probe(name) for name in rules.ENTRIES}
+    pages.write(results.read(folder, probes))
 
 
 def _jobs(text: str) -> int:

@@ -1,0 +1,204 @@
+"""The generated parts of `docs/which.md`."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from . import rules
+from .leaderboard import Found, in_all, number, ranked, table
+from .results import TaskResults
+
+
+# With fewer ranked tasks there is no median worth the name.
+_LEAST = 3
+# Bytes of state for each parameter in float32: one number, and some for each array.
+_ONE_NUMBER = 5.0
+_FEW = 4
+
+
+def parts(found: Found) -> dict[str, list[str]]:
+    """Lines for each mark of the page."""
+    return {
+        "decisions": decisions(found),
+        "start": start(found),
+        "others": others(found),
+        "from adamw": from_adamw(found),
+        "moves": moves(found),
+    }
+
+
+def decisions(found: Found) -> list[str]:
+    over = ranked(found)
+    if len(over) < _LEAST:
+        few = f"{len(over)} of {len(found)} tasks"
+        return [f"The board has ranked {few} so far, and a choice asks for {_LEAST}."]
+    seeds = len(over[0].fresh[rules.REFERENCE].losses)
+    n = f"{len(over)} tasks × {seeds} seeds"
+    rows = [[*row, n] for row in _decisions(over, in_all(over))]
+    header = ["if", "take, and the second", "because", "leaderboard", "n"]
+    return table(header, rows)
+
+
+def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
+    """Situation, choice, its figure, and where on the leaderboard that stands."""
+    median = lambda f: lambda name: float(np.median([f(t, name) for t in over]))
+    ratio = median(TaskResults.ratio)
+    small = [x for x in names if _most(over, x, "bytes_per_number") <= _ONE_NUMBER]
+    plain = [x for x in names if rules.ENTRIES[x].schedule == "constant"]
+    others = [x for x in names if x != rules.REFERENCE]
+    loss = "median loss {:.3g} of tuned AdamW's"
+    rows = [
+        ("there is time to tune", names, ratio, loss, "ratio"),
+        (
+            f"there is time for {_FEW} draws",
+            names,
+            median(_of_few),
+            f"median loss to expect of {_FEW} draws {{:.3g}} of AdamW's",
+            "draws",
+        ),
+        (
+            "the rate will not be tuned finely",
+            names,
+            lambda name: -median(_width)(name),
+            "loss within 25 % over a factor of {:.2g} in the rate (median)",
+            "rates within 25 %",
+        ),
+        (
+            "one rate has to do for several tasks",
+            names,
+            lambda name: _moved(over, name),
+            "best rate moves by a factor of {:.2g} between tasks",
+            "loss against rate",
+        ),
+        (
+            "steps are dear",
+            others,
+            median(lambda t, name: t.comparisons[name].share),
+            "AdamW's loss after {:.0%} of its steps (median)",
+            "steps to its loss",
+        ),
+        ("the state may have one number for each", small, ratio, loss, "ratio"),
+        ("the length of the run is not known", plain, ratio, loss, "ratio"),
+        (
+            "no task may go badly",
+            names,
+            lambda name: max(_to_best(t, name) for t in over),
+            "at most {:.3g} times the loss of the best, on each task",
+            "within",
+        ),
+    ]
+    rows += _fast(over, names, ratio, loss)
+    return [_decision(*row) for row in rows if row[1]]
+
+
+def _fast(over, names, ratio, loss):
+    """Where seconds were measured: those whose steps take as long as AdamW's."""
+    if not all(x in t.seconds for t in over for x in names):
+        return []
+    slowest = lambda name: max(t.seconds[name]["ratio"] for t in over)
+    quick = [x for x in names if slowest(x) <= 1.25]
+    return [("a step may cost what AdamW's does", quick, ratio, loss, "seconds a step")]
+
+
+def _decision(situation, names, score: Callable, figure, where):
+    best, *rest = sorted(names, key=score)[:2]
+    choice = ", ".join(f"`{x}`" for x in (best, *rest))
+    figures = "; ".join(figure.format(abs(score(x))) for x in (best, *rest))
+    return [situation, choice, figures.replace("inf%", "more than all"), where]
+
+
+def _most(over, name, what):
+    return max(getattr(t.fresh[name], what) for t in over)
+
+
+def _of_few(task, name):
+    reference = task.fresh[rules.REFERENCE]
+    return task.fresh[name].expected(_FEW) / reference.expected(_FEW)
+
+
+def _width(task, name):
+    low, high, *_ = task.fresh[name].span
+    return high / low
+
+
+def _to_best(task, name):
+    return task.fresh[name].mean / min(r.mean for r in task.fresh.values())
+
+
+def _moved(over: Sequence[TaskResults], name: str) -> float:
+    rates = [t.fresh[name].best_rate for t in over]
+    return max(rates) / min(rates)
+
+
+def _with(found: Found, name: str) -> list[TaskResults]:
+    return [t for t in found.values() if name in t.fresh]
+
+
+def _absent(found: Found) -> list[str]:
+    is_empty = not any(t.fresh for t in found.values())
+    return ["Nothing has been run yet."] if is_empty else []
+
+
+def start(found: Found) -> list[str]:
+    """The tuned rate and the span of each optimizer on each task."""
+    shown = [t for t in found.values() if t.fresh]
+    rows = []
+    for name in rules.ENTRIES:
+        cells = [_rate(t.fresh[name]) if name in t.fresh else "" for t in shown]
+        rows += [[f"`{name}`", *cells]] if any(cells) else []
+    header = ["optimizer", *(t.name for t in shown)]
+    return _absent(found) or table(header, rows)
+
+
+def _rate(result):
+    low, high, *_ = result.span
+    return f"**{number(result.point['rate'])}**, {number(low)} to {number(high)}"
+
+
+def others(found: Found) -> list[str]:
+    """What else was tuned: medians over the tasks."""
+    kinds = {"one_minus_b1": "1 − b1", "one_minus_b2": "1 − b2", "decay": "decay"}
+    rows = []
+    for name, entry in rules.ENTRIES.items():
+        over = _with(found, name)
+        middle = lambda k, over=over, name=name: number(
+            float(np.median([t.fresh[name].point[k] for t in over]))
+        )
+        cells = [middle(k) if k in entry.names else "" for k in kinds] if over else []
+        rows += [[f"`{name}`", *cells, str(len(over))]] if over else []
+    return _absent(found) or table(["optimizer", *kinds.values(), "tasks"], rows)
+
+
+def from_adamw(found: Found) -> list[str]:
+    """The best rate over AdamW's: the geometric mean and the range over the tasks."""
+    rows = []
+    for name in rules.ENTRIES:
+        over = _with(found, name)
+        if name == rules.REFERENCE or not over:
+            continue
+        to = lambda t, name=name: (
+            t.fresh[name].best_rate / t.fresh[rules.REFERENCE].best_rate
+        )
+        ratios = [to(t) for t in over]
+        middle = float(np.exp(np.mean(np.log(ratios))))
+        span = f"{number(min(ratios))} to {number(max(ratios))}"
+        rows.append([f"`{name}`", f"{middle:.2g} r", span, str(len(over))])
+    header = ["to", "start at", "over the tasks from", "tasks"]
+    return _absent(found) or table(header, rows)
+
+
+def moves(found: Found) -> list[str]:
+    """How far the best rate of an optimizer moves from task to task."""
+    rows = []
+    for name in rules.ENTRIES:
+        over = sorted(_with(found, name), key=lambda t: t.fresh[name].best_rate)
+        if len(over) < 2:
+            continue
+        ends = [f"{number(t.fresh[name].best_rate)} ({t.name})" for t in over]
+        factor = _moved(over, name)
+        rows.append((factor, [f"`{name}`", f"{factor:.2g}", ends[0], ends[-1]]))
+    cells = [row for _, row in sorted(rows)]
+    header = ["optimizer", "moves by", "lowest", "highest"]
+    if not cells:
+        return _absent(found) or ["One task has been run so far."]
+    return table(header, cells)
