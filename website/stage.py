@@ -154,7 +154,9 @@ def stage(
     names file and line, if a link leads nowhere.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", folder)
+    # Results of which pages were made are for the repository, and megabytes.
+    leave_out = shutil.ignore_patterns("evidence")
+    shutil.copytree(ROOT / "docs", folder, ignore=leave_out)
     for name in generators:
         started = processor_seconds()
         import_module(name).write(folder)
