@@ -1,5 +1,6 @@
 """Keras trains with our transformations, saves their states and distributes them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -236,10 +237,33 @@ def test_unknown_variables_are_named():
         optimizer.apply([jnp.ones(2)], [other])
 
 
-def test_two_variables_of_one_path_are_refused():
-    twice = [keras.Variable(jnp.ones(2), name="same") for _ in range(2)]
-    with pytest.raises(ValueError, match="the path `same`; give their layers names"):
-        KerasOptimizer(stepax.sgd(0.1)).build(twice)
+@pytest.mark.parametrize(
+    "names",
+    [("a", "b", "a"), ("a", "b", "a/c"), ("a/c", "b", "a"), ("a", "b", "a/c/d")],
+)
+def test_variables_of_one_path_are_refused(names):
+    found = [SimpleNamespace(path=f"net/{x}", value=jnp.ones(2)) for x in names]
+    with pytest.raises(ValueError, match=f"`net/{names[2]}` of a var.* another name"):
+        KerasOptimizer(stepax.sgd(0.1)).build(found)
+
+
+def test_what_all_paths_begin_with_is_left_out():
+    names = ("net/encoder/a/kernel", "net/encoder/b/kernel", "net/encoder/bias")
+    optimizer = KerasOptimizer(stepax.trace(0.9))
+    optimizer.build([SimpleNamespace(path=x, value=jnp.ones(2)) for x in names])
+    assert set(stepax.tree.flat(optimizer.state)) == {
+        "trace/a/kernel",
+        "trace/b/kernel",
+        "trace/bias",
+    }
+
+
+def test_it_is_made_again_from_its_configuration():
+    optimizer = KerasOptimizer(stepax.adamw(1e-3, mask={"bias": False, "**": True}))
+    config: Any = keras.optimizers.serialize(optimizer)
+    again: Any = keras.optimizers.deserialize(config)
+    assert keras.optimizers.serialize(again) == config
+    assert config["registered_name"] == "stepax>KerasOptimizer"
 
 
 @pytest.mark.parametrize("name", ["state", "learning_rate"])

@@ -249,11 +249,11 @@ def _by_path(variables: Sequence[Any]) -> Any:
         *folders, name = path[shared:]
         node = tree
         for folder in folders:
-            node = node.setdefault(folder, {})
-        if name in node:
+            node = node.setdefault(folder, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or name in node:
             raise ValueError(
-                f"two variables of the model have the path `{variables[i].path}`; "
-                "give their layers names"
+                f"the path `{variables[i].path}` of a variable, or a part of it, is "
+                "that of another one; give one of them, or its layer, another name"
             )
         node[name] = i
     return tree
