@@ -26,6 +26,7 @@ WITHOUT = {
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/memory.md": "tables, written by `benchmarks/memory.py`",
     "docs/minimize-benchmark.md": "tables, written by `make bench-minimize`",
+    "docs/moving.md": "a picture that moves, drawn by `docs/assets/moving.js`",
     "docs/references.md": "tables, written by `benchmarks/references.py`",
     "docs/user_reports.md": "its programs are in `tests/user_reports`, which are run",
 }

@@ -152,10 +152,10 @@ def test_paths_survive_16_bits(measured):
     path = measure.unpacked(measured["lion"]["paths"][picture.BEST])
     losses = [float(VALLEY.loss(p)) for p in path]
     known = measured["lion"]["losses"][picture.BEST]
-    # Half a thousandth off, where the slope is at most 40 on the way of a descent.
-    np.testing.assert_allclose(losses, known, atol=0.05)
+    # Off by at most 1/16000 in each number, where the slope is at most 40.
+    np.testing.assert_allclose(losses, known, atol=5e-3)
     far = measure.unpacked(measure.packed(np.array([[np.nan, 1e9], [-np.inf, 0]])))
-    assert far.tolist() == [[30, 30], [-30, 0]]
+    assert far.tolist() == [[4, 4], [-4, 0]]
 
 
 def test_one_changed_optimizer_is_drawn_anew_alone(monkeypatch, tmp_path):

@@ -22,7 +22,7 @@ FOLDER = ROOT / ".cache" / "docs"
 
 # Modules with a function `write(folder: pathlib.Path) -> None` that adds pages.
 # The reference links to those cards that are there already.
-GENERATORS: tuple[str, ...] = ("website.cards", "website.reference")
+GENERATORS: tuple[str, ...] = ("website.cards", "website.moving", "website.reference")
 
 # With a function `write(folder, sources)` that reads the pages that are there by then.
 FINISHERS = ("website.llms", "website.notebooks")

@@ -226,12 +226,12 @@ def _short(x: float) -> float | None:
     return float(f"{x:.4g}") if np.isfinite(x) else None
 
 
-# Paths are stored in 16 bits: thousandths within this bound.
-LIMIT, SCALE = 30.0, 1000
+# Paths are stored in 16 bits, as multiples of 1/8000, up to where no picture reaches.
+LIMIT, SCALE = 4.0, 8000
 
 
 def packed(path: np.ndarray) -> str:
-    """Points as base64 of little-endian int16, in thousandths."""
+    """Points as base64 of little-endian int16."""
     finite = np.nan_to_num(path, nan=LIMIT, posinf=LIMIT, neginf=-LIMIT)
     numbers = np.round(np.clip(finite, -LIMIT, LIMIT) * SCALE).astype("<i2")
     return base64.b64encode(numbers.tobytes()).decode()
