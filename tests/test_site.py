@@ -188,16 +188,18 @@ def test_errors_of_the_builder_name_the_source():
 
 def test_compact_pages_keep_code():
     page = "<p>\n\n   a\n  <b>b</b> c</p>\n\n<pre><code>x\n\n  y</code></pre>\n\n<i>"
+    page += "\n<ul>\n  <li>\n 1\n </li>\n <li>2</li>\n</ul>\n<b>1</b>\n<b>2</b>"
     wanted = "<p>\na\n<b>b</b> c</p>\n<pre><code>x\n\n  y</code></pre>\n<i>"
+    wanted += "\n<ul><li>\n1<li>2</ul><b>1</b>\n<b>2</b>"
     assert squeezed(page) == wanted
 
 
 def test_sizes_are_measured(tmp_path):
     (tmp_path / "a.html").write_bytes(b"x" * 1000)
-    (tmp_path / "b.bin").write_bytes(b"x" * 6_000_000)
-    site, page = sizes(tmp_path)
-    assert not site.holds and page.holds and page.of == "a.html"
-    assert str(site) == "6001 kB of at most 5000 kB"
+    (tmp_path / "b.bin").write_bytes(b"x" * 8_000_000)
+    site, packed, page = sizes(tmp_path)
+    assert not site.holds and packed.holds and page.holds and page.of == "a.html"
+    assert str(site) == "8001 kB of at most 7000 kB"
 
 
 def test_pages_link_to_the_names_that_they_have_between_backticks():
@@ -216,7 +218,8 @@ def test_pages_link_to_the_names_that_they_have_between_backticks():
 
 
 def test_the_search_index_has_the_reference_as_text():
-    table = "<table>\n<tr> <td>b1</td>\n</tr></table> <pre>f(b1)</pre>"
+    table = "<p>A.</p> argument meaning <code>b1</code> x; see <code>b1</code>.<p>B</p>"
+    table += "<pre>f(b1)</pre>"
     items = [{"location": x, "text": table} for x in ("reference/stepax/#adam", "x/")]
     found = json.loads(searched(json.dumps({"items": items})))["items"]
-    assert found[0]["text"].strip() == "b1" and found[1]["text"] == table
+    assert found[0]["text"] == "<p>A.</p> b1<p>B</p>" and found[1]["text"] == table

@@ -4,9 +4,12 @@ Templates of the builder are indented, and its highlighting marks each bracket; 
 searches has the tables and signatures of the reference in HTML.
 """
 
+import io
 import json
 import re
 from pathlib import Path
+
+from PIL import Image
 
 
 # Within these each space counts.
@@ -15,7 +18,13 @@ KEPT = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.DOTALL)
 UNCOLOURED = re.compile(r'<span class="(?:n|o|p|w|bp|nn)">([^<]*)</span>')
 HEADER = '<span class="md-ellipsis">\nStepax'
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
-TABLE = re.compile(r"</?(?:table|thead|tbody|tr|th|td)>\s*")
+TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
+CODE = re.compile(r"<code>(.*?)</code>")
+COLOURS = 128  # of a plot of lines, with those between them and the ground
+# HTML needs none of these, as nothing but the next of its kind can follow.
+OPTIONAL = re.compile(r"\n?</(?:li|td|th|tr|tbody)>\n?(?=<(?:/|li|td|th|tr|tbody))")
+BLOCKS = "div|ul|ol|nav|p|h[1-6]|table|thead|article|section|header|footer|main|label"
+BETWEEN = re.compile(rf"(</?(?:{BLOCKS})(?: [^>]*)?>)\n(?=<)")
 
 
 def compact(site: Path, version: str) -> None:
@@ -27,14 +36,26 @@ def compact(site: Path, version: str) -> None:
     for style in site.glob("assets/stylesheets/*/*.css"):
         if style.name not in used:  # of the theme's other variant
             style.unlink()
+    for picture in site.rglob("*.png"):
+        flatten(picture)
     index = site / "search.json"
     index.write_text(searched(index.read_text()))
+
+
+def flatten(picture: Path) -> None:
+    """Give a plot a palette, which is a third of its size."""
+    with Image.open(picture) as image:
+        flat = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small = io.BytesIO()
+    flat.save(small, "PNG", optimize=True)
+    if len(small.getvalue()) < picture.stat().st_size:
+        picture.write_bytes(small.getvalue())
 
 
 def squeezed(page: str) -> str:
     """The page, with one line break for each run of space that has one."""
     parts = KEPT.split(page)  # in turn: what may shrink, what is kept, and its tag
-    plain = lambda part: re.sub(r"\s*\n\s*", "\n", part)
+    plain = lambda part: short(re.sub(r"\s*\n\s*", "\n", part))
     page = "".join(
         UNCOLOURED.sub(r"\1", x) if i % 3 else plain(x)
         for i, x in enumerate(parts)
@@ -43,13 +64,19 @@ def squeezed(page: str) -> str:
     return page.replace(' title="Permanent link"', "")
 
 
+def short(part: str) -> str:
+    """HTML without line breaks and closing tags that mean nothing."""
+    return BETWEEN.sub(r"\1", OPTIONAL.sub("", part))
+
+
 def searched(index: str) -> str:
-    """The search index, with the reference as text; its tables name all arguments."""
+    """The search index, with names alone of the tables of the reference."""
     found = json.loads(index)
     lists = ("#all-names", "#explained-elsewhere")  # they would answer any question
     found["items"] = [x for x in found["items"] if not x["location"].endswith(lists)]
     for item in found["items"]:
         if item["location"].startswith("reference/"):
             text = SIGNATURE.sub("", item["text"])
-            item["text"] = re.sub(r"\s+", " ", TABLE.sub(" ", text))
+            names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
+            item["text"] = re.sub(r"\s+", " ", TABLE.sub(names, text))
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -32,8 +32,11 @@ def sizes(site: Path) -> list[Figure]:
     packed = {x: len(gzip.compress(x.read_bytes())) / 1e3 for x in site.rglob("*.html")}
     heaviest = max(packed, key=lambda x: packed[x])
     where = heaviest.relative_to(site).as_posix()
+    sent = sum(len(gzip.compress(file.read_bytes(), 6)) for file in files) / 1e3
     return [
-        Figure("site", whole * 1e3, 5e3, "kB"),
+        # 5 MB was the goal for 49 cards and 410 names; there are 74 and 545.
+        Figure("site", whole * 1e3, 7e3, "kB"),
+        Figure("site, packed", sent, 2.5e3, "kB"),
         Figure("heaviest page, packed", packed[heaviest], 150, "kB", where),
     ]
 
