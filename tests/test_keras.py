@@ -203,7 +203,7 @@ def test_a_state_can_be_replaced():
 
 
 def test_a_learning_rate_that_cannot_be_set_says_how():
-    optimizer, _ = built(stepax.adam(0.25), (2,))
+    optimizer, _ = built(stepax.MultiSteps(stepax.adam(0.25), 2), (2,))
     assert optimizer.learning_rate == 0.25
     with pytest.raises(ValueError, match="inject_hyperparams"):
         optimizer.learning_rate = 0.5

@@ -174,7 +174,7 @@ class _Stepax:
     structure: Any
 
     def __init__(self, tx: stepax.GradientTransformation | stepax.MultiSteps):
-        self.tx = tx
+        self.tx: Any = tx
 
     def params(self) -> Any:
         return self._tree([v.value for v in self.variables])
