@@ -45,6 +45,7 @@ from ._engine.factories.ranges import Range as Range
 from ._engine.factories.registry import rule as rule
 from ._engine.functions import deprecations as _deprecated
 from ._engine.inspect.keywords import strict as strict
+from ._engine.step.applied import step as step
 from ._engine.step.batched import Batched as Batched
 from ._engine.step.rule import (
     COUNT as COUNT,

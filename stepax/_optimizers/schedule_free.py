@@ -117,7 +117,9 @@ def average_iterates(
         return c, (b1_, weight_sum, safe_increment(t), max_lr)
 
     def leaf(u, y, c, z):
-        return c * (z - y) + (1 - b1 * (1 - c)) * u, z + u
+        z = z + u
+        # y + c (z - y) + (1 - b1 (1 - c)) u with the old z, which need not be kept.
+        return c * (z - y) + (1 - c) * (1 - b1) * u, z
 
     scalars = {
         "b1": real_scalar(b1),

@@ -31,12 +31,14 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     Params,
     Updates,
+    is_array,
     require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
+from .._engine.step.applied import StepsInOne, step
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
@@ -186,7 +188,37 @@ def _too_few(found: str) -> ValueError:
     )
 
 
-class MultiSteps:
+class _Updates:
+    """What a call of `update` returns: updates, which are zero in most calls."""
+
+    def __init__(self, opt: GradientTransformationExtraArgs):
+        self.opt = opt
+
+    def unchanged(self, updates: Updates, params: Params) -> Updates:
+        return zeros_like_updates(updates)
+
+    def due(
+        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
+    ) -> tuple[Updates, Any]:
+        u, new = self.opt.update(acc, inner, params, **extra)
+        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
+        return u, new
+
+
+class _Params(_Updates):
+    """What a call in `stepax.step` returns: parameters, most often the old ones."""
+
+    def unchanged(self, updates: Updates, params: Params) -> Params:
+        # A branch returns arrays, and the other one has made arrays of Python scalars.
+        return jax.tree.map(lambda p: jnp.asarray(p) if is_array(p) else p, params)
+
+    def due(
+        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
+    ) -> tuple[Params, Any]:
+        return step(self.opt, acc, inner, params, **extra)
+
+
+class MultiSteps(StepsInOne):
     """Take one step with the mean of k gradients, one gradient per call.
 
         acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls
@@ -297,6 +329,19 @@ class MultiSteps:
 
         Raises a `ValueError` for a weight that is negative, not finite or no scalar.
         """
+        ends = _Updates(self._opt)
+        return self._call(ends, updates, state, params, weight, extra_args)
+
+    def take_step(
+        self, gradients: Updates, state: Any, params: Params, extra: dict
+    ) -> tuple[Params, Any]:
+        """The parameters after a call, and the state, for `stepax.step`."""
+        weight, extra = extra.get("weight"), {**extra}
+        extra.pop("weight", None)
+        return self._call(_Params(self._opt), gradients, state, params, weight, extra)
+
+    def _call(self, ends, updates, state, params, weight, extra):
+        """A call that returns updates or parameters, as `ends` says, and the state."""
         has_weight = hasattr(state, "weight")
         kind = WeightedMultiStepsState if has_weight else MultiStepsState
         errors.require_state("MultiSteps", kind, state)
@@ -308,28 +353,28 @@ class MultiSteps:
             updates, weight = weighted_mean(updates, weight, self._axis_name)
 
         def nothing():
-            return zeros_like_updates(updates), state
+            return ends.unchanged(updates, params), state
 
         def something():
-            return self._update(updates, state, params, weight, extra_args)
+            return self._unless_skipped(ends, updates, state, params, weight, extra)
 
         return (
             something() if weight is None else branch(weight == 0, nothing, something)
         )
 
-    def _update(self, updates, state, params, weight, extra):
+    def _unless_skipped(self, ends, updates, state, params, weight, extra):
         skip, seen = self._should_skip(updates, state.gradient_step, params)
         state = state._replace(skip_state=keep_dtypes(seen, state.skip_state))
 
         def leave():
-            return zeros_like_updates(updates), state
+            return ends.unchanged(updates, params), state
 
         def take():
-            return self._take(updates, state, params, weight, extra)
+            return self._take(ends, updates, state, params, weight, extra)
 
         return branch(skip, leave, take)
 
-    def _take(self, updates, state, params, weight, extra):
+    def _take(self, ends, updates, state, params, weight, extra):
         inner, n = state.inner_opt_state, safe_increment(state.mini_step)
         clean, found = self._sanitizers.clean(updates, inner, params)
         goes_on = state.mini_step > 0
@@ -345,7 +390,10 @@ class MultiSteps:
             return map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
 
         def emit():
-            u, new = self._step(updates, gathered(), inner, params, extra)
+            # A leaf without a gradient in this call has none in the step.
+            acc = map_gradients(lambda g, a: a, updates, acc_grads=gathered())
+            u, new = ends.due(updates, acc, inner, params, extra)
+            new = keep_dtypes(new, inner)
             also = jax.tree.map(jnp.logical_or, found, self._sanitizers.read(new))
             step = safe_increment(state.gradient_step)
             return u, self._sanitizers.write(new, also), step, jnp.array(True)
@@ -353,7 +401,7 @@ class MultiSteps:
         def wait():
             marked = self._sanitizers.write(inner, found)
             step = state.gradient_step
-            return zeros_like_updates(updates), marked, step, jnp.array(False)
+            return ends.unchanged(updates, params), marked, step, jnp.array(False)
 
         # The branch returns whether a step was taken, so that the accumulator is
         # written after the branch has read it, and XLA need not copy it.
@@ -363,13 +411,6 @@ class MultiSteps:
         n, kept, acc = new
         after = MultiStepsState(n, step, inner, acc, state.skip_state)
         return u, after if kept is None else WeightedMultiStepsState(*after, kept)
-
-    def _step(self, updates, acc, inner, params, extra):
-        # A leaf without a gradient in this call has none in the step.
-        gathered = map_gradients(lambda g, a: a, updates, acc_grads=acc)
-        u, new = self._opt.update(gathered, inner, params, **extra)
-        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
-        return u, keep_dtypes(new, inner)
 
     def _is_due(self, n: jax.Array, gradient_step: jax.Array) -> Any:
         k: Any = self._every_k
@@ -403,4 +444,5 @@ def _pair(multi_steps: MultiSteps) -> GradientTransformationExtraArgs:
         multi_steps.update,
         inner={"inner_opt_state": multi_steps.inner_opt},
         hands_on="" if judges else "inner_opt_state",
+        take_step=multi_steps.take_step,
     )

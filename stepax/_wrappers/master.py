@@ -26,6 +26,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
+from .._engine.step.applied import step
 from .._engine.step.leafwise import keep_dtypes, map_stored
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
@@ -100,20 +101,32 @@ def master_weights(
         masters = jax.tree.map(own, params)
         return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
 
-    def update(updates, state, params=None, **extra_args):
+    def widened(updates, state, params):
         errors.require_state("master_weights", MasterWeightsState, state)
-        old = state.inner_state
         if width is None:
-            seen = Widened(updates, params, wide, state.masters)
-        else:
-            seen = Joined(updates, params, state.masters, width)
+            return Widened(updates, params, wide, state.masters)
+        return Joined(updates, params, state.masters, width)
+
+    def after(masters, inner_state, was):
+        masters = keep_dtypes(masters, was.masters)
+        return MasterWeightsState(masters, keep_dtypes(inner_state, was.inner_state))
+
+    def update(updates, state, params=None, **extra_args):
+        seen, old = widened(updates, state, params), state.inner_state
         u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
         u, masters = seen.settle(u, jax.lax.convert_element_type)
-        masters = keep_dtypes(masters, state.masters)
-        return u, MasterWeightsState(masters, keep_dtypes(new, old))
+        return u, after(masters, new, state)
+
+    def take_step(gradients, state, params, extra):
+        seen, old = widened(gradients, state, params), state.inner_state
+        new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
+        new_p, masters = seen.settle_params(new_p, jax.lax.convert_element_type)
+        return new_p, after(masters, new, state)
 
     members = {"inner_state": inner}
-    return transformation(init, update, inner=members, hands_on="inner_state")
+    return transformation(
+        init, update, inner=members, hands_on="inner_state", take_step=take_step
+    )
 
 
 def _checked(remainder: Any, wide: Any) -> int | None:

@@ -95,6 +95,21 @@ class Widened:
         unflatten = self._gradients.treedef.unflatten
         return unflatten(out), unflatten(masters)
 
+    def settle_params(
+        self, new: Any, to_narrow: Callable, *more: list
+    ) -> tuple[Any, Any]:
+        """The parameters of new masters, and these; see `settle`.
+
+        new: what a step in one has made of `params`.
+        """
+        gradients, masters = self._gradients, list(self.stored)
+        out = gradients.leaves_of(new, "params")
+        for i, p, *xs in zip(self.at, self.narrow, *more, strict=True):
+            masters[i] = out[i]
+            out[i] = _narrowed(to_narrow, jnp.result_type(p), out[i], *xs)
+        unflatten = gradients.treedef.unflatten
+        return unflatten(out), unflatten(masters)
+
 
 @ft.partial(jax.jit, static_argnames="dtype")
 def _cast(xs, dtype):
@@ -113,3 +128,9 @@ def _move(to_narrow, g, p, m, u, *more):
     wide = m.astype(u.dtype) + u
     new = to_narrow(wide, p.dtype, *more)
     return (new.astype(u.dtype) - p.astype(u.dtype)).astype(g.dtype), wide
+
+
+@ft.partial(jax.jit, static_argnums=(0, 1))
+@promote_freely
+def _narrowed(to_narrow, dtype, m, *more):
+    return to_narrow(m, dtype, *more)

@@ -145,8 +145,25 @@ class Joined(Widened):
         unflatten = gradients.treedef.unflatten
         return unflatten(out), unflatten(remainders)
 
+    def settle_params(
+        self, new: Any, to_narrow: Callable, *more: list
+    ) -> tuple[Any, Any]:
+        """The parameters of new masters, and the remainders."""
+        gradients, remainders = self._gradients, list(self.remainders)
+        out = gradients.leaves_of(new, "params")
+        for i in self.at:
+            out[i], remainders[i] = _halves(self.width, out[i])
+        unflatten = gradients.treedef.unflatten
+        return unflatten(out), unflatten(remainders)
+
 
 joined = jax.jit(join)
+
+
+@ft.partial(jax.jit, static_argnums=0)
+def _halves(width, master):
+    p = rounded(master, width)
+    return p, remainder_of(master, p, width)
 
 
 @ft.partial(jax.jit, static_argnums=0)

@@ -20,6 +20,7 @@ from .._engine.base.protocol import (
     with_extra_args_support,
 )
 from .._engine.factories.registry import public
+from .._engine.step.applied import step
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees import errors
 from .._transforms.noise import typed_key
@@ -60,20 +61,36 @@ def stochastic_rounding(
         wide = widen_narrow(params, jnp.float32)
         return StochasticRoundingState(data, inner.init(wide))
 
-    def update(updates, state, params=None, **extra_args):
+    def widened(updates, state, params):
         errors.require_state("stochastic_rounding", StochasticRoundingState, state)
-        old, seen = state.inner_state, Widened(updates, params, jnp.float32)
-        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
+        return Widened(updates, params, jnp.float32)
+
+    def draw(state, narrow):
+        """The data of the next key, and noise for each narrow parameter."""
         then, now = jax.random.split(
             jax.random.wrap_key_data(state.key_data, impl=kind)
         )
-        noise = tree.random_like(now, seen.narrow, jax.random.uniform, jnp.float32)
+        noise = tree.random_like(now, narrow, jax.random.uniform, jnp.float32)
+        return jax.random.key_data(then), noise
+
+    def update(updates, state, params=None, **extra_args):
+        seen, old = widened(updates, state, params), state.inner_state
+        u, new = inner.update(seen.gradients, old, seen.params, **extra_args)
+        data, noise = draw(state, seen.narrow)
         u, _ = seen.settle(u, _rounded, noise)
-        data = jax.random.key_data(then)
         return u, StochasticRoundingState(data, keep_dtypes(new, old))
 
+    def take_step(gradients, state, params, extra):
+        seen, old = widened(gradients, state, params), state.inner_state
+        new_p, new = step(inner, seen.gradients, old, seen.params, **extra)
+        data, noise = draw(state, seen.narrow)
+        new_p, _ = seen.settle_params(new_p, _rounded, noise)
+        return new_p, StochasticRoundingState(data, keep_dtypes(new, old))
+
     members = {"inner_state": inner}
-    return transformation(init, update, inner=members, hands_on="inner_state")
+    return transformation(
+        init, update, inner=members, hands_on="inner_state", take_step=take_step
+    )
 
 
 @promote_freely

@@ -39,15 +39,20 @@ def kept_or(
     # XLA takes no copy of what is kept, if all that reads it comes before the branch,
     # and lies in memory as it does after the other side.
     made = lambda: jax.tree.map(_in_rows, new())
-    return branch(_after(renew, readers), made, lambda: old)
+    if isinstance(renew, Tracer):
+        renew = known_after(renew, readers)
+    return branch(renew, made, lambda: old)
 
 
-def _after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
-    """The same boolean, which XLA knows only once it has computed some arrays."""
+def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
+    """The same boolean, which XLA knows only once it has computed some arrays.
+
+    A barrier does not do: XLA removes it before it decides what to copy.
+    """
     # Inside of `shard_map` types would say that it differs between devices.
     is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
     arrays = [x for x in arrays if x.size]
-    if not isinstance(known, Tracer) or is_manual or not arrays:
+    if is_manual or not arrays:
         return known
     # No square leaves 2 when divided by 4, which XLA does not find out.
     signs = [(x.real.reshape(-1)[0] > 0).astype(jnp.int32) for x in arrays]

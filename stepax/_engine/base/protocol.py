@@ -294,7 +294,8 @@ class Transformation(GradientTransformationExtraArgs):
         does not look into.
     plan: what a step does, for a node.
     bare_init: `init`, without placing anything on a mesh.
-    inner, hands_on, reads_any, only_places: of a closure; see `transformation`.
+    inner, hands_on, reads_any, only_places, take_step: of a closure; see
+        `transformation`.
     recipe: the factory and the arguments it was made with.
 
     Equal recipes make equal transformations, so that a transformation can be a static
@@ -309,6 +310,7 @@ class Transformation(GradientTransformationExtraArgs):
     hands_on: str = ""
     reads_any: bool = False
     only_places: bool = False
+    take_step: Callable[..., tuple[Params, OptState]] | None = None
     recipe: MadeBy | None = None
 
     def __repr__(self) -> str:
@@ -335,6 +337,7 @@ def transformation(
     hands_on: str = "",
     reads_any: bool = False,
     only_places: bool = False,
+    take_step: Callable[..., tuple[Params, OptState]] | None = None,
 ) -> Transformation:
     """A transformation that is a closure: two functions, and what they call.
 
@@ -345,13 +348,15 @@ def transformation(
         them, if there is one.
     reads_any: whether it may read any keyword itself.
     only_places: whether it computes what `inner[""]` does, on other devices.
+    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
+        better than by `update`; see `stepax.step`.
     """
     tx = Transformation(placed_init(init), update)
     tx.bare_init = init
     tx.inner = inner
     tx.hands_on = hands_on
     tx.reads_any = reads_any
-    tx.only_places = only_places
+    tx.only_places, tx.take_step = only_places, take_step
     return tx
 
 
@@ -361,7 +366,7 @@ def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transfo
     new = Transformation(placed_init(init), tx.update)
     new.node, new.plan, new.bare_init = tx.node, tx.plan, init
     new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
-    new.only_places = tx.only_places
+    new.only_places, new.take_step = tx.only_places, tx.take_step
     return new
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from ..arrays import precision
 from ..arrays.coding import Coded, decode, encode
-from . import coded_parts, mistakes
+from . import coded_parts, in_place, mistakes
+from .applying import APPLY
 from .mistakes import UNDECLARED, Mistake, Undeclared
 from .step_where import step_where
 
@@ -18,11 +19,16 @@ _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 def run_rules(rules, accepted, g, p, contexts, row):
     """The active rules on one leaf, of a step that may be rejected."""
     step = lambda g, p, row: _step(rules, g, p, contexts, row)
+    applies = rules[-1] is APPLY
     if accepted is not None:
-        return step_where(accepted, lambda: step(g, p, row), row)
+        u, new = step_where(accepted, lambda: step(g, p, row), row)
+        return (jnp.where(accepted, u, p) if applies else u), new
     if all(rule.elementwise for rule in rules) and g.size >= coded_parts.LARGE:
         n = coded_parts.number_of_parts(g, row)
-        return coded_parts.in_parts(step, n, g, p, row) if n > 1 else step(g, p, row)
+        if n > 1:
+            return coded_parts.in_parts(step, n, g, p, row)
+    if applies and in_place.has_order(g, row):
+        return in_place.in_order(step, g, p, row)
     return step(g, p, row)
 
 
@@ -30,6 +36,7 @@ def _step(rules, g, p, contexts, row):
     """The active rules on one leaf, widened at the start and rounded at the end."""
     arrays = jax.tree.leaves((g, p, contexts, row))
     wide = _FLOAT32
+    kind = None if p is None else jnp.result_type(p)
     is_plain = all(x.dtype in _PLAIN for x in arrays if hasattr(x, "dtype"))
     u, is_whole = g, not jnp.issubdtype(g.dtype, jnp.inexact)
     if not is_plain or g.dtype != wide:
@@ -43,6 +50,8 @@ def _step(rules, g, p, contexts, row):
         out.append(_stored(rule, now, was, stored, is_whole) if stored else [])
         # A rule may return another dtype, as a real update for a complex gradient.
         u = u if u.dtype == wide else u.astype(wide)
+    if rules[-1] is APPLY:
+        return u.astype(kind), out
     # A batched stage is still to come, and an integer cannot hold an update.
     if u.dtype != g.dtype and not rules[-1].batched and precision.is_inexact(g):
         u = u.astype(g.dtype)

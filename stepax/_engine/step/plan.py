@@ -7,6 +7,7 @@ transformation that is foreign to the engine, and at the end pack the states aga
 Neighbouring rules share a pass, also across nested chains, masks and partitions.
 """
 
+import functools as ft
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, cast
@@ -31,6 +32,7 @@ from ..trees import errors
 from ..trees.labels import Scope
 from ..trees.packed import Packed
 from . import leafwise
+from .applying import APPLY
 from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
@@ -147,7 +149,7 @@ class Plan:
     """
 
     def __init__(self, node: Rule | Composite, trains: str = ""):
-        self.node = node
+        self.node, self.trains = node, trains
         # States are kept in one flat list, that of the whole first.
         self.size = 1
         self.steps: list[_Open | _Run] = []
@@ -179,7 +181,8 @@ class Plan:
         # before it, as a clip by the global norm does.
         if reads_all and any(before.leaf for before, _, _ in self._pending):
             self._close_pass()
-        self._pending.append((rule, trains, at))
+        # Masks may leave out what it adds to, such as integers.
+        self._pending.append((rule, "" if rule is APPLY else trains, at))
         # Its whole-matrix stage runs after the leaves, at the end of a pass.
         if rule.batched:
             self._close_pass()
@@ -189,6 +192,12 @@ class Plan:
             rules, trains, at = zip(*self._pending, strict=True)
             self.steps.append(_Run(Pass(rules, trains), list(at)))
             self._pending = []
+
+    @ft.cached_property
+    def applied(self) -> "Plan":
+        """The plan that returns new parameters in place of updates."""
+        members = cast(list[TransformationLike], [self.node, APPLY])
+        return Plan(Chain(members), self.trains)
 
     @property
     def is_elementwise(self) -> bool:

@@ -35,12 +35,17 @@ def step_where(
     _, *new = jaxpr_as_fun(closed)()
     pairs = zip(new, jax.tree.leaves(old), strict=True)
     kept = [jnp.where(accepted, x, was) for x, was in pairs]
-    u = _update_from(closed, kept)
+    u = update_from(closed, kept)
     return jax.tree.structure(shapes).unflatten([u, *kept])
 
 
-def _update_from(closed: "ClosedJaxpr", slots: Sequence[jax.Array]) -> jax.Array:
-    """The update of a step, computed from these slots in place of its own."""
+def update_from(
+    closed: "ClosedJaxpr", slots: Sequence[jax.Array], *inputs: jax.Array
+) -> jax.Array:
+    """The update of a step, computed from these slots in place of its own.
+
+    closed: from the inputs to an update and slots.
+    """
     # The same program without the equations that produced its own slots; XLA removes
     # what only they used.
     from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
@@ -53,6 +58,7 @@ def _update_from(closed: "ClosedJaxpr", slots: Sequence[jax.Array]) -> jax.Array
     pairs = zip(own, slots, strict=True)
     given = {v: x for v, x in pairs if not isinstance(v, Literal) and v in alone}
     rest = [eqn for eqn in jaxpr.eqns if not given.keys() & set(eqn.outvars)]
-    after = jaxpr.replace(invars=list(given), eqns=rest, outvars=[u])
-    (found,) = jaxpr_as_fun(ClosedJaxpr(after, closed.consts))(*given.values())
+    invars = [*jaxpr.invars, *given]
+    after = jaxpr.replace(invars=invars, eqns=rest, outvars=[u])
+    (found,) = jaxpr_as_fun(ClosedJaxpr(after, closed.consts))(*inputs, *given.values())
     return found

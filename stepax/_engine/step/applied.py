@@ -1,0 +1,103 @@
+"""A step in one: updates are added to the parameters where they are computed.
+
+`apply_updates` gets updates that have been rounded, and written for every leaf, also
+where nothing changes.  `step` adds them in the pass that computes them.  So it rounds
+once, and the engine knows which arrays take the place of which, and can order what is
+read and written (`in_place.py`).
+"""
+
+from typing import Any
+
+from ..base.protocol import (
+    EmptyState,
+    OptState,
+    Params,
+    Transformation,
+    TransformationLike,
+    Updates,
+    require_transformation,
+)
+from ..functions.calls import explain_misuse
+from ..trees.apply import apply_updates, map_pairs
+from ..trees.packed import Packed
+from .gradients import has_no_gradient
+from .plan import Plan
+
+
+class StepsInOne:
+    """A class of transformations, beside `Transformation`, that know a step in one."""
+
+    def take_step(
+        self, gradients: Updates, state: OptState, params: Params, extra: dict
+    ) -> tuple[Params, OptState]:
+        """The new parameters and the next state."""
+        raise NotImplementedError
+
+
+@explain_misuse
+def step(
+    tx: TransformationLike,
+    gradients: Updates,
+    state: OptState,
+    params: Params,
+    **extra_args: Any,
+) -> tuple[Params, OptState]:
+    """Take one step: update the state and the parameters in one pass over memory.
+
+        u, state = update(g, state, p),   p = p + u
+
+    Equal to `update` and `apply_updates` to the last bit but for roundings on the way,
+    of which there is one less: the updates are never stored.
+
+    Donate parameters and state, and return them in the order in which they came, as in
+    `jax.jit(f, donate_argnums=(0, 1))` with `f(params, state, ...)`: XLA pairs donated
+    arrays with results in this order, and most steps then need no memory of their own.
+
+    tx: the transformation.  Any will do; what is not made of rules of this library, and
+        does not know a step in one, runs by its `update`.
+    gradients: a tree like `params`; `None` leaves a parameter as it is.
+    state: as `tx.init(params)` or the last step returned it.
+    params: a tree of arrays.
+    extra_args: keywords for `update`.
+
+    Returns the new parameters and the next state.  Raises what `update` raises.
+    """
+    require_transformation(tx, "the first argument of `step`")
+    if params is None:
+        raise ValueError("`step` changes the parameters, but `params` is `None`")
+    own = _own_step(tx)
+    if own is not None:
+        return own(gradients, state, params, extra_args)
+    if type(tx) is Transformation and tx.plan is not None and _fits(gradients, params):
+        return apply_plan(tx.plan, gradients, state, params, extra_args)
+    updates, state = tx.update(gradients, state, params, **extra_args)
+    return apply_updates(params, updates), state
+
+
+def _own_step(tx: TransformationLike) -> Any:
+    # By our classes, as an attribute of this name may mean anything elsewhere.
+    if type(tx) is Transformation or isinstance(tx, StepsInOne):
+        return tx.take_step
+    return None
+
+
+def _fits(gradients: Updates, params: Params) -> bool:
+    """Whether what a pass makes of the gradients can be stored as the parameters."""
+    if not isinstance(gradients, Packed):
+        return not isinstance(params, Packed)
+    return isinstance(params, Packed) and params.layout == gradients.layout
+
+
+def apply_plan(
+    plan: Plan,
+    gradients: Updates,
+    state: OptState,
+    params: Params,
+    extra: dict,
+    accepted: Any = None,
+) -> tuple[Params, OptState]:
+    """A step of a plan in one; it changes nothing unless it is accepted."""
+    states = state, EmptyState()
+    new, (state, _) = plan.applied(gradients, states, params, extra, accepted)
+    keep = lambda p, x, check: p if has_no_gradient(x) else x
+    return map_pairs(keep, ("params", "updates"), params, new), state
