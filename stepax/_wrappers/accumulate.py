@@ -38,7 +38,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.applied import StepsInOne, step
+from .._engine.step.applied import step, steps_in_one
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
@@ -218,7 +218,8 @@ class _Params(_Updates):
         return step(self.opt, acc, inner, params, **extra)
 
 
-class MultiSteps(StepsInOne):
+@steps_in_one
+class MultiSteps:
     """Take one step with the mean of k gradients, one gradient per call.
 
         acc = acc + (w / W) (g - acc),   W = W + w,   in each of k calls
@@ -261,6 +262,7 @@ class MultiSteps(StepsInOne):
         require_transformation(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
         self._opt = with_extra_args_support(opt)
+        self._updates, self._params = _Updates(self._opt), _Params(self._opt)
         self._every_k = every_k_schedule
         self._add = mean_with if use_grad_mean else sum_with
         self._should_skip = should_skip_update_fn or _never
@@ -329,7 +331,7 @@ class MultiSteps(StepsInOne):
 
         Raises a `ValueError` for a weight that is negative, not finite or no scalar.
         """
-        ends = _Updates(self._opt)
+        ends = self._updates
         return self._call(ends, updates, state, params, weight, extra_args)
 
     def take_step(
@@ -338,7 +340,7 @@ class MultiSteps(StepsInOne):
         """The parameters after a call, and the state, for `stepax.step`."""
         weight, extra = extra.get("weight"), {**extra}
         extra.pop("weight", None)
-        return self._call(_Params(self._opt), gradients, state, params, weight, extra)
+        return self._call(self._params, gradients, state, params, weight, extra)
 
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""

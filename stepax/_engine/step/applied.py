@@ -6,7 +6,7 @@ once, and the engine knows which arrays take the place of which, and can order w
 read and written (`in_place.py`).
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base.protocol import (
     EmptyState,
@@ -24,14 +24,17 @@ from .gradients import has_no_gradient
 from .plan import Plan
 
 
-class StepsInOne:
-    """A class of transformations, beside `Transformation`, that know a step in one."""
+T = TypeVar("T")
 
-    def take_step(
-        self, gradients: Updates, state: OptState, params: Params, extra: dict
-    ) -> tuple[Params, OptState]:
-        """The new parameters and the next state."""
-        raise NotImplementedError
+
+# Classes, beside `Transformation`, whose `take_step` is a step in one.
+_CLASSES: set[type] = set()
+
+
+def steps_in_one(cls: type[T]) -> type[T]:
+    """Let `step` call `take_step` of a class, which is as that of a closure."""
+    _CLASSES.add(cls)
+    return cls
 
 
 @explain_misuse
@@ -75,10 +78,10 @@ def step(
 
 
 def _own_step(tx: TransformationLike) -> Any:
-    # By our classes, as an attribute of this name may mean anything elsewhere.
-    if type(tx) is Transformation or isinstance(tx, StepsInOne):
-        return tx.take_step
-    return None
+    # By the exact type: an attribute of this name may mean anything in another class,
+    # and a subclass may override `update`.
+    is_known = type(tx) is Transformation or type(tx) in _CLASSES
+    return getattr(tx, "take_step", None) if is_known else None
 
 
 def _fits(gradients: Updates, params: Params) -> bool:
