@@ -186,6 +186,17 @@ def test_a_change_of_the_engine_draws_all_anew(monkeypatch):
     assert measure.key(ROWS["sgd"]) != before
 
 
+def test_numbers_to_start_with_are_those_of_the_board(monkeypatch):
+    point = {"rate": 0.1, "one_minus_b1": 0.05, "decay": 1e-3}
+    one = {"rate": 0.1, "low": 0.013, "high": 0.26, "at_least": True, "point": point}
+    monkeypatch.setattr(page, "numbers_to_start_with", lambda name: {"digits": one})
+    text = "\n".join(page.numbers(ROWS["adamw"]))
+    assert "| digits | 0.1 | 0.013 to 0.26, or further | 0.05 | 0.001 |" in text
+    assert text.count("<circle") == 1 and "1 - b1" in text
+    monkeypatch.setattr(page, "numbers_to_start_with", lambda name: {})
+    assert page.numbers(ROWS["yogi"]) == []
+
+
 def test_sections_on_use_are_of_optimizers():
     named = re.findall(r"^## (.*)$", page.USE.read_text(), re.MULTILINE)
     assert set(named) <= set(NAMES) and len(named) >= 25

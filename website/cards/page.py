@@ -1,10 +1,11 @@
 """The card of an optimizer as Markdown."""
 
 from collections.abc import Iterable, Iterator
-from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
+from benchmarks.board.results import numbers_to_start_with
+from benchmarks.board.rules import ENTRIES
 from stepax._engine.factories.registry import Row
 
 from ..names import Name, find
@@ -159,12 +160,41 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
 
 
 def numbers(row: Row) -> list[str]:
-    """The rates that the leaderboard found, if it has been run."""
-    if util.find_spec("benchmarks.board.results") is None:
+    """The tuned rate on each task of the leaderboard, and rates as good.
+
+    Nothing for an optimizer without a run.
+    """
+    found = numbers_to_start_with(row.name)
+    if not found:
         return []
-    results = import_module("benchmarks.board.results")
-    said = results.numbers_to_start_with(row.name)
-    return ["## Numbers to start with", "", str(said)] if said else []
+    others = list(dict.fromkeys(k for x in found.values() for k in x["point"]))
+    others.remove("rate")
+    rows = [
+        [task, short(x["rate"]), span(x), *(short(x["point"][k]) for k in others)]
+        for task, x in found.items()
+    ]
+    names = [k.replace("one_minus_", "1 - ") for k in others]
+    given = ", ".join(f"{k}={x!r}" for k, x in ENTRIES[row.name].fixed.items())
+    return [
+        "## Numbers to start with",
+        "",
+        "As tuned for the small models of the [leaderboard](../leaderboard.md)"
+        + (f", with `{given}`." if given else "."),
+        "Larger models want smaller rates, and a span tells how much care is needed.",
+        "",
+        picture.spans(row.name, found),
+        "",
+        *table(["task", "rate", "within 25 % of the best loss", *names], rows),
+    ]
+
+
+def short(x: float) -> str:
+    return f"{x:.2g}"
+
+
+def span(x: dict[str, Any]) -> str:
+    more = ", or further" if x["at_least"] else ""
+    return f"{short(x['low'])} to {short(x['high'])}{more}"
 
 
 def paper(row: Row) -> list[str]:

@@ -141,8 +141,34 @@ def _decades(losses: list[list[float | None]]) -> tuple[int, int]:
     return min(low, high - 1), high
 
 
-def svg(kind: str, said: str, *drawn: str) -> str:
+ROW = 44
+
+
+def spans(name: str, found: dict[str, dict[str, Any]]) -> str:
+    """For each task the span of good rates as a bar, and the tuned one as a dot."""
+    low = math.floor(math.log10(min(min(x["low"], x["rate"]) for x in found.values())))
+    high = math.ceil(math.log10(max(max(x["high"], x["rate"]) for x in found.values())))
+    width = (WIDTH - 160 - RIGHT_OF) / max(high - low, 1)
+    across = lambda rate: 160 + (math.log10(rate) - low) * width
+    bottom, marks = len(found) * ROW, []
+    for decade in range(low, high + 1):
+        x = across(10.0**decade)
+        label = f"{10.0**decade:g}"
+        marks.append(f'<path class="grid" d="M{x:.0f} 0V{bottom}"/>')
+        marks.append(f'<text class="step" x="{x:.0f}" y="{bottom + 30}">{label}</text>')
+    for i, (task, one) in enumerate(found.items()):
+        y = i * ROW + ROW // 2
+        ends = f"M{across(one['low']):.0f} {y}H{across(one['high']):.0f}"
+        marks.append(f'<text x="144" y="{y + 8}">{task}</text>')
+        marks.append(f'<path class="span" d="{ends}"/>')
+        marks.append(f'<circle cx="{across(one["rate"]):.0f}" cy="{y}" r="8"/>')
+    said = f"Rates of {name} with a loss within 25 % of the best, by task"
+    drawn = svg("spans", said, *marks, height=bottom + 40)
+    return f'<figure class="card">\n{drawn}\n</figure>'
+
+
+def svg(kind: str, said: str, *drawn: str, height: int = HEIGHT) -> str:
     return (
-        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg class="{kind}" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{said}">{"".join(drawn)}</svg>'
     )

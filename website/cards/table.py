@@ -34,7 +34,7 @@ State is in bytes for each element, of float32 parameters of 1024 × 1024 and of
 
 END = """\
 
-Where to go next: [which learning rate?](../sweep.md)
+Where to go next: [which optimizer?](../which.md), or [watch them move](../moving.md).
 """
 
 
