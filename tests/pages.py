@@ -33,7 +33,7 @@ WITHOUT = {
 
 # Packages that not everybody who runs the tests has: without them a page is skipped.
 # They are imported first, which prints what is not of the page: Brax misses others.
-NEEDS = {"docs/checkpoints.md": "torch", "docs/with_brax.md": "brax.envs"}
+NEEDS = {"docs/from_pytorch.md": "torch", "docs/with_brax.md": "brax.envs"}
 
 # Languages of blocks.  Python under another name would be shown and not run.
 KINDS = {"python", "text", "sh", "yaml", "json", "diff", "mermaid"}

@@ -182,7 +182,7 @@ def test_wheel_holds_the_package_its_licence_and_nothing_else(wheel):
     [
         ("stepax/py.typed", None, "stepax/py.typed is missing"),
         ("stepax/__init__.py", None, "stepax/__init__.py is missing"),
-        (None, "docs/guide.md", "docs/guide.md is neither in stepax/ nor in stepax-"),
+        (None, "docs/rules.md", "docs/rules.md is neither in stepax/ nor in stepax-"),
         (None, "stepax/tests/cases.py", "stepax/tests/cases.py is a test"),
         (None, "stepax/test_layout.py", "stepax/test_layout.py is a test"),
     ],

@@ -86,7 +86,8 @@ def test_what_is_returned_has_a_type():
 SCRIPT = (ROOT / "tests/user_script.py").read_text()
 # `interop.md` is not among them: Optax's own annotations refuse what it shows.
 NAMES = (
-    "guide", "checkpoints", "distributed", "hyperparameters", "minimize", "rules",
+    "start", "masks", "precision", "state_by_name",
+    "checkpoints", "distributed", "hyperparameters", "minimize", "rules",
 )  # fmt: skip
 PAGES = ["README.md", *(f"docs/{x}.md" for x in NAMES)]
 PROGRAMS = {"user_script": SCRIPT} | {x: "\n".join(blocks(x)) for x in PAGES}
