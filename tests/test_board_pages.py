@@ -71,7 +71,7 @@ def test_the_span_of_rates_around_the_best():
 
 def test_the_best_rate_is_the_vertex_of_a_parabola():
     rates = [1, 10, 100, 1000]
-    losses = np.exp((np.log10(rates) - 1.3) ** 2)
+    losses = np.exp((np.log10(rates) - 1.3) ** 2).tolist()
     assert statistics.best_rate(rates, losses) == pytest.approx(10**1.3)
     assert statistics.best_rate(rates, [1, 2, 3, 4]) == 1
 
@@ -132,7 +132,7 @@ def folder(tmp_path):
 
 def changed(folder, task, name, **values):
     rows = store.Rows(folder)
-    rows.write({**rows.read(task, name), **values})
+    rows.write((rows.read(task, name) or {}) | values)
 
 
 def test_complete_tasks_are_ranked_and_incomplete_ones_never(folder):

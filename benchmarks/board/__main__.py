@@ -51,8 +51,13 @@ def main() -> None:
         for of in args.task or tasks.NAMES:
             timing.measure(of, names, args.folder)
         return
-    with display.opened(store.Rows(args.folder), pairs, sys.stdout.isatty()) as show:
-        run.run_rows(pairs, args.folder, args.jobs, show)
+    try:
+        shown = display.opened(store.Rows(args.folder), pairs, sys.stdout.isatty())
+        with shown as show:
+            run.run_rows(pairs, args.folder, args.jobs, show)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
 
 
 def _write_pages(folder: Path) -> None:

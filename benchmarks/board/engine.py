@@ -38,7 +38,9 @@ def _factory(name: str) -> Callable:
 
 
 def _arguments(entry: rules.Entry, point: dict, steps: int) -> dict:
-    found = {"learning_rate": schedule(entry.schedule, point["rate"], steps)}
+    found: dict[str, Any] = {
+        "learning_rate": schedule(entry.schedule, point["rate"], steps)
+    }
     decays = (entry.b1, "one_minus_b1"), (entry.b2, "one_minus_b2")
     for argument, of in decays:
         if argument:

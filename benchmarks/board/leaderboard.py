@@ -171,7 +171,8 @@ def _row(task, result):
     cells += [f"{result.bytes_per_number:.1f}", number(result.point["rate"]) + edge]
     low, high, *is_open = result.span
     least = "≥ " if any(is_open) else ""
-    cells.append(f"{number(low)} to {number(high)}, × {least}{high / low:.2g}")
+    width = float(f"{high / low:.2g}")
+    cells.append(f"{number(low)} to {number(high)}, × {least}{width:g}")
     return [*cells, f"{result.close} of {len(result.tuned)}"]
 
 

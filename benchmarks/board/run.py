@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import jax
 
@@ -17,7 +18,7 @@ from . import engine, rules, store, tasks
 _SAVE_EVERY = 5.0
 Report = Callable[[dict], None]
 # Of a process that runs rows: where it reports to.
-_queue = None
+_queue: Any = None
 
 
 def run_row(
@@ -86,13 +87,18 @@ def run_rows(
 def _in_processes(pairs, folder, jobs, report):
     spawn = multiprocessing.get_context("spawn")
     queue = spawn.Queue()
-    with ProcessPoolExecutor(jobs, spawn, _start, (queue,)) as pool:
+    with _pool(jobs, spawn, queue) as pool:
         futures = [pool.submit(_work, *pair, folder) for pair in pairs]
         while not all(x.done() for x in futures) or not queue.empty():
             with contextlib.suppress(Empty):
                 report(queue.get(timeout=0.5))
         for future in futures:
             future.result()
+
+
+def _pool(jobs, spawn, queue):
+    about = {"mp_context": spawn, "initializer": _start, "initargs": (queue,)}
+    return ProcessPoolExecutor(jobs, **about)
 
 
 def _start(queue):
