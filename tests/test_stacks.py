@@ -153,6 +153,16 @@ def test_layers_in_one_array_are_stacked_with_others():
     assert _counts(audit(make("auto"), there))["all-to-all"] == 2
 
 
+def test_matrices_along_two_mesh_axes_are_not_gathered():
+    explicit = (AxisType.Explicit,) * 2
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=explicit)
+    wanted = {"all-to-all": 4}
+    found = _check(scale_by_muon(), mesh, P("data", "model"), _matrices(8))
+    assert _counts(found) == wanted
+    # A quarter of eight matrices after one move, and an eighth after the other.
+    assert found.collectives[0].bytes == 2 * 2 * 64 * 128 * 4
+
+
 # Of optimizers that take matrices alone, as everything above of `muon`.
 ALONE = [p for p in rows(kind="optimizer") if hasattr(p.values[0].factory, "refusing")]
 

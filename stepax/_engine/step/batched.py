@@ -222,9 +222,9 @@ def _on_mesh(
     many = ft.partial(many, ctx)
     apart = NamedSharding(mesh, stacked)
     if AxisType.Explicit in mesh.axis_types:
-        before = [jax.typeof(x).sharding for x in stacks]
-        spec = jax.typeof(_home(first)).sharding.spec
-        before[0] = NamedSharding(mesh, PartitionSpec(None, *spec))
+        specs = [jax.typeof(x).sharding.spec for x in stacks]
+        specs[0] = PartitionSpec(None, *jax.typeof(_home(first)).sharding.spec)
+        before = [NamedSharding(mesh, spec) for spec in specs]
         stacks = _explicit(many, stacks, before, apart)
     else:
         stacks = _auto(many, stacks, joined.specs(names), apart)
@@ -239,8 +239,29 @@ def _explicit(
     many: Callable, stacks: list, homes: list[NamedSharding], apart: NamedSharding
 ) -> list:
     """`many` of stacks that are moved apart, and to their homes."""
-    put = jax.sharding.reshard
-    return list(map(put, many([put(x, apart) for x in stacks]), homes))
+    stops = [[home, *_stops(home, apart)] for home in homes]
+    put = lambda x, path: ft.reduce(jax.sharding.reshard, path, x)
+    there = [put(x, path[1:]) for x, path in zip(stacks, stops, strict=True)]
+    back = [path[-2::-1] for path in stops]
+    return list(map(put, many(there), back))
+
+
+def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
+    """The shardings by which a stack is moved apart, `apart` being the last.
+
+    XLA moves mesh axes at once if they are on one axis of an array, and otherwise
+    gathers the whole stack on each device.
+    """
+    as_names = lambda entry: entry if isinstance(entry, tuple) else (entry,)
+    names, found = as_names(apart.spec[0]), []
+    entries = list(map(as_names, home.spec))
+    at = {name: i for i, entry in enumerate(entries) for name in entry}
+    for i, name in enumerate(names, 1):
+        if i == len(names) or at.get(name) != at.get(names[i]):
+            left = [tuple(x for x in entry if x in names[i:]) for entry in entries[1:]]
+            spec = PartitionSpec(names[:i], *(entry or None for entry in left))
+            found.append(NamedSharding(home.mesh, spec))
+    return found
 
 
 def _auto(
