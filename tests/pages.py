@@ -24,6 +24,7 @@ WITHOUT = {
     "docs/bench.md": "tables, written by `make bench`",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
+    "docs/limits.md": "what there is not cannot be run",
     "docs/memory.md": "tables, written by `benchmarks/memory.py`",
     "docs/minimize-benchmark.md": "tables, written by `make bench-minimize`",
     "docs/moving.md": "a picture that moves, drawn by `docs/assets/moving.js`",
@@ -99,11 +100,6 @@ def blocks(page: str) -> list[str]:
     return [x.text for x in fenced(ROOT / page) if x.kind == "python"]
 
 
-def run_blocks(page: str) -> int:
-    """Run a page; returns how many blocks it has."""
-    return run_page(ROOT / page).blocks
-
-
 def run_page(path: Path) -> Report:
     """Run a page; `PageError` names lines that do not run or do not print as shown."""
     parts = fenced(path)
@@ -118,7 +114,7 @@ def run_page(path: Path) -> Report:
     count = Counter(codes.values())
     try:
         with count, as_readers_have_it():
-            for part, after in zip(parts, [*parts[1:], None], strict=True):
+            for part, after in zip(parts, [*parts, None][1:], strict=True):
                 if part.kind == "python":
                     shown = after if after and after.kind == "text" else None
                     compare(path, part, printed(codes[part.line], module), shown)

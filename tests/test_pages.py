@@ -4,6 +4,7 @@ import pytest
 from pages import NEEDS, ROOT, WITHOUT, PageError, blocks, is_alike, pages, run_page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [x for x in pages() if x not in WITHOUT])
 def test_every_line_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
     if page in NEEDS:
@@ -70,6 +71,12 @@ def test_an_error_in_a_page_names_its_line(tmp_path):
         run_page(page)
     last = found.traceback[-1]
     assert (str(last.path), last.lineno + 1) == (str(page), 6)
+
+
+def test_a_page_without_a_program_is_run_as_well(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n")
+    assert run_page(page).blocks == 0
 
 
 GOOD = """
