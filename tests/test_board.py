@@ -1,6 +1,7 @@
 """The runs of the leaderboard: rules, trials, and rows that go on."""
 
 import functools
+import json
 import sys
 
 import jax
@@ -8,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.board import __main__ as command, engine, rules, run, store, tasks
+from benchmarks.board import (
+    __main__ as command,
+    engine,
+    rules,
+    run,
+    store,
+    tasks,
+    timing,
+)
 
 
 def bowl(steps=20, worst=10.0):
@@ -204,3 +213,16 @@ def test_a_task_can_be_trained_and_starts_about_where_nothing_is_known(name):
     assert jax.tree.map(jnp.shape, grads) == jax.tree.map(jnp.shape, params)
     assert task.steps % rules.MARKS == 0
     assert store.hash_of(task.data) == store.hash_of(tasks.make(name).data)
+
+
+def test_steps_are_timed_beside_the_reference_and_added_to_the_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tasks, "make", lambda name: bowl())
+    monkeypatch.setattr(engine, "compiled", lambda task, name: lambda point, seed: [])
+    timing.measure("digits", ["sgd"], tmp_path)
+    timing.measure("digits", ["adamw"], tmp_path)
+    found = json.loads((tmp_path / "time/digits.json").read_text())
+    assert list(found["optimizers"]) == ["sgd", "adamw"]
+    assert found["optimizers"]["sgd"].keys() == {"seconds", "ratio"}
+    assert found["command"] == "python -m benchmarks.board --time --task digits"

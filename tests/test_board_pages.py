@@ -69,13 +69,6 @@ def test_the_span_of_rates_around_the_best():
     assert (low, is_open) == (1, [True, False]) and high == pytest.approx(10**0.5)
 
 
-def test_the_best_rate_is_the_vertex_of_a_parabola():
-    rates = [1, 10, 100, 1000]
-    losses = np.exp((np.log10(rates) - 1.3) ** 2).tolist()
-    assert statistics.best_rate(rates, losses) == pytest.approx(10**1.3)
-    assert statistics.best_rate(rates, [1, 2, 3, 4]) == 1
-
-
 def test_the_profile_counts_tasks_within_a_factor():
     ratios = np.array([[1, 2, 1], [1.5, 1, 4]])
     expected = [2 / 3, 1, 1 / 3, 2 / 3]
@@ -153,10 +146,10 @@ def test_complete_tasks_are_ranked_and_incomplete_ones_never(folder):
 
 def test_a_decision_has_a_figure_and_its_n(folder):
     lines = which.decisions(results.read(folder))
-    assert lines[2].startswith("| there is time to tune | `muon`, ")
+    assert lines[2].startswith("| there is time to tune | `muon`; ")
     assert all("3 tasks × 40 seeds" in line for line in lines[2:])
     small = next(line for line in lines if "one number for each" in line)
-    assert "`lion`, `sgd`" in small
+    assert "| `lion`; `sgd` |" in small
 
 
 def test_a_choice_asks_for_three_ranked_tasks(folder):

@@ -77,8 +77,11 @@ class Result:
         return statistics.span(self.row["curve_rates"], self._curve_means, rules.SPAN)
 
     @cached_property
-    def best_rate(self) -> float:
-        return statistics.best_rate(self.row["curve_rates"], self._curve_means)
+    def middle_rate(self) -> float:
+        """The middle of the span, in logarithms: the lowest point of a flat curve is
+        anywhere."""
+        low, high, *_ = self.span
+        return (low * high) ** 0.5
 
     @cached_property
     def is_at_end(self) -> bool:

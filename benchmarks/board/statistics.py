@@ -77,18 +77,6 @@ def span(rates: Sequence[float], losses: Sequence[float], factor: float) -> tupl
     return low, high, low_open, high_open
 
 
-def best_rate(rates: Sequence[float], losses: Sequence[float]) -> float:
-    """The vertex of the parabola through the lowest loss and its neighbours, in
-    logarithms; the rate itself at an end."""
-    x, y = np.log(rates), np.log(losses)
-    i = int(np.argmin(y))
-    if i in (0, len(x) - 1):
-        return float(rates[i])
-    a, b, _ = np.polyfit(x[i - 1 : i + 2] - x[i], y[i - 1 : i + 2], 2)
-    at = np.clip(x[i] - b / (2 * a), x[i - 1], x[i + 1]) if a > 0 else x[i]
-    return float(np.exp(at))
-
-
 def profile(ratios: np.ndarray, factors: Sequence[float]) -> np.ndarray:
     """The share of tasks on which each optimizer is within factors of the best.
 

@@ -35,12 +35,12 @@ def decisions(found: Found) -> list[str]:
     seeds = len(over[0].fresh[rules.REFERENCE].losses)
     n = f"{len(over)} tasks × {seeds} seeds"
     rows = [[*row, n] for row in _decisions(over, in_all(over))]
-    header = ["if", "take, and the second", "because", "leaderboard", "n"]
-    return table(header, rows)
+    header = ["if", "take, or the second", "because", "loss beside AdamW's"]
+    return table([*header, "leaderboard", "n"], rows)
 
 
 def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
-    """Situation, choice, its figure, and where on the leaderboard that stands."""
+    """Situation, choices, their figures and verdicts, and where these stand."""
     median = lambda f: lambda name: float(np.median([f(t, name) for t in over]))
     ratio = median(TaskResults.ratio)
     small = [x for x in names if _most(over, x, "bytes_per_number") <= _ONE_NUMBER]
@@ -67,7 +67,7 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
             "one rate has to do for several tasks",
             names,
             lambda name: _moved(over, name),
-            "best rate moves by a factor of {:.2g} between tasks",
+            "good rates move by a factor of {:.2g} between tasks",
             "loss against rate",
         ),
         (
@@ -88,7 +88,7 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
         ),
     ]
     rows += _fast(over, names, ratio, loss)
-    return [_decision(*row) for row in rows if row[1]]
+    return [_decision(over, *row) for row in rows if row[1]]
 
 
 def _fast(over, names, ratio, loss):
@@ -100,11 +100,25 @@ def _fast(over, names, ratio, loss):
     return [("a step may cost what AdamW's does", quick, ratio, loss, "seconds a step")]
 
 
-def _decision(situation, names, score: Callable, figure, where):
-    best, *rest = sorted(names, key=score)[:2]
-    choice = ", ".join(f"`{x}`" for x in (best, *rest))
-    figures = "; ".join(figure.format(abs(score(x))) for x in (best, *rest))
-    return [situation, choice, figures.replace("inf%", "more than all"), where]
+def _decision(over, situation, names, score: Callable, figure, where):
+    chosen = sorted(names, key=score)[:2]
+    figures = [
+        figure.format(abs(score(x))).replace("inf%", "more than all") for x in chosen
+    ]
+    verdicts = [verdicts_of(over, x) for x in chosen]
+    return [situation, *_listed([f"`{x}`" for x in chosen], figures, verdicts), where]
+
+
+def _listed(*columns: list[str]) -> list[str]:
+    return ["; ".join(column) for column in columns]
+
+
+def verdicts_of(over: list[TaskResults], name: str) -> str:
+    """On how many tasks the tests show it better and worse than the reference."""
+    if name == rules.REFERENCE:
+        return "the same"
+    said = [t.comparisons[name].verdict for t in over]
+    return f"better on {said.count('better')}, worse on {said.count('worse')}"
 
 
 def _most(over, name, what):
@@ -126,7 +140,7 @@ def _to_best(task, name):
 
 
 def _moved(over: Sequence[TaskResults], name: str) -> float:
-    rates = [t.fresh[name].best_rate for t in over]
+    rates = [t.fresh[name].middle_rate for t in over]
     return max(rates) / min(rates)
 
 
@@ -170,14 +184,14 @@ def others(found: Found) -> list[str]:
 
 
 def from_adamw(found: Found) -> list[str]:
-    """The best rate over AdamW's: the geometric mean and the range over the tasks."""
+    """The good rate over AdamW's: the geometric mean and the range over the tasks."""
     rows = []
     for name in rules.ENTRIES:
         over = _with(found, name)
         if name == rules.REFERENCE or not over:
             continue
         to = lambda t, name=name: (
-            t.fresh[name].best_rate / t.fresh[rules.REFERENCE].best_rate
+            t.fresh[name].middle_rate / t.fresh[rules.REFERENCE].middle_rate
         )
         ratios = [to(t) for t in over]
         middle = float(np.exp(np.mean(np.log(ratios))))
@@ -188,13 +202,13 @@ def from_adamw(found: Found) -> list[str]:
 
 
 def moves(found: Found) -> list[str]:
-    """How far the best rate of an optimizer moves from task to task."""
+    """How far the good rates of an optimizer move from task to task."""
     rows = []
     for name in rules.ENTRIES:
-        over = sorted(_with(found, name), key=lambda t: t.fresh[name].best_rate)
+        over = sorted(_with(found, name), key=lambda t: t.fresh[name].middle_rate)
         if len(over) < 2:
             continue
-        ends = [f"{number(t.fresh[name].best_rate)} ({t.name})" for t in over]
+        ends = [f"{number(t.fresh[name].middle_rate)} ({t.name})" for t in over]
         factor = _moved(over, name)
         rows.append((factor, [f"`{name}`", f"{factor:.2g}", ends[0], ends[-1]]))
     cells = [row for _, row in sorted(rows)]
