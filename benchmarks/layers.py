@@ -75,8 +75,8 @@ LAYERS = (
         (
             "assignment", "checkpoint", "contrib", "distributed", "experimental",
             "losses", "metrics", "_metrics", "microbatching",
-            "_microbatches", "_microbatch_weights", "perturbations", "projections",
-            "second_order", "testing", "transfer", "_coordinates", "transforms",
+            "_microbatches", "_microbatch_weights", "_fused_scan", "perturbations",
+            "projections", "second_order", "testing", "transfer", "_coordinates", "transforms",
             "tree_utils",
         ),
         "public modules: names, or a subject in one file",

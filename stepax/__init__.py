@@ -408,6 +408,7 @@ if _typing.TYPE_CHECKING:
     from ._config.to_config import to_config as to_config
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
+    from ._fused_scan import FusedScan as FusedScan, fused_scan as fused_scan
     from ._minimize.constraints import (
         Constraint as Constraint,
         equality as equality,

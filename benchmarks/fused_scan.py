@@ -1,0 +1,117 @@
+"""Memory and time of a step on scanned layers: all gradients first, or one at a time.
+
+Run it with `python -m benchmarks.fused_scan`; `--write` puts the table into
+`docs/fused_scan.md`.  Programs run in turn in one process; times are ratios of medians.
+"""
+
+import argparse
+import statistics
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import stepax
+from benchmarks.pages import write_table
+from stepax._bench.measure import timed
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "fused_scan.md"
+MARK = "fused_scan: written by `python -m benchmarks.fused_scan --write`"
+LAYERS, WIDTH, BATCH, ROUNDS = 24, 512, 32, 9
+OPTIMIZERS = {
+    "adamw": stepax.adamw,
+    "lion": stepax.lion,
+    "muon": stepax.contrib.muon,
+}
+
+
+def layer(p, x):
+    return x + jnp.tanh(x @ p["in"]) @ p["out"]
+
+
+def loss(y):
+    return jnp.mean((y - 1) ** 2)
+
+
+def plain(tx, params, state, x):
+    """All gradients, and then a step."""
+
+    def whole(params):
+        return loss(
+            lax.scan(lambda x, p: (jax.checkpoint(layer)(p, x), None), x, params)[0]
+        )
+
+    g = jax.grad(whole)(params)
+    return jax.vmap(lambda g, s, p: stepax.step(tx, g, s, p))(g, state, params)
+
+
+def by_hand(tx, params, state, x):
+    """A step in the loop over the layers, which writes them in place."""
+    y, inputs = lax.scan(lambda x, p: (layer(p, x), x), x, params)
+    at = lambda i, tree: jax.tree.map(lambda a: a[i], tree)
+
+    def one(k, carry):
+        params, state, dy = carry
+        i = LAYERS - 1 - k
+        p, s, x = at(i, (params, state, inputs))
+        g, dx = jax.vjp(layer, p, x)[1](dy)
+        new = stepax.step(tx, g, s, p)
+        return *jax.tree.map(lambda a, b: a.at[i].set(b), (params, state), new), dx
+
+    return lax.fori_loop(0, LAYERS, one, (params, state, jax.grad(loss)(y)))[:2]
+
+
+def fused(tx, params, state, x):
+    scan = stepax.fused_scan(layer, tx)
+    y, inputs = scan.forward(params, x)
+    return scan.backward(jax.grad(loss)(y), inputs, params, state)[:2]
+
+
+FORMS = {"all gradients first": plain, "a loop by hand": by_hand, "`fused_scan`": fused}
+
+
+def measured(name: str) -> list[list[str]]:
+    """The rows of an optimizer: temporaries, and the ratio of times to the first."""
+    tx = OPTIMIZERS[name](1e-3)
+    shape = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)) / WIDTH**0.5
+    params = {"in": shape, "out": shape + 0.01}
+    size = sum(p.size for p in jax.tree.leaves(params))
+    state, x = jax.vmap(tx.init)(params), jnp.ones((BATCH, WIDTH))
+    programs, carries, seconds = {}, {}, {}
+    for form, f in FORMS.items():
+        lowered = jax.jit(partial(f, tx), donate_argnums=(0, 1)).lower(params, state, x)
+        programs[form], seconds[form] = lowered.compile(), []
+        carries[form] = jax.tree.map(jnp.copy, (params, state))
+    for _ in range(ROUNDS):
+        for form, program in programs.items():
+            run = partial(program, *carries[form], x)
+            carries[form], passed = timed(run)
+            seconds[form].append(passed)
+    medians = {form: statistics.median(each) for form, each in seconds.items()}
+    rows = []
+    for form, program in programs.items():
+        temporaries = program.memory_analysis().temp_size_in_bytes / size
+        ratio = medians[form] / medians["all gradients first"]
+        rows.append([f"`{name}`", form, f"{temporaries:.2f}", f"{ratio:.2f}"])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table")
+    asked = parser.parse_args()
+    head = ["optimizer", "step", "temporaries, bytes per parameter", "time"]
+    rows = [head, ["---"] * len(head)]
+    for name in OPTIMIZERS:
+        for row in measured(name):
+            print(*row, sep="  ", flush=True)
+            rows.append(row)
+    if asked.write:
+        write_table(PAGE, (f"| {' | '.join(row)} |" for row in rows), MARK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Layers in a scan, each of which takes its step as soon as it has its gradient.
+
+The gradient of scanned layers is as large as all their parameters, and is there at once
+before an optimizer sees it.  Lv and others, 2024, Full Parameter Fine-tuning for Large
+Language Models with Limited Resources (arXiv:2306.09782), fuse the update into the
+backward pass, so that one layer's gradient exists at a time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import keystr, tree_leaves_with_path
+
+from ._engine.arrays.branch import branch, known_after
+from ._engine.base.protocol import (
+    ArrayTree,
+    OptState,
+    Params,
+    TransformationLike,
+    is_array,
+    require_transformation,
+)
+from ._engine.functions.calls import explain_misuse
+from ._engine.step.applied import step
+from ._engine.step.plan import flatten
+from ._engine.step.rule import Rule
+
+
+@dataclass(frozen=True)
+class FusedScan:
+    """Equal layers, one after the other, and their optimizer; see `fused_scan`.
+
+    layer: (p, x, *args) -> x, with the parameters of one layer.
+    tx: the transformation.
+    """
+
+    layer: Callable[..., ArrayTree]
+    tx: TransformationLike
+
+    def init(self, params: Params) -> OptState:
+        """The state of each layer, stacked: `jax.vmap(tx.init)(params)`."""
+        _number_of_layers(params)
+        return jax.vmap(self.tx.init)(params)
+
+    def forward(
+        self, params: Params, x: ArrayTree, *args: Any
+    ) -> tuple[ArrayTree, ArrayTree]:
+        """What the last layer returns, and the input of each, for `backward`."""
+        _number_of_layers(params)
+
+        def one(x, p):
+            y = self.layer(p, x, *args)
+            _require_same_types(x, y)
+            return y, x
+
+        return lax.scan(one, x, params)
+
+    def backward(
+        self,
+        dy: ArrayTree,
+        inputs: ArrayTree,
+        params: Params,
+        state: OptState,
+        *args: Any,
+        **extra_args: Any,
+    ) -> tuple[Params, OptState, ArrayTree]:
+        """Take a step with each layer, from the last to the first.
+
+        dy: the gradient of what `forward` returned.
+        inputs: of the layers, from `forward`; a layer is computed again from its own.
+        params, state: of all layers; donate them to the program around this call.
+        args: those of `forward`, which get no gradient.
+        extra_args: keywords for `update`.
+
+        Returns the new parameters, the next state, and the gradient of x.
+        """
+        last = _number_of_layers(params) - 1
+
+        def one(k, carry):
+            params, state, dy = carry
+            p, s, x = _at(last - k, (params, state, inputs))
+            _, pull = jax.vjp(lambda p, x: self.layer(p, x, *args), p, x)
+            g, dx = pull(dy)
+            new = _settled(step(self.tx, g, s, p, **extra_args), dx)
+            return *_put(last - k, (params, state), new), dx
+
+        return lax.fori_loop(0, last + 1, one, (params, state, dy))
+
+
+@explain_misuse
+def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> FusedScan:
+    """Update layers in the backward pass that makes their gradients.
+
+        x, inputs = fused.forward(params, x)
+        params, state, dx = fused.backward(dy, inputs, params, state)
+
+    Equal to a `lax.scan` over the layers, its gradient, and a step with each layer.  But
+    the gradient of one layer exists at a time, and a layer is computed again from its
+    input, as `jax.checkpoint` does.
+
+    layer: (p, x, *args) -> x, which returns an array or tree of the types of x.  Arrays
+        of `params` have one more axis in front, the layers'.
+    tx: the transformation, made of rules that look at one layer alone.
+
+    Raises a `ValueError` that names the member of `tx` that needs the gradients of all
+    layers, such as `clip_by_global_norm`, or of which this is not known.
+    """
+    if not callable(layer):
+        raise TypeError(f"`layer` must be a function, but is {layer!r}")
+    require_transformation(tx, "`tx` of `fused_scan`")
+    for part in flatten(tx):
+        _require_one_layer(part)
+    return FusedScan(layer, tx)
+
+
+def _require_one_layer(part: Any) -> None:
+    if not isinstance(part, Rule):
+        name = getattr(part, "recipe", None) or type(part).__name__
+        raise ValueError(
+            f"`fused_scan` cannot look into `{name}`, which may need the gradients of "
+            "all layers: use transformations that are made of rules, such as `adamw`"
+        )
+    if part.leaf_stat is not None or part.global_stat is not None:
+        raise ValueError(
+            f"`{part.name}` measures the gradients of all layers, of which "
+            "`fused_scan` has one at a time: leave it out, or clip each array, as "
+            "`clip_by_block_rms` does"
+        )
+
+
+def _number_of_layers(params: Params) -> int:
+    """The length of the first axis of all arrays; raises where it differs."""
+    found = tree_leaves_with_path(params)
+    for path, p in found:
+        if not is_array(p) or jnp.ndim(p) == 0:
+            raise ValueError(
+                f"`params` has no axis of layers at {keystr(path)}: stack the layers, "
+                "and split off what is no array, such as functions"
+            )
+        first, other = jnp.shape(found[0][1])[0], jnp.shape(p)[0]
+        if first != other:
+            raise ValueError(
+                f"`params` has {other} layers at {keystr(path)}, and {first} at "
+                f"{keystr(found[0][0])}"
+            )
+    if not found:
+        raise ValueError("`params` of `fused_scan` has no arrays, so no layers")
+    return jnp.shape(found[0][1])[0]
+
+
+def _require_same_types(x: ArrayTree, y: ArrayTree) -> None:
+    kinds = lambda tree: jax.tree.map(
+        lambda z: (jnp.shape(z), jnp.result_type(z)), tree
+    )
+    if jax.tree.structure(x) != jax.tree.structure(y) or kinds(x) != kinds(y):
+        raise ValueError(
+            f"`layer` takes {_shown(x)} and returns {_shown(y)}: layers of a scan "
+            "return what the next one takes"
+        )
+
+
+def _shown(tree: ArrayTree) -> str:
+    show = lambda x: jax.typeof(x).str_short() if is_array(x) else repr(x)
+    return str(jax.tree.map(show, tree))
+
+
+def _at(i: jax.Array, tree: ArrayTree) -> ArrayTree:
+    """One layer of stacked arrays."""
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, 0, False), tree)
+
+
+def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
+    """Stacked arrays, in whose memory one layer is replaced."""
+    put = lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0)
+    return jax.tree.map(put, tree, new)
+
+
+def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
+    """`new`, all of it computed before any of it is written among the other layers."""
+    # On a CPU XLA would compute each array in the loop that writes it.  As others read
+    # what that overwrites, it would copy the arrays of all layers, for each layer.  It
+    # computes nothing across a branch, and does not find out that one is never taken.
+    if jax.default_backend() != "cpu":
+        return new
+    known = known_after(jnp.array(True), jax.tree.leaves(done))
+    return branch(known, lambda: new, lambda: jax.tree.map(jnp.zeros_like, new))
