@@ -98,9 +98,9 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
         x, inputs = fused.forward(params, x)
         params, state, dx = fused.backward(dy, inputs, params, state)
 
-    Equal to a `lax.scan` over the layers, its gradient, and a step with each layer.  But
-    the gradient of one layer exists at a time, and a layer is computed again from its
-    input, as `jax.checkpoint` does.
+    Equal to a `lax.scan` over the layers, its gradient, and a step with each layer.
+    But the gradient of one layer exists at a time, and a layer is computed again from
+    its input, as `jax.checkpoint` does.
 
     layer: (p, x, *args) -> x, which returns an array or tree of the types of x.  Arrays
         of `params` have one more axis in front, the layers'.
