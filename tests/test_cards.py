@@ -220,3 +220,8 @@ def test_papers_have_links():
 def test_an_example_is_enough_for_each_optimizer():
     for name in NAMES:
         assert jax.tree.structure(traits.make(ROWS[name])).num_leaves > 0
+
+
+def test_a_line_of_one_point_is_a_path():
+    assert picture.line([(1.0, 2.0), (1.2, 2.1)]) == "M1 2"
+    assert picture.line([(1.0, 2.0), (3.0, 1.0)]) == "M1 2l2-1"

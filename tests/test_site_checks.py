@@ -68,6 +68,8 @@ PAGE = (
 
 def test_programs_are_found_with_their_lines():
     assert list(blocks(PAGE)) == [(3, "import stepax\n"), (10, "x\ny\n")]
+    shown = "\n```text\nAttributeError: there is no such name\n```\n"
+    assert len(list(blocks(PAGE + shown))) == 1
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,7 @@ def test_programs_are_found_with_their_lines():
         ("from stepax import adamww", (1, "there is no `stepax.adamww`")),
         ("from stepax.tree import gett", (1, "there is no `stepax.tree.gett`")),
         ("import optax\noptax.adan_(1)", None),
+        ("try:\n    stepax.adamww\nexcept AttributeError:\n    pass", None),
         ("stepax.adamw(1).init(2).x", None),
         ("stepax.tree.get(x, 'y').nothing", None),
     ],

@@ -96,7 +96,7 @@ def line(points: Iterable[Sequence[float]]) -> str:
         elif step != (0, 0):
             drawn += f" {step[0]} {step[1]}"
         last = here
-    return drawn.replace(" -", "-").replace("l ", "l")
+    return drawn.replace(" -", "-").replace("l ", "l").removesuffix("l")
 
 
 LEFT_OF, RIGHT_OF, ABOVE, BELOW, FLOOR = 88, 28, 24, 48, 1e-10

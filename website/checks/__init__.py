@@ -9,6 +9,7 @@ from ..sizes import Figure
 from .browser import chromium, in_browser
 from .files import in_files
 from .planted import planted
+from .programs import programs
 from .report import Row, show
 
 
@@ -17,7 +18,9 @@ FILES, SIZES, BROWSER = 2, 4, 8
 
 def check(sources: dict[str, str], figures: list[Figure]) -> int:
     """Check the site that was built of `sources`; returns the exit status."""
-    found: dict[int, list[Row]] = {FILES: [*in_files(SITE, sources), planted()]}
+    found: dict[int, list[Row]] = {
+        FILES: [*in_files(SITE, sources), programs(), planted()]
+    }
     found[SIZES] = [
         Row(x.what, 1, [] if x.holds else [f"{x.what}: {x}"], str(x)) for x in figures
     ]

@@ -7,7 +7,6 @@ from posixpath import join, normpath
 from urllib.parse import unquote
 
 from ..stage import ROOT
-from .programs import programs
 from .report import Row, place
 
 
@@ -84,7 +83,6 @@ def in_files(site: Path, sources: dict[str, str]) -> list[Row]:
             sum(len(x.loaded) for x in found.values()),
             foreign,
         ),
-        programs(),
     ]
 
 

@@ -12,6 +12,8 @@ from .report import Row
 
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# What a program prints that is to show the error for a wrong name.
+SHOWS_ERROR = re.compile(r"\s*```text\n(?:(?!```).)*\bAttributeError\b", re.DOTALL)
 
 
 def programs() -> Row:
@@ -25,9 +27,13 @@ def programs() -> Row:
 
 
 def blocks(text: str) -> Iterator[tuple[int, str]]:
-    """The programs of a page, each with the line before its first one."""
+    """The programs of a page, each with the line before its first one.
+
+    Those are left out that show the error for a wrong name.
+    """
     for found in BLOCK.finditer(text):
-        yield text.count("\n", 0, found.start(1)), found[1]
+        if not SHOWS_ERROR.match(text, found.end()):
+            yield text.count("\n", 0, found.start(1)), found[1]
 
 
 def mistakes(block: str) -> list[tuple[int, str]]:
@@ -38,7 +44,7 @@ def mistakes(block: str) -> list[tuple[int, str]]:
         return [(error.lineno or 1, f"{error.msg}")]
     names = {"stepax": "stepax", "optax": "stepax"} if "stepax" in block else {}
     found = []
-    for node in ast.walk(tree):
+    for node in unprotected(tree):
         if isinstance(node, ast.ImportFrom) and is_ours(node.module):
             paths = [f"{node.module}.{x.name}" for x in node.names]
             found += [(node.lineno, x) for x in paths]
@@ -53,6 +59,14 @@ def mistakes(block: str) -> list[tuple[int, str]]:
             if is_ours(names.get(first)):
                 found.append((node.lineno, f"{names[first]}.{rest}"))
     return [(at, f"there is no `{x}`") for at, x in sorted(set(found)) if not exists(x)]
+
+
+def unprotected(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, without those of a `try`, where a page shows what is wrong."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Try):
+            yield from unprotected(child)
 
 
 def is_ours(module: str | None) -> bool:
