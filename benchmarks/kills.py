@@ -8,6 +8,8 @@ returned, or the one that was being saved, with identical bits, and go on from t
 
     python -m benchmarks.kills --kills 60
 
+`--processes 8` kills one of several processes that train together instead, and
+`--elastic 2,8,4` restarts them with other numbers; see `process_kills.py`.
 The exit status is the number of lost checkpoints, which should be 0.
 """
 
@@ -25,6 +27,8 @@ import orbax.checkpoint  # noqa: F401  (before processes are forked)
 
 import stepax
 from stepax.checkpoint import latest_step, restore, save
+
+from . import process_kills
 
 
 def params_of(step, size):
@@ -121,8 +125,14 @@ def main():
         "--size", type=int, default=250_000, help="elements in each of 8 arrays"
     )
     parser.add_argument("--seed", type=int, default=0, help="for the random times")
+    parser.add_argument("--processes", type=int, help="of a run that is killed")
+    parser.add_argument("--elastic", help="numbers of processes, as in 2,8,4")
     args = parser.parse_args()
     random.seed(args.seed)
+    if args.elastic:
+        return process_kills.restart([int(x) for x in args.elastic.split(",")])
+    if args.processes:
+        return process_kills.count_lost(args.processes, args.kills)
     inside = outside = lost = 0
     with tempfile.TemporaryDirectory() as folder:
         last = -1

@@ -16,7 +16,7 @@ import numpy as np
 from digits_task import BATCH, batch, load, logits, loss, network
 from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from launch import ASKED, is_launched, join, launch
+from launch import ASKED, agree, is_launched, join, launch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -35,10 +35,15 @@ def arguments():
     parser.add_argument("--steps", **number, default=300, help="steps in total")
     parser.add_argument("--every", **number, default=50, help="steps per checkpoint")
     parser.add_argument("--outer", **number, default=0, help="steps per exchange")
+    seconds = {"type": float, "metavar": "S", "default": 60.0}
+    told = "for which a process may be silent, or behind the others"
+    parser.add_argument("--patience", **seconds, help=f"seconds {told}")
     parser.add_argument("--directory", default="stepax-digits", help="for checkpoints")
     args = parser.parse_args()
     if min(args.processes, args.devices, args.steps, args.every) < 1 or args.outer < 0:
         parser.error("every N must be 1 or more, and `--outer` 0 or more")
+    if not args.patience > 0:
+        parser.error("`--patience` must be a positive number of seconds")
     if BATCH % (args.processes * args.devices):
         parser.error(f"a batch of {BATCH} cannot be split over so many devices")
     return args
@@ -49,7 +54,7 @@ def put(sharding, x):
     return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
 
-def train(args, console):
+def train(args, arrive, console):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     if args.outer:  # each device has parameters of its own, behind a first axis
@@ -75,7 +80,9 @@ def train(args, console):
         }
         take_step = jax.shard_map(take_step, mesh=mesh, **specs)
     take_step = jax.jit(take_step, donate_argnums=(0, 1))
-    if latest_step(args.directory) is None:
+    newest = lambda: agree(latest_step(args.directory), f"step in {args.directory}")
+    saved = newest()
+    if saved is None:
         first, state = 0, jax.jit(tx.init)(params)
     else:
         found = restore(args.directory, tx, params)
@@ -87,13 +94,17 @@ def train(args, console):
     with Progress(BarColumn(), text, console=console) as bar:
         task = bar.add_task("", total=args.steps, completed=first)
         for step in range(first + 1, args.steps + 1):
+            arrive(step)
             rows = [put(split, x) for x in batch(data, step)]
             params, state, values = take_step(params, state, *rows)
             value = float(values.addressable_data(0)[0])
             bar.update(task, completed=step, description=f"loss {value:.4f}")
             is_asked = reached_preemption_sync_point(step)  # the same in all processes
             if step % args.every == 0 or step == args.steps or is_asked:
+                if newest() != saved:
+                    sys.exit(f"step {saved} in {args.directory} is gone")
                 save(args.directory, step, params, state)
+                saved = step
                 console.print(f"saved step {step}: loss {value:.4f}")
             if is_asked and step < args.steps:
                 sys.exit(ASKED)
@@ -116,11 +127,12 @@ def report(params, state, test, console):
 def main():
     args = arguments()
     if is_launched():
-        join(args.devices)
-        train(args, Console(quiet=jax.process_index() > 0))
-    elif not launch([sys.executable, *sys.argv], args.processes):
-        saved = latest_step(args.directory) or 0
-        sys.exit(f"step {saved} is safe: run the same command again to resume")
+        arrive = join(args.devices)
+        train(args, arrive, Console(quiet=jax.process_index() > 0))
+    elif not launch([sys.executable, *sys.argv], args.processes, args.patience):
+        saved = latest_step(args.directory)
+        told = "no step is saved" if saved is None else f"step {saved} is safe"
+        sys.exit(f"{told}: run the same command again to resume")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Run a command in several processes on this machine, and watch over them.
 
 `launch` starts them, and each calls `join` to become part of one JAX program.  When one
-dies, `launch` reports which, and ends the others, which could only wait for it.
+dies, falls silent or stays behind, `launch` reports which, and ends the others, which
+could only wait for it.
 """
 
 import os
@@ -12,24 +13,30 @@ import sys
 import threading
 import time
 
+from heartbeat import PIPE, PROCESS, Progress, reporter
+
 
 ASKED = 128 + signal.SIGTERM  # the exit status after it
-ADDRESS, PROCESSES, PROCESS = "RUN_ADDRESS", "RUN_PROCESSES", "RUN_PROCESS"
+ADDRESS, PROCESSES, PATIENCE = "RUN_ADDRESS", "RUN_PROCESSES", "RUN_PATIENCE"
 
 
-def launch(command, processes):
-    """Run `command` in that many processes; returns whether all succeeded."""
+def launch(command, processes, patience=60.0):
+    """Run `command` in that many processes; returns whether all succeeded.
+
+    patience: seconds for which one of them may be silent, or at an earlier step.
+    """
     address = f"127.0.0.1:{free_port()}"
-    workers = []
+    workers, (said, pipe) = [], os.pipe()
     pass_on = lambda *_: [worker.terminate() for worker in workers]
     before = signal.signal(signal.SIGTERM, pass_on)
     try:
         for i in range(processes):
             told = {ADDRESS: address, PROCESSES: str(processes), PROCESS: str(i)}
-            workers.append(start(command, os.environ | told))
+            told |= {PIPE: str(pipe), PATIENCE: str(patience)}
+            workers.append(start(command, os.environ | told, pipe))
         pids = ", ".join(f"{i} is {w.pid}" for i, w in enumerate(workers))
         print(f"processes at {address}: {pids}", flush=True)
-        failed = watch(workers)
+        failed = watch(workers, Progress(said, patience))
     except KeyboardInterrupt:
         return False
     finally:
@@ -38,8 +45,10 @@ def launch(command, processes):
         for worker in workers:
             worker.kill()
             worker.communicate()
-    for i, code in failed.items():  # after the output of the others
-        print(f"process {i} {cause(code)}", file=sys.stderr)
+        os.close(said)
+        os.close(pipe)
+    for i, cause in failed.items():  # after the output of the others
+        print(f"process {i} {cause}", file=sys.stderr)
     return not failed
 
 
@@ -49,20 +58,21 @@ def free_port():
         return found.getsockname()[1]
 
 
-def start(command, environment):
+def start(command, environment, pipe):
     # Only the launcher gets an interrupt from the terminal, and ends the others.
-    return subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, start_new_session=True
-    )
+    more = {"stdin": subprocess.PIPE, "start_new_session": True, "pass_fds": [pipe]}
+    return subprocess.Popen(command, env=environment, **more)
 
 
-def watch(workers):
-    """Wait for all, or until some fail; returns the exit codes of those by index."""
+def watch(workers, progress):
+    """Wait for all, or until some fail or are late; returns the causes by index."""
     while True:
         codes = [worker.poll() for worker in workers]
-        failed = {i: code for i, code in enumerate(codes) if code}
-        if failed or None not in codes:
-            return failed
+        running = [i for i, code in enumerate(codes) if code is None]
+        late = progress.late(running)  # first: those that wait for it may fail, too
+        failed = {i: cause(code) for i, code in enumerate(codes) if code}
+        if late or failed or not running:
+            return late or failed
         time.sleep(0.01)
 
 
@@ -80,7 +90,10 @@ def is_launched():
 
 
 def join(devices):
-    """Become one of the processes, with that many devices; call before using JAX."""
+    """Become one of the processes, with that many devices; call before using JAX.
+
+    Returns a function to call with each step before it is taken; see `reporter`.
+    """
     import jax  # here, so that the launcher need not wait for it
     from jax.experimental import multihost_utils
 
@@ -94,9 +107,27 @@ def join(devices):
         num_processes=int(os.environ[PROCESSES]),
         process_id=int(os.environ[PROCESS]),
         coordinator_bind_address=os.environ[ADDRESS],
-        heartbeat_timeout_seconds=10,  # until a hanging process is given up
+        # Later than `launch`, which can tell which process it is.
+        heartbeat_timeout_seconds=10 + int(2 * float(os.environ[PATIENCE])),
     )
     multihost_utils.sync_global_devices("joined")  # Gloo connects here
+    return reporter()
+
+
+def agree(number, name):
+    """The number, or `None`, which has to be the same in all processes."""
+    import numpy
+    from jax.experimental.multihost_utils import process_allgather
+
+    mine = numpy.array(-1 if number is None else number)
+    found = [None if x < 0 else x for x in process_allgather(mine).ravel().tolist()]
+    for i, other in enumerate(found):
+        if other != found[0]:
+            raise ValueError(
+                f"{name}: process 0 finds {found[0]}, and process {i} finds {other}; "
+                "all processes need the same files"
+            )
+    return number
 
 
 def end_at_once(*error):

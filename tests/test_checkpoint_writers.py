@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -292,6 +293,25 @@ def test_an_error_in_the_foreground_leaves_nothing_behind(full, monkeypatch, tmp
     monkeypatch.undo()
     save_step(tmp_path, 1)
     assert is_as_saved(tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_a_disk_that_takes_no_more_is_told_and_loses_nothing(tmp_path):
+    save_step(tmp_path, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The system then refuses to let a file grow, as it does on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        noise = np.random.default_rng(0).random(2**16)  # which cannot be compressed
+        with pytest.raises(
+            ValueError, match="step 2 in `.*` was not saved: .*too large"
+        ):
+            save(tmp_path, 2, {"w": noise}, ())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path) == ["1"]
+    save_step(tmp_path, 2)
+    assert is_as_saved(tmp_path, 2)
 
 
 def test_a_handler_of_a_signal_is_told_that_it_interrupts_a_save(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ PRINTED = {
 }
 
 # They start processes; `test_multiprocess.py` runs them.
-PROCESSES = ["digits_task", "distributed_digits", "launch"]
+PROCESSES = ["digits_task", "distributed_digits", "heartbeat", "launch"]
 
 
 def test_every_example_is_listed_here():

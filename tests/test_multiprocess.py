@@ -236,6 +236,69 @@ def test_a_launcher_passes_sigterm_on(digits, capfd):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+SILENT = """
+import os, signal, time
+from heartbeat import reporter
+reporter()(7)
+if os.environ["RUN_PROCESS"] == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(60)
+print("alive")
+"""
+
+
+def test_a_process_that_hangs_is_named_and_ends_the_others(digits, capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    assert not digits.launch([sys.executable, "-c", SILENT], 3, patience=5)
+    told = capfd.readouterr()
+    assert told.err == "process 1 has been silent for 5 s, at step 7\n"
+    assert "alive" not in told.out
+
+
+@pytest.fixture
+def clock(digits, monkeypatch):
+    """A clock that stands until it is set, and what five processes tell."""
+    heartbeat = importlib.import_module("heartbeat")
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: clock.now)
+    said, pipe = os.pipe()
+    clock.progress = heartbeat.Progress(said, patience=10)
+
+    def tell(now, *steps):
+        clock.now = now
+        os.write(pipe, "".join(f"{i} {x}\n" for i, x in enumerate(steps)).encode())
+        return clock.progress.late(range(5))
+
+    clock.tell = tell
+    yield clock
+    os.close(said)
+    os.close(pipe)
+
+
+def test_a_process_that_stays_behind_is_named(clock):
+    assert clock.tell(0, 1, 1, 1, 1, 1) == {}
+    assert clock.tell(5, 2, 2, 1, 2, 2) == {}
+    assert clock.tell(10, 2, 2, 1, 2, 2) == {}
+    told = {2: "is slow: at step 1 for 10 s, others wait at 2"}
+    assert clock.tell(11, 2, 2, 1, 2, 2) == told
+    assert clock.tell(12, 2, 2, 2, 2, 2) == {}
+
+
+def test_processes_that_all_take_long_are_waited_for(clock):
+    assert clock.tell(0, 1, 1, 1, 1, 1) == {}
+    assert clock.tell(1000, 1, 1, 1, 1, 1) == {}
+
+
+def test_what_has_never_told_a_step_is_not_watched(clock):
+    assert clock.tell(0, 5, 5) == {}
+    assert clock.tell(9, 5, 5) == {}
+    assert clock.progress.late(range(5)) == {}
+    clock.now = 20
+    told = "has been silent for 10 s, at step 5"
+    assert clock.progress.late(range(5)) == {0: told, 1: told}
+    assert clock.progress.late([1, 2]) == {1: told}  # the other has ended
+
+
 @pytest.fixture
 def in_two(digits, monkeypatch):
     """Whether code that two joined processes run ends well."""
@@ -260,6 +323,32 @@ def test_an_error_in_one_process_ends_all(in_two, capfd):
     assert "ZeroDivisionError" in told.err
     assert told.err.splitlines()[-1] == "process 1 failed with exit status 1"
     assert "alive" not in told.out
+
+
+OTHER_FILES = """
+import jax, launch
+launch.agree(7, "step in A")
+launch.agree(None, "step in B")
+launch.agree([20, None][jax.process_index()], "step in C")
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_find_other_checkpoints_say_which(in_two, capfd):
+    assert not in_two(OTHER_FILES)
+    told = "step in C: process 0 finds 20, and process 1 finds None; all processes need"
+    assert told in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_checkpoint_folder_that_is_lost_is_named(tmp_path):
+    folder = tmp_path / "lost"
+    with Run(folder, processes=1, steps=10**6) as run:
+        run.until(f"saved step {EVERY}:")
+        folder.rename(tmp_path / "elsewhere")
+        assert run.end() == 1
+    assert f"in {folder} is gone" in run.told
+    assert "no step is saved: run the same command again" in run.told
 
 
 FIRST_STATE = """
@@ -290,6 +379,7 @@ def test_a_state_made_outside_of_jit_is_that_of_all_processes(in_two, tmp_path):
     [
         (["--processes=7"], "a batch of 120 cannot be split over so many devices"),
         (["--every=0"], "every N must be 1 or more"),
+        (["--patience=0"], "`--patience` must be a positive number of seconds"),
         (["--steps=many"], "argument --steps: invalid int value: 'many'"),
     ],
 )
