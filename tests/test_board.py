@@ -12,6 +12,7 @@ import pytest
 from benchmarks.board import (
     __main__ as command,
     engine,
+    probes,
     rules,
     run,
     store,
@@ -159,16 +160,16 @@ def test_each_entry_takes_what_is_tuned():
 
 
 def test_what_has_changed_since_a_row_was_run_is_named(row):
-    probes = {"sgd": store.probe("sgd")}
+    now = {"sgd": probes.probe("sgd")}
     row = {**row, "source": store.source("digits")}
-    assert store.stale(row, probes) == []
+    assert store.stale(row, now) == []
     near = [x * (1 + 1e-5) for x in row["probe"]]
-    assert store.stale({**row, "probe": near}, probes) == []
+    assert store.stale({**row, "probe": near}, now) == []
     other = [x * 1.01 for x in row["probe"]]
-    assert store.stale({**row, "probe": other}, probes) == ["optimizer"]
+    assert store.stale({**row, "probe": other}, now) == ["optimizer"]
     changed = {**row, "rules": "", "source": ""}
-    assert store.stale(changed, probes) == ["rules", "task"]
-    assert store.stale({**row, "optimizer": "gone"}, probes) == ["rules"]
+    assert store.stale(changed, now) == ["rules", "task"]
+    assert store.stale({**row, "optimizer": "gone"}, now) == ["rules"]
 
 
 def test_a_comment_does_not_change_the_source_of_a_task(tmp_path, monkeypatch):

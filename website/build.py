@@ -28,7 +28,7 @@ def build() -> tuple[dict[str, str], list[Figure]]:
     spent: dict[str, float] = {}
     started = processor_seconds()
     sources = stage(spent=spent)
-    wrong = unlisted(sources)
+    wrong = [*unlisted(sources), *stale_figures()]
     said = run_builder()
     if said or wrong:
         raise SystemExit("\n".join([*wrong, readable(said, sources)]).strip())
@@ -62,6 +62,13 @@ def unlisted(sources: dict[str, str]) -> list[str]:
     said = "{}:1: the page has no line in `nav` of mkdocs.yml"
     pages = ((k, x) for k, x in sources.items() if x.startswith("docs/"))
     return sorted(said.format(x) for k, x in pages if k not in listed)
+
+
+def stale_figures() -> list[str]:
+    """The figures of the leaderboard that are not what its rows say."""
+    from benchmarks.board import pages, probes, results
+
+    return list(pages.wrong(results.read(probes=probes.probes())))
 
 
 def readable(said: str, sources: dict[str, str]) -> str:

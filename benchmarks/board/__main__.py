@@ -61,10 +61,9 @@ def main() -> None:
 
 
 def _write_pages(folder: Path) -> None:
-    from . import pages, results, rules, store
+    from . import pages, probes, results
 
-    probes = {name: store.probe(name) for name in rules.ENTRIES}
-    pages.write(results.read(folder, probes))
+    pages.write(results.read(folder, probes.probes()))
 
 
 def _jobs(text: str) -> int:

@@ -6,6 +6,7 @@ A change here makes the rows that were run before stale, and the pages say so.
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 
 import numpy as np
@@ -119,9 +120,14 @@ def draws(name: str) -> list[dict[str, float]]:
     each run; to four digits, so that a file holds what was run."""
     ranges = ENTRIES[name].ranges
     low, high = np.log(np.asarray(list(ranges.values()))).T
-    unit = qmc.Sobol(len(ranges), scramble=True, rng=np.random.default_rng(0))
-    points = np.exp(low + (high - low) * unit.random(DRAWS))
+    points = np.exp(low + (high - low) * _unit(len(ranges)))
     return [dict(zip(ranges, map(_short, p), strict=True)) for p in points.tolist()]
+
+
+@cache
+def _unit(dimensions: int) -> np.ndarray:
+    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(0))
+    return sequence.random(DRAWS)
 
 
 def curve_rates(name: str) -> list[float]:

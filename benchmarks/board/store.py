@@ -19,13 +19,12 @@ import jax
 import numpy as np
 
 from . import engine, rules, tasks
+from .probes import is_near, probe
 
 
 FOLDER = Path("docs/evidence/board")
 PHASES = ("tuning", "seeds", "curve")
 _VERSIONS = ("jax", "jaxlib", "numpy", "scikit-learn", "mnist1d")
-_PROBE_STEPS = 4
-_PROBE_RTOL = 1e-3
 
 
 class Rows:
@@ -92,14 +91,9 @@ def stale(row: dict, probes: dict[str, list[float]] | None = None) -> list[str]:
         return ["rules"]
     found = ["rules"] * (row["rules"] != rules.digest(name))
     found += ["task"] * (row["source"] != source(row["task"]))
-    if probes is not None and not _is_near(row["probe"], probes[name]):
+    if probes is not None and not is_near(row["probe"], probes[name]):
         found += ["optimizer"]
     return found
-
-
-def _is_near(a: list[float], b: list[float]) -> bool:
-    scale = max(map(abs, b))
-    return len(a) == len(b) and np.allclose(a, b, _PROBE_RTOL, _PROBE_RTOL * scale)
 
 
 def opened(name: str, task: tasks.Task, of: str, old: dict | None) -> dict:
@@ -164,36 +158,6 @@ def source(task: str) -> str:
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def probe(name: str) -> list[float]:
-    """Where some steps of an optimizer lead, by which a change of it is noticed.
-
-    A digest of its source would change with each comment, one of its program with each
-    rearrangement.
-    """
-    draw = np.random.default_rng(0).standard_normal
-    like = {"v": (4,), "w": (6, 4)}
-    params = {k: np.float32(draw(shape)) for k, shape in like.items()}
-    grads = {k: np.float32(draw((_PROBE_STEPS, *shape))) for k, shape in like.items()}
-    ranges = rules.ENTRIES[name].ranges
-    point = {k: (low * high) ** 0.5 for k, (low, high) in ranges.items()}
-    tx = engine.transformation(name, point, 2 * _PROBE_STEPS)
-
-    def step(carry, grads):
-        params, state = carry
-        updates, state = tx.update(grads, state, params)
-        return (jax.tree.map(lambda p, u: p + u, params, updates), state), None
-
-    def run(params, grads):
-        return jax.lax.scan(step, (params, tx.init(params)), grads)[0][0]
-
-    moved = jax.tree.map(lambda p, q: p - q, jax.jit(run)(params, grads), params)
-    return [_short(x) for k in like for x in np.ravel(moved[k])[:4].tolist()]
-
-
-def _short(x: float) -> float:
-    return float(f"{x:.6g}")
 
 
 def versions() -> dict[str, str]:
