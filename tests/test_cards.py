@@ -141,6 +141,11 @@ def test_pictures_are_small_and_have_a_text(measured):
         assert f"learning rate of {measured[name]['rate']:g}" in drawn
 
 
+def test_a_line_is_steps_between_whole_numbers():
+    assert picture.line([(1.4, 2), (3.6, 1.6), (3.7, 2), (0, -3)]) == "M1 2l3 0-4-5"
+    assert picture.line([(1, 2), (1, 2)]) == "M1 2"
+
+
 def test_a_run_ends_below_where_it_started(measured):
     for name, problem in {"lion": VALLEY, "muon": FIT}.items():
         losses = measured[name]["losses"][picture.BEST]

@@ -45,7 +45,7 @@ def measured(row: Row, cache: Path = CACHE) -> dict[str, Any]:
     found = measure(row)
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob(f"{row.name}-*.json"):
-        old.unlink()
+        old.unlink(missing_ok=True)
     file.write_text(json.dumps(found))
     return json.loads(file.read_text())
 

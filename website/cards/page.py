@@ -7,9 +7,11 @@ from typing import Any
 from benchmarks.board.results import numbers_to_start_with
 from benchmarks.board.rules import ENTRIES
 from stepax._engine.factories.registry import Row
+from stepax._engine.functions.deprecations import TABLE
 
 from ..names import Name, find
 from ..reference import escape
+from ..stage import with_names
 from . import picture, sources, traits
 
 
@@ -22,18 +24,27 @@ NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
 def page(row: Row, found: dict[str, Any]) -> str:
     """A card, from what was measured and from the sources."""
-    sections = [
+    before = [
         [NOT_SEARCHED, f"# {row.name}", "", escape(sources.what(row)), "", *head(row)],
         [picture.figure(row.name, found)],
         use(row),
         ["## Update", "", *update(row)],
         ["## Costs", "", *costs(found)],
-        ["## Arguments", "", *arguments(row)],
+    ]
+    after = [
         ["## Traits", "", *traits_of(row, found)],
         numbers(row),
         paper(row),
         changes(row),
     ]
+    # An argument may have the name of a function, and is no link to it.
+    own = text_of([["## Arguments", "", *arguments(row)]])
+    here = f"docs/cards/{row.name}.md"
+    linked = [with_names(text_of(x), here)[0] for x in (before, after)]
+    return "\n".join([linked[0], own, linked[1]])
+
+
+def text_of(sections: list[list[str]]) -> str:
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
@@ -43,7 +54,7 @@ def head(row: Row) -> list[str]:
     links += [f"source `{sources.file_of(row)}`", "[all optimizers](index.md)"]
     said = [" · ".join(links)]
     if row.deprecated:
-        said += ["", "Deprecated: it remains for programs that were written for Optax."]
+        said += ["", f"Deprecated: use `{TABLE[row.name].new}` instead."]
     return said
 
 

@@ -96,6 +96,7 @@ def line(points: Iterable[Sequence[float]]) -> str:
         elif step != (0, 0):
             drawn += f" {step[0]} {step[1]}"
         last = here
+    # A path that stays where it is has no steps.
     return drawn.replace(" -", "-").replace("l ", "l").removesuffix("l")
 
 

@@ -65,12 +65,13 @@ def citation(row: Row) -> str:
         return ""
     number = re.sub(r"^(arXiv:|doi:|DOI )", "", row.paper)
     number = number.removeprefix("https://")
-    for block in paragraphs(module_doc(row)):
-        joined = " ".join(block.split())
-        for one in joined.split("; "):
-            if number in one and re.search(r"\d{4}", one) and ", " in one:
-                return one[:1].upper() + one[1:].rstrip(".")
-    return ""
+    blocks = [" ".join(x.split()) for x in paragraphs(module_doc(row))]
+    for one in (clause for block in blocks for clause in block.split("; ")):
+        if number in one and re.search(r"\d{4}", one) and ", " in one:
+            return one[:1].upper() + one[1:].rstrip(".")
+    # Of a book or of proceedings the file has no number, and all that it cites is said.
+    cites = (x for x in blocks[1:] if re.search(r", (19|20)\d\d, ", x))
+    return next(cites, "").rstrip(".")
 
 
 def link(paper: str) -> str:

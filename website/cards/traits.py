@@ -19,8 +19,8 @@ from stepax._engine.step.plan import node_of
 from stepax._engine.step.rule import Rule
 
 
-ELEMENTS, ARRAYS = "each element", "each array"
-MATRICES, TREE = "whole matrices", "the whole tree"
+ELEMENTS, ARRAYS = "the same element", "its array"
+MATRICES, TREE = "its matrix", "the whole tree"
 
 
 def optimizers() -> list[Row]:
