@@ -224,13 +224,11 @@ def cited_paper(row: Row) -> str:
     """What the file says of it, with a link at its number or after it."""
     if not row.paper:
         return ""
-    said, to = (
-        escape(sources.citation(row)),
-        f"[{row.paper}]({sources.link(row.paper)})",
-    )
-    if row.paper in said:
-        return said.replace(row.paper, to, 1)
-    return f"{said}; {to}" if said else to
+    said, to = escape(sources.citation(row)), sources.link(row.paper)
+    label = "address" if row.paper == to else row.paper
+    if label in said:
+        return said.replace(label, f"[{label}]({to})", 1)
+    return f"{said}; [{label}]({to})" if said else f"[{label}]({to})"
 
 
 def changes(row: Row) -> list[str]:
