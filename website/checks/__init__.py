@@ -7,6 +7,7 @@ that failed.
 from ..build import SITE
 from ..sizes import Figure
 from .browser import chromium, in_browser
+from .evidence import figures as of_leaderboard
 from .files import in_files
 from .planted import planted
 from .programs import programs
@@ -19,7 +20,7 @@ FILES, SIZES, BROWSER = 2, 4, 8
 def check(sources: dict[str, str], figures: list[Figure]) -> int:
     """Check the site that was built of `sources`; returns the exit status."""
     found: dict[int, list[Row]] = {
-        FILES: [*in_files(SITE, sources), programs(), planted()]
+        FILES: [*in_files(SITE, sources), programs(), of_leaderboard(), planted()]
     }
     found[SIZES] = [
         Row(x.what, 1, [] if x.holds else [f"{x.what}: {x}"], str(x)) for x in figures
