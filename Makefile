@@ -12,12 +12,13 @@ VENV := .venv-$(PYTHON_VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed quick test test-all fuzz check format conformance bench \
-	bench-minimize board docs dist wheel-test changelog clean
+.PHONY: help demo demo-distributed gpt quick test test-all fuzz check format conformance \
+	bench bench-minimize board docs dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
+	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
 	@echo 'make quick        run one case of each test that is quick, in two minutes'
 	@echo 'make test         run the tests'
 	@echo 'make test-all     run them with all cases of the large products'
@@ -38,6 +39,9 @@ demo: $(VENV)/demo.stamp
 
 demo-distributed: $(VENV)/distributed.stamp
 	@$(BIN)/python examples/distributed_digits.py $(ARGS)
+
+gpt: $(VENV)/gpt.stamp
+	@$(BIN)/python -m examples.gpt $(ARGS)
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
@@ -118,6 +122,7 @@ install = { $(BIN)/pip install --quiet $(UV) && \
 
 DEMO := -e '.[demo]'
 DISTRIBUTED := -e '.[demo,checkpoint]'
+GPT := $(DISTRIBUTED) --group gpt
 TEST := $(DISTRIBUTED) --group dev --group test
 BENCH := $(DEMO) --group bench
 DOCS := $(DEMO) --group docs
@@ -132,6 +137,11 @@ $(VENV)/demo.stamp: $(MADE) pyproject.toml
 $(VENV)/distributed.stamp: $(MADE) pyproject.toml
 	@echo 'installing what the processes need into $(VENV)'
 	@$(call install,$(DISTRIBUTED))
+	@touch $@
+
+$(VENV)/gpt.stamp: $(MADE) pyproject.toml
+	@echo 'installing what the GPT needs into $(VENV)'
+	@$(call install,$(GPT))
 	@touch $@
 
 # PyTorch is an oracle where pip knows a local wheel, as an index brings gigabytes with it.
