@@ -268,3 +268,9 @@ def test_errors_say_what_is_wrong(case):
     call, kind, message = ERRORS[case]
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_a_schedule_is_no_transformation():
+    for schedule in (stepax.linear_schedule(1.0, 0.0, 10), lambda count: 0.1):
+        with pytest.raises(TypeError, match="`scale_by_learning_rate"):
+            stepax.chain(stepax.scale_by_adam(), schedule)  # type: ignore[arg-type]

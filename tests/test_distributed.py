@@ -287,3 +287,8 @@ def test_errors_name_the_axis_and_the_parameter():
     for f in (lambda tx: zero(tx, mesh), offload):
         with pytest.raises(TypeError, match="gradient transformation"):
             f(not_made)
+
+
+def test_a_name_is_no_mesh():
+    with pytest.raises(TypeError, match="`mesh` of `zero` must be .* but is 'data'"):
+        zero(stepax.adam(1e-3), "data")  # type: ignore[arg-type]

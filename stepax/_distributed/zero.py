@@ -57,6 +57,11 @@ def zero(
     """
     require_transformation(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
+    if not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: make one "
+            "with `jax.make_mesh`"
+        )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
     inner = with_extra_args_support(tx)

@@ -150,10 +150,20 @@ def require_transformation(tx: object, where: str) -> None:
     hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
     if isinstance(tx, list):
         hint = "; unpack a list with `*`"
+    if callable(tx) and _takes_a_count(tx):
+        hint = "; did you mean `scale_by_learning_rate(...)` of this schedule?"
     raise TypeError(
         f"{where} must be a gradient transformation, with `init` and `update`, "
         f"but is `{name}` of type `{type(tx).__name__}`{hint}"
     )
+
+
+def _takes_a_count(f: Callable) -> bool:
+    """Whether `f` is called as a schedule is."""
+    try:
+        return list(inspect.signature(f).parameters) == ["count"]
+    except (TypeError, ValueError):  # a function of C, for one
+        return False
 
 
 @explain_misuse
