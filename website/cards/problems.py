@@ -41,5 +41,5 @@ def fit(w: Any) -> Any:
     return jnp.sum(error**2) / 2
 
 
-VALLEY = Problem(valley, np.float32(START))
-FIT = Problem(fit, np.float32(np.random.RandomState(2).randn(8, 8) / 3))
+VALLEY = Problem(valley, np.asarray(START, np.float32))
+FIT = Problem(fit, np.asarray(np.random.RandomState(2).randn(8, 8) / 3, np.float32))
