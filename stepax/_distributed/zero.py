@@ -59,8 +59,8 @@ def zero(
     check_memory_kind(memory_kind)
     if not isinstance(mesh, Mesh):
         raise TypeError(
-            f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: make one "
-            "with `jax.make_mesh`"
+            f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: "
+            "make one with `jax.make_mesh`"
         )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has the axes {mesh.axis_names}, but no {axis!r}")
