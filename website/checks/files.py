@@ -25,8 +25,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs) -> None:
         found = dict(attrs)
         self.ids |= {x for x in (found.get("id"), found.get("name")) if x}
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"])
+        if tag == "a" and (link := found.get("href")):
+            self.links.append(link)
         if tag == "img":
             self.pictures.append(found)
         loads = tag in ("img", "script", "iframe", "source", "object", "video")
