@@ -1,5 +1,6 @@
 """The GPT of the examples: both libraries, several devices, kills, and its page."""
 
+import json
 import os
 import random
 import re
@@ -211,3 +212,27 @@ def test_a_row_of_the_evidence():
         "standard_deviation": 1.0,
         "training_loss_by_20_steps": [2.0, 2.0],
     }
+
+
+EVIDENCE = json.loads((ROOT / "docs/evidence/gpt.json").read_text())
+
+
+def test_the_example_trains_at_the_rates_of_the_evidence():
+    found = {k: v["learning_rate"] for k, v in EVIDENCE["optimizers"].items()}
+    assert found == gpt.RATES
+    for one in EVIDENCE["optimizers"].values():
+        assert len(one["tuning"]) == len(EVIDENCE["tuning"]["rates"])
+        assert len(one["held_out"]) == len(EVIDENCE["seeds"]) >= 3
+    assert not set(EVIDENCE["seeds"]) & set(EVIDENCE["tuning"]["seeds"])
+
+
+def test_the_page_has_the_figures_of_the_evidence():
+    page = (ROOT / "docs/gpt.md").read_text()
+    for name, one in EVIDENCE["optimizers"].items():
+        seeds = ", ".join(f"{x:.3f}" for x in one["held_out"])
+        mean, deviation = one["mean"], one["standard_deviation"]
+        cells = f"{name} | {one['learning_rate']:g} | {mean:.3f} ± {deviation:.3f}"
+        assert f"| {cells} | {seeds} |" in page
+    for key in ("command", "machine"):
+        assert EVIDENCE[key] in page
+    assert EVIDENCE["text"]["sha256"] in page
