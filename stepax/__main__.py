@@ -10,6 +10,7 @@ from pathlib import Path
 from ._bench.shapes import SHAPES
 from ._demo import command as demo, sweep
 from ._demo.training import CHOICES
+from ._plan.models import AXES, MODELS, size
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     _add_demo(commands)
     _add_sweep(commands)
     _add_bench(commands)
+    _add_plan(commands)
     args = parser.parse_args(argv)
     args.command = sys.argv[1:] if argv is None else argv
     if not hasattr(args, "run"):
@@ -145,6 +147,83 @@ _JSON = "store all rounds in this file; the next run with it continues from ther
 _CHART = "the bar chart to write, a PNG (default: %(default)s)"
 
 
+def _add_plan(commands):
+    summary = "what a step needs on many devices: memory, communication, work"
+    sizes = (f"  {name:14}{size(model) / 1e9:6.1f} B" for name, model in MODELS.items())
+    parser = commands.add_parser(
+        "plan",
+        help=summary,
+        description=f"W{summary[1:]}.{_PLAN}",
+        epilog="\n".join(["models, and their parameters:", *sizes]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_run_plan)
+    add, number = parser.add_argument, _positive(float)
+    add("--model", metavar="NAME", choices=list(MODELS), default="llama-8b", help=_OF)
+    add("--devices", metavar="N", type=_positive(int), help=_DEVICES)
+    add("--mesh", metavar="AXES", type=_mesh, help=_MESH)
+    add("--optimizer", metavar="NAME", type=_planned, default="adamw", help=_PLANNED)
+    add("--zero", action="store_true", help=_ZERO)
+    add("--bits", type=int, choices=(4, 8), help="store moving averages in few bits")
+    add("--masters", action="store_true", help=_MASTERS)
+    add("--offload", action="store_true", help="keep the state in host memory")
+    add("--bandwidth", metavar="GB/s", type=number, default=50.0, help=_LINKS)
+    add("--memory-bandwidth", metavar="GB/s", type=number, default=3350.0, help=_HBM)
+    add("--host-bandwidth", metavar="GB/s", type=number, default=50.0, help=_HOST)
+    add("--teraflops", metavar="N", type=number, default=100.0, help=_FLOPS)
+    add("--json", action="store_true", help="print JSON instead of tables")
+
+
+_PLAN = """
+
+Nothing is allocated and no devices are needed: a step is traced on a mesh that
+does not exist.  The figures are those of one device and of the optimizer alone,
+without the model's own forward and backward pass.
+
+Start with the model and the number of devices:
+
+  python -m stepax plan --model llama-70b --devices 512 --optimizer muon
+
+Parameters, gradients and state are then sharded along one axis, `data`.  With
+--zero the parameters are whole on each device, and only the state and the step
+are sharded.  With --mesh data=64,model=8 matrices are sharded along both axes."""
+_OF = "the model, see below (default: %(default)s)"
+_DEVICES = "number of devices (default: those of --mesh, or 8)"
+_MESH = "sizes of the axes data, model and expert, as in data=64,model=8"
+_PLANNED = "an optimizer, such as adamw, lion, muon or soap (default: %(default)s)"
+_ZERO = "whole parameters on each device, and the state sharded (ZeRO-1)"
+_MASTERS = "bfloat16 parameters and gradients, with float32 masters in the state"
+_LINKS = "rate at which a device sends to others (default: %(default)g)"
+_HBM = "rate of the memory of a device (default: %(default)g)"
+_HOST = "rate between a device and host memory (default: %(default)g)"
+_FLOPS = "10^12 operations per second of a device (default: %(default)g)"
+
+
+def _run_plan(args):
+    from ._plan import command
+
+    return command.run(args)
+
+
+def _planned(text):
+    from ._plan import command
+
+    return _one_of(text, command.optimizers())
+
+
+def _mesh(text):
+    sizes = {}
+    for part in text.split(","):
+        name, _, n = (x.strip() for x in part.partition("="))
+        if name not in AXES or name in sizes:
+            raise argparse.ArgumentTypeError(
+                f"expected sizes of {', '.join(AXES)}, as in data=64,model=8, got "
+                f'"{part}"'
+            )
+        sizes[name] = _positive(int)(n)
+    return sizes
+
+
 def _run_bench(args):
     from ._bench import command
 
@@ -175,10 +254,14 @@ def _optimizers(text):
 
 
 def _optimizer(text):
+    return _one_of(text, CHOICES)
+
+
+def _one_of(text, choices):
     name = text.lower()
-    if name in CHOICES:
+    if name in choices:
         return name
-    nearest = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
     raise argparse.ArgumentTypeError(
         f'there is no optimizer "{text}" here, did you mean "{nearest}"?'
     )

@@ -12,6 +12,11 @@ from ._distributed.audit import (
     audit as audit,
 )
 from ._distributed.offload import offload as offload
+from ._distributed.plan import (
+    Link as Link,
+    Plan as Plan,
+    plan as plan,
+)
 from ._distributed.sharding import (
     init_sharded as init_sharded,
     state_sharding as state_sharding,

@@ -48,6 +48,7 @@ class Audit(Printable):
     work: floating-point operations of a step on one device.
     share: `work` relative to an even share; `devices` if the work is replicated.
     collectives: the collective operations of a step.
+    temporaries: bytes of intermediate arrays on one device.
     """
 
     devices: int
@@ -56,6 +57,7 @@ class Audit(Printable):
     work: float
     share: float
     collectives: tuple[Collective, ...]
+    temporaries: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists, strings and scalars."""
@@ -66,6 +68,7 @@ class Audit(Printable):
         whole = [
             ["state", show_bytes(self.state), ""],
             ["state per device", show_bytes(self.state_per_device), show_bytes(even)],
+            ["temporaries", show_bytes(self.temporaries), ""],
             ["operations per device", f"{self.work:.4g}", f"{self.share:.3g} times"],
         ]
         rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
@@ -103,7 +106,7 @@ def audit(
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
     compiled = lowered.compile()
     # Without the mesh, on which a program may say what each device does by itself.
-    bare = _computing(tx)
+    bare = computing(tx)
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
         with jax.set_mesh(Mesh(np.empty((), object), ())):
@@ -118,10 +121,11 @@ def audit(
         work,
         work * n / whole if whole else 1.0,
         collectives(compiled.as_text() or ""),
+        getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0),
     )
 
 
-def _computing(tx: Any) -> Any:
+def computing(tx: Any) -> Any:
     """`tx` without what only places it, such as `zero`; the state is the same."""
     while getattr(tx, "only_places", False):
         tx = tx.members[""]

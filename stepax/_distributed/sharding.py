@@ -90,7 +90,7 @@ def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
     that are put there unless they follow a parameter that is sharded.
     """
     # The types of arrays on automatic mesh axes do not tell, but the program does.
-    init, arrays = _init_of(tx, params)
+    init, arrays = init_and_arrays(tx, params)
     jaxpr, firm, loose = jax.make_jaxpr(init)(arrays).jaxpr, {}, {}
     for eqn in jaxpr.eqns:
         place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
@@ -154,22 +154,24 @@ def init_sharded(tx: GradientTransformation, params: Params) -> OptState:
 
     tx, params: a transformation, and parameters on a mesh; see `state_sharding`.
     """
-    init, arrays = _init_of(tx, params)
+    init, arrays = init_and_arrays(tx, params)
     return jax.jit(init, out_shardings=state_sharding(tx, params))(arrays)
 
 
 def init_shapes(tx: GradientTransformation, params: Params) -> OptState:
     """The state with shapes instead of arrays."""
-    return jax.eval_shape(*_init_of(tx, params))
+    return jax.eval_shape(*init_and_arrays(tx, params))
 
 
 def init_shardings(tx: GradientTransformation, params: Params) -> Any:
     """The shardings that a plain `jax.jit(tx.init)` gives to the state."""
-    init, arrays = _init_of(tx, params)
+    init, arrays = init_and_arrays(tx, params)
     return jax.jit(init).lower(arrays).compile().output_shardings
 
 
-def _init_of(tx: GradientTransformation, params: Params) -> tuple[Callable, list]:
+def init_and_arrays(
+    tx: GradientTransformation, params: Params
+) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)
     lengths: dict[tuple, int] = {}

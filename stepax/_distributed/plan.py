@@ -1,0 +1,327 @@
+"""What a step would need on a mesh that need not exist, from shapes alone.
+
+A step is traced on an abstract mesh with explicit axes, so that its types say where
+every array is; `plan_count` reads them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+from jax.extend.core import ClosedJaxpr
+from jax.sharding import AbstractMesh, Mesh
+
+from .._engine.base.protocol import (
+    GradientTransformation,
+    Params,
+    is_array,
+    partition_arrays,
+    require_transformation,
+    with_extra_args_support,
+)
+from .._engine.factories.registry import ROWS
+from .._engine.functions.calls import explain_misuse
+from .._engine.inspect.tables import Printable, Table, show_bytes
+from .audit import Collective, computing
+from .plan_count import Exchange, count
+from .plan_place import abstract_mesh, placed
+from .sharding import init_and_arrays
+
+
+MeshShape: TypeAlias = Mapping[str, int] | Mesh | AbstractMesh
+Planned: TypeAlias = GradientTransformation | Callable[[AbstractMesh], Any]
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one device sends to others along some axes of a mesh, in a step.
+
+    axes: the mesh axes that the collectives cross.
+    devices: number of devices that take part in each.
+    count: number of collectives.
+    bytes: what one device sends, if all of them form a ring.
+    """
+
+    axes: tuple[str, ...]
+    devices: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Printable):
+    """The result of `plan`; printed as text, or in color by `rich`.
+
+    mesh: names and sizes of the mesh axes.
+    devices: number of devices.
+    numbers: number of elements of all parameters.
+    params, gradients, state: bytes in all, counting replicas once.
+    params_per_device, gradients_per_device, state_per_device: bytes on one device.
+    host_per_device: bytes of the state of one device that are in host memory.
+    temporaries: bytes of intermediate arrays on one device, estimated.
+    work: floating-point operations of a step on one device.
+    work_once: the same with each loop counted once, as in an `Audit`.
+    share: `work` relative to an even share; `devices` if the work is replicated.
+    collectives: the collective operations of a step, as in an `Audit`.
+    links: the same by mesh axes, in bytes that a device sends.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    devices: int
+    numbers: int
+    params: int
+    params_per_device: int
+    gradients: int
+    gradients_per_device: int
+    state: int
+    state_per_device: int
+    host_per_device: int
+    temporaries: int
+    work: float
+    work_once: float
+    share: float
+    collectives: tuple[Collective, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def peak(self) -> int:
+        """Bytes in the memory of one device during a step; updates replace gradients.
+
+        Of a state in host memory, all is taken to be on the device at once.
+        """
+        held = self.params_per_device + self.gradients_per_device
+        return held + self.state_per_device + self.temporaries
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that a device reads and writes: once each, temporaries once more."""
+        read = self.params_per_device + self.gradients_per_device
+        written = self.params_per_device
+        return read + written + 2 * (self.state_per_device + self.temporaries)
+
+    def seconds(
+        self,
+        *,
+        link: float,
+        memory: float,
+        host: float | None = None,
+        operations: float | None = None,
+    ) -> dict[str, float]:
+        """The least time of the parts of a step, by their names; they may overlap.
+
+        link: bytes per second that a device sends to others.
+        memory: bytes per second that a device reads and writes.
+        host: bytes per second between a device and host memory; by default `link`.
+        operations: operations per second of a device; without it, computing has no
+            time.
+        """
+        found = {
+            "communication": sum(x.bytes for x in self.links) / link,
+            "memory": self.traffic / memory,
+        }
+        if self.host_per_device:
+            found["host"] = 2 * self.host_per_device / (host or link)
+        if operations:
+            found["computing"] = self.work / operations
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, strings and scalars."""
+        found = dataclasses.asdict(self)
+        lists = {k: list(found[k]) for k in ("collectives", "links")}
+        for x in lists["links"]:
+            x["axes"] = list(x["axes"])
+        sums = {"peak": self.peak, "traffic": self.traffic}
+        return found | lists | sums | {"mesh": dict(self.mesh)}
+
+    def tables(self) -> list[Table]:
+        axes = ", ".join(f"{name}={n}" for name, n in self.mesh)
+        return [
+            ([f"on {self.devices} devices: {axes}", "one device", "all"], self._held()),
+            (["collective", "count", "bytes on a device"], self._collectives()),
+            (["along", "devices", "collectives", "a device sends"], self._links()),
+            (
+                ["work of a device", "", "even share"],
+                [["operations", f"{self.work:.4g}", f"{self.share:.3g} times"]],
+            ),
+        ]
+
+    def _held(self):
+        show = show_bytes
+        rows = [
+            ["parameters", show(self.params_per_device), show(self.params)],
+            ["gradients", show(self.gradients_per_device), show(self.gradients)],
+            ["state", show(self.state_per_device), show(self.state)],
+        ]
+        if self.host_per_device:
+            rows.append(["- of it on the host", show(self.host_per_device), ""])
+        return [
+            *rows,
+            ["temporaries, about", show(self.temporaries), ""],
+            ["during a step, about", show(self.peak), ""],
+        ]
+
+    def _collectives(self):
+        rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
+        return rows or [["none", "0", "0 B"]]
+
+    def _links(self):
+        one = lambda x: [str(x.devices), str(x.count), show_bytes(x.bytes)]
+        rows = [[" x ".join(x.axes), *one(x)] for x in self.links]
+        return rows or [["none", "", "0", "0 B"]]
+
+
+@explain_misuse
+def plan(
+    tx: Planned, shapes: Params, mesh_shape: MeshShape, specs: Any = None, **extra: Any
+) -> Plan:
+    """Memory, computation and communication of a step, without devices.
+
+    From shapes alone, for a mesh of any size: nothing is allocated or compiled.  Counts
+    and bytes are those that `audit` finds on devices, for a mesh with explicit axes;
+    operations are counted before a compiler simplifies them, and `temporaries` are an
+    estimate.
+
+    tx: a transformation, or a function from the mesh to one, as in
+        `lambda mesh: zero(adamw(1e-3), mesh)`.
+    shapes: arrays or `jax.ShapeDtypeStruct`s, as `jax.eval_shape` returns.
+    mesh_shape: names and sizes of the mesh axes, as in `{"data": 64, "model": 8}`; or
+        a mesh, of which these are taken.
+    specs: a tree of `PartitionSpec`s, or one for a whole subtree, or for all; names of
+        mesh axes shard each array along its longest axis that they divide; `None`
+        replicates, the default.
+    extra: keywords of `update`.
+
+    Raises a `ValueError` for axes, shapes and specs that do not fit, and names the
+    path.
+    """
+    mesh = abstract_mesh(mesh_shape)
+    made = _made(tx, mesh)
+    params = placed(shapes, mesh, specs)
+    with jax.sharding.use_abstract_mesh(mesh):
+        state, (whole, mine, host) = _state(made, params)
+        done = count(_traced(made, params, state, extra), dict(mesh.shape))
+    bare = lambda tree: jax.tree.map(_bare, tree)
+    whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
+    alone = count(whole_step, {}).work
+    arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
+    total, part = _bytes(arrays), _bytes(arrays, True)
+    return Plan(
+        mesh=tuple(mesh.shape.items()),
+        devices=mesh.size,
+        numbers=sum(math.prod(x.shape) for x in arrays),
+        params=total,
+        params_per_device=part,
+        gradients=total,
+        gradients_per_device=part,
+        state=whole,
+        state_per_device=mine,
+        host_per_device=host,
+        temporaries=done.temporaries,
+        work=done.work,
+        work_once=done.work_once,
+        share=done.work * mesh.size / alone if alone else 1.0,
+        collectives=_by_kind(done.exchanges),
+        links=_by_axes(done.exchanges, mesh.shape),
+    )
+
+
+def _made(tx: Any, mesh: AbstractMesh) -> Any:
+    """The transformation, made for the mesh if it is a function from one."""
+    is_factory = any(row.factory is tx for row in ROWS.values())
+    if callable(tx) and not hasattr(tx, "init") and not is_factory:
+        tx = tx(mesh)
+    require_transformation(tx, "`tx` of `plan`")
+    return with_extra_args_support(tx)
+
+
+def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
+    """The shapes of the state; its bytes: in all, on a device, of these on the host."""
+    init, arrays = init_and_arrays(tx, params)
+    program, shapes = _program(init, arrays)
+    leaves = jax.tree.leaves(shapes)
+    host = [getattr(x, "memory_space", None) for x in program.out_avals]
+    there = [
+        x for x, kind in zip(leaves, host, strict=True) if kind == jax.memory.Space.Host
+    ]
+    return shapes, (_bytes(leaves), _bytes(leaves, True), _bytes(there, True))
+
+
+def _bytes(arrays: Iterable[Any], is_part: bool = False) -> int:
+    """Bytes of some arrays, or of those parts of them that one device has."""
+    found = 0
+    for x in arrays:
+        sharding = x.sharding if is_part else None
+        shape = x.shape if sharding is None else sharding.shard_shape(x.shape)
+        found += math.prod(shape) * x.dtype.itemsize
+    return found
+
+
+def _traced(tx: Any, params: Params, state: Any, extra: dict) -> ClosedJaxpr:
+    """A step as a program, for gradients like the parameters."""
+    arrays, rebuild = partition_arrays((params, params, state, extra))
+
+    def step(arrays):
+        gradients, params, state, extra = rebuild(arrays)
+        return tx.update(gradients, state, params, **extra)
+
+    return _program(step, arrays)[0]
+
+
+def _program(f: Callable, arrays: list) -> tuple[ClosedJaxpr, Any]:
+    """A function as a program, and the shapes of what it returns."""
+    try:
+        return jax.make_jaxpr(f, return_shape=True)(arrays)
+    except Exception as error:
+        if said := _explained(error):
+            raise ValueError(f"`tx` cannot be planned: {said}") from error
+        raise
+
+
+def _explained(error: Exception) -> str:
+    """What an error of JAX means here, and what to do; empty for one of ours."""
+    reason = str(error).partition("\n")[0]
+    if type(error).__name__ == "ShardingTypeError":
+        return (
+            f"on a mesh with explicit axes JAX asks how to shard {reason}; use `audit` "
+            "on devices, with automatic axes"
+        )
+    if isinstance(error, AssertionError) or "AbstractMesh(" in reason:
+        return (
+            "it is made for another mesh than `mesh_shape`; give a function from the "
+            "mesh, as in `lambda mesh: zero(adamw(1e-3), mesh)`"
+        )
+    return ""
+
+
+def _bare(x: Any) -> Any:
+    """The shape without a sharding."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
+
+
+def _by_kind(exchanges: list[Exchange]) -> tuple[Collective, ...]:
+    found: dict[str, list[int]] = {}
+    for x in exchanges:
+        found.setdefault(x.kind, []).append(x.bytes)
+    return tuple(Collective(k, len(n), sum(n)) for k, n in sorted(found.items()))
+
+
+def _by_axes(exchanges: list[Exchange], sizes: Mapping[str, int]) -> tuple[Link, ...]:
+    found: dict[tuple, list[int]] = {}
+    for x in exchanges:
+        n = math.prod(sizes[name] for name in x.axes)
+        found.setdefault((x.axes, n), []).append(_sent(x, n))
+    pairs = sorted(found.items())
+    return tuple(Link(axes, n, len(x), sum(x)) for (axes, n), x in pairs)
+
+
+def _sent(x: Exchange, n: int) -> int:
+    """What one of n devices in a ring sends."""
+    if x.kind == "reduce-scatter":
+        return x.bytes * (n - 1)
+    if x.kind == "collective-permute":
+        return x.bytes
+    return math.ceil((2 if x.kind == "all-reduce" else 1) * x.bytes * (n - 1) / n)
