@@ -21,6 +21,11 @@ HEADS = [
 ]
 
 TOP = """\
+---
+hide:
+  - toc
+---
+
 # At a glance
 
 All {count} optimizers, in one table.
