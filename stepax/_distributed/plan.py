@@ -232,10 +232,10 @@ def plan(
 def _made(tx: Any, mesh: AbstractMesh) -> Any:
     """The transformation, made for the mesh if it is a function from one."""
     is_factory = any(row.factory is tx for row in ROWS.values())
-    if callable(tx) and not hasattr(tx, "init") and not is_factory:
-        tx = tx(mesh)
-    require_transformation(tx, "`tx` of `plan`")
-    return with_extra_args_support(tx)
+    is_function = callable(tx) and not hasattr(tx, "init") and not is_factory
+    made: Any = tx(mesh) if is_function else tx
+    require_transformation(made, "`tx` of `plan`")
+    return with_extra_args_support(made)
 
 
 def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:

@@ -111,7 +111,8 @@ class _Reader:
     def _work(self, step: _Step) -> tuple[float, float]:
         """The operations of a step, and those with each loop counted once."""
         if not (inner := [(x.work, x.work_once) for x in step.inner]):
-            return (self.shards.operations(step.eqn),) * 2
+            alone = self.shards.operations(step.eqn)
+            return alone, alone
         work, once = max(inner)
         return step.eqn.params.get("length", 1) * work, once
 

@@ -40,14 +40,14 @@ def placed(shapes: Params, mesh: AbstractMesh, specs: Any) -> Params:
     unread = set(found)
     new = []
     for path, x in leaves:
-        at: Any = next((k for k in _prefixes(path) if k in found), None)
-        unread.discard(at)
-        if at is None and is_array(x):
+        above = [k for k in _prefixes(path) if k in found]
+        unread.difference_update(above[:1])
+        if not above and is_array(x):
             raise ValueError(
                 f"the parameter at {_shown(path)} has no spec: give a `PartitionSpec`, "
                 "or `None` to replicate it"
             )
-        new.append(_placed(x, mesh, found[at], path) if is_array(x) else x)
+        new.append(_placed(x, mesh, found[above[0]], path) if is_array(x) else x)
     if unread and leaves:
         raise ValueError(
             f"`specs` has {list_some(sorted(map(_shown, unread)))}, where `shapes` "

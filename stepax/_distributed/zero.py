@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
@@ -31,7 +31,7 @@ _MOST = 2**25
 @explain_misuse
 def zero(
     tx: GradientTransformation,
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     axis: str = "data",
     *,
     min_size: int = 1024,
@@ -46,7 +46,7 @@ def zero(
     divisible by the number of devices, or replicated if there is none.
 
     tx: a transformation, of any library.
-    mesh: the mesh.
+    mesh: the mesh; an abstract one in plans.
     axis: the name of the mesh axis.
     min_size: minimum number of elements of an array to shard.
     memory_kind: "pinned_host" keeps the state in host memory, see `offload`.
@@ -57,7 +57,7 @@ def zero(
     """
     require_transformation(tx, "`tx` of `zero`")
     check_memory_kind(memory_kind)
-    if not isinstance(mesh, Mesh):
+    if not isinstance(mesh, Mesh | AbstractMesh):
         raise TypeError(
             f"`mesh` of `zero` must be a `jax.sharding.Mesh`, but is {mesh!r}: "
             "make one with `jax.make_mesh`"
@@ -85,7 +85,7 @@ def zero(
 class _Split:
     """How arrays are sharded over the devices of an axis."""
 
-    def __init__(self, mesh: Mesh, axis: str, min_size: int):
+    def __init__(self, mesh: Mesh | AbstractMesh, axis: str, min_size: int):
         self.mesh = mesh
         self.axis = axis
         self.min_size = min_size
