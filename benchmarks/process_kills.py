@@ -24,7 +24,7 @@ from stepax.checkpoint import latest_step
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "distributed_digits.py"
-STEPS, EVERY = 60, 20
+STEPS, EVERY = 300, 10  # most of the time it trains or saves
 
 
 def command(folder, processes, steps=STEPS):
@@ -46,7 +46,10 @@ def finish(folder, processes, steps=STEPS):
 def disturb(folder, processes, seconds):
     """Start a run, and kill one of its processes; the output, and whether it ended."""
     started = subprocess.Popen(
-        command(folder, processes), stdout=subprocess.PIPE, text=True
+        command(folder, processes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     with started:
         assert started.stdout is not None
@@ -71,10 +74,11 @@ def digest(told):
 def count_lost(processes, kills):
     """Kill so often; the number of runs that lost a step or ended with other bits."""
     with tempfile.TemporaryDirectory() as top:
-        folder = Path(top) / "undisturbed"
+        wanted = digest(finish(Path(top) / "first", processes))  # compiles
         begin = time.monotonic()
-        wanted = digest(finish(folder, processes))
+        again = digest(finish(Path(top) / "second", processes))
         span = time.monotonic() - begin
+        assert again == wanted, "two undisturbed runs differ"
         folder, lost, done, ended = Path(top) / "disturbed", 0, 0, 0
         while done < kills:
             told, has_ended = disturb(folder, processes, random.uniform(0, span))
@@ -82,7 +86,8 @@ def count_lost(processes, kills):
             reached = latest_step(folder) or 0
             lost += reached < saved
             done += not has_ended
-            print(f"{done} kills; the newest step is {reached}", flush=True)
+            cause = "".join(re.findall(r"^process \d+ .*", told, re.MULTILINE))
+            print(f"{done} kills; step {reached}; {cause or 'ended'}", flush=True)
             if has_ended or done == kills:
                 lost += digest(told if has_ended else finish(folder, processes)) != (
                     wanted

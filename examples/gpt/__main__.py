@@ -6,6 +6,7 @@ the last checkpoint, and ends with the same bits.
 
 import argparse
 import hashlib
+import sys
 from pathlib import Path
 
 import jax
@@ -139,4 +140,7 @@ def digest(params):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; `--resume` goes on from the last checkpoint")
