@@ -24,7 +24,7 @@ from stepax.checkpoint import latest_step
 
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "distributed_digits.py"
-STEPS, EVERY = 300, 10  # most of the time it trains or saves
+STEPS, EVERY = 120, 10
 
 
 def command(folder, processes, steps=STEPS):
