@@ -218,7 +218,9 @@ def test_several_learning_rates_are_listed():
         optimizer.learning_rate  # noqa: B018 (which raises)
 
 
-@pytest.mark.parametrize("wrong", [stepax.adam, 1e-3, "adam"], ids=["factory", "number", "name"])
+@pytest.mark.parametrize(
+    "wrong", [stepax.adam, 1e-3, "adam"], ids=["factory", "number", "name"]
+)
 def test_what_is_no_transformation_is_refused(wrong):
     with pytest.raises(TypeError, match="`tx` of `KerasOptimizer` must be a grad"):
         KerasOptimizer(wrong)
