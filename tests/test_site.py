@@ -3,34 +3,38 @@
 import inspect
 import json
 import re
+from enum import EnumType
 from importlib import import_module
 
+import griffe
 import pytest
 from test_public_names import PUBLIC
 
 from stepax._later import MOVED
 from website import stage
 from website.build import CONFIG, readable, unlisted
-from website.compact import searched, squeezed
-from website.names import Name, explained, find, homes, page_of
-from website.reference import body, elsewhere, page
+from website.compact import searched, squeezed, with_one_palette
+from website.docstrings import markdown
+from website.extension import read, rewrite, signature
+from website.names import Name, explained, find, homes, page_of, parameters
+from website.reference import elsewhere, write
 from website.sizes import sizes
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """The pages of the reference, as they are staged; no docstring names nothing."""
-    wrong: list[str] = []
     folder = tmp_path_factory.mktemp("staged")
-    pages = {m: page(m, names, wrong, folder) for m, names in explained().items()}
-    assert not wrong
-    return pages
+    write(folder)
+    return {m: (folder / page_of(m)).read_text() for m in explained()}
 
 
 def test_every_public_name_stands_on_exactly_one_page(reference):
-    anchors = [re.findall(r"^### \w+ { #(\S+) }$", x, re.M) for x in reference.values()]
-    on_pages = sorted(name for names in anchors for name in names)
+    blocks = [re.findall(r"^::: (\S+)$", x, re.M) for x in reference.values()]
+    on_pages = sorted(name for names in blocks for name in names)
     assert on_pages == sorted({home.path for home in homes().values()})
+    for module, names in zip(reference, blocks, strict=True):
+        assert {x.rpartition(".")[0] for x in names} <= {module}
     for module in map(import_module, PUBLIC):
         for name in set(module.__all__) - set(MOVED):
             is_module = inspect.ismodule(getattr(module, name))
@@ -45,20 +49,41 @@ def test_a_module_links_to_its_names_on_other_pages(reference):
     assert elsewhere("stepax.tree") == []
 
 
-def test_every_argument_is_explained_in_the_table_of_its_function(reference):
+def test_every_argument_is_explained_in_the_table_of_its_function():
     count = 0
-    for module, names in explained().items():
-        entries = re.split(r"^### ", reference[module], flags=re.M)
-        by_name = {x.split()[0]: x for x in entries[1:]}
-        for name in names:
-            if not inspect.isfunction(name.value):
-                continue
-            rows = re.findall(r"^\| (`.*?) \| ", by_name[name.name], re.M)
-            told = {x.strip("`*") for row in rows for x in row.split(", ")}
-            own = inspect.signature(name.value).parameters
-            assert set(own) - {"kwargs", "extra_args"} <= told, name.path
-            count += len(own)
+    for path, name in homes().items():
+        if path != name.path or not inspect.isfunction(name.value):
+            continue
+        rows = re.findall(r"^\| (`.*?) \| ", read()[0][path].docstring.value, re.M)
+        told = {x.strip("`*") for row in rows for x in row.split(", ")}
+        own = inspect.signature(name.value).parameters
+        assert set(own) - {"kwargs", "extra_args"} <= told, path
+        count += len(own)
     assert count > 1200
+
+
+def test_signatures_in_the_files_are_those_that_are_called():
+    """Nothing is called for them, although decorators and tuples add to definitions."""
+    count = 0
+    for path, thing in read()[0].items():
+        if thing.is_module or thing.is_attribute or "__call__" in thing.members:
+            continue
+        name = homes()[path]
+        own = {} if type(name.value) is EnumType else parameters(name.value)
+        found = {x.name: x for x in thing.parameters if x.name != "self"}
+        assert list(found) == list(own), path
+        for key, x in own.items():
+            without = x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD)
+            is_given = found[key].default is not None
+            assert without or is_given == (x.default is not x.empty), (path, key)
+        count += 1
+    assert count > 500
+
+
+def test_a_factory_made_of_a_rule_returns_a_transformation():
+    text = signature("stepax.adamw", read()[0]["stepax.adamw"])
+    assert text.endswith(" = None) -> GradientTransformationExtraArgs")
+    assert not [x for x in read()[0].values() if x.is_function and "Rule" == x.returns]
 
 
 def test_the_reference_is_in_the_navigation():
@@ -72,15 +97,11 @@ def test_every_page_is_in_the_navigation():
     ]
 
 
-def told(docstring: str, module: str = "stepax") -> tuple[str, list[str]]:
+def told(docstring: str, module: str = "stepax") -> tuple[str, dict[str, str]]:
     """A docstring of a function with the argument `b1`, as Markdown."""
-
-    def function(b1):
-        pass
-
-    function.__doc__ = docstring
-    wrong: list[str] = []
-    return "\n".join(body(Name(module, "function", function), wrong)), wrong
+    wrong: dict[str, str] = {}
+    name = Name(module, "function", lambda b1: None)
+    return markdown(docstring, name, {"b1"}, wrong), wrong
 
 
 def test_lists_of_arguments_become_tables_and_titles_do_not():
@@ -88,14 +109,14 @@ def test_lists_of_arguments_become_tables_and_titles_do_not():
     assert text == (
         "LAMB: Adam.\n\n| argument | meaning |\n| --- | --- |\n"
         "| `b1` | decay of \\|g\\|, in &#91;0, 1); "
-        "see [`masked`](stepax.transforms.md#stepax.transforms.masked). |"
+        "see [`masked`][stepax.transforms.masked]. |"
     )
 
 
 def test_formulas_stay_as_written_and_their_names_are_linked():
     text, _ = told("Do.\n\n    u_0 = *g* [1],\n      of `adam`\n\nThen *more*_.")
     assert "```text\nu_0 = *g* [1],\n  of `adam`\n```" in text
-    assert "See [`adam`](stepax.md#stepax.adam)." in text
+    assert "See [`adam`][stepax.adam]." in text
     assert "Then \\*more\\*\\_." in text
 
 
@@ -126,13 +147,25 @@ def test_a_broken_name_is_an_error(written):
         find(written)
 
 
-def test_a_broken_name_of_a_docstring_is_named():
-    for said, what in [
-        ("`stepax.adamww`", "no public name"),
-        ("`scale_by_x`", "nor an"),
-    ]:
-        _, wrong = told(f"As {said}.", "stepax.contrib")
-        assert len(wrong) == 1 and what in wrong[0] and said in wrong[0]
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [("`stepax.adamww`", "no public name"), ("`scale_by_x`", "neither a public name")],
+)
+def test_a_broken_name_of_a_docstring_is_named_with_file_and_line(said, what):
+    source = (
+        f'import os\n\n\ndef function(b1):\n    """Do.\n\n    b1: as {said}.\n    """\n'
+    )
+    file = stage.ROOT / "stepax" / "contrib.py"
+    thing = griffe.visit("contrib", filepath=file, code=source)["function"]
+    name = Name("stepax.contrib", "function", lambda b1: None)
+    (wrong,) = rewrite(thing, name, {"b1"})
+    assert wrong.startswith("stepax/contrib.py:7: ") and what in wrong and said in wrong
+
+
+def test_a_broken_name_stops_the_build(monkeypatch, tmp_path):
+    monkeypatch.setattr("website.reference.read", lambda: ({}, ["a.py:7: no name"]))
+    with pytest.raises(SystemExit, match="a.py:7: no name"):
+        write(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +217,32 @@ def test_errors_of_the_builder_name_the_source():
     assert readable(said, {"index.md": "README.md"}) == (
         "Warning: anchor does not exist\n  ╭─README.md:48:32\n1 issue found"
     )
+
+
+def test_compact_pages_drop_what_no_style_asks_for():
+    link = '<a class="autorefs autorefs-internal" title="a b" href="x">b</a>'
+    assert squeezed(link) == '<a href="x">b</a>'
+    block = (
+        '<h3 id="a" class="doc doc-heading"></h3><b class="doc-signature highlight">'
+    )
+    block += '<div class="doc doc-contents first">'
+    kept = '<h3 id="a"></h3><b class="highlight"><div class="doc doc-contents first">'
+    assert squeezed(block) == kept
+    entry = '<a>\n<span class="md-ellipsis">\n{}adam\n{}</span>\n</a>\n'
+    for marks in [("", ""), ('<span class="md-typeset">\n', "</span>\n")]:
+        small = '<a><span class="md-ellipsis">adam</span></a>\n'
+        assert squeezed(entry.format(*marks)) == small
+
+
+def test_pages_share_the_script_for_their_colours(tmp_path):
+    (tmp_path / "assets").mkdir()
+    text = "<b><script>var palette=1</script><script>2</script>"
+    small = with_one_palette(text, tmp_path / "a" / "b" / "index.html", tmp_path)
+    assert (
+        small == '<b><script src="../../assets/palette.js"></script><script>2</script>'
+    )
+    assert (tmp_path / "assets" / "palette.js").read_text() == "var palette=1"
+    assert with_one_palette(text, tmp_path / "404.html", tmp_path) == text
 
 
 def test_compact_pages_keep_code():

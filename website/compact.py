@@ -15,7 +15,20 @@ from PIL import Image
 # Within these each space counts.
 KEPT = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.DOTALL)
 # Names and brackets: all that is not a keyword, a string, a number or a comment.
-UNCOLOURED = re.compile(r'<span class="(?:n|o|p|w|bp|nn)">([^<]*)</span>')
+UNCOLOURED = re.compile(r'<span(?: class="(?:n|o|p|w|bp|nn)")?>([^<]*)</span>')
+# What no style asks for: of links, which say what they show, and of blocks.
+UNUSED = re.compile(
+    r' class="autorefs autorefs-internal"(?: title="[^"]*")?'
+    r'| class="doc doc-(?:object |heading|children)[^"]*"'
+    r"|(?<=\")doc-signature (?=highlight)"
+)
+# An entry of a list of pages or headings that is plain text.
+ENTRY = re.compile(
+    r'\n<span class="md-ellipsis">\n(?:<span class="md-typeset">\n)?([^<]*)\n'
+    r"(?:</span>\n)?</span>\n</a>"
+)
+# The theme's script for the colours, the same on each page.
+PALETTE = re.compile(r"<script>(var palette=.*?)</script>", re.DOTALL)
 HEADER = '<span class="md-ellipsis">\nStepax'
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
@@ -30,7 +43,7 @@ BETWEEN = re.compile(rf"(</?(?:{BLOCKS})(?: [^>]*)?>)\n(?=<)")
 def compact(site: Path, version: str) -> None:
     """Squeeze all files of a built site; its header names the version."""
     for page in site.rglob("*.html"):
-        text = squeezed(page.read_text())
+        text = with_one_palette(squeezed(page.read_text()), page, site)
         page.write_text(text.replace(f"{HEADER}\n", f"{HEADER} {version}\n", 1))
     used = "\n".join(page.read_text() for page in site.glob("*.html"))
     for style in site.glob("assets/stylesheets/*/*.css"):
@@ -40,6 +53,16 @@ def compact(site: Path, version: str) -> None:
         flatten(picture)
     index = site / "search.json"
     index.write_text(searched(index.read_text()))
+
+
+def with_one_palette(text: str, page: Path, site: Path) -> str:
+    """The page, with its script for the colours in a file that all pages share."""
+    up = "../" * (len(page.relative_to(site).parts) - 1)
+    found = PALETTE.search(text)
+    if not found or page.name == "404.html":  # which is shown at any address
+        return text
+    (site / "assets" / "palette.js").write_text(found[1])
+    return text.replace(found[0], f'<script src="{up}assets/palette.js"></script>')
 
 
 def flatten(picture: Path) -> None:
@@ -61,7 +84,8 @@ def squeezed(page: str) -> str:
         for i, x in enumerate(parts)
         if i % 3 != 2
     )
-    return page.replace(' title="Permanent link"', "")
+    page = UNUSED.sub("", page.replace(' title="Permanent link"', ""))
+    return ENTRY.sub(r'<span class="md-ellipsis">\1</span></a>', page)
 
 
 def short(part: str) -> str:

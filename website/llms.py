@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from .names import explained
-from .reference import docstring, signature
+from .extension import read, signature
 
 
 CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
@@ -52,9 +51,9 @@ def summary(text: str) -> str:
 
 
 def names() -> list[str]:
-    """Each public name as `help` prints it."""
+    """Each public name with its signature and docstring, as they are in the files."""
     lines = ["# Names", ""]
-    for found in explained().values():
-        for name in found:
-            lines += [signature(name), docstring(name), ""]
+    for path, thing in read()[0].items():
+        if not thing.is_module:
+            lines += [signature(path, thing), thing.extra["stepax"].get("help", ""), ""]
     return lines

@@ -9,8 +9,8 @@ from benchmarks.board.rules import ENTRIES
 from stepax._engine.factories.registry import Row
 from stepax._engine.functions.deprecations import TABLE
 
+from ..docstrings import escape
 from ..names import Name, find
-from ..reference import escape
 from ..stage import with_names
 from . import picture, sources, traits
 
