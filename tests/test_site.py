@@ -236,7 +236,7 @@ def test_compact_pages_drop_what_no_style_asks_for():
 
 def test_pages_share_the_script_for_their_colours(tmp_path):
     (tmp_path / "assets").mkdir()
-    text = "<b><script>var palette=1</script><script>2</script>"
+    text = "<script>var palette=1</script><script>2</script>"
     small = with_one_palette(text, tmp_path / "a" / "b" / "index.html", tmp_path)
     assert (
         small == '<b><script src="../../assets/palette.js"></script><script>2</script>'
