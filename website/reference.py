@@ -92,11 +92,10 @@ def entry(name: Name, folder: Path) -> list[str]:
     lines += [CALLED] if getattr(name.value, "_is_protocol", False) else []
     said = []
     if (folder / "cards" / f"{name.name}.md").is_file():
-        said.append(f"[card](../cards/{name.name}.md)")
+        said.append(f"See its [card](../cards/{name.name}.md).")
     again = [f"`{x}`" for x, home in homes().items() if home == name and x != name.path]
-    said += [f"also {', '.join(again)}"] if again else []
-    text = "; ".join(said)
-    return [*lines, "", f"{text[:1].upper()}{text[1:]}.", ""] if text else [*lines, ""]
+    said += [f"Also {', '.join(again)}."] if again else []
+    return [*lines, "", *said, ""]
 
 
 def elsewhere(module: str) -> list[str]:
