@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import EnumType
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import griffe
 
@@ -33,7 +34,7 @@ TYPES = {
 
 
 @cache
-def read() -> tuple[dict[str, griffe.Object], list[str]]:
+def read() -> tuple[dict[str, Any], list[str]]:
     """What griffe knows of public names and modules; mistakes of their docstrings."""
     own = Docstrings()
     extensions = griffe.load_extensions(own)
