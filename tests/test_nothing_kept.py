@@ -272,6 +272,12 @@ def swept(**given):
     stepax.sweep(**(functions | given), grid={"step_size": [0.1]}, steps=1)
 
 
+def fused(layer):
+    scan = stepax.fused_scan(layer, stepax.sgd(0.1))
+    y, inputs = scan.forward(P, jnp.zeros(2))
+    scan.backward(y, inputs, P, scan.init(P))
+
+
 def outputs(x):
     return {"x": x}
 
@@ -298,6 +304,10 @@ OTHERS: dict[str, Callable] = {
     ),
     "describe(tx)": lambda hold: stepax.describe(
         stepax.adam(hold(counted), weight_decay_mask=hold(whole)), P
+    ),
+    "fused_scan(layer)": lambda hold: fused(hold(lambda p, x: x + p["w"])),
+    "plan(tx)": lambda hold: stepax.distributed.plan(
+        hold(lambda mesh: stepax.adam(0.1)), {"w": P["w"]}, {"data": 2}
     ),
     "hyperparams(tx)": lambda hold: stepax.hyperparams(
         tx := stepax.adam(hold(counted)), tx.init(P)
