@@ -16,7 +16,7 @@ class Figure(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        # Bytes are exact.  Seconds depend on the machine: they are shown, and fail none.
+        # Bytes are exact; seconds depend on the machine, so they are only shown.
         return self.unit == "s" or self.value <= self.limit
 
     def __str__(self) -> str:
