@@ -69,7 +69,7 @@ def found(page, base: str, words: str, first: int = 3) -> list[str]:
     results = page.locator("a[role=option]")
     page.wait_for_function(TYPED, arg=words)
     results.first.wait_for(timeout=5000)
-    page.wait_for_timeout(250)  # the list is made anew for each letter
+    page.wait_for_timeout(250)  # each letter replaces the list
     hrefs = [
         results.nth(i).get_attribute("href") for i in range(min(first, results.count()))
     ]

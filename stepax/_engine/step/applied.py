@@ -97,10 +97,9 @@ def apply_plan(
     state: OptState,
     params: Params,
     extra: dict,
-    accepted: Any = None,
 ) -> tuple[Params, OptState]:
-    """A step of a plan in one; it changes nothing unless it is accepted."""
+    """A step of a plan in one."""
     states = state, EmptyState()
-    new, (state, _) = plan.applied(gradients, states, params, extra, accepted)
+    new, (state, _) = plan.applied(gradients, states, params, extra)
     keep = lambda p, x, check: p if has_no_gradient(x) else x
     return map_pairs(keep, ("params", "updates"), params, new), state

@@ -19,15 +19,13 @@ _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 def run_rules(rules, accepted, g, p, contexts, row):
     """The active rules on one leaf, of a step that may be rejected."""
     step = lambda g, p, row: _step(rules, g, p, contexts, row)
-    applies = rules[-1] is APPLY
     if accepted is not None:
-        u, new = step_where(accepted, lambda: step(g, p, row), row)
-        return (jnp.where(accepted, u, p) if applies else u), new
+        return step_where(accepted, lambda: step(g, p, row), row)
     if all(rule.elementwise for rule in rules) and g.size >= coded_parts.LARGE:
         n = coded_parts.number_of_parts(g, row)
         if n > 1:
             return coded_parts.in_parts(step, n, g, p, row)
-    if applies and in_place.has_order(g, row):
+    if rules[-1] is APPLY and in_place.has_order(g, row):
         return in_place.in_order(step, g, p, row)
     return step(g, p, row)
 
