@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import TREES, make, rows
+from cases import TREES, gradients, make, rows
+from compare import assert_same_tree
 from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
+from stepax._engine.arrays import branch
 from stepax.distributed import offload
 
 
@@ -105,3 +107,33 @@ def test_only_a_cpu_is_told_in_which_order_to_write(tx, side, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     on_gpu = lowered(traced(tx, shape(side)), "cuda")
     assert len(on_gpu.splitlines()) < len(on_cpu.splitlines())
+
+
+def branches(step: Any) -> list[int]:
+    """The number of sides of each branch of a program, outside of nested ones."""
+    eqns = [x for x in step.jaxpr.eqns if x.primitive.name == "cond"]
+    return [len(x.params["branches"]) for x in eqns]
+
+
+@pytest.mark.parametrize("take, most", [(stepax.step, 3), (two_calls, 2)])
+def test_a_gpu_need_not_take_a_step_that_waits(take, most, elsewhere):
+    tx = stepax.MultiSteps(stepax.adamw(1e-3), 4)
+    large = {"w": jax.ShapeDtypeStruct((branch.LARGE // 16, 16), jnp.float32)}
+    assert branches(traced(tx, large, take)) == [most]
+    assert branches(traced(tx, TREES["dict"](), take)) == [2]
+
+
+def test_branches_of_a_gpu_are_taken_as_those_of_a_cpu(monkeypatch):
+    tx, p = stepax.MultiSteps(stepax.adamw(1e-2), 3), TREES["dict"]()
+    new = lambda: jax.jit(lambda p, s, g: stepax.step(tx, g, s, p))
+    one = other = p, tx.init(p)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        patch.setattr(branch, "LARGE", 0)
+        on_gpu = new()
+        assert branches(on_gpu.trace(*one, p)) == [3]
+    on_cpu = new()
+    for i in range(4):
+        g = gradients(p, i)
+        one, other = on_gpu(*one, g), on_cpu(*other, g)
+        assert_same_tree(one, other)

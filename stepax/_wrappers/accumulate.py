@@ -194,6 +194,10 @@ class _Updates:
     def __init__(self, opt: GradientTransformationExtraArgs):
         self.opt = opt
 
+    def elements(self, params: Params) -> int:
+        """Of the arrays that a call which is not due returns as they are."""
+        return 0
+
     def unchanged(self, updates: Updates, params: Params) -> Updates:
         return zeros_like_updates(updates)
 
@@ -207,6 +211,9 @@ class _Updates:
 
 class _Params(_Updates):
     """What a call in `stepax.step` returns: parameters, most often the old ones."""
+
+    def elements(self, params: Params) -> int:
+        return sum(getattr(p, "size", 1) for p in jax.tree.leaves(params))
 
     def unchanged(self, updates: Updates, params: Params) -> Params:
         # A branch returns arrays, and the other one has made arrays of Python scalars.
@@ -408,7 +415,8 @@ class MultiSteps:
         # The branch returns whether a step was taken, so that the accumulator is
         # written after the branch has read it, and XLA need not copy it.
         due = self._is_due(n, state.gradient_step)
-        u, inner, step, did = branch(due, emit, wait)
+        elements = ends.elements(params)
+        u, inner, step, did = branch(due, emit, wait, elements)
         new = jax.tree.map(ft.partial(_zero_if, did), (n, kept, gathered()))
         n, kept, acc = new
         after = MultiStepsState(n, step, inner, acc, state.skip_state)

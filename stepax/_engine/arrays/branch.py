@@ -11,12 +11,23 @@ from jax.typing import ArrayLike
 
 T = TypeVar("T")
 
+# Elements for which a GPU computes longer than its host waits for a boolean.
+LARGE = 2**24
 
-def branch(pred: ArrayLike, on_true: Callable[[], T], on_false: Callable[[], T]) -> T:
+
+def branch(
+    pred: ArrayLike,
+    on_true: Callable[[], T],
+    on_false: Callable[[], T],
+    elements: int = 0,
+) -> T:
     """What the chosen function returns; the other one is not run.
 
     Under `vmap` both sides run, because `lax.cond` becomes a select; on a GPU XLA does
-    the same with small ones.
+    the same, unless they call its libraries.
+
+    elements: of arrays that one side returns as they are and the other one computes, in
+        place; if these are many, a GPU, too, runs only one side.
     """
     # Outside of `jit` Python decides: `lax.cond` recompiles both sides on each call,
     # because its branches are new functions each time.
@@ -25,6 +36,10 @@ def branch(pred: ArrayLike, on_true: Callable[[], T], on_false: Callable[[], T])
     # Only inside `shard_map` do types say along which mesh axes a value varies.
     if jax.sharding.get_abstract_mesh().manual_axes:
         on_true, on_false = _equally_varying(on_true, on_false)
+    if elements >= LARGE and jax.default_backend() == "gpu":
+        # Of three sides XLA does not compute all.
+        sides = [on_true, on_false, on_false]
+        return jax.lax.switch(jnp.where(pred, 0, 1), sides)
     return jax.lax.cond(pred, on_true, on_false)
 
 
