@@ -138,9 +138,24 @@ _LEAST, _INFINITE = np.uint32(0x0080_0000 << 1), np.uint32(0x7F80_0000 << 1)
 
 def encode(x: jax.Array, form: Form) -> Coded:
     """An array of real numbers in codes."""
+    return encode_pieces(_in_pieces(x, form), form)
+
+
+def encode_by(x: jax.Array, scales: jax.Array, form: Form) -> Coded:
+    """An array in codes, whose scales are known."""
+    keys = [_keys(piece, form) for piece in _in_pieces(x, form)]
+    return _coded(keys, scales[..., None], form)
+
+
+def scales_of(x: jax.Array, form: Form) -> jax.Array:
+    """The scales of the codes of an array."""
+    keys = [_keys(piece, form) for piece in _in_pieces(x, form)]
+    return _scales(keys, form)[..., 0]
+
+
+def _in_pieces(x: jax.Array, form: Form) -> list[jax.Array]:
     x = _blocks(x.astype(jnp.float32), form.block)
-    pieces = [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
-    return encode_pieces(pieces, form)
+    return [x] if form.pieces == 1 else jnp.split(x, form.pieces, axis=-1)
 
 
 def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
@@ -150,9 +165,16 @@ def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
         an array again for each slice that is taken of it.
     """
     keys = [_keys(x, form) for x in xs]
+    return _coded(keys, _scales(keys, form), form)
+
+
+def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
     largest = [jnp.max(key, axis=-1, keepdims=True) for key in keys]
     most = ft.reduce(jnp.maximum, largest)
-    scales = jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
+    return jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
+
+
+def _coded(keys: list[jax.Array], scales: jax.Array, form: Form) -> Coded:
     codes = _packed([_codes(key, scales, form) for key in keys], form)
     return coded_as(form, codes, scales[..., 0])
 

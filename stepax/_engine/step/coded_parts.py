@@ -13,14 +13,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..arrays.branch import known_after
 from ..arrays.coding import (
     Coded,
     Form,
     as_found,
     decode_pieces,
+    encode_by,
     encode_pieces,
     is_coded,
     opened,
+    scales_of,
 )
 from ..arrays.placement import is_on_mesh
 
@@ -64,6 +67,30 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
     cut = jax.tree.map(lambda x: x.reshape(n, -1), (g, p, row))
     _, new = jax.lax.scan(part, None, cut)
     return jax.tree.map(lambda x, old: x.reshape(old.shape), new, (g, row))
+
+
+def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
+    """Whether a step on a gradient and its slots is to be computed twice."""
+    is_gpu = jax.default_backend() == "gpu"
+    return is_gpu and g.size >= PART and not is_on_mesh(g) and bool(_forms(row))
+
+
+def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
+    """`step(g, p, row)`, once for the scales of new slots, and once more for the rest.
+
+    On a GPU a maximum ends a loop, and XLA would write what comes before it to memory
+    for what comes after it.  To read the arguments again takes less than two thirds.
+    """
+    both = lambda f, *trees: jax.tree.map(f, *trees, is_leaf=is_coded)
+    taken = lambda g, p, row: step(g, p, both(opened, row))
+    _, new = taken(g, p, row)
+    measure = lambda old, x: scales_of(x, old.form) if is_coded(old) else None
+    scales = both(measure, row, new)
+    known = known_after(True, jax.tree.leaves(scales))
+    hold = lambda x: jnp.where(known, x, jnp.zeros_like(x))
+    u, new = taken(*jax.tree.map(hold, (g, p, row)))
+    finish = lambda old, x, scale: encode_by(x, scale, old.form) if is_coded(old) else x
+    return u, both(finish, row, new, scales)
 
 
 def _forms(row: Sequence) -> list[Form]:
