@@ -54,7 +54,7 @@ def test_other_numbers_compile_nothing(row, monkeypatch):
     # A program that has the numbers as its literals rounds as often.  Of a * x + b * y
     # LLVM fuses one product or the other, which is half a unit in the last place of a
     # product; two steps add up a few of these.
-    monkeypatch.setattr(programs.Shared, "__call__", lambda self, *a: self.jitted(*a))
+    monkeypatch.setattr(programs.Calls, "_run", lambda self, *a: None)
     for x, y in zip(found[0], steps(make(row, **others(row, 2))), strict=True):
         assert x.dtype == y.dtype and x.weak_type == y.weak_type
         largest = np.max(np.abs(y), initial=0)
@@ -142,3 +142,76 @@ def test_constants_in_a_trace_leave_nothing_behind():
         inside, _ = jax.jit(lambda x: tx.update(P, state, P))(0.0)
     outside, _ = tx.update(P, state, P)
     np.testing.assert_allclose(inside["w"], outside["w"], rtol=1e-6)
+
+
+N = programs.TOGETHER
+
+
+def vectors(n: int, size: int = 6) -> dict[str, jax.Array]:
+    return {f"{i:03}": jnp.arange(1.0 + i, size + i + 1) for i in range(n)}
+
+
+def sizes_of_runs(monkeypatch) -> list[int]:
+    """How many calls each program takes, in a list that grows."""
+    found, once = [], programs._Run.__call__
+
+    def count(self, common, rows, arrays):
+        found.append(len(rows))
+        return once(self, common, rows, arrays)
+
+    monkeypatch.setattr(programs._Run, "__call__", count)
+    return found
+
+
+@pytest.mark.parametrize("how", ["update", "step"])
+def test_small_arrays_of_one_shape_run_together(how, monkeypatch):
+    p = {**vectors(2 * N + 2), "other": jnp.ones((2, 3)), "none": None}
+    g = jax.tree.map(lambda x: 0.1 * x, p)
+    tx = stepax.chain(stepax.clip_by_block_rms(1.0), stepax.adamw(1e-2))
+    state = tx.init(p)
+    take = ft.partial(stepax.step, tx) if how == "step" else tx.update
+    found = sizes_of_runs(monkeypatch)
+    together = take(g, state, p)
+    assert sorted(found) == [1, 1, 1, N, N]
+    assert compilations(lambda: take(g, together[1], p)) == 0
+    monkeypatch.setattr(programs, "TOGETHER", 10**6)
+    found.clear()
+    alone = take(g, state, p)
+    assert found == [1] * (2 * N + 3)
+    for x, y in zip(*map(jax.tree.leaves, (together, alone)), strict=True):
+        # LLVM may contract another product with a sum in a longer program.
+        np.testing.assert_allclose(x, y, rtol=2 * 2.0**-23)
+
+
+def test_statistics_of_leaves_run_together(monkeypatch):
+    p, tx = vectors(N), stepax.contrib.prodigy()
+    found = sizes_of_runs(monkeypatch)
+    tx.update(p, tx.init(p), p)
+    assert found == [N, N]
+
+
+def test_what_is_large_or_on_another_device_runs_by_itself(monkeypatch):
+    monkeypatch.setattr(programs, "SMALL", 8)
+    tx, found = stepax.sgd(0.1), sizes_of_runs(monkeypatch)
+    large = vectors(N, size=9)
+    tx.update(large, tx.init(large), large)
+    assert found == [1] * N
+    found.clear()
+    devices = jax.devices()[:2]
+    p = {k: jax.device_put(x, devices[int(k) % 2]) for k, x in vectors(N).items()}
+    u, _ = tx.update(p, tx.init(p), p)
+    assert found == [1] * N
+    assert all(u[k].device == p[k].device and u[k].committed for k in p)
+
+
+def test_another_number_of_gradients_compiles_nothing():
+    p, tx = vectors(40), stepax.adamw(0.01)
+    state = tx.init(p)
+    tx.update(p, state, p)
+
+    def others():
+        for n in (1, 7, 16, 17, 39):
+            g = {k: x if int(k) < n else None for k, x in p.items()}
+            tx.update(g, state, p)
+
+    assert compilations(others) == 0

@@ -15,7 +15,6 @@ from keywords import keywords
 
 import stepax
 from stepax._engine.base.protocol import is_array, is_none
-from stepax._engine.step import programs
 
 
 SIDE = 256  # of a matrix that is large enough for an order of its own
@@ -278,18 +277,6 @@ def test_runs_under_scan_and_vmap():
 
     each = jnp.stack([train({"w": x})["w"] for x in p["w"]])
     np.testing.assert_allclose(jax.vmap(train)(p)["w"], each, rtol=1e-6)
-
-
-def test_one_call_for_each_leaf_outside_of_jit(monkeypatch):
-    p = {str(i): jnp.ones((8, 8)) for i in range(5)}
-    tx = stepax.adamw(1e-2)
-    state = tx.init(p)
-    calls = []
-    once = programs._Run.__call__
-    count = lambda self, *args: calls.append(1) or once(self, *args)
-    monkeypatch.setattr(programs._Run, "__call__", count)
-    stepax.step(tx, p, state, p)
-    assert len(calls) == 5
 
 
 def bad_calls():

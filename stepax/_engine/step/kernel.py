@@ -24,7 +24,7 @@ from .gradients import Gradients, has_no_gradient
 from .leaf_program import measure, run_rules
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .programs import Shared
+from .programs import Calls, Shared
 from .rule import Rule
 from .stage import run_stage
 from .varied import ByLeaf
@@ -87,9 +87,7 @@ class Pass:
         ctx, scalars = self._prepare(
             gradients, states, params, columns, active, extra, labels
         )
-        for i, on in enumerate(active):
-            if on:
-                self._leaf(i, on, gradients, params[i], ctx, columns, labels[i])
+        self._leaves(gradients, params, active, ctx, columns, labels)
         if self.rules[-1].batched:
             self._batch(gradients, given, params, active, ctx[-1], columns[-1], labels)
         return [
@@ -186,45 +184,64 @@ class Pass:
             return rule.global_stat([gradients.leaves[i] for i in on_it])
         # One statistic per leaf, added up below: to join leaves would copy them, and
         # gather those that are sharded.
-        parts = [
-            self._measure(n, labels[i])(
-                gradients.leaves[i],
-                params[i] if rule.needs_params else None,
-                scalars,
-                [column[i] for column in columns],
-            )
-            for i in on_it
-        ]
-        return _add_up(parts) if parts else 0.0
+        found = {}
+        for i in on_it:
+            if labels[i] not in found:
+                found[labels[i]] = Calls(self._measure(n, labels[i]), scalars)
+            p = params[i] if rule.needs_params else None
+            slots = [column[i] for column in columns]
+            found[labels[i]].add(i, gradients.leaves[i], p, slots)
+        parts = {i: x for calls in found.values() for i, x in calls.results().items()}
+        return _add_up([parts[i] for i in on_it]) if parts else 0.0
 
-    def _leaf(self, i, on, gradients, p, contexts, columns, labels):
-        """Run the active rules on one leaf."""
-        kernel = self.kernels.get((on, labels)) or self._kernel(on, labels)
-        g, row = gradients.leaves[i], [[c[i] for c in columns[n]] for n in on]
+    def _leaves(self, gradients, params, active, contexts, columns, labels):
+        """Run on each leaf the rules that change it."""
+        kernels, calls, found = {}, {}, {}
+        for i, on in enumerate(active):
+            if not on:
+                continue
+            key = on, labels[i]
+            if key not in kernels:
+                kernels[key] = self._kernel(*key, contexts)
+            kernel, ctx = kernels[key]
+            given = gradients.accepted, ctx
+            own = (
+                gradients.leaves[i],
+                params[i],
+                [[c[i] for c in columns[n]] for n in on],
+            )
+            try:
+                # Inside of a trace there is nothing to share but the trace.
+                if isinstance(own[0], Tracer):
+                    found[i] = kernel.jitted(*given, *own)
+                    continue
+                if key not in calls:
+                    calls[key] = Calls(kernel, *given)
+                calls[key].add(i, *own)
+            except Mistake as mistake:
+                raise mistake.at(gradients.path(i)) from None
+        for some in calls.values():
+            found.update(some.results())
+        for i, (u, new) in found.items():
+            gradients.leaves[i] = u
+            for n, slots in zip(active[i], new, strict=True):
+                for column, x in zip(columns[n], slots, strict=True):
+                    column[i] = x
+
+    def _kernel(self, on, labels, contexts):
+        """The kernel of some rules, and their contexts."""
         # No call for each leaf if no rule is varied.
         at = [None] * len(on) if labels is None else self.by_leaf.at_leaf(on, labels)
         ctx = [contexts[n][label] for n, label in zip(on, at, strict=True)]
-        args = gradients.accepted, g, p, ctx, row
-        try:
-            # Literals are lifted only out of programs that run by themselves; inside of
-            # a trace there is nothing to share but the trace.
-            u, new = (kernel.jitted if isinstance(g, Tracer) else kernel)(*args)
-        except Mistake as mistake:
-            raise mistake.at(gradients.path(i)) from None
-        gradients.leaves[i] = u
-        for n, slots in zip(on, new, strict=True):
-            for column, x in zip(columns[n], slots, strict=True):
-                column[i] = x
-
-    def _kernel(self, on, labels):
-        rules = [self.rules[n] for n in on]
-        if labels is not None:
-            rules = [self.by_leaf.rule(n, labels) for n in on]
-        f = ft.partial(run_rules, rules)
-        vars(f)["__name__"] = self.name
-        kernel = Shared(f, "leaf", [rule.origin for rule in rules])
-        self.kernels[on, labels] = kernel
-        return kernel
+        if (on, labels) not in self.kernels:
+            rules = [self.rules[n] for n in on]
+            if labels is not None:
+                rules = [self.by_leaf.rule(n, labels) for n in on]
+            f = ft.partial(run_rules, rules)
+            vars(f)["__name__"] = self.name
+            kernel = Shared(f, "leaf", [rule.origin for rule in rules])
+            self.kernels[on, labels] = kernel
+        return self.kernels[on, labels], ctx
 
     def _batch(self, gradients, given, params, active, contexts, columns, labels):
         """The whole-matrix stage of the last rule, on all of its arrays at once."""

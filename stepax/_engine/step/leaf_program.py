@@ -16,7 +16,7 @@ _FLOAT32 = jnp.dtype("float32")
 _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 
-def run_rules(rules, accepted, g, p, contexts, row):
+def run_rules(rules, accepted, contexts, g, p, row):
     """The active rules on one leaf, of a step that may be rejected."""
     step = lambda g, p, row: _step(rules, g, p, contexts, row)
     if accepted is not None:
@@ -127,7 +127,7 @@ def _as_read(slot, x, old):
     return x.astype(jax.eval_shape(slot.decode, old).dtype)
 
 
-def measure(rule, g, p, scalars, stored):
+def measure(rule, scalars, g, p, stored):
     """The statistic of one leaf."""
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
     was = decoded(rule.slots.values(), stored, wide)

@@ -9,7 +9,8 @@ share one compiled program.  Nothing that is shared holds a function or an array
 """
 
 import functools as ft
-from collections.abc import Callable, Sequence
+import itertools as it
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 # How many compiled programs are kept for optimizers that are yet to be made; each
 # optimizer also keeps its own.
 KEPT = 512
+
+# To start a program takes longer than a small array does.  So many calls, with so many
+# elements at most in an array, run as one, which hardly takes longer to compile.
+TOGETHER = 16
+SMALL = 2**16
 
 
 class Origin(NamedTuple):
@@ -60,26 +66,25 @@ class Shared:
             self.all = _runs(kind, tuple(origin.key for origin in known))
 
     def __call__(self, *args: ArrayTree) -> ArrayTree:
-        inputs, treedef = jax.tree.flatten(args)
-        if not _is_alone([*inputs, *self.arrays]):
-            # Otherwise `jit` makes arrays of Python scalars.
-            if _jit_is_off(jax.config):
-                args = treedef.unflatten(map(jnp.asarray, inputs))
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
             return self.jitted(*args)
-        # JAX has a cache of traces, but to ask it takes longer than to run the program.
-        key = treedef, tuple(map(_type, inputs)), _settings(jax.config)
+        calls = Calls(self)
+        calls.add(0, *args)
+        return calls.results()[0]
+
+    def run(self, key: tuple, args: tuple, inputs: int) -> "_Run | None":
+        """The program for some types; `None` if it keeps to itself."""
         for runs in (self.own, self.all):
             if key in runs:
-                run = runs[key]
-                return self.jitted(*args) if run is None else run(inputs, self.arrays)
-        self._trace(key, args)
-        return self(*args)
+                return runs[key]
+        self._trace(key, args, inputs)
+        return self.run(key, args, inputs)
 
-    def _trace(self, key: tuple, args: tuple) -> None:
+    def _trace(self, key: tuple, args: tuple, inputs: int) -> None:
         traced = self.jitted.trace(*args)
         # Otherwise constants could become tracers, which must not outlive their trace.
         with jax.ensure_compile_time_eval():
-            run = _run_of(traced, len(jax.tree.leaves(args)), self.arrays)
+            run = _run_of(traced, inputs, self.arrays)
         # What keeps an array of its own is not shared, or the array would live on.
         keeps_none = run is not None and not run.consts
         (self.all if keeps_none else self.own)[key] = run
@@ -92,7 +97,8 @@ def _runs(kind: str, origins: tuple) -> dict:
     return {}
 
 
-@dataclass(frozen=True)
+# By identity, of which there is one for each kind of call.
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A compiled program, and what it takes besides its inputs.
 
@@ -100,6 +106,7 @@ class _Run:
         rules close over are among them.
     consts: otherwise all arrays that they close over.
     vectors: the lifted literals, by dtype.
+    is_small: whether to start it may take longer than to run it.
     """
 
     program: Callable
@@ -107,15 +114,96 @@ class _Run:
     arrays: tuple[int, ...]
     consts: tuple[jax.Array, ...]
     vectors: dict[str, jax.Array]
+    is_small: bool
 
-    def __call__(self, inputs: list, arrays: list) -> ArrayTree:
+    def __call__(self, common: list, rows: list[list], arrays: list) -> list:
+        """The result for each row of inputs that follow the common ones."""
         given = [arrays[i] for i in self.arrays] or self.consts
-        return self.rebuild(self.program([*given, *inputs], self.vectors))
+        found = self.program([*given, *common], rows, self.vectors)
+        return list(map(self.rebuild, found))
 
 
-def _type(x: jax.Array) -> object:
-    # `typeof` looks up what an array has at hand.
-    return x.aval if isinstance(x, jax.Array) else jax.typeof(x)
+class Calls:
+    """Calls of a function, of which small ones of one kind run together.
+
+    f: the function.
+    common: the first arguments of all of them.
+    """
+
+    def __init__(self, f: Shared, *common: ArrayTree):
+        self.f, self.common = f, common
+        self.is_off = _jit_is_off(jax.config)
+        self.inputs, self.treedef = jax.tree.flatten(common)
+        self.is_alone = not self.is_off and jax.sharding.get_abstract_mesh().empty
+        self.is_alone = self.is_alone and not _is_traced([*self.inputs, *f.arrays])
+        self.found: dict = {}
+        self.runs: dict[tuple, _Run | None] = {}
+        # By what may be one program, on the same devices.
+        self.waiting: dict[tuple, dict] = {}
+
+    def add(self, name: Hashable, *own: ArrayTree) -> None:
+        """Call `f(*common, *own)`, now or later."""
+        run = inputs = None
+        if self.is_alone:
+            inputs, treedef = jax.tree.flatten(own)
+            run = None if _is_traced(inputs) else self._run(treedef, own, inputs)
+        if run is None:
+            args = *self.common, *own
+            # Otherwise `jit` makes arrays of Python scalars.
+            args = jax.tree.map(jnp.asarray, args) if self.is_off else args
+            self.found[name] = self.f.jitted(*args)
+        elif run.is_small:
+            place = run, _all(_PLACE, inputs)
+            self.waiting.setdefault(place, {})[name] = inputs
+        else:
+            # It need not keep what it takes until others are known.
+            (self.found[name],) = run(self.inputs, [inputs], self.f.arrays)
+
+    def _run(self, treedef, own, inputs):
+        # JAX has a cache of traces, but to ask it takes longer than to run the program.
+        kind = treedef, _all(_TYPE, inputs)
+        if kind not in self.runs:
+            first = self.treedef, _all(_TYPE, self.inputs), _settings(jax.config)
+            number = len(self.inputs) + len(inputs)
+            args = *self.common, *own
+            self.runs[kind] = self.f.run((*first, *kind), args, number)
+        return self.runs[kind]
+
+    def results(self) -> dict:
+        """What the calls return, by name."""
+        for (run, *_), calls in self.waiting.items():
+            names, rows = list(calls), list(calls.values())
+            for part in _parts(len(rows)):
+                made = run(self.inputs, rows[part], self.f.arrays)
+                self.found.update(zip(names[part], made, strict=True))
+        return self.found
+
+
+def _parts(n: int) -> list[slice]:
+    """So many calls, in parts of `TOGETHER` or of one."""
+    # Of no other number, for which one more program would be compiled: which parameters
+    # have a gradient may change from step to step.
+    whole = n // TOGETHER * TOGETHER
+    ends = [*range(0, whole, TOGETHER), *range(whole, n + 1)]
+    return [slice(*x) for x in it.pairwise(ends)]
+
+
+_TYPE = attrgetter("aval")
+_PLACE = attrgetter("sharding", "committed")
+
+
+def _all(get: Callable, inputs: list) -> tuple:
+    """An attribute of all arrays of JAX, and the type of everything else."""
+    try:
+        return tuple(map(get, inputs))
+    except AttributeError:
+        is_array = lambda x: isinstance(x, jax.Array)
+        return tuple(get(x) if is_array(x) else jax.typeof(x) for x in inputs)
+
+
+def _is_traced(inputs: list) -> bool:
+    # By types, of which there are fewer.
+    return any(issubclass(kind, Tracer) for kind in set(map(type, inputs)))
 
 
 # What a trace depends on besides the types of its inputs.  By name, because the type of
@@ -129,13 +217,6 @@ _settings = attrgetter(
     "jax_debug_nans",
 )
 _jit_is_off = attrgetter("jax_disable_jit")
-
-
-def _is_alone(inputs: list) -> bool:
-    """Whether a program runs right away, without a `jit` or a mesh around it."""
-    if _jit_is_off(jax.config) or any(isinstance(x, Tracer) for x in inputs):
-        return False
-    return jax.sharding.get_abstract_mesh().empty
 
 
 def _run_of(traced: "Traced", inputs: int, arrays: Sequence[jax.Array]) -> _Run | None:
@@ -159,15 +240,17 @@ def _run_of(traced: "Traced", inputs: int, arrays: Sequence[jax.Array]) -> _Run 
     at = {id(x): i for i, x in enumerate(arrays)}
     places = tuple(at.get(id(x), -1) for x in consts)
     rebuild = traced.out_tree.unflatten
+    is_small = all(x.size <= SMALL for x in traced.jaxpr.in_avals)
     if -1 in places:  # an array that was computed when the rule was made
-        return _Run(compiled, rebuild, (), tuple(consts), vectors)
-    return _Run(compiled, rebuild, places, (), vectors)
+        return _Run(compiled, rebuild, (), tuple(consts), vectors, is_small)
+    return _Run(compiled, rebuild, places, (), vectors, is_small)
 
 
 @ft.lru_cache(maxsize=KEPT)
 def _compiled(program: Program, name: str) -> Callable:
-    def run(inputs, vectors):
-        return program.run(inputs, {dtype: list(xs) for dtype, xs in vectors.items()})
+    def run(given, rows, vectors):
+        lifted = {dtype: list(xs) for dtype, xs in vectors.items()}
+        return [program.run([*given, *row], lifted) for row in rows]
 
     # For profiles, in which it would be `run`.
     run.__name__ = run.__qualname__ = name
