@@ -1,17 +1,23 @@
 """Compare optimizers on a GPU with the same on a CPU, and measure `offload`.
 
-    PYTHONPATH=.:tests python benchmarks/on_gpu.py [WORD ...]
+Run it with `python -m benchmarks.on_gpu`, or with words: then only optimizers with one
+of them in their name are compared.  See `gpu.py` for the time of a step.
 
 Each takes three jitted steps on both devices, in float32 and bfloat16, from the same
 data.  Printed is the largest difference of an update, relative to the largest entry of
-that update; both use full float32 precision for matrix products.  With words, only
-optimizers with one of them in their name are compared.
+that update; both use full float32 precision for matrix products.
+
+Programs that are otherwise on a GPU, for large arrays alone, are compared as well.
 """
 
 import concurrent.futures
 import functools as ft
 import statistics
 import sys
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +76,39 @@ def compare(dtype, some):
         print(f"  {name:40} {numbers[name]:.1e}", flush=True)
 
 
+LARGE = {
+    "MultiSteps, a branch of three sides": lambda: stepax.MultiSteps(
+        stepax.adamw(1e-2), 2
+    ),
+    "low_bit_states, two passes": lambda: stepax.low_bit_states(stepax.adamw(1e-2)),
+    "low_bit_states of 4 bits": lambda: stepax.low_bit_states(stepax.adamw(1e-2), 4),
+}
+
+
+def stepped(tx, device, side=4096, times=4):
+    """A large parameter after some steps in one."""
+    with jax.default_device(device):
+        draw = lambda seed: np.random.default_rng(seed).normal(size=(side, side))
+        p = {"w": jnp.asarray(draw(0), "float32")}
+        step = jax.jit(lambda p, s, g: stepax.step(tx, g, s, p), donate_argnums=(0, 1))
+        state = tx.init(p)
+        for i in range(times):
+            p, state = step(p, state, {"w": jnp.asarray(draw(1 + i % 2), "float32")})
+        return np.asarray(p["w"])
+
+
+def compare_large():
+    """The mean difference, relative to the mean step of 0.01 or a few of these.
+
+    Codes on both sides of a rounding make single elements differ.
+    """
+    for name, new in LARGE.items():
+        gpu, cpu = (
+            stepped(new(), x) for x in (jax.devices()[0], jax.devices("cpu")[0])
+        )
+        print(f"{name}: {np.mean(np.abs(gpu - cpu)) / 1e-2:.1e}", flush=True)
+
+
 def median(f, rounds=15):
     return 1e3 * statistics.median(timed(f)[1] for _ in range(rounds))
 
@@ -107,6 +146,7 @@ def offloaded(n=16, side=2000):
 def main():
     print(jax.__version__, jax.devices(), sys.version.split()[0], flush=True)
     offloaded()
+    compare_large()
     words = sys.argv[1:] or [""]
     some = [x.values[0] for x in rows()]
     some = [x for x in some if any(word in x.name for word in words)]
