@@ -13,7 +13,12 @@ from test_public_names import PUBLIC
 from stepax._later import MOVED
 from website import stage
 from website.build import CONFIG, readable, unlisted
-from website.compact import searched, squeezed, with_one_palette
+from website.compact import (
+    searched,
+    squeezed,
+    with_headings_once,
+    with_shared_script,
+)
 from website.docstrings import markdown
 from website.extension import read, rewrite, signature
 from website.names import Name, explained, find, homes, page_of, parameters
@@ -220,36 +225,47 @@ def test_errors_of_the_builder_name_the_source():
 
 
 def test_compact_pages_drop_what_no_style_asks_for():
-    link = '<a class="autorefs autorefs-internal" title="a b" href="x">b</a>'
-    assert squeezed(link) == '<a href="x">b</a>'
-    block = (
-        '<h3 id="a" class="doc doc-heading"></h3><b class="doc-signature highlight">'
-    )
-    block += '<div class="doc doc-contents first">'
-    kept = '<h3 id="a"></h3><b class="highlight"><div class="doc doc-contents first">'
-    assert squeezed(block) == kept
-    entry = '<a>\n<span class="md-ellipsis">\n{}adam\n{}</span>\n</a>\n'
+    link = '<p><a class="autorefs autorefs-internal" title="a b" href="x">b</a>'
+    assert squeezed(link) == "<p><a href=x>b</a>"
+    block = '<h3 id="a" class="doc doc-heading">b</h3>'
+    block += '<div class="doc doc-contents first"><b class="doc-signature highlight">'
+    kept = '<h3 id=a>b</h3><div class="doc doc-contents first"><b class=highlight>'
+    assert squeezed(block).startswith(kept)
+    entry = '<a>\n<span class="md-ellipsis">\n{}adam\n{}</span>\n</a>\n<article>'
     for marks in [("", ""), ('<span class="md-typeset">\n', "</span>\n")]:
-        small = '<a><span class="md-ellipsis">adam</span></a>\n'
-        assert squeezed(entry.format(*marks)) == small
+        small = "<a><span class=md-ellipsis>adam</span></a><article>"
+        assert squeezed(entry.format(*marks)).startswith(small)
 
 
-def test_pages_share_the_script_for_their_colours(tmp_path):
+def test_compact_pages_have_their_headings_once():
+    contents = '<nav class="md-nav"><ul><li>a<nav><ul><li>b</ul></nav></ul></nav>'
+    label = '<label class="md-nav__link md-nav__link--active" for="__toc">A</label>'
+    page = f"<li>{label}<a>A</a>{contents}</li><article>{contents}"
+    assert with_headings_once(page) == f"<li><a>A</a></li><article>{contents}"
+    assert with_headings_once(contents) == contents
+
+
+def test_pages_share_the_scripts_of_the_theme(tmp_path):
     (tmp_path / "assets").mkdir()
-    text = "<script>var palette=1</script><script>2</script>"
-    small = with_one_palette(text, tmp_path / "a" / "b" / "index.html", tmp_path)
-    script = '<script src="../../assets/palette.js"></script>'
+    text = '<script>__md_scope=new URL("../..",location),a</script>'
+    text += "<script>var palette=1</script><script>2</script>"
+    text += (
+        '<script id="__config" type="x">{"base":"../..","search":"../../s"}</script>'
+    )
+    small = with_shared_script(text, tmp_path / "a" / "b" / "index.html", tmp_path)
+    script = '<script src="../../assets/frame.js"></script>'
     assert small == f"{script}<script>2</script>"
-    assert (tmp_path / "assets" / "palette.js").read_text() == "var palette=1"
-    assert with_one_palette(text, tmp_path / "404.html", tmp_path) == text
+    shared = (tmp_path / "assets" / "frame.js").read_text()
+    assert "__md_scope=site,a;\nvar palette=1;\n" in shared
+    assert 'new URL("s", site)' in shared
+    assert with_shared_script(text, tmp_path / "404.html", tmp_path) == text
 
 
 def test_compact_pages_keep_code():
-    page = "<p>\n\n   a\n  <b>b</b> c</p>\n\n<pre><code>x\n\n  y</code></pre>\n\n<i>"
-    page += "\n<ul>\n  <li>\n 1\n </li>\n <li>2</li>\n</ul>\n<b>1</b>\n<b>2</b>"
-    wanted = "<p>\na\n<b>b</b> c</p>\n<pre><code>x\n\n  y</code></pre>\n<i>"
-    wanted += "\n<ul><li>\n1<li>2</ul><b>1</b>\n<b>2</b>"
-    assert squeezed(page) == wanted
+    code = "<pre><code>x\n\n  y</code></pre>"
+    page = f"<article><p>\n\n   a\n  <b>b</b> c</p>\n\n{code}\n\n<i>d</i>"
+    wanted = f"<article><p>a <b>b</b> c{code}<i>d</i>"
+    assert squeezed(page).replace("</article>", "") == wanted
 
 
 def test_sizes_are_measured(tmp_path):
@@ -257,7 +273,7 @@ def test_sizes_are_measured(tmp_path):
     (tmp_path / "b.bin").write_bytes(b"x" * 9_000_000)
     site, packed, page = sizes(tmp_path)
     assert not site.holds and packed.holds and page.holds and page.of == "a.html"
-    assert str(site) == "9001 kB of at most 8000 kB"
+    assert str(site) == "9001 kB of at most 7300 kB"
 
 
 def test_pages_link_to_the_names_that_they_have_between_backticks():

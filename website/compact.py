@@ -1,7 +1,7 @@
-"""Makes the built site smaller, by a third, without a change that a reader sees.
+"""Makes the built site smaller, by half, without a change that a reader sees.
 
-Templates of the builder are indented, and its highlighting marks each bracket; what it
-searches has the tables and signatures of the reference in HTML.
+`minify_html` drops what HTML does not need.  The rest is known here alone: what the
+theme repeats on each page, how a plot is best stored, and what nobody searches for.
 """
 
 import io
@@ -9,11 +9,10 @@ import json
 import re
 from pathlib import Path
 
+import minify_html
 from PIL import Image
 
 
-# Within these each space counts.
-KEPT = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.DOTALL)
 # Names and brackets: all that is not a keyword, a string, a number or a comment.
 UNCOLOURED = re.compile(r'<span(?: class="(?:n|o|p|w|bp|nn)")?>([^<]*)</span>')
 # What no style asks for: of links, which say what they show, and of blocks.
@@ -21,30 +20,31 @@ UNUSED = re.compile(
     r' class="autorefs autorefs-internal"(?: title="[^"]*")?'
     r'| class="doc doc-(?:object |heading|children)[^"]*"'
     r"|(?<=\")doc-signature (?=highlight)"
+    r'| title="Permanent link"'
 )
-# An entry of a list of pages or headings that is plain text.
-ENTRY = re.compile(
-    r'\n<span class="md-ellipsis">\n(?:<span class="md-typeset">\n)?([^<]*)\n'
-    r"(?:</span>\n)?</span>\n</a>"
-)
-# The theme's script for the colours, the same on each page.
+# The headings of a page for screens that the theme of today shows them on in a column.
+ACTIVE = re.compile(r'<label class="md-nav__link md-nav__link--active" for="__toc">')
+CONTENTS = re.compile(r"<(/?)nav\b[^>]*>")
+# The theme's scripts, the same on each page but for where the site begins.
+SCOPE = re.compile(r"<script>(__md_scope=)(new URL\([^,]*,location\))(.*?)</script>")
 PALETTE = re.compile(r"<script>(var palette=.*?)</script>", re.DOTALL)
-HEADER = '<span class="md-ellipsis">\nStepax'
+SETTINGS = re.compile(r'<script id="__config"[^>]*>(.*?)</script>', re.DOTALL)
+# What templates of the theme indent, and what it wraps around a heading.
+INDENTED = re.compile(r"(?<=>)\s*\n\s*|\s*\n\s*(?=<)")
+HEADING = re.compile(r'<span class="md-typeset">([^<]*)</span>')
+HEADER = re.compile(r'(<span class="md-ellipsis">\s*Stepax)\b')
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
+FIGURES = re.compile(r"(?:[-±×≥]?\d[\d.,e-]*(?: [×%])?\s+){3,}")  # rows of tables
 COLOURS = 128  # of a plot of lines, with those between them and the ground
-# HTML needs none of these, as nothing but the next of its kind can follow.
-OPTIONAL = re.compile(r"\n?</(?:li|td|th|tr|tbody)>\n?(?=<(?:/|li|td|th|tr|tbody))")
-BLOCKS = "div|ul|ol|nav|p|h[1-6]|table|thead|article|section|header|footer|main|label"
-BETWEEN = re.compile(rf"(</?(?:{BLOCKS})(?: [^>]*)?>)\n(?=<)")
 
 
 def compact(site: Path, version: str) -> None:
     """Squeeze all files of a built site; its header names the version."""
     for page in site.rglob("*.html"):
-        text = with_one_palette(squeezed(page.read_text()), page, site)
-        page.write_text(text.replace(f"{HEADER}\n", f"{HEADER} {version}\n", 1))
+        text = HEADER.sub(rf"\1 {version}", page.read_text(), count=1)
+        page.write_text(squeezed(with_shared_script(text, page, site)))
     used = "\n".join(page.read_text() for page in site.glob("*.html"))
     for style in site.glob("assets/stylesheets/*/*.css"):
         if style.name not in used:  # of the theme's other variant
@@ -55,14 +55,29 @@ def compact(site: Path, version: str) -> None:
     index.write_text(searched(index.read_text()))
 
 
-def with_one_palette(text: str, page: Path, site: Path) -> str:
-    """The page, with its script for the colours in a file that all pages share."""
-    up = "../" * (len(page.relative_to(site).parts) - 1)
-    found = PALETTE.search(text)
-    if not found or page.name == "404.html":  # which is shown at any address
+def with_shared_script(text: str, page: Path, site: Path) -> str:
+    """The page, with the theme's scripts in a file that all pages share."""
+    found = [x.search(text) for x in (SCOPE, PALETTE, SETTINGS)]
+    if None in found or page.name == "404.html":  # which is shown at any address
         return text
-    (site / "assets" / "palette.js").write_text(found[1])
-    return text.replace(found[0], f'<script src="{up}assets/palette.js"></script>')
+    scope, palette, settings = found
+    up = "../" * (len(page.relative_to(site).parts) - 1)
+    values = json.loads(settings[1])
+    script = f"""{{
+const site = new URL("..", document.currentScript.src);
+{scope[1]}site{scope[3]};
+{palette[1]};
+const values = {json.dumps(values)};
+values.base = site.href;
+values.search = new URL({json.dumps(values["search"].removeprefix(up))}, site).href;
+const textContent = JSON.stringify(values);
+const kind = {{ id: "__config", type: "application/json", textContent }};
+document.head.append(Object.assign(document.createElement("script"), kind));
+}}
+"""
+    (site / "assets" / "frame.js").write_text(script)
+    text = text.replace(scope[0], "").replace(settings[0], "")
+    return text.replace(palette[0], f'<script src="{up}assets/frame.js"></script>')
 
 
 def flatten(picture: Path) -> None:
@@ -76,31 +91,37 @@ def flatten(picture: Path) -> None:
 
 
 def squeezed(page: str) -> str:
-    """The page, with one line break for each run of space that has one."""
-    parts = KEPT.split(page)  # in turn: what may shrink, what is kept, and its tag
-    plain = lambda part: short(re.sub(r"\s*\n\s*", "\n", part))
-    page = "".join(
-        UNCOLOURED.sub(r"\1", x) if i % 3 else plain(x)
-        for i, x in enumerate(parts)
-        if i % 3 != 2
-    )
-    page = UNUSED.sub("", page.replace(' title="Permanent link"', ""))
-    return ENTRY.sub(r'<span class="md-ellipsis">\1</span></a>', page)
+    """The page, with the headings once, and without what means nothing."""
+    page = UNUSED.sub("", UNCOLOURED.sub(r"\1", with_headings_once(page)))
+    frame, article, text = page.partition("<article")
+    page = HEADING.sub(r"\1", INDENTED.sub("", frame)) + article + text
+    return minify_html.minify(page, keep_closing_tags=False)
 
 
-def short(part: str) -> str:
-    """HTML without line breaks and closing tags that mean nothing."""
-    return BETWEEN.sub(r"\1", OPTIONAL.sub("", part))
+def with_headings_once(page: str) -> str:
+    """The page without its headings among the pages, where no screen shows them."""
+    label = ACTIVE.search(page)
+    if not label:
+        return page
+    link = page.index("</label>", label.end()) + len("</label>")
+    depth, start = 0, None
+    for tag in CONTENTS.finditer(page, link):
+        start = tag.start() if start is None else start
+        depth += -1 if tag[1] else 1
+        if not depth:
+            return page[: label.start()] + page[link:start] + page[tag.end() :]
+    return page
 
 
 def searched(index: str) -> str:
-    """The search index, with names alone of the tables of the reference."""
+    """The search index without figures; of the reference's tables it has the names."""
     found = json.loads(index)
     lists = ("#all-names", "#explained-elsewhere")  # they would answer any question
     found["items"] = [x for x in found["items"] if not x["location"].endswith(lists)]
     for item in found["items"]:
+        text = FIGURES.sub(" ", item["text"])
         if item["location"].startswith("reference/"):
-            text = SIGNATURE.sub("", item["text"])
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
-            item["text"] = re.sub(r"\s+", " ", TABLE.sub(names, text))
+            text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))
+        item["text"] = text
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -27,6 +27,9 @@ GENERATORS: tuple[str, ...] = ("website.cards", "website.moving", "website.refer
 # With a function `write(folder, sources)` that reads the pages that are there by then.
 FINISHERS = ("website.llms", "website.notebooks")
 
+# Of cards and programs: a search finds the names and the pages that link to them.
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 
 LINK = re.compile(r"(?P<before>\]\(|\b(?:src|href)=\")(?P<target>[^)\s\"]+)")
@@ -194,4 +197,4 @@ def read(source: str) -> str:
     if path.suffix == ".md":
         return text
     language = LANGUAGES.get(path.suffix, "text")
-    return f"# {path.name}\n\n```{language}\n{text.rstrip()}\n```\n"
+    return f"{NOT_SEARCHED}# {path.name}\n\n```{language}\n{text.rstrip()}\n```\n"

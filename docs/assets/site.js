@@ -1,5 +1,6 @@
 // Formulas and tables.  KaTeX is 0.19.1 of the npm package `katex`, of which the style
-// names the woff2 fonts alone; a page without formulas does not load it.
+// names the woff2 fonts alone, of which those that our formulas use are here; a page
+// without formulas does not load it.
 (() => {
   const assets = new URL(".", document.currentScript.src);
 

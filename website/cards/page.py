@@ -11,15 +11,12 @@ from stepax._engine.functions.deprecations import TABLE
 
 from ..docstrings import escape
 from ..names import Name, find
-from ..stage import with_names
+from ..stage import NOT_SEARCHED, with_names
 from . import picture, sources, traits
 
 
 TEX = Path(__file__).with_name("tex")
 USE = Path(__file__).with_name("use.md")
-
-# A search for a name shall find its reference, which links to the card.
-NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
 
 def page(row: Row, found: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
         path = "" if path == "." else f"{path}/"
         heard.clear()
         page.goto(base + path, wait_until="load")
-        if 'class="arithmatex"' in (SITE / path / "index.html").read_text():
+        if formulas(path):
             page.wait_for_function(
                 "!document.querySelector('.arithmatex:not(:has(.katex))')"
             )
@@ -129,10 +129,15 @@ def listen(page, base: str, heard: list[tuple[str, str]]) -> None:
     page.on("request", away)
 
 
+def formulas(path: str) -> int:
+    """How many there are on a page, as it is stored."""
+    text = (SITE / path / "index.html").read_text()
+    return len(re.findall(r'class="?arithmatex\b', text))
+
+
 def judged(seen: dict, path: str) -> list[tuple[str, str]]:
     """What is wrong with a page as it is shown."""
-    text = (SITE / path / "index.html").read_text()
-    wanted = len(re.findall(r'class="arithmatex"', text))
+    wanted = formulas(path)
     found = []
     if seen["typeset"] != wanted or seen["formulas"] != wanted or seen["mistakes"]:
         said = f"{seen['typeset']} of {wanted} formulas, {seen['mistakes']} with errors"
