@@ -34,7 +34,8 @@ def test_each_page_has_a_line_for_language_models(tmp_path, monkeypatch):
         "site_name: N\nsite_description: D\nnav:\n- Home: index.md\n- S:\n  - P: p.md\n"
     )
     (tmp_path / "index.md").write_text("# N\n\nDoes `x` with [y](y.md). And more.\n")
-    (tmp_path / "p.md").write_text("# P\n\n<b>\n\nOne thing: this.\n")
+    head = "---\nhide:\n  - toc\n---\n\n"
+    (tmp_path / "p.md").write_text(f"{head}# P\n\n<b>\n\nOne thing: this.\n")
     monkeypatch.setattr(llms, "CONFIG", tmp_path / "mkdocs.yml")
     llms.write(tmp_path, {"index.md": "README.md"})
     assert (tmp_path / "llms.txt").read_text() == (
@@ -47,3 +48,7 @@ def test_each_page_has_a_line_for_language_models(tmp_path, monkeypatch):
         and "\nstepax.adamw(learning_rate: ScalarOrSchedule, b1:" in full
     )
     assert "\nb1, b2: decay rates of the EMAs" in full
+
+
+def test_a_page_that_begins_with_a_question_is_told_by_it():
+    assert llms.summary("# A\n\nWhich one?\nAnd more.\n") == "Which one?"

@@ -44,10 +44,11 @@ def sections(nav: list) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def summary(text: str) -> str:
     """The first sentence below the title, without links."""
-    body = re.sub(r"\A#[^\n]*\n+", "", text)
+    body = re.sub(r"\A(---\n.*?\n---\n+)?#[^\n]*\n+", "", text, flags=re.DOTALL)
     line = next((x for x in body.splitlines() if re.match(r"[\w`\[(*]", x)), "")
     line = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
-    return line.split(". ")[0].rstrip(".:") + "."
+    sentence = line.split(". ")[0].rstrip(".:")
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def names() -> list[str]:

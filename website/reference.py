@@ -47,6 +47,8 @@ def index() -> str:
     lines = [
         "# Reference",
         "",
+        "The public modules, and all public names from A to Z.",
+        "",
         "| module | what it has | names |",
         "| --- | --- | --- |",
     ]
