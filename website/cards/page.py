@@ -102,10 +102,10 @@ def costs(found: dict[str, Any]) -> list[str]:
     return [
         *table(heads, rows),
         "",
-        "Read and written is what a step needs at least, if each array is read once: "
-        "gradient, state and, where they are needed, parameters; update and state.",
-        f"A step of one matrix is lowered to {found['lines']} lines.",
-        "What a mesh exchanges depends on how parameters are sharded: see "
+        "A step reads at least the gradient, the state and, where it needs them, the "
+        "parameters, and writes at least the update and the state.",
+        f"A step of one matrix is lowered to {found['lines']} lines of StableHLO.",
+        "Communication on a mesh depends on how parameters are sharded: see "
         "[On many devices](../distributed.md).",
     ]
 
@@ -126,11 +126,12 @@ def arguments(row: Row) -> list[str]:
         ]
         for x in traits.arguments(row)
     ]
-    heads = ["argument", "default", "range", "may be a schedule", "may change in a run"]
+    heads = ["argument", "default", "range", "may be a schedule", "can be injected"]
     return [
         *table(heads, rows),
         "",
-        "What may change in a run does so in the state of `inject_hyperparams`: see "
+        "`inject_hyperparams` keeps injected arguments in the state, where they can "
+        "change during a run: see "
         "[Hyperparameters at run time](../hyperparameters.md).",
     ]
 
@@ -158,7 +159,7 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
     parts = [f"{'  ' * depth}{name}" for depth, name in found["parts"]]
     told = [
         "",
-        "What `stepax.describe` prints of its parts:",
+        "Its parts, as `stepax.describe` prints them:",
         "",
         "```text",
         *parts,
@@ -188,7 +189,8 @@ def numbers(row: Row) -> list[str]:
         "",
         "As tuned for the small models of the [leaderboard](../leaderboard.md)"
         + (f", with `{given}`." if given else "."),
-        "Larger models want smaller rates, and a span tells how much care is needed.",
+        "Larger models need smaller rates; the wider the span of good rates, the less "
+        "tuning is needed.",
         "",
         picture.spans(row.name, found),
         "",
