@@ -13,7 +13,7 @@ endif
 BIN := $(VENV)/bin
 
 .PHONY: help demo demo-distributed gpt quick test test-all fuzz check format conformance \
-	bench bench-minimize board docs dist wheel-test changelog clean
+	bench bench-pages bench-minimize board docs dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
@@ -26,7 +26,8 @@ help:
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
-	@echo 'make bench        measure steps beside Optax and PyTorch, in twenty minutes'
+	@echo 'make bench        measure steps beside Optax and PyTorch, in half an hour'
+	@echo 'make bench-pages  write docs/bench.md and its picture from the files of runs'
 	@echo 'make bench-minimize  compare with other libraries on 109 functions'
 	@echo 'make board        run what the leaderboard lacks, in two hours; ARGS=--pages'
 	@echo 'make docs         build the documentation site, and serve it'
@@ -74,6 +75,9 @@ conformance: $(VENV)/test.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m stepax bench $(ARGS)
+
+bench-pages: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks.bench_pages
 
 bench-minimize: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.minimize --png .cache/minimize.png $(ARGS)

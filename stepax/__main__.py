@@ -115,9 +115,12 @@ def _add_bench(commands):
     add = parser.add_argument
     add("--only", metavar="WORD", default="*", help=_ONLY)
     add("--shapes", metavar="TREE", nargs="+", choices=list(SHAPES), help=_SHAPES)
-    add("--rounds", metavar="N", type=_positive(int), default=9, help=_ROUNDS)
     add("--quick", action="store_true", help=_QUICK)
+    add("--rounds", metavar="N", type=_positive(int), default=9, help=_ROUNDS)
+    add("--interval", metavar="PERCENT", type=_positive(float), default=5.0, help=_WIDE)
+    add("--seconds", metavar="S", type=_at_least_0, default=8.0, help=_SECONDS)
     add("--json", metavar="FILE", type=_file(".json"), help=_JSON)
+    add("--from", metavar="FILE", type=_file(".json"), dest="from_file", help=_FROM)
     add(
         "--png",
         metavar="FILE",
@@ -130,20 +133,34 @@ def _add_bench(commands):
 
 _BENCH = """
 
-Stepax and, if installed, Optax and PyTorch take the same steps on the same data,
-in turns and in one process. The output shows medians over the rounds, and ratios
-to the others: below 1, Stepax is faster. Trust the ratios; milliseconds depend on
-the load of the machine.
+Stepax and, if installed, Optax and PyTorch take the same steps on the same data in
+one process, in another order in each round.  Shown are medians over the rounds,
+and the medians of the ratios of each round: below 1, Stepax is faster.  Trust the
+ratios; milliseconds depend on the load of the machine.  "In one" is `stepax.step`,
+the others call `update` and `apply_updates`.
 
-A whole run takes about twenty minutes on two idle cores and 4 GB of memory, one
-with --quick about five."""
+If you have ten minutes, say what you want to know:
+
+  python -m stepax bench --only adamw --shapes large
+  python -m stepax bench --only "clip*" --shapes small --json mine.json
+
+Rounds go on until the interval of each ratio is narrow: from order statistics, it
+covers the median with 95 %.  They end without that after --seconds, or after 100;
+the ratio is then marked by ~.  Ctrl-C shows what has been measured; the same
+--json goes on from there.
+
+A whole run takes about half an hour on two idle cores and 4 GB of memory, one with
+--quick about five minutes."""
 _ONLY = "only transformations whose name contains this word, or matches this pattern"
 _SHAPES = "only these trees of parameters, see below (default: all)"
-_ROUNDS = (
-    "turns of each library, five times as many for fast steps (default: %(default)s)"
+_ROUNDS = "at least so many rounds of steps (default: %(default)s)"
+_WIDE = "until intervals are narrower than this (default: %(default)g)"
+_SECONDS = (
+    "then at most this long for each case; also for compiling (default: %(default)g)"
 )
 _QUICK = "trees an eighth as wide, to check that it works; ratios mean little then"
 _JSON = "store all rounds in this file; the next run with it continues from there"
+_FROM = "measure nothing, and show the results in this file"
 _CHART = "the bar chart to write, a PNG (default: %(default)s)"
 
 
@@ -275,6 +292,13 @@ def _positive(kind):
         return number
 
     return parse
+
+
+def _at_least_0(text):
+    number = _parse(float, text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
+    return number
 
 
 def _seed(text):

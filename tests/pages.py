@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 # Pages without a program, and why.
 WITHOUT = {
-    "docs/bench.md": "tables, written by `make bench`",
+    "docs/bench.md": "tables, written by `make bench-pages`",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/limits.md": "what there is not cannot be run",

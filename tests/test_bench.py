@@ -1,6 +1,7 @@
 """The benchmark: what it measures is right; how long anything takes is not tested."""
 
 import json
+import math
 import os
 import pty
 import re
@@ -16,7 +17,19 @@ from test_demo import read_all
 
 import stepax
 from stepax.__main__ import main
-from stepax._bench import bandwidth, command, goals, in_torch, measure, report, stages
+from stepax._bench import (
+    bandwidth,
+    command,
+    goals,
+    in_torch,
+    measure,
+    products,
+    ratios,
+    report,
+    results,
+    rounds,
+    stages,
+)
 from stepax._bench.cases import CASES, RATE
 from stepax._bench.picture import step_ratios
 from stepax._bench.shapes import SHAPES, Shape, abstract, filled, size
@@ -24,6 +37,7 @@ from stepax._bench.shapes import SHAPES, Shape, abstract, filled, size
 
 optax = pytest.importorskip("optax", reason="it is what is compared with")
 TREE = {"w": (6, 4), "b": (4,), "v": (3, 8)}
+SHORT = "--rounds", "1", "--seconds", "0"
 
 
 def bench(*args, **kwargs):
@@ -35,25 +49,37 @@ def bench(*args, **kwargs):
 @pytest.mark.slow
 def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "md", "png")}
-    quick = "--quick", "--rounds", 1, "--shapes", "small", "--only", "sgd*"
+    quick = *SHORT, "--quick", "--shapes", "small", "--only", "sgd*"
     to = "--json", files["json"], "--markdown", files["md"], "--png", files["png"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = bench(*quick, *to, **pipes)
     told, errors = process.communicate()
     assert process.returncode == 0, errors
-    lines = [line for line in told.splitlines() if "of optax" in line]
-    assert lines and lines[0].startswith(" 1/1  small     sgd, momentum")
+    (line,) = [line for line in told.splitlines() if "of optax" in line]
+    assert line.startswith(" 1/1  small     sgd, momentum") and "in one" in line
     assert not any(c < " " and c != "\n" for c in told)
     found = json.loads(files["json"].read_text())
     assert found["about"]["versions"]["jax"] == jax.__version__
-    assert "bench --quick --rounds 1" in found["about"]["command"]
+    (called,) = found["about"]["commands"]
+    assert called.startswith("python -m stepax bench --rounds 1 --seconds 0 --quick")
+    assert called.endswith("--only sgd*")  # files change no result
     by_library = {row["library"]: row for row in found["rows"]}
-    assert {"stepax", "optax"} <= set(by_library)
-    measured = {"step", "trace", "lower", "compile", "init", "un-jitted", "bytes"}
-    assert measured <= set(by_library["stepax"])
-    rounds = {k: len(x) for k, x in by_library["stepax"]["rounds"].items()}
-    assert rounds.pop("step") in (1, measure.MORE)  # more if it is quick
-    assert set(rounds.values()) == {1}
+    assert {"stepax", "stepax.step", "optax"} <= set(by_library)
+    measured = {
+        "step",
+        "trace",
+        "lower",
+        "compile",
+        "un-jitted",
+        "bytes",
+        "temporaries",
+    }
+    assert measured | {"init"} <= set(by_library["stepax"])
+    assert measured <= set(by_library["stepax.step"])
+    both = measured & set(by_library["stepax"]["rounds"])
+    assert {len(by_library["stepax"]["rounds"][key]) for key in both} == {1}
+    step = by_library["stepax"]["ratios"]["optax"]["step"]
+    assert step == [pytest.approx(step[0]), 0, None]  # of one round nothing is known
     assert "| sgd, momentum |" in files["md"].read_text()
     assert np.ptp(imread(files["png"])[..., :3], axis=-1).max() > 0.3
 
@@ -62,7 +88,7 @@ def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
 def test_a_terminal_shows_a_bar_and_tables(tmp_path):
     ours, theirs = pty.openpty()
     env = dict(os.environ, TERM="xterm", COLUMNS="160")
-    quick = "--quick", "--rounds", 1, "--shapes", "small", "--only", "sgd*"
+    quick = *SHORT, "--quick", "--shapes", "small", "--only", "sgd*"
     with bench(*quick, stdout=theirs, env=env, cwd=tmp_path) as process:
         os.close(theirs)
         told = read_all(ours)
@@ -87,13 +113,13 @@ def test_what_is_not_installed_is_said_and_done_without(
     for module in (command, measure):
         monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
-    short = ["--shapes", "small", "--only", "adam", "--rounds", "1"]
+    short = ["--shapes", "small", "--only", "lion", *SHORT]
     assert main(["bench", *short]) == 0
     told = capsys.readouterr().out
     for name in ("optax", "torch", "rich", "matplotlib"):
         line = f"^{name} is not installed, so .*: pip install {name}$"
         assert re.search(line, told, re.MULTILINE)
-    assert "adam" in told and "of optax" not in told
+    assert "lion" in told and "of optax" not in told
     assert not jax.config.values["jax_enable_compilation_cache"]  # it hides the time
     assert not list(tmp_path.iterdir())
 
@@ -102,8 +128,8 @@ def test_what_is_not_installed_is_said_and_done_without(
 def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "installed", lambda: ("stepax",))  # Optax promotes
     kept = tmp_path / "kept.json"
-    to = ["--json", str(kept), "--png", str(tmp_path / "out.png"), "--rounds", "1"]
-    assert main(["bench", "--shapes", "small", "--only", "adam", *to]) == 0
+    to = ["--json", str(kept), "--png", str(tmp_path / "out.png"), *SHORT]
+    assert main(["bench", "--shapes", "small", "--only", "lion", *to]) == 0
     first = json.loads(kept.read_text())["rows"]
     names = {row["case"] for row in first}
     assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
@@ -116,6 +142,14 @@ def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     assert all(name in told for name in names)
     assert main(["bench", "--quick", "--only", "sgd*", *to]) == 2
     assert "is of a run with other divisor, 1" in capsys.readouterr().out
+    about, rows = results.read(kept)
+    assert [x.split()[7] for x in about["commands"]] == ["lion", "sgd*"]
+    # From the file alone the same tables come.
+    monkeypatch.setattr(command, "measure", None)
+    assert main(["bench", "--from", str(kept), *to[2:]]) == 0
+    shown = capsys.readouterr().out
+    found = command.tables(command.ordered(rows), about)
+    assert all(report.plain(table) in shown for table in found.values())
 
 
 @pytest.mark.parametrize(
@@ -123,6 +157,8 @@ def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     [
         (["--shapes", "huge"], "invalid choice: 'huge'"),
         (["--rounds", "0"], "expected more than 0, got 0"),
+        (["--interval", "-1"], "expected more than 0, got -1"),
+        (["--seconds", "-1"], "expected 0 or more, got -1"),
         (["--json", "out.txt"], "expected a name ending in .json, got out.txt"),
         (["--markdown", "out.txt"], "expected a name ending in .md, got out.txt"),
         (["--png", "no/such/out.png"], "there is no folder no/such"),
@@ -151,6 +187,7 @@ def test_trees_have_the_sizes_they_are_said_to_have():
         "gpt1b": (292, 1_017_302_272),
         "resnet50": (161, 25_557_032),
         "vit": (79, 11_403_496),
+        "gpt256": (48, 3_159_040),
     }
 
 
@@ -194,8 +231,11 @@ def run_twice(tx, lib, dtype):
     return built.kinds, carry
 
 
+SHARED = [name for name, case in CASES.items() if case.libraries is None]
+
+
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SHARED)
 def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         theirs = run_twice(CASES[name].make(optax, RATE), optax, CASES[name].dtype)
@@ -222,34 +262,162 @@ def test_torch_takes_the_same_step_in_each_way(name):
             np.testing.assert_allclose(x.detach(), y, rtol=1e-5, atol=1e-6)
 
 
-ROWS = [
-    {"shape": "large", "case": "adamw", "library": "stepax", "step": 1.0, "bytes": 40},
-    {"shape": "large", "case": "adamw", "library": "optax", "step": 2.0, "bytes": 41},
-    {"shape": "large", "case": "adamw", "library": "torch fused", "step": 0.5},
-]
+STEPS = {"stepax": [1.0, 2.0, 4.0] * 3}
+STEPS |= {"optax": [2.0, 4.0, 8.0, 2.0, 4.0, 8.0, 2.0, 8.0, 16.0, 9.0]}
+STEPS |= {"stepax.step": [1.0] * 6, "torch fused": [0.5, 1.0]}
+
+
+def made_rows():
+    """Rows as of a run, of which Optax took the most rounds, and PyTorch two."""
+    found = {k: measure.Measured({"step": x}, {}) for k, x in STEPS.items()}
+    found["stepax"].counts["bytes"] = 40.0
+    about = {"shape": "large", "case": "adamw"}
+    return measure._rows(about, TREE, 0.0, found)
+
+
+def test_ratios_are_those_of_rounds():
+    step = lambda name: {"step": STEPS[name]}
+    each = lambda ours, theirs: ratios.ratio(step(ours), step(theirs), "step")
+    # Of nine ratios seven are halves and two quarters; one at each end is left out.
+    assert each("stepax", "optax") == (0.5, 0.25, 0.5)
+    assert each("stepax", "torch fused") == (2.0, 0.0, math.inf)
+    assert ratios.ratio({"step": [1.0]}, {}, "step") is None
+
+
+def test_traces_and_lowerings_are_added_up_in_each_round():
+    ours = {"trace": [1.0, 2.0], "lower": [1.0, 2.0]}
+    theirs = {"trace": [1.0, 7.0], "lower": [3.0, 1.0]}
+    assert ratios.ratio(ours, theirs, "trace + lower") == (0.5, 0.0, math.inf)
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 8, 9, 25, 100])
+def test_an_interval_covers_the_median_of_any_distribution(n):
+    """By the binomial distribution: `scipy` is the reference."""
+    stats = pytest.importorskip("scipy.stats", reason="it is the reference")
+    cut = ratios.outside(n)
+    below = lambda k: 2 * stats.binom.cdf(k, n, 0.5)
+    if cut is None:
+        assert below(0) > 0.05
+    else:
+        assert below(cut) <= 0.05 < below(cut + 1)
+
+
+def taken(times, limits):
+    """The turns that libraries take with these seconds in each round."""
+    found = {name: {} for name in times}
+    turn = lambda name, i: rounds.record(found[name], "step", times[name](i))
+    pairs = [("stepax", x) for x in times if x != "stepax"]
+    list(rounds.take_turns(turn, ("step",), found, pairs, limits))
+    return {name: len(x["step"]) for name, x in found.items()}
+
+
+def test_libraries_take_turns_until_their_ratios_are_known():
+    constant, wild = lambda i: 2.0, lambda i: 1.0 + i % 2
+    limits = rounds.Limits(least=3, most=20, seconds=60.0, width=0.05)
+    # Six rounds are the fewest of which an interval is known.
+    assert taken({"stepax": constant, "optax": constant}, limits) == {
+        "stepax": 6,
+        "optax": 6,
+    }
+    times = {"stepax": constant, "optax": constant, "torch": wild}
+    assert taken(times, limits) == {"stepax": 20, "optax": 6, "torch": 20}
+    late = limits._replace(seconds=0.0)
+    assert set(taken(times, late).values()) == {3}
+    assert taken({"stepax": wild}, limits) == {"stepax": 3}
+
+
+def test_every_round_has_another_order():
+    orders = {}
+    turn = lambda name, i: orders.setdefault(i, []).append(name)
+    names = dict.fromkeys("abc", {})
+    limits = rounds.Limits(30, 30, 0.0, 0.05)
+    list(rounds.take_turns(turn, (), names, [], limits))
+    assert len(orders) == 30 and len({tuple(x) for x in orders.values()}) == 6
 
 
 def test_goals_are_ratios_or_numbers_of_the_run():
-    value = {goals.named(goal): goals.got(goal, ROWS) for goal in goals.GOALS}
-    assert value["adamw: step", "large", "optax"] == 0.5
-    assert value["adamw: step", "large", "torch fused"] == 2.0
-    assert value["adamw: bytes", "large", ""] == 40
+    value = {goals.named(goal): goals.got(goal, made_rows()) for goal in goals.GOALS}
+    assert value["adamw: step", "large", "optax"] == (0.5, 0.25, 0.5)
+    assert value["adamw: step", "large", "torch fused"] == (2.0, 0.0, None)
+    assert value["adamw: bytes", "large", ""] == (40, None, None)
     assert value["lion: step", "large", "optax"] is None
 
 
+def test_goals_are_of_cases_and_trees_that_are_measured():
+    for goal in goals.GOALS:
+        case = CASES[goal.case]
+        assert goal.shape in case.shapes + case.on_gpu, goal
+        assert goal.rival != measure.PRODUCTS or case.has_floor
+
+
 def test_tables_show_ratios_and_goals():
-    _, (line,) = report.times(ROWS, "large")
-    assert line[:2] == ["adamw", "1000.00 (0.50)"] and line[-3:] == ["2.00", "", ""]
-    _, lines = report.goals(ROWS)
-    assert ["adamw: step", "large", "torch fused", "1.3", "2.00", "no"] in lines
-    assert ["adamw: bytes", "large", "", "40", "40.0", "yes"] in lines
-    assert step_ratios(ROWS) == {"large": {"adamw": 0.5}}
+    rows = made_rows()
+    _, (two, one) = report.times(rows, "large", 0.05)
+    assert two[:2] == ["adamw", "2000.00 (~0.50)"] and two[-3:] == ["~2.00", "", ""]
+    assert one[0] == "adamw, in one" and one[1].startswith("1000.00 (~")
+    assert report.times(rows, "large", 0.6)[1][0][1] == "2000.00 (0.50)"
+    _, lines = report.goals(rows)
+    fused = ["adamw: step", "large", "torch fused", "1.3", "2.00", "", "~no"]
+    assert fused in lines
+    assert ["adamw: bytes", "large", "", "40", "40.0", "", "yes"] in lines
+    limited = ["adamw: step", "large", "optax", "1", "0.50", "0.25 to 0.50", "yes"]
+    assert limited in lines
+    assert step_ratios(rows)["large"]["adamw"]["stepax"] == 0.5
+
+
+def test_a_step_in_one_is_measured_beside_the_two_calls():
+    found = measure.ways(CASES["lion"], ("stepax", "optax", "torch"))
+    assert list(found) == ["stepax", "stepax.step", "optax"]
+    tree = abstract({"w": (128, 128)})
+    built = {k: way.build(way.make(), tree) for k, way in found.items()}
+    assert built["stepax"].kinds == built["stepax.step"].kinds
+    less = built["stepax"].counts["temporaries"] - 4
+    assert built["stepax.step"].counts["temporaries"] == pytest.approx(less, abs=0.1)
+    assert list(measure.ways(CASES["soap"], ("stepax", "optax"))) == list(found)[:2]
+
+
+def test_the_bytes_of_a_waiting_call_are_those_of_its_sum():
+    case, tree = CASES["multi_steps(adamw, 4)"], abstract({"w": (64, 64)})
+    # The gradient is added to the sum.
+    found = stages.bytes_of_first_call(
+        case.make(stepax, RATE), stepax, tree, case.arrange, stages.in_one
+    )
+    assert found == pytest.approx(12, abs=0.1)
+
+
+def test_the_products_of_a_step_are_counted_with_their_loops():
+    def step(x):
+        return jax.lax.fori_loop(0, 3, lambda i, y: jax.jit(jnp.dot)(x, y), x) @ x
+
+    traced = jax.jit(step).trace(jnp.ones((4, 4)))
+    found = [times for _, times in products.products_of(traced.jaxpr.eqns)]
+    assert sorted(found) == [1, 3]
+    products.alone(traced)(2)
+
+
+@pytest.mark.slow
+def test_calls_of_a_period_are_timed_one_by_one(monkeypatch):
+    monkeypatch.setitem(SHAPES, "gpt256", Shape("tiny", lambda n: TREE))
+    plan = measure.Plan(1, rounds.Limits(1, 1, 0.0, 0.05), ("stepax",))
+    *_, (what, rows) = measure.measure("gpt256", "soap", plan)
+    assert what == "done" and [row["library"] for row in rows] == [*measure.WAYS]
+    for row in rows:
+        assert {f"call {i}" for i in range(10)} <= set(row["rounds"])
+        assert row["longest to median call"] >= 1
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text('{"rows": []}')
+    assert main(["bench", "--from", str(path)]) == 2
+    assert "x.json is not a file of this benchmark" in capsys.readouterr().out
 
 
 def test_bytes_per_second_are_set_beside_those_of_a_copy():
     rows = [{"bytes": 40.0, "numbers": 1000, "step": 2.0}, {"step": 1.0}]
     bandwidth.add_rates(rows, rate=80_000.0)
     assert rows[0]["bytes per second"] == 20_000 and rows[0]["of copy"] == 0.25
+    assert rows[0][goals.COPIES] == 4
     assert rows[1] == {"step": 1.0}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..pages import write_table
+from ..pages import write_table, wrong_lines
 from . import leaderboard, picture, which
 from .results import ROOT, TaskResults
 
@@ -32,21 +32,10 @@ def pictures(found: dict[str, TaskResults]) -> dict[str, str]:
 def wrong(found: dict[str, TaskResults], root: Path = ROOT) -> Iterator[str]:
     """Each line that is not what the rows say, with its file and number."""
     for page, parts in PAGES.items():
-        lines = (root / page).read_text().splitlines()
         for mark, expected in parts(found).items():
-            start = lines.index(f"<!-- {mark} -->") + 1
-            shown = lines[start : lines.index(f"<!-- {_END} -->", start)]
-            yield from _differences(page, start + 1, shown, expected)
+            path = root / page
+            yield from wrong_lines(path, expected, page, "the rows", mark, _END)
     for path, text in pictures(found).items():
         file = root / path
         if not file.exists() or file.read_text() != text:
             yield f"{path}:1: not what the rows say; run `make board ARGS=--pages`"
-
-
-def _differences(page, first, shown, expected):
-    count = max(len(shown), len(expected))
-    pad = lambda lines: [*lines, *[None] * (count - len(lines))]
-    pairs = zip(pad(shown), pad(expected), strict=True)
-    for at, (old, new) in enumerate(pairs, first):
-        if old != new:
-            yield f"{page}:{at}: says {old!r}, but the rows {new!r}"

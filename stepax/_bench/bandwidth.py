@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .measure import timed
+from .goals import COPIES
+from .rounds import timed
 
 
 def copy_rate(numbers: int = 2**28, rounds: int = 20) -> float:
@@ -34,9 +35,12 @@ def copy(numbers: int) -> Any:
 def add_rates(rows: list[dict], rate: float) -> None:
     """Add to each row its bytes per second, absolute and as a fraction of `rate`.
 
+    Also the inverse of the latter, which is how many copies would take as long.
+
     The bytes are those that XLA counts, including both sides of every branch.
     """
     for row in rows:
         if "bytes" in row and "step" in row:
             row["bytes per second"] = row["bytes"] * row["numbers"] / row["step"]
             row["of copy"] = row["bytes per second"] / rate
+            row[COPIES] = 1 / row["of copy"]

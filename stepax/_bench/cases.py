@@ -23,6 +23,9 @@ class Case(NamedTuple):
     calls: the period in calls; a step is their mean.
     arrange: how a library stores the parameters; gradients come as a tree.
     dtype: dtype of parameters and gradients.
+    is_stepwise: whether each of those calls is timed, since they differ.
+    has_floor: whether its matrix products are measured, too, by themselves.
+    libraries: those that have it; `None` for all.
     """
 
     make: Callable[[Any, float], Any]
@@ -31,6 +34,9 @@ class Case(NamedTuple):
     arrange: Callable[[Any, Any], Any] = as_it_is
     dtype: Any = jnp.float32
     on_gpu: tuple[str, ...] = ()
+    is_stepwise: bool = False
+    has_floor: bool = False
+    libraries: tuple[str, ...] | None = None
 
 
 def packed(lib: Any, tree: Any) -> Any:
@@ -113,6 +119,10 @@ CASES = {
     "lion": Case(lambda lib, rate: lib.lion(rate), on_gpu=GPTS),
     "lamb": Case(lambda lib, rate: lib.lamb(rate)),
     "adafactor": Case(lambda lib, rate: lib.adafactor(rate)),
+    "schedule_free_adamw": Case(
+        lambda lib, rate: lib.contrib.schedule_free_adamw(rate)
+    ),
+    "prodigy": Case(lambda lib, rate: lib.contrib.prodigy(rate)),
     "zero_nans + adamw": Case(without_nans),
     "apply_if_finite(adamw)": Case(
         lambda lib, rate: lib.apply_if_finite(lib.adamw(rate), 5)
@@ -133,7 +143,20 @@ CASES = {
         lambda lib, rate: lib.adamw(rate), ("small", "many"), arrange=packed
     ),
     "clip + adamw, packed": Case(clipped, ("small", "many"), arrange=packed),
-    "muon": Case(lambda lib, rate: lib.contrib.muon(rate), ("vit",), on_gpu=GPTS),
+    "muon": Case(
+        lambda lib, rate: lib.contrib.muon(rate),
+        ("vit",),
+        on_gpu=GPTS,
+        has_floor=True,
+    ),
+    # Bases are renewed every ten steps.
+    "soap": Case(
+        lambda lib, rate: lib.contrib.soap(rate),
+        ("gpt256",),
+        calls=10,
+        is_stepwise=True,
+        libraries=("stepax",),
+    ),
     # Ten pairs are twenty trees; with 600 arrays they take minutes and GB to compile.
     "lbfgs": Case(
         lambda lib, rate: lib.lbfgs(rate, memory_size=10, linesearch=None), ("vit",)

@@ -7,11 +7,15 @@ import sys
 
 import jax
 
-from . import bandwidth, report
+from . import bandwidth, report, results
 from .cases import CASES
 from .display import open_display
-from .measure import Plan, installed, measure, on_gpu, row
-from .shapes import SHAPES, size
+from .measure import Plan, installed, measure, on_gpu
+from .rounds import Limits
+from .shapes import SHAPES
+
+
+MOST = 100  # rounds, however vague a ratio is after them
 
 
 def chosen(only: str, shapes: list[str] | None) -> list[tuple[str, str]]:
@@ -31,32 +35,38 @@ def chosen(only: str, shapes: list[str] | None) -> list[tuple[str, str]]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark; the exit code is 2 if there is nothing to measure."""
-    pairs = chosen(args.only, args.shapes)
-    if not pairs:
-        print(f'nothing fits "{args.only}"; there are: {", ".join(CASES)}')
-        return 2
-    # A cached program would seem to compile in no time.
-    jax.config.update("jax_enable_compilation_cache", False)
-    _say_what_is_missing(args)
-    plan = Plan(8 if args.quick else 1, args.rounds, installed())
-    about = report.surroundings(args.command, plan.divisor)
     try:
-        rows = report.kept(args.json, about)
+        about, rows = results.read(args.from_file) if args.from_file else _new(args)
     except ValueError as error:
         print(error)
         return 2
-    done = {(each["shape"], each["case"]) for each in rows}
-    pairs = [pair for pair in pairs if pair not in done]
-    try:
-        _measure_all(pairs, plan, rows, about, args)
-    except KeyboardInterrupt:
-        print("ended early; these are the results so far")
     if rows:
         _conclude(rows, about, args)
     return 0 if rows else 130
 
 
-def _say_what_is_missing(args):
+def _new(args):
+    """Measure: the surroundings and all rows, those of the file included."""
+    pairs = chosen(args.only, args.shapes)
+    if not pairs:
+        raise ValueError(f'nothing fits "{args.only}"; there are: {", ".join(CASES)}')
+    # A cached program would seem to compile in no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    _say_what_is_missing()
+    most = max(MOST, args.rounds)
+    limits = Limits(args.rounds, most, args.seconds, args.interval / 100)
+    plan = Plan(8 if args.quick else 1, limits, installed())
+    about = results.surroundings(args.command, plan.divisor, limits)
+    rows = results.kept(args.json, about)
+    done = {(each["shape"], each["case"]) for each in rows}
+    try:
+        _measure_all([x for x in pairs if x not in done], plan, rows, about, args)
+    except KeyboardInterrupt:
+        print("ended early; these are the results so far")
+    return about, rows
+
+
+def _say_what_is_missing():
     needed = {
         "optax": "there are no ratios to Optax",
         "torch": "PyTorch is not compared",
@@ -69,64 +79,80 @@ def _say_what_is_missing(args):
 
 
 def _measure_all(pairs, plan, rows, about, args):
-    rate = bandwidth.copy_rate() if on_gpu() else None
-    about["copy rate"] = rate
+    rate = bandwidth.copy_rate() if on_gpu() and pairs else None
     with open_display(len(pairs)) as display:
         for number, (shape, case) in enumerate(pairs):
             found = []
             for what, value in measure(shape, case, plan):
                 if what == "done":
-                    found = [row(shape, case, k, x) for k, x in value.items()]
+                    found = value
                 else:
                     display.tell(f"{shape}: {case}: {what} {value}", number)
-            arrays, numbers = size(SHAPES[shape].make(plan.divisor))
-            for each in found:
-                each.update(arrays=arrays, numbers=numbers)
-                if "lines" in each:
-                    each["lines per array"] = each["lines"] / arrays
             if rate is not None:
+                about["copy rate"] = rate
                 bandwidth.add_rates(found, rate)
             rows += found
             display.finish(shape, case, found, number + 1, len(pairs))
             if args.json:
-                report.save(rows, about, args.json)
+                results.save(rows, about, args.json)
+
+
+def ordered(rows: list[dict]) -> list[dict]:
+    """Rows in the order of trees and cases, however they were measured."""
+    shapes, cases = list(SHAPES), list(CASES)
+    place = lambda each: (shapes.index(each["shape"]), cases.index(each["case"]))
+    return sorted(rows, key=place)
+
+
+def tables(rows: list[dict], about: dict) -> dict[str, report.Table]:
+    """All tables of a run, by title."""
+    width, is_quick, found = about["limits"]["width"], about["divisor"] > 1, {}
+    for shape in dict.fromkeys(each["shape"] for each in rows):
+        title = f"{shape}: {SHAPES[shape].what}"
+        title += ", an eighth as wide" if is_quick else ""
+        title += "; ratios to Optax in parentheses"
+        found[title] = report.times(rows, shape, width)
+        found[f"{shape}: counts, Stepax / Optax"] = report.counts(rows, shape)
+    if "copy rate" in about:
+        found["memory traffic"] = report.on_device(rows, width)
+    if not is_quick:
+        found["goals"] = report.goals(rows)
+    return found
 
 
 def _conclude(rows, about, args):
-    shapes, cases = list(SHAPES), list(CASES)
-    place = lambda each: (shapes.index(each["shape"]), cases.index(each["case"]))
-    rows = sorted(rows, key=place)
-    tables = []
-    for shape in dict.fromkeys(each["shape"] for each in rows):
-        what = SHAPES[shape].what
-        title = f"{shape}: {what}" + (", an eighth as wide" if args.quick else "")
-        tables.append(
-            (f"{title}; ratios to Optax in parentheses", report.times(rows, shape))
-        )
-        tables.append((f"{shape}: counts, Stepax / Optax", report.counts(rows, shape)))
-    if not args.quick:
-        tables.append(("goals", report.goals(rows)))
-    for title, table in tables:
+    rows = ordered(rows)
+    print(f"\n{report.in_words(about, rows)}")
+    print(_MARKS.format(100 * about["limits"]["width"]))
+    found = tables(rows, about)
+    for title, table in found.items():
         print(f"\n{title}")
         _show(table)
     if args.json:
         print(f"all rounds: {args.json}")
     if args.markdown:
-        text = (f"## {title}\n\n{report.markdown(table)}" for title, table in tables)
+        text = (f"## {title}\n\n{report.markdown(x)}" for title, x in found.items())
         args.markdown.write_text("\n".join(text))
         print(f"these tables: {args.markdown}")
     if args.png and importlib.util.find_spec("matplotlib"):
         from .picture import draw, step_ratios
 
         if step_ratios(rows):
-            draw(rows, _title(about), args.png)
+            draw(rows, chart_title(about), args.png)
             print(f"the chart: {args.png}")
 
 
-def _title(about):
+_MARKS = (
+    "Ratios are medians over the rounds; ~ marks those whose 95 % interval is not "
+    "narrower than {:g} %."
+)
+
+
+def chart_title(about: dict) -> str:
+    """The title of the chart."""
     versions = about["versions"]
     names = [f"{k} {versions[k]}" for k in ("optax", "jax") if versions[k]]
-    return f"Stepax and Optax: {', '.join(names)}, Python {about['python']}"
+    return f"Stepax and Optax: {', '.join(names)}, Python {versions['python']}"
 
 
 def _show(table):

@@ -1,47 +1,52 @@
-"""Measure one transformation on one tree, all libraries in turn in one process."""
+"""Measure one transformation on one tree, all libraries in turn in one process.
+
+Steps by two calls and steps in one, of the same library, count as two libraries.
+"""
 
 import importlib
 import importlib.util
 import math
-import random
+import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from . import in_torch
-from .cases import CASES, RATE
+from . import in_torch, products
+from .cases import CASES, RATE, Case
+from .ratios import QUANTITIES, Rounds, all_ratios
+from .rounds import Limits, record, take_turns, timed as timed
 from .shapes import SHAPES, abstract, filled, size
-from .stages import Built, build
+from .stages import Built, build, bytes_of_first_call, in_one, two_calls
 
 
 TURN = 0.03  # minimum seconds of the steps of a turn
-LONG = 6.0  # seconds of compilation after which it is not repeated
 SMALL = 5_000_000  # largest number of parameters to also measure without `jit`
-MORE = 5  # factor of turns for fast steps, which are more easily disturbed
 TORCH = 70_000_000  # largest number of parameters for which PyTorch fits, too, on a CPU
+OURS, IN_ONE, PRODUCTS = "stepax", "stepax.step", "its products"
+WAYS = OURS, IN_ONE  # those whose ratios to the others are shown
+TINY = {"w": (3, 2), "b": (2,)}  # a tree to run all of the code once
 
 
 class Plan(NamedTuple):
     """What to measure.
 
     divisor: divisor of the widths of the trees.
-    rounds: number of turns of each library.
+    limits: when to stop.
     libraries: the installed libraries.
     """
 
     divisor: int
-    rounds: int
+    limits: Limits
     libraries: tuple[str, ...]
 
 
 def installed() -> tuple[str, ...]:
     """The installed libraries to compare, Stepax first."""
     found = importlib.util.find_spec
-    return ("stepax", *(name for name in ("optax", "torch") if found(name)))
+    return (OURS, *(name for name in ("optax", "torch") if found(name)))
 
 
 def on_gpu() -> bool:
@@ -49,101 +54,130 @@ def on_gpu() -> bool:
     return jax.default_backend() != "cpu"
 
 
+class Way(NamedTuple):
+    """A library, and how it takes a step."""
+
+    case: Case
+    lib: Any
+    take: Callable
+
+    def make(self, rate: float = RATE) -> Any:
+        return self.case.make(self.lib, rate)
+
+    def build(self, tx: Any, params: Any) -> Built:
+        return build(tx, self.lib, params, self.case.arrange, self.take)
+
+
 class Measured(NamedTuple):
     """The costs of one library.
 
-    seconds: seconds of each round, by quantity: a step, the stages of compilation, an
-        update without `jit`, and `init`.
+    rounds: seconds of each round, by quantity: a step, the stages of compilation, a
+        step without `jit`, and `init`.
     counts: the counts of `Built`.
     """
 
-    seconds: dict[str, list[float]]
+    rounds: Rounds
     counts: dict[str, float]
 
 
+def ways(case: Case, libraries: tuple[str, ...]) -> dict[str, Way]:
+    """By name: the JAX libraries that have this case, and our step in one."""
+    names = [
+        x for x in libraries if x != "torch" and x in (case.libraries or libraries)
+    ]
+    jaxes = {name: importlib.import_module(name) for name in names}
+    found = {name: Way(case, lib, two_calls) for name, lib in jaxes.items()}
+    return {OURS: found.pop(OURS), IN_ONE: Way(case, jaxes[OURS], in_one), **found}
+
+
 def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
-    """Yield what is measured next, and finally (True, the costs of each library)."""
-    tree, dtype = SHAPES[shape].make(plan.divisor), CASES[case].dtype
-    jaxes = {name: importlib.import_module(name) for name in plan.libraries}
-    jaxes.pop("torch", None)
-    found = {name: Measured({}, {}) for name in jaxes}
-    built = {}
-    shapes = abstract(tree, dtype)
-    for name in _compile(case, jaxes, shapes, plan.rounds, found, built):
+    """Yield what is measured next, and finally ("done", the rows of all libraries)."""
+    tree, about = SHAPES[shape].make(plan.divisor), CASES[case]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    all_ways = ways(about, plan.libraries)
+    found = {name: Measured({}, {}) for name in all_ways}
+    built: dict[str, Built] = {}
+    shapes = abstract(tree, about.dtype)
+    for name in _compile(all_ways, shapes, plan, found, built):
         yield "compile", name
     yield "fill", shape
-    params, gradients = filled(tree, 0, dtype=dtype), filled(tree, 1, 1e-2, dtype)
+    fill = lambda seed, scale: filled(tree, seed, scale, about.dtype)
+    params, gradients = fill(0, 1.0), fill(1, 1e-2)
     if size(tree)[1] <= SMALL:
-        for name in _without_jit(case, jaxes, params, gradients, plan.rounds, found):
+        for name in _without_jit(all_ways, params, gradients, plan, found):
             yield "un-jitted", name
-    runners = _runners(case, jaxes, built, params, gradients)
+    runners = _runners(all_ways, built, params, gradients)
+    if about.has_floor:
+        runners[PRODUCTS] = products.alone(built[IN_ONE].traced)
     has_torch = "torch" in plan.libraries and case in in_torch.MADE
     if has_torch and (on_gpu() or size(tree)[1] <= TORCH):
         leaves = [jax.tree.leaves(x) for x in (params, gradients)]
         for name, step in in_torch.steps(case, *leaves)[1].items():
             runners[name] = _repeated(step)
-            found[name] = Measured({}, {})
-    for name in _steps(runners, CASES[case].calls, plan.rounds, found):
+    timer = _one_by_one if about.is_stepwise else _steps
+    for name in timer(runners, about.calls, plan, found):
         yield "step", name
-    yield "done", found
+    yield "done", _rows({"shape": shape, "case": case}, tree, load, found)
 
 
-def _shuffled(names, turn):
-    """A different order in each turn, so that no library always follows another."""
-    return random.Random(turn).sample(list(names), len(names))
+def _turns(turn, quantities, plan, found, names, least=None):
+    """The rounds of these libraries; our ratios to the others are what matters."""
+    rounds = {name: found[name].rounds for name in names}
+    pairs = [(x, y) for x in WAYS for y in names if x in names and y not in WAYS]
+    limits = plan.limits if least is None else plan.limits._replace(least=least)
+    return take_turns(turn, quantities, rounds, pairs, limits)
 
 
-def _note(found, name, key, seconds):
-    found[name].seconds.setdefault(key, []).append(seconds)
-
-
-def _compile(case, libraries, params, rounds, found, built):
+def _compile(all_ways, params, plan, found, built):
     """Build a program for each library, from a new optimizer in each round."""
-    spent = 0.0
-    for turn in range(rounds):
-        if spent > LONG:
-            break
-        for name in _shuffled(libraries, turn):
-            yield name
-            lib = libraries[name]
-            tx = CASES[case].make(lib, RATE * (1 + turn / 1000))
-            built[name] = build(tx, lib, params, CASES[case].arrange)
-            for key, seconds in built[name].seconds.items():
-                _note(found, name, key, seconds)
-            spent += sum(built[name].seconds.values())
-            found[name].counts.update(built[name].counts)
+
+    def turn(name, number):
+        way = all_ways[name]
+        built[name] = way.build(way.make(RATE * (1 + number / 1000)), params)
+        for key, seconds in built[name].seconds.items():
+            record(found[name].rounds, key, seconds)
+        found[name].counts.update(built[name].counts)
+
+    for name, way in all_ways.items():
+        yield name
+        # What JAX does only once in a process is not part of any round.
+        way.build(way.make(RATE / 2), abstract(TINY, way.case.dtype))
+    yield from _turns(turn, ("trace + lower", "compile"), plan, found, all_ways, 1)
+    way = all_ways[IN_ONE]
+    if way.case.calls > 1 and not way.case.is_stepwise:
+        yield IN_ONE
+        # Not of two calls: XLA would remove zeros that they do add.
+        how = way.lib, params, way.case.arrange, way.take
+        first = bytes_of_first_call(way.make(), *how)
+        found[IN_ONE].counts["bytes of a waiting call"] = first
 
 
-def _without_jit(case, libraries, params, gradients, rounds, found):
-    """Measure `init` and `update` without `jit`."""
+def _without_jit(all_ways, params, gradients, plan, found):
+    """Measure `init` and a step without `jit`."""
     trees = jax.tree.map(jnp.asarray, (params, gradients))
-    made = {k: CASES[case].make(lib, RATE) for k, lib in libraries.items()}
-    held = {
-        k: [CASES[case].arrange(lib, x) for x in trees] for k, lib in libraries.items()
-    }
+    made = {name: way.make() for name, way in all_ways.items()}
+    held = {k: [w.case.arrange(w.lib, x) for x in trees] for k, w in all_ways.items()}
     states = {name: tx.init(held[name][0]) for name, tx in made.items()}
-    for turn in range(-1, min(rounds, 5)):  # the first turn compiles
-        for name in _shuffled(made, turn):
-            yield name
-            tx, (params, gradients) = made[name], held[name]
-            state, init = timed(lambda tx=tx, p=params: tx.init(p))
-            (_, states[name]), update = timed(
-                lambda tx=tx, g=gradients, s=states[name], p=params: tx.update(g, s, p)
-            )
-            del state
-            if turn >= 0:
-                _note(found, name, "init", init)
-                _note(found, name, "un-jitted", update)
+
+    def times(name):
+        way, tx, (params, gradients) = all_ways[name], made[name], held[name]
+        take = lambda: way.take(way.lib, tx, gradients, states[name], params)
+        (_, states[name]), step = timed(take)
+        if name == IN_ONE:
+            return {"un-jitted": step}  # `init` is that of the two calls
+        return {"un-jitted": step, "init": timed(lambda: tx.init(params))[1]}
+
+    def turn(name, number):
+        for key, seconds in times(name).items():
+            record(found[name].rounds, key, seconds)
+
+    for name in all_ways:  # compiles
+        yield name
+        times(name)
+    yield from _turns(turn, ("init", "un-jitted"), plan, found, all_ways, 1)
 
 
-def timed(f: Callable[[], Any]) -> tuple[Any, float]:
-    """The result of `f`, and the seconds until it is ready."""
-    begin = time.perf_counter()
-    found = jax.block_until_ready(f())
-    return found, time.perf_counter() - begin
-
-
-def _runners(case, libraries, built, params, gradients):
+def _runners(all_ways, built, params, gradients):
     """For each library, a function that takes a given number of steps.
 
     Libraries whose states consist of the same arrays share them in turn.
@@ -153,11 +187,10 @@ def _runners(case, libraries, built, params, gradients):
     runners = {}
     for name, program in built.items():
         if program.kinds not in carries:
-            tx = CASES[case].make(libraries[name], RATE)
-            own = CASES[case].arrange(libraries[name], params)
-            own = jax.tree.map(jnp.copy, own)
+            way = all_ways[name]
+            own = jax.tree.map(jnp.copy, way.case.arrange(way.lib, params))
             # Copied, since a shared buffer cannot be donated twice.
-            state = jax.tree.map(jnp.copy, tx.init(own))
+            state = jax.tree.map(jnp.copy, way.make().init(own))
             carries[program.kinds] = jax.tree.leaves((own, state))
         runners[name] = _runner(program, carries, gradients)
     return runners
@@ -182,32 +215,62 @@ def _repeated(step):
     return run
 
 
-def _steps(runners, calls, rounds, found):
-    many, quick = {}, set()
+def _steps(runners, calls, plan, found):
+    many = {}
+
+    def turn(name, number):
+        runners[name](calls)  # threads of the previous library may still spin
+        seconds = timed(lambda: runners[name](many[name]))[1]
+        record(found[name].rounds, "step", seconds / many[name])
+
     for name, run in runners.items():
         yield name
+        found.setdefault(name, Measured({}, {}))
         for _ in range(2):  # the first steps may allocate, and load kernels
             run(calls)
         seconds = timed(lambda run=run: run(calls))[1]
         many[name] = calls * max(1, min(100, math.ceil(TURN / seconds)))
-        if seconds < 3 * TURN:
-            quick.add(name)
-    for turn in range(MORE * rounds):
-        for name in _shuffled(runners if turn < rounds else sorted(quick), turn):
-            yield name
-            runners[name](calls)  # threads of the previous library may still spin
-            seconds = timed(lambda name=name: runners[name](many[name]))[1]
-            _note(found, name, "step", seconds / many[name])
+    yield from _turns(turn, ("step",), plan, found, runners)
 
 
-def row(shape: str, case: str, library: str, measured: Measured) -> dict:
-    """The row of a measurement: medians of the seconds, and the counts."""
-    seconds = {k: statistics.median(v) for k, v in measured.seconds.items()}
-    return {
-        "shape": shape,
-        "case": case,
-        "library": library,
-        **seconds,
-        **measured.counts,
-        "rounds": measured.seconds,
-    }
+def _one_by_one(runners, calls, plan, found):
+    """Each call of a period by itself."""
+
+    def turn(name, number):
+        passed = [timed(lambda: runners[name](1))[1] for _ in range(calls)]
+        for i, seconds in enumerate(passed):
+            record(found[name].rounds, f"call {i}", seconds)
+        record(found[name].rounds, "step", statistics.fmean(passed))
+
+    for name, run in runners.items():
+        yield name
+        run(calls)
+    yield from _turns(turn, ("step",), plan, found, runners, 3)
+    for name in runners:
+        each = [
+            statistics.median(found[name].rounds[f"call {i}"]) for i in range(calls)
+        ]
+        found[name].counts["longest to median call"] = max(each) / statistics.median(
+            each
+        )
+
+
+def _rows(about, tree, load, found):
+    """The rows of a case: medians of the seconds, the counts, and all rounds."""
+    arrays, numbers = size(tree)
+    common = {"arrays": arrays, "numbers": numbers, "load": load}
+    others = {name: x.rounds for name, x in found.items() if name not in WAYS}
+    rows = []
+    for name, (rounds, counts) in found.items():
+        row = {**about, "library": name, **common, **_medians(rounds), **counts}
+        if "lines" in counts:
+            row["lines per array"] = counts["lines"] / arrays
+        rows.append(row | {"rounds": rounds})
+        if name in WAYS:
+            rows[-1]["ratios"] = all_ratios(rounds, others)
+    return rows
+
+
+def _medians(rounds):
+    known = {key for keys in QUANTITIES.values() for key in keys}
+    return {k: statistics.median(x) for k, x in rounds.items() if k in known}

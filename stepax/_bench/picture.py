@@ -1,52 +1,82 @@
 """A bar chart of the ratios to Optax, with the goals."""
 
+import json
 from pathlib import Path
 
-from .goals import GOALS, total
+from .goals import GOALS
+from .measure import IN_ONE, OURS, WAYS
+
+
+COLORS = {OURS: "C0", IN_ONE: "C2"}
+NAMES = {OURS: "two calls", IN_ONE: "stepax.step"}
+HEIGHT = 0.4
 
 
 def draw(rows: list[dict], title: str, path: Path) -> None:
-    """Write a PNG with a panel for each measured tree."""
+    """Write a PNG with a panel for each measured tree, and its ratios in a comment."""
     # Without pyplot, which would look for a window system.
     from matplotlib.figure import Figure
 
     ratios = step_ratios(rows)
     sizes = [len(found) for found in ratios.values()]
-    figure = Figure(figsize=(9, 1.6 + 0.28 * sum(sizes) + 0.5 * len(sizes)), dpi=110)
+    figure = Figure(figsize=(9, 1.9 + 0.36 * sum(sizes) + 0.5 * len(sizes)), dpi=110)
     panels = figure.subplots(
         len(sizes), squeeze=False, sharex=True, height_ratios=sizes
     )
     for axes, (shape, found) in zip(panels[:, 0], ratios.items(), strict=True):
         _panel(axes, shape, found)
-    panels[-1, 0].set_xlabel("time of a step, Optax = 1; the mark is the goal")
+    _legend(panels[0, 0])
+    panels[-1, 0].set_xlabel("time of a step, Optax = 1; the marks are the goals")
     figure.suptitle(title)
     figure.set_layout_engine("constrained")
-    figure.savefig(path, format="png")
+    figure.savefig(path, format="png", metadata={"Comment": drawn(rows)})
 
 
-def step_ratios(rows: list[dict]) -> dict[str, dict[str, float]]:
-    """The ratio of our step time to Optax's, by shape and case, if both exist."""
-    at = {(row["shape"], row["case"], row["library"]): row for row in rows}
-    found: dict[str, dict[str, float]] = {}
-    for (shape, case, library), row in at.items():
-        other = at.get((shape, case, "optax"), {})
-        ratio = total(row, ("step",)) / total(other, ("step",))
-        if library == "stepax" and ratio == ratio:
-            found.setdefault(shape, {})[case] = ratio
+def step_ratios(rows: list[dict]) -> dict[str, dict[str, dict[str, float]]]:
+    """The ratios of our step times to Optax's, by shape, case and way."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        ratio = row.get("ratios", {}).get("optax", {}).get("step")
+        if row["library"] in WAYS and ratio is not None:
+            cases = found.setdefault(row["shape"], {})
+            cases.setdefault(row["case"], {})[row["library"]] = ratio[0]
     return found
+
+
+def drawn(rows: list[dict]) -> str:
+    """What a picture of these rows shows, as text."""
+    return json.dumps([step_ratios(rows), _goals()])
+
+
+def _goals():
+    return [
+        [goal.shape, goal.case, goal.way, goal.asked]
+        for goal in GOALS
+        if (goal.rival, goal.key) == ("optax", "step")
+    ]
+
+
+def _legend(axes):
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=COLORS[way], label=NAMES[way]) for way in WAYS]
+    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
 def _panel(axes, shape, found):
     names = list(found)
-    axes.barh(names, list(found.values()), color="C0", height=0.6)
+    goals = {tuple(place): asked for *place, asked in _goals()}
+    for middle, case in enumerate(names):
+        for way, ratio in found[case].items():
+            y = middle + (WAYS.index(way) - 0.5) * HEIGHT
+            axes.barh(y, ratio, color=COLORS[way], height=HEIGHT)
+            axes.text(ratio + 0.01, y, f"{ratio:.2f}", va="center", fontsize=7)
+            asked = goals.get((shape, case, way))
+            if asked is not None:
+                ends = [y - HEIGHT / 2, y + HEIGHT / 2]
+                axes.plot([asked] * 2, ends, color="C3", linewidth=3)
     axes.axvline(1.0, color="gray", linewidth=1)
-    for goal in GOALS:
-        if (goal.shape, goal.rival, goal.key) == (shape, "optax", ("step",)):
-            if goal.case in found:
-                y = names.index(goal.case)
-                axes.plot([goal.asked] * 2, [y - 0.4, y + 0.4], color="C3", linewidth=3)
-    for y, ratio in enumerate(found.values()):
-        axes.text(ratio + 0.01, y, f"{ratio:.2f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_ylabel(shape)
     axes.margins(x=0.08)

@@ -1,137 +1,144 @@
-"""The tables of a run, as text, as Markdown, and as a JSON file."""
+"""The tables of a run, as text and as Markdown."""
 
-import json
-import platform
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-import jax
+from .goals import GOALS, digits, got, is_met, named
+from .measure import IN_ONE, WAYS
+from .ratios import QUANTITIES, Ratio
 
-from .goals import GOALS, got, named, total
 
-
-PACKAGES = ("stepax", "jax", "jaxlib", "optax", "torch", "numpy")
-
-# By title: the keys of a row, the unit of the number shown, and its digits.
+# By title: the quantity, the unit of the number shown, and its digits.
 TIMES = {
-    "step, ms": (("step",), 1e-3, 2),
-    "trace + lower, ms": (("trace", "lower"), 1e-3, 0),
-    "compile, s": (("compile",), 1, 2),
-    "update without jit, ms": (("un-jitted",), 1e-3, 1),
-    "init, ms": (("init",), 1e-3, 1),
+    "step, ms": ("step", 1e-3, 2),
+    "trace + lower, ms": ("trace + lower", 1e-3, 0),
+    "compile, s": ("compile", 1, 2),
+    "step without jit, ms": ("un-jitted", 1e-3, 1),
+    "init, ms": ("init", 1e-3, 1),
 }
 COUNTS = {
-    "equations": (("equations",), 1, 0),
-    "lines": (("lines",), 1, 0),
-    "fusions": (("fusions",), 1, 0),
-    "bytes": (("bytes",), 1, 0),
-    "temporaries": (("temporaries",), 1, 1),
-    "held": (("held",), 1, 1),
+    "equations": 0,
+    "lines": 0,
+    "fusions": 0,
+    "bytes": 0,
+    "temporaries": 1,
+    "held": 1,
 }
-
-
-def surroundings(command: list[str], divisor: int) -> dict[str, Any]:
-    """The environment of a result: versions, machine, devices, trees, and command."""
-    return {
-        "divisor": divisor,
-        "command": " ".join(["python -m stepax", *command]),
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
-        "machine": f"{platform.system()} {platform.machine()}",
-        "devices": [str(device) for device in jax.devices()],
-    }
-
-
-def kept(path: Path | None, about: dict[str, Any]) -> list[dict]:
-    """The rows of an earlier run with the same versions and trees, if there is one.
-
-    Raises a `ValueError` if the file is from a different environment.
-    """
-    if path is None or not path.exists():
-        return []
-    found = json.loads(path.read_text())
-    for name in ("versions", "divisor"):
-        if found["about"][name] != about[name]:
-            raise ValueError(
-                f"{path} is of a run with other {name}, {found['about'][name]}; "
-                "give another name, or remove it"
-            )
-    return found["rows"]
-
-
-def _version(package):
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def save(rows: list[dict], about: dict, path: Path) -> None:
-    path.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-
+TORCH = {
+    "step / torch fused": "torch fused",
+    "foreach": "torch foreach",
+    "loop": "torch loop",
+}
+VAGUE = "~"  # before a ratio whose interval is wider than asked
 
 Table = tuple[list[str], list[list[str]]]  # a header, and lines of as many cells
 
 
-def times(rows: list[dict], shape: str) -> Table:
-    """For each case: the time of Stepax, and in parentheses its ratio to the others."""
-    header = ["", *TIMES, "step / torch fused", "foreach", "loop"]
+def times(rows: list[dict], shape: str, width: float) -> Table:
+    """For each case and way: its times, and in parentheses their ratios to Optax."""
     lines = []
-    for case, found in _cases(rows, shape).items():
-        line = [_beside(found, *how) for how in TIMES.values()]
-        ways = ("torch fused", "torch foreach", "torch loop")
-        lines.append([case, *line, *(_ratio(found, ("step",), way) for way in ways)])
-    return header, lines
+    for name, row, _ in _lines(rows, shape):
+        line = [_beside(row, how, width) for how in TIMES.values()]
+        torch = (shown(row, "step", rival, width) for rival in TORCH.values())
+        lines.append([name, *line, *torch])
+    return ["", *TIMES, *TORCH], lines
 
 
 def counts(rows: list[dict], shape: str) -> Table:
-    """For each case: the counts of Stepax and, after a slash, of Optax."""
+    """For each case and way: its counts and, after a slash, those of Optax."""
     lines = []
-    for case, found in _cases(rows, shape).items():
-        pair = [found[name] for name in ("stepax", "optax") if name in found]
-        show = lambda row, keys, unit, digits: f"{row[keys[0]] / unit:.{digits}f}"
-        cells = (" / ".join(show(x, *how) for x in pair) for how in COUNTS.values())
-        lines.append([case, *cells])
+    for name, row, theirs in _lines(rows, shape):
+        pair = [x for x in (row, theirs) if x is not None]
+        cells = (
+            " / ".join(f"{x[key]:.{n}f}" for x in pair if key in x)
+            for key, n in COUNTS.items()
+        )
+        lines.append([name, *cells])
     return ["", *COUNTS], lines
 
 
-def _cases(rows, shape):
-    found: dict[str, dict[str, dict]] = {}
-    for row in rows:
-        if row["shape"] == shape:
-            found.setdefault(row["case"], {})[row["library"]] = row
-    return {case: row for case, row in found.items() if "stepax" in row}
+def _lines(rows, shape):
+    """The rows of our ways, each with its name in a table and Optax's row."""
+    at = {(row["case"], row["library"]): row for row in rows if row["shape"] == shape}
+    for (case, library), row in at.items():
+        if library in WAYS:
+            name = f"{case}, in one" if library == IN_ONE else case
+            yield name, row, at.get((case, "optax"))
 
 
-def _beside(found, keys, unit, digits):
-    ours = total(found["stepax"], keys) / unit
-    if ours != ours:
+def _beside(row, how, width):
+    quantity, unit, precision = how
+    keys = QUANTITIES[quantity]
+    if not all(key in row for key in keys):
         return ""
-    ratio = _ratio(found, keys, "optax")
-    return f"{ours:.{digits}f}" + (f" ({ratio})" if ratio else "")
+    ratio = shown(row, quantity, "optax", width)
+    time = f"{sum(row[key] for key in keys) / unit:.{precision}f}"
+    return time + (f" ({ratio})" if ratio else "")
 
 
-def _ratio(found, keys, rival):
-    ratio = total(found["stepax"], keys) / total(found.get(rival, {}), keys)
-    return f"{ratio:.2f}" if ratio == ratio else ""
+def shown(row: dict, quantity: str, rival: str, width: float) -> str:
+    """A ratio as text, marked if it is vague; empty if it was not measured."""
+    found = row.get("ratios", {}).get(rival, {}).get(quantity)
+    if found is None:
+        return ""
+    is_known = None not in found and Ratio(*found).is_known(width)
+    return f"{'' if is_known else VAGUE}{found[0]:.2f}"
 
 
 def goals(rows: list[dict]) -> Table:
-    """Each goal that the run has measured: the limit, and the result."""
+    """Each goal that the run has measured: the limit, the result, and its interval."""
     lines = []
     for goal in GOALS:
-        value = got(goal, rows)
-        if value is None:
+        result = got(goal, rows)
+        if result is None:
             continue
-        # Counts are compared as displayed: a few scalars do not amount to an array.
-        is_met = round(value, 2 if goal.rival else 0) <= goal.asked
-        shown = f"{value:.2f}" if goal.rival else f"{value:.1f}"
-        lines.append(
-            [*named(goal), f"{goal.asked:g}", shown, "yes" if is_met else "no"]
-        )
-    return ["goal", "on", "relative to", "at most", "result", "met"], lines
+        form = ".2f" if digits(goal) else ".1f"
+        is_open = result.low is None or result.high is None
+        interval = "" if is_open else f"{result.low:.2f} to {result.high:.2f}"
+        # Unless it is a count, the limit may be within the interval.
+        is_sure = goal.rival is None or (not is_open and not _is_between(goal, result))
+        met = ("" if is_sure else VAGUE) + ("yes" if is_met(goal, result) else "no")
+        value = f"{result.value:{form}}"
+        lines.append([*named(goal), f"{goal.asked:g}", value, interval, met])
+    head = ["goal", "on", "relative to", "at most", "result", "interval", "met"]
+    return head, lines
+
+
+def _is_between(goal, result):
+    return result.low <= goal.asked <= result.high
+
+
+def on_device(rows: list[dict], width: float) -> Table:
+    """Steps on a GPU: their rate of memory traffic beside that of a copy."""
+    lines = []
+    for row in rows:
+        if row["library"] in WAYS and "of copy" in row:
+            way = ", in one" if row["library"] == IN_ONE else ""
+            ratios = (shown(row, "step", x, width) for x in ("optax", *TORCH.values()))
+            rates = f"{row['bytes per second'] / 1e12:.2f}", f"{row['of copy']:.2f}"
+            time = f"{row['step'] / 1e-3:.2f}"
+            lines.append([row["case"] + way, row["shape"], time, *ratios, *rates])
+    ratios = ["/ Optax", *(f"/ {x}" for x in TORCH.values())]
+    return ["", "on", "step, ms", *ratios, "TB/s", "of a copy"], lines
+
+
+def in_words(about: dict[str, Any], rows: list[dict]) -> str:
+    """The surroundings of a run in two sentences."""
+    versions = {k: v for k, v in about["versions"].items() if v}
+    named = {"python": "Python", "jax": "JAX", "optax": "Optax", "torch": "PyTorch"}
+    software = ", ".join(f"{named[k]} {versions[k]}" for k in named if k in versions)
+    machine = about["machine"]
+    kinds = {k: n for k, n in machine["devices"].items() if k != "cpu"}
+    devices = "".join(f"{n} {kind}, " for kind, n in kinds.items())
+    loads = [row["load"] for row in rows if row.get("load") is not None]
+    load = (
+        f"  The load average was {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+    )
+    return (
+        f"{about['date']}: {software}, on {devices}{machine['cores']} cores "
+        f"({machine['processor']}), {machine['memory, GB']} GB, {machine['system']}."
+        f"{load}"
+    )
 
 
 def markdown(table: Table) -> str:

@@ -115,6 +115,10 @@ SHAPES = {
         "a ViT of 6 layers, 79 arrays, 11 million parameters",
         lambda n: vit(6 // min(n, 3), 384 // n),
     ),
+    "gpt256": Shape(
+        "a GPT of 4 layers of width 256, 48 arrays, 3 million parameters",
+        lambda n: transformer(4 // min(n, 4), 256 // n),
+    ),
 }
 
 
