@@ -149,7 +149,7 @@ def test_a_decision_has_a_figure_and_its_n(folder):
     lines = which.decisions(results.read(folder))
     assert lines[2].startswith("| there is time to tune | `muon`; ")
     assert all("3 tasks × 40 seeds" in line for line in lines[2:])
-    small = next(line for line in lines if "one number for each" in line)
+    small = next(line for line in lines if "one number per parameter" in line)
     assert "| `lion`; `sgd` |" in small
 
 

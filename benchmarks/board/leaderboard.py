@@ -109,7 +109,7 @@ def _task(task: TaskResults) -> list[str]:
             f"In each panel losses go from {number(min(ends))} to {number(max(ends))}."
         )
         lines += ["### Loss against rate", "", scale, "", f"![{_ALT}]({picture})", ""]
-        lines += ["### Loss to expect of so many draws", "", *draws(task), ""]
+        lines += ["### Expected loss of the best draw", "", *draws(task), ""]
     return lines
 
 
@@ -123,7 +123,7 @@ def _paragraph(text: str) -> list[str]:
 def _conditions(task: TaskResults) -> list[str]:
     first = next(iter(task.results.values())).row
     lines = [
-        f"{first['parameters']:,} numbers are trained for {first['steps']:,} steps.",
+        f"{first['parameters']:,} parameters are trained for {first['steps']:,} steps.",
         f"Ranked: {_standing(task)}.",
     ]
     if task.partial:

@@ -35,7 +35,7 @@ def decisions(found: Found) -> list[str]:
     seeds = len(over[0].fresh[rules.REFERENCE].losses)
     n = f"{len(over)} tasks × {seeds} seeds"
     rows = [[*row, n] for row in _decisions(over, in_all(over))]
-    header = ["if", "take, or the second", "because", "loss beside AdamW's"]
+    header = ["if", "first and second choice", "because", "tests against AdamW"]
     return table([*header, "leaderboard", "n"], rows)
 
 
@@ -53,7 +53,7 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
             f"there is time for {_FEW} draws",
             names,
             median(_of_few),
-            f"median loss to expect of {_FEW} draws {{:.3g}} of AdamW's",
+            f"median expected loss of the best of {_FEW} draws {{:.3g}} of AdamW's",
             "draws",
         ),
         (
@@ -64,26 +64,26 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
             "rates within 25 %",
         ),
         (
-            "one rate has to do for several tasks",
+            "one rate has to serve several tasks",
             names,
             lambda name: _moved(over, name),
             "good rates move by a factor of {:.2g} between tasks",
             "loss against rate",
         ),
         (
-            "steps are dear",
+            "each step is expensive",
             others,
             median(lambda t, name: t.comparisons[name].share),
-            "AdamW's loss after {:.0%} of its steps (median)",
+            "reaches AdamW's loss after {:.0%} of the steps (median)",
             "steps to its loss",
         ),
-        ("the state may have one number for each", small, ratio, loss, "ratio"),
+        ("the state may hold one number per parameter", small, ratio, loss, "ratio"),
         ("the length of the run is not known", plain, ratio, loss, "ratio"),
         (
-            "no task may go badly",
+            "no task may do badly",
             names,
             lambda name: max(_to_best(t, name) for t in over),
-            "at most {:.3g} times the loss of the best, on each task",
+            "at most {:.3g} times the lowest loss, on every task",
             "within",
         ),
     ]
