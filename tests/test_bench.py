@@ -246,7 +246,8 @@ def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(in_torch.MADE) - {"adafactor"}))
+# Of Adafactor and Muon PyTorch has other variants.
+@pytest.mark.parametrize("name", sorted(set(in_torch.MADE) - {"adafactor", "muon"}))
 def test_torch_takes_the_same_step_in_each_way(name):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     params, gradients = (jax.tree.leaves(filled(TREE, seed)) for seed in (0, 1))

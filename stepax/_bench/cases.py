@@ -135,6 +135,12 @@ CASES = {
     "adamw, float32 masters": Case(
         mastered, ("large",), dtype=jnp.bfloat16, on_gpu=GPTS
     ),
+    "adamw, 8 bits": Case(
+        lambda lib, rate: lib.low_bit_states(lib.adamw(rate)),
+        (),
+        on_gpu=("large", *GPTS),
+        libraries=("stepax",),
+    ),
     "inject_hyperparams(adamw)": Case(
         lambda lib, rate: lib.inject_hyperparams(lib.adamw)(rate)
     ),
@@ -154,6 +160,7 @@ CASES = {
         lambda lib, rate: lib.contrib.soap(rate),
         ("gpt256",),
         calls=10,
+        on_gpu=("gpt2",),
         is_stepwise=True,
         libraries=("stepax",),
     ),

@@ -36,6 +36,27 @@ def adafactor(torch: Any, params: list, how: dict) -> Any:
     return torch.optim.Adafactor(params, RATE, **how)
 
 
+class _Both:
+    """Two optimizers in one."""
+
+    def __init__(self, *optimizers: Any):
+        self.optimizers, self.state = optimizers, {}
+
+    def step(self) -> None:
+        for each in self.optimizers:
+            each.step()
+
+
+def muon(torch: Any, params: list, how: dict) -> Any:
+    """Muon for matrices, the only ones that it takes, and AdamW for the others."""
+    matrices = torch.optim.Muon([p for p in params if p.ndim == 2], RATE)
+    others = [p for p in params if p.ndim != 2]
+    return _Both(matrices, torch.optim.AdamW(others, RATE, fused=True))
+
+
+# The only way of those that are not written in three.
+ONLY = {muon: "torch loop"}
+
 # The optimizer, whether gradients are clipped, and whether the rate is scheduled.
 MADE: dict[str, tuple[Callable, bool, bool]] = {
     "sgd, momentum": (sgd, False, False),
@@ -44,6 +65,7 @@ MADE: dict[str, tuple[Callable, bool, bool]] = {
     "clip + adamw": (adamw, True, False),
     "clip + scheduled adamw, mask": (masked_adamw, True, True),
     "adafactor": (adafactor, False, False),
+    "muon": (muon, False, False),
 }
 
 
@@ -65,6 +87,8 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
     for name, how in HOW.items():
         if make is adafactor and "fused" in how:
             continue  # the optimizer lacks this implementation
+        if ONLY.get(make, name) != name:
+            continue
         optimizer = make(torch, tensors, how)
         optimizer.state = optimizer.state if state is None else state
         state = optimizer.state

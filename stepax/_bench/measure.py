@@ -106,7 +106,7 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
     if size(tree)[1] <= SMALL:
         for name in _without_jit(all_ways, params, gradients, plan, found):
             yield "un-jitted", name
-    runners = _runners(all_ways, built, params, gradients)
+    runners = make_runners(all_ways, built, params, gradients)
     if about.has_floor:
         runners[PRODUCTS] = products.alone(built[IN_ONE].traced)
     has_torch = "torch" in plan.libraries and case in in_torch.MADE
@@ -177,7 +177,7 @@ def _without_jit(all_ways, params, gradients, plan, found):
     yield from _turns(turn, ("init", "un-jitted"), plan, found, all_ways, 1)
 
 
-def _runners(all_ways, built, params, gradients):
+def make_runners(all_ways, built, params, gradients):
     """For each library, a function that takes a given number of steps.
 
     Libraries whose states consist of the same arrays share them in turn.
