@@ -152,6 +152,35 @@ def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     assert all(report.plain(table) in shown for table in found.values())
 
 
+def test_a_case_that_fails_is_named_and_the_others_go_on(
+    tiny, monkeypatch, capsys, tmp_path
+):
+    def measured(shape, case, plan):
+        if case == "lion":
+            raise MemoryError("too large")
+        yield "done", [row | {"shape": shape, "case": case} for row in made_rows()]
+
+    monkeypatch.setattr(command, "measure", measured)
+    kept = tmp_path / "kept.json"
+    to = ["--json", str(kept), "--png", str(tmp_path / "out.png")]
+    assert main(["bench", "--shapes", "small", "--only", "l*", *to]) == 1
+    told = capsys.readouterr().out
+    assert "small: lion: MemoryError: too large" in told
+    assert told.endswith("failed, see above: small: lion\n")
+    assert {row["case"] for row in results.read(kept)[1]} == {"lamb"}
+
+
+@pytest.mark.parametrize("name", ["source", "versions", "machine", "limits"])
+def test_rows_of_two_kinds_are_not_mixed(name, tmp_path):
+    limits = rounds.Limits(1, 1, 0.0, 0.05)
+    about = results.surroundings(["bench"], 1, limits)
+    path = tmp_path / "kept.json"
+    results.save(made_rows(), about, path)
+    assert len(results.kept(path, dict(about))) == 4
+    with pytest.raises(ValueError, match=f"is of a run with other {name}, .*remove it"):
+        results.kept(path, about | {name: "another"})
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -283,57 +312,6 @@ def test_ratios_are_those_of_rounds():
     assert each("stepax", "optax") == (0.5, 0.25, 0.5)
     assert each("stepax", "torch fused") == (2.0, 0.0, math.inf)
     assert ratios.ratio({"step": [1.0]}, {}, "step") is None
-
-
-def test_traces_and_lowerings_are_added_up_in_each_round():
-    ours = {"trace": [1.0, 2.0], "lower": [1.0, 2.0]}
-    theirs = {"trace": [1.0, 7.0], "lower": [3.0, 1.0]}
-    assert ratios.ratio(ours, theirs, "trace + lower") == (0.5, 0.0, math.inf)
-
-
-@pytest.mark.parametrize("n", [1, 5, 6, 8, 9, 25, 100])
-def test_an_interval_covers_the_median_of_any_distribution(n):
-    """By the binomial distribution: `scipy` is the reference."""
-    stats = pytest.importorskip("scipy.stats", reason="it is the reference")
-    cut = ratios.outside(n)
-    below = lambda k: 2 * stats.binom.cdf(k, n, 0.5)
-    if cut is None:
-        assert below(0) > 0.05
-    else:
-        assert below(cut) <= 0.05 < below(cut + 1)
-
-
-def taken(times, limits):
-    """The turns that libraries take with these seconds in each round."""
-    found = {name: {} for name in times}
-    turn = lambda name, i: rounds.record(found[name], "step", times[name](i))
-    pairs = [("stepax", x) for x in times if x != "stepax"]
-    list(rounds.take_turns(turn, ("step",), found, pairs, limits))
-    return {name: len(x["step"]) for name, x in found.items()}
-
-
-def test_libraries_take_turns_until_their_ratios_are_known():
-    constant, wild = lambda i: 2.0, lambda i: 1.0 + i % 2
-    limits = rounds.Limits(least=3, most=20, seconds=60.0, width=0.05)
-    # Six rounds are the fewest of which an interval is known.
-    assert taken({"stepax": constant, "optax": constant}, limits) == {
-        "stepax": 6,
-        "optax": 6,
-    }
-    times = {"stepax": constant, "optax": constant, "torch": wild}
-    assert taken(times, limits) == {"stepax": 20, "optax": 6, "torch": 20}
-    late = limits._replace(seconds=0.0)
-    assert set(taken(times, late).values()) == {3}
-    assert taken({"stepax": wild}, limits) == {"stepax": 3}
-
-
-def test_every_round_has_another_order():
-    orders = {}
-    turn = lambda name, i: orders.setdefault(i, []).append(name)
-    names = dict.fromkeys("abc", {})
-    limits = rounds.Limits(30, 30, 0.0, 0.05)
-    list(rounds.take_turns(turn, (), names, [], limits))
-    assert len(orders) == 30 and len({tuple(x) for x in orders.values()}) == 6
 
 
 def test_goals_are_ratios_or_numbers_of_the_run():

@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if rows:
         _conclude(rows, about, args)
+    if about.get("failed"):
+        print(f"failed, see above: {'; '.join(about['failed'])}")
+        return 1
     return 0 if rows else 130
 
 
@@ -82,12 +85,13 @@ def _measure_all(pairs, plan, rows, about, args):
     rate = bandwidth.copy_rate() if on_gpu() and pairs else None
     with open_display(len(pairs)) as display:
         for number, (shape, case) in enumerate(pairs):
-            found = []
-            for what, value in measure(shape, case, plan):
-                if what == "done":
-                    found = value
-                else:
-                    display.tell(f"{shape}: {case}: {what} {value}", number)
+            tell = lambda text, number=number: display.tell(text, number)
+            try:
+                found = _measured(shape, case, plan, tell)
+            except Exception as error:  # such as too little memory; the others continue
+                about.setdefault("failed", []).append(f"{shape}: {case}")
+                display.write(f"{shape}: {case}: {type(error).__name__}: {error}")
+                continue
             if rate is not None:
                 about["copy rate"] = rate
                 bandwidth.add_rates(found, rate)
@@ -95,6 +99,15 @@ def _measure_all(pairs, plan, rows, about, args):
             display.finish(shape, case, found, number + 1, len(pairs))
             if args.json:
                 results.save(rows, about, args.json)
+
+
+def _measured(shape, case, plan, tell):
+    """The rows of a case."""
+    for what, value in measure(shape, case, plan):
+        if what == "done":
+            return value
+        tell(f"{shape}: {case}: {what} {value}")
+    raise AssertionError("`measure` ends with all rows")
 
 
 def ordered(rows: list[dict]) -> list[dict]:

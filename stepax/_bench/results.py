@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,15 @@ def surroundings(command: list[str], divisor: int, limits: Limits) -> dict[str, 
             **{name: _version(name) for name in PACKAGES},
         },
         "machine": machine(),
+        "source": _source(),
     }
+
+
+def _source():
+    """A digest of this package, so that rows of two states of it are not mixed."""
+    folder = Path(__file__).parents[1]
+    files = sorted(folder.rglob("*.py"))
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def _without_files(command):
@@ -92,18 +101,18 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict]]:
 
 
 def kept(path: Path | None, about: dict[str, Any]) -> list[dict]:
-    """The rows of an earlier run with the same versions and trees, if there is one.
+    """The rows of an earlier run that this one may continue, if there is one.
 
     Its commands are put before that of this run.  Raises a `ValueError` if the file is
-    from a different environment.
+    from a different environment, or of other code.
     """
     if path is None or not path.exists():
         return []
     old, rows = read(path)
-    for name in ("versions", "divisor", "machine"):
-        if old[name] != about[name]:
+    for name in ("versions", "source", "machine", "limits", "divisor"):
+        if old.get(name) != about[name]:
             raise ValueError(
-                f"{path} is of a run with other {name}, {old[name]}; "
+                f"{path} is of a run with other {name}, {old.get(name)}; "
                 "give another name, or remove it"
             )
     about["commands"] = list(dict.fromkeys(old["commands"] + about["commands"]))
