@@ -100,10 +100,12 @@ def costs(f, tx, params):
         (stepax.lion(1e-3), 0, 7),  # 4 for p, 3 for mu
         (stepax.contrib.schedule_free_adamw(1e-3), 0, 13),
         (stepax.adamw(1e-3), 0, 10),
+        # One for each mean of squares, for both norms and for p, and two to write p.
+        (stepax.adafactor(1e-3), 0, 7),
         # Both sides of the branch are counted: waiting is 3 of these.
         (stepax.MultiSteps(stepax.adamw(1e-3), 4), 0, 15),
     ],
-    ids=["lion", "schedule_free_adamw", "adamw", "MultiSteps"],
+    ids=["lion", "schedule_free_adamw", "adamw", "adafactor", "MultiSteps"],
 )
 def test_needs_no_temporaries(tx, temporaries, traffic):
     p = {"w": jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)}
@@ -125,6 +127,22 @@ def test_order_changes_no_number(name, large):
         first, second = one(*first, g), two(*second, g)
     np.testing.assert_allclose(first[0]["w"], second[0]["w"], rtol=1e-6, atol=1e-6)
     assert types(first) == types(second)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"factored": False}, {"eps": 1e-3}])
+def test_large_arrays_of_adafactor_differ_by_roundings_alone(arguments):
+    p = {"w": jax.random.normal(jax.random.key(0), (SIDE, SIDE))}
+    found = []
+    for library in (stepax, optax):
+        tx = library.adafactor(1e-1, **arguments)
+        carry = p, tx.init(p)
+        for i in range(3):
+            u, state = tx.update(gradients(p, i), carry[1], carry[0])
+            carry = library.apply_updates(carry[0], u), state
+        found.append(carry)
+    # Means of squares are those of 256 products that are rounded once less.
+    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.0, 2.0]])

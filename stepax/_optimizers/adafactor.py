@@ -3,17 +3,20 @@
 Shazeer and Stern, 2018, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost
 (arXiv:1804.04235), Algorithms 4 and 5.
 
-Difference from Optax: steps before `step_offset` count as the first one.
+Differences from Optax: steps before `step_offset` count as the first one; in large
+arrays squares are added up without being rounded first.
 """
 
+import functools as ft
 from collections.abc import Callable
+from operator import mul
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.moments import square
+from .._engine.arrays.moments import is_number, square
 from .._engine.arrays.numerics import safe_increment, safe_rsqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -21,15 +24,18 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.in_place import LARGE
 from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
-from .._transforms.clip import clip_by_block_rms
+from .._transforms.clip import at_most
 from .._transforms.decay import decayed
 from .._transforms.mean import ema
 from .._transforms.norm import scale_by_param_block_rms
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 
 
 @optax_compatible
@@ -83,8 +89,36 @@ def scale_by_factored_rms(
     In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
     `with_state_dtypes`.
     """
-    parts = ArraySplit(axis_name)
+    options = factored, decay_rate, step_offset, min_dim_size_to_factor, epsilon
+    return _factored_rms(*options, decay_rate_fn, ArraySplit(axis_name))
 
+
+@recipe
+def scale_by_clipped_factored_rms(
+    clipping_threshold: ArrayLike,
+    factored: bool,
+    decay_rate: ArrayLike,
+    step_offset: ArrayLike,
+    min_dim_size_to_factor: int,
+    epsilon: ArrayLike,
+    axis_name: AxisName,
+) -> Rule:
+    """`scale_by_factored_rms`, then `clip_by_block_rms`, with fewer passes."""
+    options = factored, decay_rate, step_offset, min_dim_size_to_factor, epsilon
+    parts = ArraySplit(axis_name)
+    return _factored_rms(*options, _decay_rate_pow, parts, clipping_threshold)
+
+
+def _factored_rms(
+    factored,
+    decay_rate,
+    step_offset,
+    min_dim_size_to_factor,
+    epsilon,
+    decay_rate_fn,
+    parts,
+    clipping_threshold=None,
+):
     def axes(shape):
         """The two longest axes, the longest last; `None` if either is too short."""
         order = sorted(range(len(shape)), key=shape.__getitem__)[-2:]
@@ -97,13 +131,14 @@ def scale_by_factored_rms(
         return jnp.asarray(decay_rate_fn(t, decay_rate)), (safe_increment(count),)
 
     def leaf(g, p, b, v_row, v_col, v):
-        squares = square(g) + epsilon
         pair = axes(parts.shape(g))
         if pair is None:
-            v = _mix(v, squares, b)
-            return g * safe_rsqrt(v), v_row, v_col, v
+            v = _mix(v, square(g) + epsilon, b)
+            u = g * safe_rsqrt(v)
+            return clipped(u, u), v_row, v_col, v
         second, longest = pair
-        means = [parts.mean(jnp.mean(squares, i), g, i) for i in (longest, second)]
+        pairs = (g, longest), (apart(g) if g.size >= LARGE else g, second)
+        means = [parts.mean(mean_square(x, i), g, i) for x, i in pairs]
         v_row, v_col = (
             _mix(v, mean, b) for v, mean in zip((v_row, v_col), means, strict=True)
         )
@@ -111,7 +146,26 @@ def scale_by_factored_rms(
         mean = parts.mean(jnp.mean(v_row, along, keepdims=True), g, second)
         row = safe_rsqrt(v_row / mean)
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
-        return g * rows * safe_rsqrt(columns), v_row, v_col, v
+        factors = g, rows, safe_rsqrt(columns)
+        u = measured = ft.reduce(mul, factors)
+        if g.size >= LARGE:
+            measured = ft.reduce(mul, apart(factors))
+        return clipped(u, measured), v_row, v_col, v
+
+    # XLA writes out what a reduction of a large array shares with another one, or with
+    # a loop; to compute it twice is quicker.
+    apart = jax.lax.optimization_barrier
+
+    def mean_square(g, axis):
+        # XLA on a CPU adds up squares as it computes them, but no other sums.
+        if g.size >= LARGE and is_number(epsilon) and epsilon <= 1e-30:
+            return jnp.mean(square(g), axis) + epsilon
+        return jnp.mean(square(g) + epsilon, axis)
+
+    def clipped(u, measured):
+        if clipping_threshold is None:
+            return u
+        return at_most(clipping_threshold, measured, u, parts)
 
     def mean(number):
         """Zeros for the mean over one of the two longest axes, sharded alike."""
@@ -189,18 +243,13 @@ def adafactor(
             "`weight_decay` and `weight_decay_rate` are given, but weights decay once: "
             "the first is multiplied by the learning rate, the second is not"
         )
-    steps = [
-        scale_by_factored_rms(
-            factored,
-            decay_rate,
-            decay_offset,
-            min_dim_size_to_factor,
-            eps,
-            axis_name=axis_name,
-        )
-    ]
-    if clipping_threshold is not None:
-        steps.append(clip_by_block_rms(clipping_threshold, axis_name=axis_name))
+    means = factored, decay_rate, decay_offset, min_dim_size_to_factor, eps
+    if clipping_threshold is None:
+        steps = [scale_by_factored_rms(*means, axis_name=axis_name)]
+    else:
+        clipped = scale_by_clipped_factored_rms(clipping_threshold, *means, axis_name)
+        # In Optax's state clipping has a place of its own.
+        steps = [clipped, identity()]
     if learning_rate is not None:
         steps.append(scale_by_learning_rate(learning_rate, flip_sign=False))
     if multiply_by_parameter_scale:

@@ -60,12 +60,16 @@ def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Ru
     """
     parts = ArraySplit(axis_name)
 
-    def leaf(g, p, ctx):
-        rms = safe_sqrt(parts.mean(jnp.mean(square(g)), g))
-        # Compare first, so that 0 / 0 is not computed; a NaN propagates.
-        return (g / jnp.where(rms <= threshold, 1, rms / threshold),)
+    return Rule(lambda g, p, ctx: (at_most(threshold, g, g, parts),))
 
-    return Rule(leaf)
+
+def at_most(
+    threshold: ArrayLike, measured: jax.Array, u: jax.Array, parts: ArraySplit
+) -> jax.Array:
+    """`u`, divided by what `measured` is too large by, as in `clip_by_block_rms`."""
+    rms = safe_sqrt(parts.mean(jnp.mean(square(measured)), measured))
+    # Compare first, so that 0 / 0 is not computed; a NaN propagates.
+    return u / jnp.where(rms <= threshold, 1, rms / threshold)
 
 
 @public(paper="arXiv:1211.5063")
