@@ -119,7 +119,13 @@ def made(f: Any, **kwargs: Any) -> Any:
 
 
 GIVEN = {"axis_name": "i", "key": 0, "sharding": "none", "ns_dtype": "float32"}
-GIVEN |= {"argnums": 1, "has_aux": True, "side": "short", "first_step": 1}
+GIVEN |= {
+    "argnums": 1,
+    "has_aux": True,
+    "side": "short",
+    "stagger": True,
+    "first_step": 1,
+}
 GIVEN |= {"shape_factor": "spectral", "growth_rate": 1.5, "slice_p": 2}
 PAIRS = [(k, name) for k, names in ADDED.items() for name in names.split()]
 

@@ -10,7 +10,7 @@ as LAPACK and cuSOLVER return NaN or lose digits where squares over- or underflo
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import power_of_two
 from .._engine.arrays.precision import compute_dtype, require_floating
-from .._engine.step.rule import Slot
+from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.batched import Batched
+from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.turns import Renewal
 
 
 Shape = tuple[int, ...]
@@ -47,6 +50,34 @@ def factor_slot(
         return tuple(start(n, dtype=kind) for n in sides(jnp.shape(p)))
 
     return Slot(make, alike=False, in_leaf=False)
+
+
+def factored_rule(
+    apply: Callable,
+    State: type,
+    slots: Mapping[str, Slot],
+    prepare: Callable,
+    renewal: Renewal,
+    sides: Callable[[Shape], Sequence[int]],
+    axis_name: AxisName,
+) -> Rule:
+    """A rule that is a stage on whole arrays, which has all of its slots.
+
+    apply: as of `Batched`.
+    prepare: from the step, which begins at 1, to the context.
+    renewal: when factors are renewed; the context begins with that of `renewal`.
+    sides: from the shape of an array to the lengths of what is decomposed.
+    """
+    stage = Batched(
+        apply,
+        lambda g: g.size > 0,
+        tuple(slots),
+        split=ArraySplit(axis_name),
+        at_turn=renewal.at_turn,
+        cost=lambda shape: sum(float(n) ** 3 for n in sides(shape)),
+    )
+    leaf = lambda g, p, ctx: (g,)
+    return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
 
 
 def wide_dtype(p: ArrayLike) -> DTypeLike:

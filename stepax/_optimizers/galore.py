@@ -11,6 +11,7 @@ arrays are accepted; derivatives treat the projector as a constant.
 """
 
 import functools as ft
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -38,6 +39,7 @@ from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients
 from .._engine.step.rule import Slot, is_trainable
+from .._engine.step.turns import divided, once_in, since_turn
 from .._engine.trees import errors
 from .._engine.trees.pack import by_leaf
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
@@ -90,6 +92,7 @@ def scale_by_galore(
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     *,
     side: Side = "long",
+    stagger: bool = False,
 ) -> GradientTransformationExtraArgs:
     """Run an optimizer on gradients projected onto a few directions.
 
@@ -107,6 +110,7 @@ def scale_by_galore(
         such a tree, or path patterns as in `partition`.  By default, arrays with two
         axes are matrices.
     side: which side of a matrix is projected, "long", or "short" as in the paper.
+    stagger: whether matrices take turns, so that no step renews all projectors.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
@@ -130,11 +134,9 @@ def scale_by_galore(
         errors.require_state("scale_by_galore", GaLoreState, state)
         gradients, found = Gradients(updates, params), views(updates)
         old = gradients.leaves_of(state.projector, "projector")
-        projector = branch(
-            state.count % update_proj_gap == 0,
-            lambda: _each(_subspace, found, old, gradients.leaves),
-            lambda: old,
-        )
+        renew = _each_in_turn if stagger else _all_at_once
+        every = jnp.asarray(update_proj_gap)
+        projector = renew(state.count, every, found, old, gradients.leaves)
 
         def project(xs):
             return gradients.treedef.unflatten(_each(_project, found, xs, projector))
@@ -196,6 +198,24 @@ def _each(f: Callable, views: list, xs: list, *others: list) -> list:
     """`f(view, x, *others)` for each array with a view; other arrays as they are."""
     rows = zip(views, xs, *others, strict=True)
     return [x if view is None else f(view, x, *row) for view, x, *row in rows]
+
+
+def _all_at_once(count, every, views, old, gs):
+    """The projectors of all matrices, which are new every so many steps."""
+    renewed = lambda: _each(_subspace, views, old, gs)
+    return branch(once_in(count, every), renewed, lambda: old)
+
+
+def _each_in_turn(count, every, views, old, gs):
+    """As `_all_at_once`, with a step of its own for each matrix in a cycle."""
+    sizes = [view.shape if view else (0, 0) for view in views]
+    turns = [x.start for x in divided(None, [min(x) * math.prod(x) for x in sizes])]
+
+    def one(view, was, g, turn):
+        due = (count == 0) | once_in(since_turn(count, every, turn), every)
+        return branch(due, lambda: _subspace(view, was, g), lambda: was)
+
+    return _each(one, views, old, gs, turns)
 
 
 def _first(view: _View, p: Any) -> jax.Array:
@@ -262,6 +282,7 @@ def galore(
     *,
     side: Side = "long",
     weight_decay_mask: MaskOrFn = None,
+    stagger: bool = False,
 ) -> GradientTransformationExtraArgs:
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
@@ -274,6 +295,7 @@ def galore(
     weight_dimension_numbers: which arrays are matrices, and along which axes; arrays
         with two axes by default; see `scale_by_galore`.
     side: which side of a matrix is projected, "long", or "short" as in the paper.
+    stagger: whether matrices take turns, so that no step renews all projectors.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -285,6 +307,7 @@ def galore(
             base_optimizer,
             weight_dimension_numbers,
             side=side,
+            stagger=stagger,
         ),
         add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
         scale_by_learning_rate(learning_rate),

@@ -10,9 +10,9 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.array_split import AxisName
+from .._engine.step.rule import REAL, Rule, Slot
+from .._engine.step.turns import Renewal, once_in
 from . import factors
 
 
@@ -31,6 +31,7 @@ class KLOptions(NamedTuple):
     max_precond_dim: int
     mu_dtype: DTypeLike | None
     factor_dtype: DTypeLike | None
+    stagger: bool
     axis_name: AxisName
 
     @property
@@ -44,6 +45,11 @@ class KLOptions(NamedTuple):
         fits = lambda n: 0 < n <= self.max_precond_dim
         return tuple(i for i, n in enumerate(shape) if fits(n))
 
+    def sides(self, shape: factors.Shape) -> list[int]:
+        """The lengths of these axes in the view of an array."""
+        view = _view(shape)
+        return [view[i] for i in self.axes(view)]
+
 
 def _view(shape: factors.Shape) -> factors.Shape:
     """The shape with at most three axes, and at least one."""
@@ -55,8 +61,7 @@ def _ones(n, dtype):
 
 
 def _slots(options):
-    sides = lambda shape: [_view(shape)[i] for i in options.axes(_view(shape))]
-    slot = lambda start: factors.factor_slot(start, sides, options.factor_dtype)
+    slot = lambda start: factors.factor_slot(start, options.sides, options.factor_dtype)
     return {
         "mu": Slot(dtype=options.mu_dtype, in_leaf=False),
         "nu": replace(REAL, in_leaf=False),
@@ -68,10 +73,11 @@ def _slots(options):
 
 def kl_rule(State: type, options: KLOptions) -> Rule:
     """The rule of both: Shampoo's, or that of SOAP if the state has `nu`."""
+    renewal = Renewal(once_in, [options.precondition_frequency], options.stagger)
     slots = {k: x for k, x in _slots(options).items() if k in State._fields}
 
     def apply(g, ctx, *slots):
-        is_first, _, first = ctx
+        _, is_first, first = ctx
         shape, view = g.shape, _view(g.shape)
         at = options.axes(view)
         *means, statistics, bases, roots = slots
@@ -97,13 +103,11 @@ def kl_rule(State: type, options: KLOptions) -> Rule:
 
     def prepare(t):
         first = jnp.asarray(options.init_factor) ** -0.5
-        return t == 1, (t - 1) % options.precondition_frequency == 0, first
+        return renewal.context(t - 1), t == 1, first
 
-    stage = Batched(
-        apply, lambda g: True, tuple(slots), split=ArraySplit(options.axis_name)
+    return factors.factored_rule(
+        apply, State, slots, prepare, renewal, options.sides, options.axis_name
     )
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
 
 
 def _direction(means, roots, eps):
@@ -172,7 +176,7 @@ def _renewed(ctx, kept, statistics, grams, axes, readers):
     mu, bases = kept
     if not axes:
         return kept
-    is_first, renew, _ = ctx
+    renew, is_first, _ = ctx
 
     def turned():
         pairs = zip(statistics, bases, strict=True)
@@ -182,4 +186,4 @@ def _renewed(ctx, kept, statistics, grams, axes, readers):
 
     first = lambda: (mu, tuple(map(factors.eigenbasis, grams)))
     new = lambda: branch(is_first, first, turned)
-    return kept_or(renew, new, kept, readers)
+    return kept_or(renew | is_first, new, kept, readers)

@@ -85,6 +85,7 @@ def scale_by_kl_shampoo(
     max_precond_dim: int = 10000,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> Rule:
     """Divide the EMA of g by Kronecker factors that approximate its covariance best.
@@ -108,6 +109,7 @@ def scale_by_kl_shampoo(
     max_precond_dim: longest axis that has a basis; longer ones only have roots.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     return kl_rule(
@@ -125,6 +127,7 @@ def scale_by_kl_shampoo(
             max_precond_dim,
             mu_dtype,
             factor_dtype,
+            stagger,
             axis_name,
         ),
     )
@@ -145,6 +148,7 @@ def scale_by_kl_soap(
     max_precond_dim: int = 10000,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> Rule:
     """Run Adam in the eigenbases of `scale_by_kl_shampoo`, without bias correction.
@@ -161,6 +165,7 @@ def scale_by_kl_soap(
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
@@ -180,6 +185,7 @@ def scale_by_kl_soap(
             max_precond_dim,
             mu_dtype,
             factor_dtype,
+            stagger,
             axis_name,
         ),
     )
@@ -203,6 +209,7 @@ def kl_shampoo(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """KL-Shampoo, with weight decay after the step; the first step changes nothing.
@@ -223,6 +230,7 @@ def kl_shampoo(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_kl_shampoo(
@@ -238,6 +246,7 @@ def kl_shampoo(
         max_precond_dim=max_precond_dim,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        stagger=stagger,
         axis_name=axis_name,
     )
     return chain(
@@ -265,6 +274,7 @@ def kl_soap(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """KL-SOAP, with weight decay after the step; the first step changes nothing.
@@ -285,6 +295,7 @@ def kl_soap(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
@@ -302,6 +313,7 @@ def kl_soap(
         max_precond_dim=max_precond_dim,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        stagger=stagger,
         axis_name=axis_name,
     )
     return chain(

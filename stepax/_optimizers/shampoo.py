@@ -39,15 +39,15 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.array_split import AxisName
+from .._engine.step.rule import Rule, Slot
+from .._engine.step.turns import Renewal
 from .._engine.trees.errors import require_one_of
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .blocks import blocks, map_blocks
-from .factors import factor_slot, gram, in_units, on_axes
+from .factors import factor_slot, factored_rule, gram, in_units, on_axes
 from .sgd import trace
 
 
@@ -103,6 +103,7 @@ def scale_by_shampoo(
     statistics: Statistics = "classic",
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> Rule:
     """Multiply the EMA of g by an inverse root of a statistic, on every axis.
@@ -126,6 +127,7 @@ def scale_by_shampoo(
     statistics: "kl" multiplies G by the R of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of L
         and R.
+    stagger: whether matrices take turns, so that no step renews the roots of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     require_one_of("grafting", grafting, _GRAFTINGS)
@@ -133,8 +135,9 @@ def scale_by_shampoo(
     b3 = b1 if b3 is None else b3
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
-    is_kl, powers = statistics == "kl", inverse_exponents or {}
-    settings = _Settings(b2, powers, is_kl, grafting is not None)
+    when = precondition_frequency, start_preconditioning_step
+    renewal = Renewal(_due, when, stagger)
+    options = _Options(b2, inverse_exponents, statistics == "kl", grafting is not None)
 
     def prepare(t):
         scale = of_statistics = of_squares = jnp.ones([], float)
@@ -143,12 +146,10 @@ def scale_by_shampoo(
             scale = (1 - b3) + b3 * correction(b1, t - 1)
             of_statistics = correction(b2, t)
         of_squares = correction(grafting_b2, t) if grafting == "adam" else of_squares
-        due = _due(t, precondition_frequency, start_preconditioning_step)
-        # Not in the branch, where a number is a literal of the program.
-        return scale, of_squares, (of_statistics, jnp.asarray(eps, float), *due)
+        return renewal.context(t), of_statistics, scale, of_squares
 
     def apply(g, ctx, mu, nu, *stored):
-        scale, of_squares, of_roots = ctx
+        due, of_statistics, scale, of_squares = ctx
         f = g
         if has_mean:
             f, mu = ema(mu, g, b3) / _not_0(scale), ema(mu, g, b1)
@@ -159,36 +160,45 @@ def scale_by_shampoo(
             like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
 
         arrays = [x.reshape(g.shape or (1,)) for x in (g, f, like)]
-        one = ft.partial(_step, settings, of_roots)
+        # Not in the branch, where a number is a literal of the program.
+        shift = jnp.asarray(eps, scale.dtype)
+        one = ft.partial(_step, options, (of_statistics, shift, *due))
         u, *stored = map_blocks(one, block_size, arrays, stored)
         return u.reshape(g.shape), mu, nu, *stored
 
-    sides = ft.partial(_sides, block_size)
+    sides = _Sides(block_size)
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False) if has_mean else _NOTHING,
         "nu": _SQUARES if keeps_squares else _NOTHING,
         "statistics": factor_slot(_zeros, sides, factor_dtype),
         "roots": factor_slot(_eyes, sides, factor_dtype),
     }
-    parts = ArraySplit(axis_name)
-    stage = Batched(apply, lambda u: u.size > 0, tuple(slots), split=parts)
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, ShampooState, slots, COUNT, from_step(prepare), batched=stage)
+    return factored_rule(
+        apply, ShampooState, slots, prepare, renewal, sides.lengths, axis_name
+    )
 
 
-class _Settings(NamedTuple):
+class _Options(NamedTuple):
     """What the factors of a block depend on; powers by the number of its axes."""
 
     b2: ArrayLike
-    powers: Mapping[int, float]
+    powers: Mapping[int, float] | None
     is_kl: bool
     is_grafted: bool
 
 
-def _sides(block_size, shape):
+class _Sides(NamedTuple):
     """The number and the length of the sides of blocks, for each of their axes."""
-    groups = blocks(shape or (1,), block_size)
-    return [(math.prod(x.counts), n) for x in groups for n in x.shape]
+
+    block_size: int
+
+    def __call__(self, shape):
+        groups = blocks(shape or (1,), self.block_size)
+        return [(math.prod(x.counts), n) for x in groups for n in x.shape]
+
+    def lengths(self, shape):
+        """The lengths of all sides of all blocks."""
+        return [n for number, n in self(shape) for _ in range(number)]
 
 
 def _due(t, frequency, start):
@@ -198,15 +208,15 @@ def _due(t, frequency, start):
     return is_due | (t == start), t < start
 
 
-def _step(settings, ctx, g, f, like, sums, roots):
+def _step(options, ctx, g, f, like, sums, roots):
     """The direction f of one block, preconditioned and as long as `like`; its state."""
-    b2, powers, is_kl, is_grafted = settings
+    b2, powers, is_kl, is_grafted = options
     of_statistics, eps, renew, is_early = ctx
     axes = range(g.ndim)
     others = lambda k: [i for i in axes if i != k and is_kl]
     seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
     sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
-    power = powers.get(g.ndim, 1 / (2 * g.ndim))
+    power = (powers or {}).get(g.ndim, 1 / (2 * g.ndim))
     renewed = lambda: tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
     roots = kept_or(renew, renewed, roots)
     u = on_axes(f, roots, axes)
@@ -238,6 +248,7 @@ def shampoo(
     statistics: Statistics = "classic",
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Shampoo, with weight decay and momentum.
@@ -260,6 +271,7 @@ def shampoo(
     inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
     statistics: "kl" multiplies G by the roots of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
+    stagger: whether matrices take turns, so that no step renews the roots of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_shampoo(
@@ -278,6 +290,7 @@ def shampoo(
         statistics=statistics,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        stagger=stagger,
         axis_name=axis_name,
     )
     is_plain = is_number(momentum) and momentum == 0

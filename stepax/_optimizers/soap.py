@@ -28,9 +28,9 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
 )
 from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
+from .._engine.step.array_split import AxisName
+from .._engine.step.rule import REAL, Rule, Slot
+from .._engine.step.turns import Renewal, once_in
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -93,6 +93,7 @@ def scale_by_soap(
     bias_correction: bool = True,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> Rule:
     """Run Adam in the eigenbases of Shampoo's statistics.
@@ -115,22 +116,24 @@ def scale_by_soap(
     bias_correction: whether to correct the means.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     b3 = b2 if shampoo_beta is None else shampoo_beta
     sides = _Sides(max_precond_dim, merge_dims, precondition_1d)
+    renewal = Renewal(once_in, [precondition_frequency], stagger)
 
     def prepare(t):
         k, scale = t - 1, 1.0
         if bias_correction:
             c1, c2 = (correction(b, jnp.maximum(k, 1)) for b in (b1, b2))
             scale = safe_sqrt(c2) / c1
-        return k == 0, k % precondition_frequency == 0, scale
+        return renewal.context(k), k == 0, scale
 
     def apply(g, ctx, *slots):
-        is_first, renew, scale = ctx
+        renew, is_first, scale = ctx
         shape, at = g.shape, sides.axes(g.shape)
         g, mu, nu = (x.reshape(sides.view(shape)) for x in (g, *slots[:2]))
         statistics, bases = slots[2:]
@@ -146,10 +149,8 @@ def scale_by_soap(
         statistics = tuple(ema(old, new, b3) for old, new in pairs)
         if at:
             kept = mu, nu, bases
-            first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
-            later = lambda: _renewed(*kept, statistics, at)
-            new = lambda: branch(is_first, first, later)
-            mu, nu, bases = kept_or(renew, new, kept, [u])
+            new = lambda: _renewed(is_first, kept, statistics, grams, at)
+            mu, nu, bases = kept_or(renew | is_first, new, kept, [u])
         u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
 
@@ -159,13 +160,22 @@ def scale_by_soap(
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
-    stage = Batched(apply, lambda g: True, tuple(slots), split=ArraySplit(axis_name))
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, SoapState, slots, COUNT, from_step(prepare), batched=stage)
+    return factors.factored_rule(
+        apply, SoapState, slots, prepare, renewal, sides, axis_name
+    )
 
 
-def _renewed(mu, nu, bases, statistics, axes):
-    """The means in new bases, and these."""
+def _renewed(is_first, kept, statistics, grams, axes):
+    """The means in new bases, and these; at first the eigenvectors of `grams`.
+
+    kept: the means in the old bases, and these.
+    """
+    mu, nu, bases = kept
+    first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
+    return branch(is_first, first, lambda: _turned(mu, nu, bases, statistics, axes))
+
+
+def _turned(mu, nu, bases, statistics, axes):
     mu, new = factors.on_axes(mu, bases, axes), []
     for axis, matrix, basis in zip(axes, statistics, bases, strict=True):
         order, basis = factors.ordered_power_step(matrix, basis)
@@ -192,6 +202,7 @@ def soap(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """SOAP, with weight decay after the step; the first step changes nothing.
@@ -213,6 +224,7 @@ def soap(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
@@ -230,6 +242,7 @@ def soap(
         bias_correction=bias_correction,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        stagger=stagger,
         axis_name=axis_name,
     )
     return chain(

@@ -27,9 +27,9 @@ from .._engine.base.protocol import (
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step, real_scalar
+from .._engine.step.array_split import AxisName
+from .._engine.step.rule import Rule, Slot, real_scalar
+from .._engine.step.turns import Renewal, once_in
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -90,6 +90,7 @@ def scale_by_splus(
     nonstandard_constant: ArrayLike = 0.001,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> Rule:
     """Take the sign of the EMA of g in the eigenbases of Shampoo's statistics.
@@ -108,15 +109,18 @@ def scale_by_splus(
     nonstandard_constant: factor of u for other arrays, at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     size = _Size(max_dim, nonstandard_constant)
+    renewal = Renewal(once_in, [inverse_every], stagger)
 
     def axes(shape):
         short = lambda n: 0 < n < max_dim
         return tuple(i for i, n in enumerate(shape) if len(shape) == 2 and short(n))
 
-    def apply(g, renew, mu, statistics, bases):
+    def apply(g, ctx, mu, statistics, bases):
+        renew, is_first = ctx
         at = axes(g.shape)
         mu = ema(mu, g, b1)
         u = factors.on_axes(jnp.sign(factors.to_bases(mu, bases, at)), bases, at)
@@ -125,7 +129,7 @@ def scale_by_splus(
         if at:
             shifted = [x + eps * jnp.eye(len(x), dtype=x.dtype) for x in statistics]
             new = lambda: tuple(map(factors.eigenbasis, shifted))
-            bases = kept_or(renew, new, bases, [u])
+            bases = kept_or(renew | is_first, new, bases, [u])
         return size(g.shape) * u, mu, statistics, bases
 
     sides = lambda shape: [shape[i] for i in axes(shape)]
@@ -134,10 +138,11 @@ def scale_by_splus(
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
-    stage = Batched(apply, lambda g: True, tuple(slots), split=ArraySplit(axis_name))
-    prepare = from_step(lambda t: (t == 1) | (t % inverse_every == 0))
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, ScaleBySPlusState, slots, COUNT, prepare, batched=stage)
+
+    prepare = lambda t: (renewal.context(t), t == 1)
+    return factors.factored_rule(
+        apply, ScaleBySPlusState, slots, prepare, renewal, sides, axis_name
+    )
 
 
 @recipe
@@ -183,6 +188,7 @@ def splus(
     weight_decay_mask: MaskOrFn = None,
     mu_dtype: DTypeLike | None = None,
     factor_dtype: DTypeLike | None = None,
+    stagger: bool = False,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """SPlus, with an average of the parameters, and weight decay after the step.
@@ -203,6 +209,7 @@ def splus(
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
+    stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
     direction = scale_by_splus(
@@ -214,6 +221,7 @@ def splus(
         nonstandard_constant=nonstandard_constant,
         mu_dtype=mu_dtype,
         factor_dtype=factor_dtype,
+        stagger=stagger,
         axis_name=axis_name,
     )
     size = _Size(max_dim, nonstandard_constant)

@@ -45,6 +45,7 @@ ADDED = {
     "shape_factor": "muon",
     "sharding": "muon scale_by_muon",
     "side": "galore scale_by_galore",
+    "stagger": "galore scale_by_galore",
     "slice_p": "prodigy",
     "use_new_curvature": "sophia",
     "weight_decay": (

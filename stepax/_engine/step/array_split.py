@@ -146,9 +146,14 @@ class ArraySplit:
     def _names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.entries for name in entry)
 
+    @property
+    def number(self) -> int:
+        """The number of devices among which arrays are split."""
+        return _size(self._names)
+
     def _shares(self, columns: Sequence) -> list[jax.Array]:
         """Stacks of the part of each column that this device works on."""
-        number = _size(self._names)
+        number = self.number
 
         def share(column):
             stack = padded_stack(column, number)

@@ -8,6 +8,7 @@ there are.
 """
 
 import functools as ft
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,16 @@ from ..base.protocol import ArrayTree
 from ..trees.errors import require_one_of
 from .array_split import ArraySplit, padded_stack
 from .joined_slots import JoinedSlots
+from .turns import Turns, divided
 
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
 SHARDINGS = ("auto", "stack", "none")
+
+
+def _cubes(shape: tuple[int, ...]) -> float:
+    """What it costs to decompose one matrix for each axis of an array."""
+    return sum(float(n) ** 3 for n in shape)
 
 
 class Row(NamedTuple):
@@ -62,7 +69,7 @@ class Batched:
     apply: (u, ctx, *slots) -> (u, *slots), of one array, or (u, p, ctx, *slots) -> the
         same if `needs_params`.  It runs under `jax.vmap`,
         with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
-        done once every few steps costs nothing in between.
+        done once every few steps costs nothing in between.  Not so with `at_turn`.
     wants: from an array to whether the stage applies to it.
     slots: the names of the slots that `apply` takes and returns.
     sharding: "stack" stacks arrays of one shape and shards the stack over their mesh;
@@ -70,6 +77,10 @@ class Batched:
         the sharding of each as it is.
     split: how arrays are split inside of `shard_map`.
     needs_params: whether `apply` takes the parameter; that of its rule must be true.
+    at_turn: (ctx, turn) -> the `ctx` of one array, whose turn in a cycle of steps is at
+        `turn`, a number in [0, 1), so that what is done once in a cycle is spread over
+        it; see `is_turn`.  Then arrays run one after another instead of stacked.
+    cost: from the shape of an array to what its turn costs, in any unit.
     """
 
     apply: Callable
@@ -78,6 +89,8 @@ class Batched:
     sharding: Sharding = "auto"
     split: ArraySplit = ArraySplit(None)
     needs_params: bool = False
+    at_turn: Callable | None = None
+    cost: Callable[[tuple[int, ...]], float] = _cubes
 
     def places(self, slot: Any, arrays: Sequence) -> list[Callable | None]:
         """For each array a function (p, x) -> `x` that places its slot on a mesh.
@@ -107,27 +120,53 @@ def map_batched(
     one: Callable[[object, Row], Row], ctx: object, rows: Sequence[Row], how: Batched
 ) -> list[Row]:
     """`one(ctx, row)` of each row, with rows of one shape computed together."""
-    new = list(rows)
-    for indices in _alike(rows):
+    new, groups = list(rows), _alike(rows)
+    for indices, turns in zip(groups, _turns(rows, groups, how), strict=True):
         group = [rows[i] for i in indices]
-        for i, row in zip(indices, _group(one, ctx, group, how), strict=True):
+        for i, row in zip(indices, _group(one, ctx, group, how, turns), strict=True):
             new[i] = row
     return new
 
 
-def _group(one: Callable, ctx: object, rows: list[Row], how: Batched) -> list[Row]:
+def _turns(rows: Sequence[Row], groups: list[list[int]], how: Batched) -> list[Turns]:
+    """The part of the cycle that each group of rows has."""
+    if how.at_turn is None:
+        return [Turns(None)] * len(groups)
+    costs = []
+    for indices in groups:
+        row, number = rows[indices[0]], len(indices)
+        shape = how.split.shape(row.parts[0])
+        costs.append(math.ceil(number / _devices(row, number, how)) * how.cost(shape))
+    return divided(how.at_turn, costs)
+
+
+def _devices(row: Row, number: int, how: Batched) -> int:
+    """Among how many devices some rows like this one are divided."""
+    if not _is_stacked(row, number, how):
+        return 1
+    return how.split.number if how.split.entries else number_of_devices(row.parts[0])
+
+
+def _is_stacked(row: Row, number: int, how: Batched) -> bool:
+    is_spread = number > 1 and bool(free_axes(row.parts[0]) or how.split.entries)
+    return how.sharding == "stack" or (how.sharding == "auto" and is_spread)
+
+
+def _group(
+    one: Callable, ctx: object, rows: list[Row], how: Batched, turns: Turns
+) -> list[Row]:
     """`one(ctx, row)` of each of some rows whose shapes are the same."""
     names, split = free_axes(rows[0].parts[0]), how.split
-    here = ft.partial(one, ctx)
-    is_spread = len(rows) > 1 and bool(names or split.entries)
-    if how.sharding != "stack" and not (how.sharding == "auto" and is_spread):
-        return [_alone(here, row, split) for row in rows]
+    if not _is_stacked(rows[0], len(rows), how):
+        own = turns.contexts(ctx, len(rows))
+        return [_alone(one, x, row, split) for x, row in zip(own, rows, strict=True)]
     if split.entries:
-        made = _in_shard_map(here, rows, split)
+        made = _in_shard_map(one, ctx, rows, split, turns)
     elif names:
-        made = _on_mesh(one, ctx, rows, names)
+        made = _on_mesh(one, ctx, rows, names, turns)
     else:
-        stack = jax.vmap(here)(jax.tree.map(lambda *xs: jnp.stack(xs), *rows))
+        stacks = jax.tree.map(lambda *xs: jnp.stack(xs), *rows)
+        stack = turns.mapped(one, ctx)(stacks)
         made = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(len(rows))]
     return list(map(_placed_like, rows, made))
 
@@ -163,29 +202,29 @@ def _home(row: Row) -> jax.Array:
     return row.parts[0] if row.home is None else row.home
 
 
-def _alone(one: Callable[[Row], Row], row: Row, split: ArraySplit) -> Row:
+def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
     parts, param = jax.tree.map(split.whole, (row.parts, row.param))
-    made = one(jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
+    made = one(ctx, jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
     mine = tuple(split.mine(x, row.parts[0]) for x in made.parts)
     return _placed_like(row, Row(mine, made.wholes))
 
 
 def _in_shard_map(
-    one: Callable[[Row], Row], rows: list[Row], split: ArraySplit
+    one: Callable, ctx: object, rows: list[Row], split: ArraySplit, turns: Turns
 ) -> list[Row]:
     # Every device has slots of other shapes whole, so that they are not divided.
     joined = JoinedSlots(rows[0].wholes, 1)
 
-    def one_joined(parts, wholes):
+    def one_joined(ctx, parts, wholes):
         param = parts[-1] if is_read else None
         parts = parts[:-1] if is_read else parts
-        made = one(Row(parts, joined.split(wholes), param=param))
+        made = one(ctx, Row(parts, joined.split(wholes), param=param))
         return made.parts, joined.join(made.wholes)
 
     is_read = rows[0].param is not None
     parts = list(zip(*map(_with_param, rows), strict=True))
     wholes = list(zip(*(joined.join(row.wholes) for row in rows), strict=True))
-    parts, wholes = split.deal(jax.vmap(one_joined), parts, wholes)
+    parts, wholes = split.deal(turns.mapped(one_joined, ctx), parts, wholes)
     return [
         Row(tuple(x[i] for x in parts), joined.split([x[i] for x in wholes]))
         for i in range(len(rows))
@@ -193,7 +232,7 @@ def _in_shard_map(
 
 
 def _on_mesh(
-    one: Callable, ctx: object, rows: list[Row], names: tuple[str, ...]
+    one: Callable, ctx: object, rows: list[Row], names: tuple[str, ...], turns: Turns
 ) -> list[Row]:
     """`one(ctx, row)` of each row, each on one of the devices."""
     (u, *_), first = rows[0].parts, rows[0]
@@ -212,7 +251,7 @@ def _on_mesh(
     # Each device runs its own matrices: decompositions refuse a stack that is sharded
     # over explicit axes, and over automatic ones XLA might gather it for them.
     many = jax.shard_map(
-        lambda ctx, xs: jax.vmap(ft.partial(one_joined, ctx))(*xs),
+        lambda ctx, xs: turns.mapped(one_joined, ctx)(*xs),
         mesh=mesh,
         in_specs=(PartitionSpec(), stacked),
         out_specs=stacked,
