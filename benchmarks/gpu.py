@@ -115,6 +115,7 @@ def profile(name: str, tree: str, library: str, folder: Path, tiny: bool) -> str
     case, shapes = CASES[name], SHAPES[tree].make(TINY if tiny else 1)
     way = ways(case, installed())[library]
     built = way.build(way.make(), abstract(shapes, case.dtype))
+    program: Any = built.run
     fill = lambda seed, scale: filled(shapes, seed, scale, case.dtype)
     run = make_runners({library: way}, {library: built}, fill(0, 1.0), fill(1, 1e-2))[
         library
@@ -122,7 +123,7 @@ def profile(name: str, tree: str, library: str, folder: Path, tiny: bool) -> str
     run(2 * case.calls)
     steps = STEPS * case.calls
     seconds = timed(lambda: run(steps))[1] / steps
-    text = built.run.as_text()
+    text = program.as_text()
     found = kernels.profiled(run, steps, text)
     lines = [
         f"{name} on {tree}, {library}: {SHAPES[tree].what}",

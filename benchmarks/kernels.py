@@ -38,8 +38,11 @@ def profiled(run: Callable[[int], Any], steps: int, text: str) -> list[Kernel]:
     run: takes a number of steps, and waits for them.
     text: the optimized program.
     """
+    options = jax.profiler.ProfileOptions()
+    # Calls of Python are not needed, and take time.
+    options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
+        with jax.profiler.trace(folder, profiler_options=options):
             run(steps)
         files = map(str, Path(folder).glob("**/*.xplane.pb"))
         events = [x for file in files for x in events_of(ProfileData.from_file(file))]
@@ -68,7 +71,7 @@ def stem(name: str) -> str:
     return re.sub(r"(\.\d+|\.clone)+$", "", name)
 
 
-def events_of(data: ProfileData) -> Iterator[tuple[str, float]]:
+def events_of(data: Any) -> Iterator[tuple[str, float]]:
     """The operation and the seconds of each event of the device, or else of the CPU."""
     planes = list(data.planes)
     devices = [x for x in planes if x.name.startswith("/device:")]
