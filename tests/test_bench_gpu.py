@@ -175,4 +175,4 @@ def test_the_trees_of_a_gpu_have_all_that_is_to_be_measured():
     both = {name for shape, name in found if shape == "gpt1b"}
     assert both | {"soap"} <= {name for shape, name in found if shape == "gpt2"}
     assert {"adamw", "adamw, 8 bits", "adamw, float32 masters", "muon"} <= both
-    assert found[-1][1] == "soap"
+    assert found[-1] == ("gpt2", "soap")
