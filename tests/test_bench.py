@@ -165,8 +165,8 @@ def test_a_case_that_fails_is_named_and_the_others_go_on(
     to = ["--json", str(kept), "--png", str(tmp_path / "out.png")]
     assert main(["bench", "--shapes", "small", "--only", "l*", *to]) == 1
     told = capsys.readouterr().out
-    assert "small: lion: MemoryError: too large" in told
-    assert told.endswith("failed, see above: small: lion\n")
+    assert told.count("small: lion: MemoryError: too large\n") == 2
+    assert told.endswith("failed: small: lion: MemoryError: too large\n")
     assert {row["case"] for row in results.read(kept)[1]} == {"lamb"}
 
 

@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if rows:
         _conclude(rows, about, args)
+    for each in about.get("failed", []):
+        print(f"failed: {each}")
     if about.get("failed"):
-        print(f"failed, see above: {'; '.join(about['failed'])}")
         return 1
     return 0 if rows else 130
 
@@ -89,8 +90,10 @@ def _measure_all(pairs, plan, rows, about, args):
             try:
                 found = _measured(shape, case, plan, tell)
             except Exception as error:  # such as too little memory; the others continue
-                about.setdefault("failed", []).append(f"{shape}: {case}")
-                display.write(f"{shape}: {case}: {type(error).__name__}: {error}")
+                text = str(error).split("\n")[0]
+                text = f"{shape}: {case}: {type(error).__name__}: {text}"
+                about.setdefault("failed", []).append(text)
+                display.write(text)
                 continue
             if rate is not None:
                 about["copy rate"] = rate
