@@ -155,12 +155,19 @@ CASES = {
         on_gpu=GPTS,
         has_floor=True,
     ),
-    # Bases are renewed every ten steps.
+    # Bases are renewed every ten steps, all at once or in turns.
     "soap": Case(
         lambda lib, rate: lib.contrib.soap(rate),
         ("gpt256",),
         calls=10,
         on_gpu=("gpt2",),
+        is_stepwise=True,
+        libraries=("stepax",),
+    ),
+    "soap, staggered": Case(
+        lambda lib, rate: lib.contrib.soap(rate, stagger=True),
+        ("gpt256",),
+        calls=10,
         is_stepwise=True,
         libraries=("stepax",),
     ),

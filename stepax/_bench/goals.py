@@ -72,6 +72,7 @@ GOALS = (
     Goal(0.45, "muon", "vit", "step", way=IN_ONE),
     Goal(1.25, "muon", "vit", "step", PRODUCTS, IN_ONE),
     Goal(2, "soap", "gpt256", "longest to median call", None, IN_ONE),
+    Goal(2, "soap, staggered", "gpt256", "longest to median call", None, IN_ONE),
     Goal(40, "adamw", "large", BYTES, None),
     Goal(44, "clip + adamw", "large", BYTES, None),
     Goal(36, "lion", "large", BYTES, None),
