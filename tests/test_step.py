@@ -98,14 +98,16 @@ def costs(f, tx, params):
     "tx, temporaries, traffic",
     [
         (stepax.lion(1e-3), 0, 7),  # 4 for p, 3 for mu
-        (stepax.contrib.schedule_free_adamw(1e-3), 0, 13),
+        (stepax.contrib.schedule_free_adamw(1e-3), 0, 12),
         (stepax.adamw(1e-3), 0, 10),
         # One for each mean of squares, for both norms and for p, and two to write p.
         (stepax.adafactor(1e-3), 0, 7),
+        # Its norms are known once all of its update is: that is the temporary.
+        (stepax.lamb(1e-3), 1, 14),
         # Both sides of the branch are counted: waiting is 3 of these.
         (stepax.MultiSteps(stepax.adamw(1e-3), 4), 0, 15),
     ],
-    ids=["lion", "schedule_free_adamw", "adamw", "adafactor", "MultiSteps"],
+    ids=["lion", "schedule_free_adamw", "adamw", "adafactor", "lamb", "MultiSteps"],
 )
 def test_needs_no_temporaries(tx, temporaries, traffic):
     p = {"w": jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)}

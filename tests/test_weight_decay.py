@@ -289,3 +289,10 @@ def test_private_descent_decays_without_looking_at_examples():
     (without,), _ = steps(make(), g, p, 1)
     close(found["w"], without["w"] - RATE * DECAY * p["w"], rtol=1e-5)
     equal(found["b"], without["b"])
+
+
+@pytest.mark.parametrize("lib", [stepax, optax])
+def test_no_decay_of_an_infinite_parameter_is_no_nan(lib):
+    p, tx = {"w": jnp.array([jnp.inf, 1.0])}, lib.add_decayed_weights(0.0)
+    u, _ = tx.update({"w": jnp.ones(2)}, tx.init(p), p)
+    np.testing.assert_array_equal(u["w"], [1.0, 1.0])

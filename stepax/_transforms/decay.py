@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import agreement, safe_increment
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -83,6 +84,9 @@ def add_cautious_decayed_weights(
 
 def _decay(amount: ScalarOrSchedule, pulled: Callable) -> Rule:
     """Add a multiple of what `pulled` makes of the parameter and the update."""
+    if is_number(amount) and amount == 0:
+        # Without the sum, for which large parameters would be read once more.
+        return Rule(lambda g, p, ctx: (g,), needs_params=True, elementwise=True)
     if not callable(amount):
         leaf = lambda g, p, ctx: (g + amount * pulled(p, g),)
         return Rule(leaf, needs_params=True, elementwise=True)
