@@ -70,9 +70,9 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
 
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
-    """Whether a step on a gradient and its slots is to be computed twice."""
+    """Whether a step on a large gradient and its slots is to be computed twice."""
     is_gpu = jax.default_backend() == "gpu"
-    return is_gpu and g.size >= PART and not is_on_mesh(g) and bool(_forms(row))
+    return is_gpu and not is_on_mesh(g) and bool(_forms(row))
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:

@@ -25,7 +25,8 @@ def run_rules(rules, accepted, contexts, g, p, row):
         n = coded_parts.number_of_parts(g, row)
         if n > 1:
             return coded_parts.in_parts(step, n, g, p, row)
-    if coded_parts.takes_two_passes(g, row):
+    # The size in line: small arrays are traced without a call.
+    if g.size >= coded_parts.PART and coded_parts.takes_two_passes(g, row):
         return coded_parts.in_two_passes(step, g, p, row)
     if rules[-1] is APPLY and in_place.has_order(g, row):
         return in_place.in_order(step, g, p, row)
