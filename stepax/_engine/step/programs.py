@@ -143,7 +143,7 @@ class Calls:
 
     def add(self, name: Hashable, *own: ArrayTree) -> None:
         """Call `f(*common, *own)`, now or later."""
-        run = inputs = None
+        run, inputs = None, []
         if self.is_alone:
             inputs, treedef = jax.tree.flatten(own)
             run = None if _is_traced(inputs) else self._run(treedef, own, inputs)
