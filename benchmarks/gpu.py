@@ -66,8 +66,8 @@ def pairs() -> list[tuple[str, str]]:
         for name, case in CASES.items()
         if shape in case.shapes + case.on_gpu
     ]
-    slow = ["muon", "soap"]
-    return sorted(found, key=lambda x: (x[1] in slow, x == ("gpt2", "soap")))
+    is_slow = lambda name: name.startswith(("muon", "soap"))
+    return sorted(found, key=lambda x: (is_slow(x[1]), x == ("gpt2", "soap")))
 
 
 def measure(path: Path, minutes: float, tiny: bool) -> list[str]:
