@@ -7,10 +7,13 @@ Turbo-Muon (arXiv:2512.04632) and Grishina, Smirnov and Rakhuba, 2025 (arXiv:250
 for other ways to bound the largest singular value by 1 beforehand; Ahn et al., 2025,
 Dion (arXiv:2504.05295), for the coefficients "dion"; Amsel et al., 2025, The Polar
 Express (arXiv:2505.16932), for those that are best in each step for what the steps
-before it leave.
+before it leave; Zhang, Amsel, Chen and Dao, 2026, Gram Newton-Schulz
+(dao-lab.ai/blog/2026/gram-newton-schulz), for steps on the Gram matrix with restarts.
 """
 
+import functools as ft
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -153,6 +156,9 @@ def orthogonalize(
     precondition: maps the matrices to their norms; one of `NORMS`.
     eps: added to the norm, at least 0.
     dtype: dtype of the iteration; that of `x` if `None`.
+
+    Where one side is at least twice the other, and products are in float32 or wider,
+    it takes the same steps on the Gram matrix, with 0.67 of the work at 1 to 4.
     """
     if x.size == 0:
         return x
@@ -163,14 +169,83 @@ def orthogonalize(
     x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 
-    # A rolled loop: code size and memory are those of one step.
-    def step(x, abc):
-        a, b, c = abc.astype(x.dtype)
-        gram = x @ adjoint(x)
-        return a * x + (b * gram + c * gram @ gram) @ x, None
-
-    x, _ = jax.lax.scan(step, x, coefficients)
+    is_narrow = jnp.finfo(x.dtype).bits < 32
+    abc = coefficients.astype(jnp.float32 if is_narrow else x.dtype)
+    # On a Gram matrix steps take fewer products from a ratio of 1.5 on, and from 2 on
+    # so many fewer that it is worth the longer program.
+    is_long = x.shape[-1] >= 2 * x.shape[-2] and len(abc) > 1
+    # Rolled loops: code size and memory are those of one turn.
+    if is_long and _is_exact(x.dtype):
+        x, _ = jax.lax.scan(_on_gram, x, _groups(abc))
+    else:
+        x, _ = jax.lax.scan(_one_step, x, abc)
     return adjoint(x) if is_tall else x
+
+
+# By name, because the type of `jax.config` does not list its attributes.
+_precision = attrgetter("jax_default_matmul_precision")
+
+
+def _is_exact(dtype):
+    """Whether products in a dtype are computed in float32 or wider.
+
+    Gram matrices lose singular values below the square root of the rounding error.  In
+    bfloat16 and TF32, which accelerators take for float32, these matter.
+    """
+    bits = jnp.finfo(dtype).bits
+    is_asked = _precision(jax.config) in ("highest", "float32")
+    return bits > 32 or bits == 32 and (is_asked or jax.default_backend() == "cpu")
+
+
+def _one_step(x, abc):
+    """A step in the dtype of `x`; sums are in that of the coefficients."""
+    a, b, c = abc
+    product = ft.partial(jnp.matmul, preferred_element_type=a.dtype)
+    gram = product(x, adjoint(x))
+    squared = product((c * gram).astype(x.dtype), gram.astype(x.dtype))
+    factor = (b * gram + squared).astype(x.dtype)
+    return (a * x.astype(a.dtype) + product(factor, x)).astype(x.dtype), None
+
+
+def _groups(coefficients):
+    """Rows of two or three steps, (groups, 3, 3), and whether they are three."""
+    # After at most three steps the Gram matrix is computed anew: its small eigenvalues
+    # drown in the rounding of the large ones, which grows by a² in a step.
+    n = len(coefficients)
+    number = -(-n // 3)
+    is_three = np.arange(number) < n - 2 * number
+    sizes = 2 + is_three
+    first = np.cumsum(sizes) - sizes
+    rows = np.minimum(first[:, None] + np.arange(3), n - 1)
+    return coefficients[rows], is_three
+
+
+def _on_gram(x, group):
+    """Two or three steps, of which only the first and the last product take all of x.
+
+    All factors are polynomials of one Gram matrix, so that they commute: after steps
+    that multiply x by q, it is q gram q.
+    """
+    rows, is_three = group
+    # Also if a program that is traced on a CPU runs elsewhere.
+    product = ft.partial(jnp.matmul, precision="highest")
+    one = jnp.eye(x.shape[-2], dtype=x.dtype)
+
+    def factor(gram, abc):
+        a, b, c = abc
+        ones = jnp.broadcast_to(one, gram.shape)
+        return a * ones + b * gram + product(c * gram, gram)
+
+    def after(factor, gram):
+        return product(factor, product(gram, factor))
+
+    gram = product(x, adjoint(x))
+    first = factor(gram, rows[0])
+    gram = after(first, gram)
+    second = factor(gram, rows[1])
+    q = product(second, first)
+    third = lambda: product(factor(after(second, gram), rows[2]), q)
+    return product(jax.lax.cond(is_three, third, lambda: q), x), None
 
 
 def adjoint(x):
