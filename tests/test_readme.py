@@ -31,7 +31,7 @@ def test_optimizers_of_optax_and_stepax():
     ours = [x for x in ROWS.values() if x.kind == "optimizer"]
     of = lambda name: getattr(optax, name, None) or getattr(optax.contrib, name, None)
     theirs = [found for x in ours if (found := of(x.name))]
-    number, decays = row("optimizers"), row("of these with a weight decay")
+    number, decays = row("optimizers"), row("of these with weight decay")
     assert (int(number[0]), int(decays[0])) == counts(theirs)
     assert (int(number[2]), int(decays[2])) == counts(x.factory for x in ours)
     schedules = row("learning-rate schedules")
@@ -49,7 +49,7 @@ def test_optimizers_of_pytorch():
         if inspect.isclass(x) and issubclass(x, base) and x is not base
     ]
     found = counts(of(torch.optim, torch.optim.Optimizer))
-    numbers = [row(x)[1] for x in ("optimizers", "of these with a weight decay")]
+    numbers = [row(x)[1] for x in ("optimizers", "of these with weight decay")]
     assert tuple(map(int, numbers)) == found
     schedulers = torch.optim.lr_scheduler
     names = {x.__name__ for x in of(schedulers, schedulers.LRScheduler)}

@@ -135,10 +135,10 @@ def _factored_rms(
         if pair is None:
             v = _mix(v, square(g) + epsilon, b)
             u = g * safe_rsqrt(v)
-            return clipped(u, u), v_row, v_col, v
+            return _clipped(clipping_threshold, u, u, parts), v_row, v_col, v
         second, longest = pair
-        pairs = (g, longest), (apart(g) if g.size >= LARGE else g, second)
-        means = [parts.mean(mean_square(x, i), g, i) for x, i in pairs]
+        pairs = (g, longest), (_apart(g) if g.size >= LARGE else g, second)
+        means = [parts.mean(_mean_square(x, epsilon, i), g, i) for x, i in pairs]
         v_row, v_col = (
             _mix(v, mean, b) for v, mean in zip((v_row, v_col), means, strict=True)
         )
@@ -149,23 +149,8 @@ def _factored_rms(
         factors = g, rows, safe_rsqrt(columns)
         u = measured = ft.reduce(mul, factors)
         if g.size >= LARGE:
-            measured = ft.reduce(mul, apart(factors))
-        return clipped(u, measured), v_row, v_col, v
-
-    # XLA writes out what a reduction of a large array shares with another one, or with
-    # a loop; to compute it twice is quicker.
-    apart = jax.lax.optimization_barrier
-
-    def mean_square(g, axis):
-        # XLA on a CPU adds up squares as it computes them, but no other sums.
-        if g.size >= LARGE and is_number(epsilon) and epsilon <= 1e-30:
-            return jnp.mean(square(g), axis) + epsilon
-        return jnp.mean(square(g) + epsilon, axis)
-
-    def clipped(u, measured):
-        if clipping_threshold is None:
-            return u
-        return at_most(clipping_threshold, measured, u, parts)
+            measured = ft.reduce(mul, _apart(factors))
+        return _clipped(clipping_threshold, measured, u, parts), v_row, v_col, v
 
     def mean(number):
         """Zeros for the mean over one of the two longest axes, sharded alike."""
@@ -182,6 +167,22 @@ def _factored_rms(
     full = Slot(whole, alike=False, is_wide=True, decode=jnp.real)
     slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
     return Rule(leaf, FactoredState, slots, COUNT, prepare)
+
+
+# XLA writes out what a reduction of a large array shares with another one, or with a
+# loop; to compute it twice is quicker.
+_apart = jax.lax.optimization_barrier
+
+
+def _mean_square(g, epsilon, axis):
+    # XLA on a CPU adds up squares as it computes them, but no other sums.
+    if g.size >= LARGE and is_number(epsilon) and epsilon <= 1e-30:
+        return jnp.mean(square(g), axis) + epsilon
+    return jnp.mean(square(g) + epsilon, axis)
+
+
+def _clipped(threshold, measured, u, parts):
+    return u if threshold is None else at_most(threshold, measured, u, parts)
 
 
 def _nothing(p: jax.Array) -> jax.Array:

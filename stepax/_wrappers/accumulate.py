@@ -31,19 +31,17 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     Params,
     Updates,
-    is_array,
     require_transformation,
     transformation,
     with_extra_args_support,
 )
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.applied import step, steps_in_one
+from .._engine.step.applied import steps_in_one
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
     map_gradients,
-    zeros_like_updates,
 )
 from .._engine.step.mesh_means import weighted_mean
 from .._engine.step.rule import is_trainable, zeros_like
@@ -51,6 +49,7 @@ from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
 from .._engine.trees.numbers import real_scalar, weights
 from ..tree import norm
+from .returned import ReturnedParams, ReturnedUpdates
 from .weighing import mean_with, sum_with, weigh
 
 
@@ -188,43 +187,6 @@ def _too_few(found: str) -> ValueError:
     )
 
 
-class _Updates:
-    """What a call of `update` returns: updates, which are zero in most calls."""
-
-    def __init__(self, opt: GradientTransformationExtraArgs):
-        self.opt = opt
-
-    def elements(self, params: Params) -> int:
-        """Of the arrays that a call which is not due returns as they are."""
-        return 0
-
-    def unchanged(self, updates: Updates, params: Params) -> Updates:
-        return zeros_like_updates(updates)
-
-    def due(
-        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
-    ) -> tuple[Updates, Any]:
-        u, new = self.opt.update(acc, inner, params, **extra)
-        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, updates=u)
-        return u, new
-
-
-class _Params(_Updates):
-    """What a call in `stepax.step` returns: parameters, most often the old ones."""
-
-    def elements(self, params: Params) -> int:
-        return sum(getattr(p, "size", 1) for p in jax.tree.leaves(params))
-
-    def unchanged(self, updates: Updates, params: Params) -> Params:
-        # A branch returns arrays, and the other one has made arrays of Python scalars.
-        return jax.tree.map(lambda p: jnp.asarray(p) if is_array(p) else p, params)
-
-    def due(
-        self, updates: Updates, acc: Updates, inner: Any, params: Params, extra: dict
-    ) -> tuple[Params, Any]:
-        return step(self.opt, acc, inner, params, **extra)
-
-
 @steps_in_one
 class MultiSteps:
     """Take one step with the mean of k gradients, one gradient per call.
@@ -269,7 +231,10 @@ class MultiSteps:
         require_transformation(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
         self._opt = with_extra_args_support(opt)
-        self._updates, self._params = _Updates(self._opt), _Params(self._opt)
+        self._updates, self._params = (
+            ReturnedUpdates(self._opt),
+            ReturnedParams(self._opt),
+        )
         self._every_k = every_k_schedule
         self._add = mean_with if use_grad_mean else sum_with
         self._should_skip = should_skip_update_fn or _never
