@@ -21,7 +21,7 @@ from .._engine.arrays.precision import compute_dtype, require_floating
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, from_step
-from .._engine.step.turns import Renewal
+from .._engine.step.turns import Renewal, cubes
 
 
 Shape = tuple[int, ...]
@@ -74,7 +74,7 @@ def factored_rule(
         tuple(slots),
         split=ArraySplit(axis_name),
         at_turn=renewal.at_turn,
-        cost=lambda shape: sum(float(n) ** 3 for n in sides(shape)),
+        cost=lambda shape: cubes(sides(shape)),
     )
     leaf = lambda g, p, ctx: (g,)
     return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)

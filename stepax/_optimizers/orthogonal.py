@@ -209,8 +209,8 @@ def _one_step(x, abc):
 
 def _groups(coefficients):
     """Rows of two or three steps, (groups, 3, 3), and whether they are three."""
-    # After at most three steps the Gram matrix is computed anew: its small eigenvalues
-    # drown in the rounding of the large ones, which grows by a² in a step.
+    # After at most three steps the Gram matrix is computed again: its small
+    # eigenvalues drown in the rounding of the large ones, which grows by a² in a step.
     n = len(coefficients)
     number = -(-n // 3)
     is_three = np.arange(number) < n - 2 * number

@@ -31,16 +31,11 @@ from ..base.protocol import ArrayTree
 from ..trees.errors import require_one_of
 from .array_split import ArraySplit, padded_stack
 from .joined_slots import JoinedSlots
-from .turns import Turns, divided
+from .turns import Turns, cubes, divided
 
 
 Sharding: TypeAlias = Literal["auto", "stack", "none"]
 SHARDINGS = ("auto", "stack", "none")
-
-
-def _cubes(shape: tuple[int, ...]) -> float:
-    """What it costs to decompose one matrix for each axis of an array."""
-    return sum(float(n) ** 3 for n in shape)
 
 
 class Row(NamedTuple):
@@ -69,7 +64,8 @@ class Batched:
     apply: (u, ctx, *slots) -> (u, *slots), of one array, or (u, p, ctx, *slots) -> the
         same if `needs_params`.  It runs under `jax.vmap`,
         with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
-        done once every few steps costs nothing in between.  Not so with `at_turn`.
+        done once every few steps costs nothing in between.  With `at_turn` it runs on
+        one array after another instead, as their `ctx` differ.
     wants: from an array to whether the stage applies to it.
     slots: the names of the slots that `apply` takes and returns.
     sharding: "stack" stacks arrays of one shape and shards the stack over their mesh;
@@ -79,8 +75,9 @@ class Batched:
     needs_params: whether `apply` takes the parameter; that of its rule must be true.
     at_turn: (ctx, turn) -> the `ctx` of one array, whose turn in a cycle of steps is at
         `turn`, a number in [0, 1), so that what is done once in a cycle is spread over
-        it; see `is_turn`.  Then arrays run one after another instead of stacked.
-    cost: from the shape of an array to what its turn costs, in any unit.
+        it; `None` if all arrays share one `ctx`.
+    cost: from the shape of an array to what its turn costs, in any unit; with it the
+        cycle is divided evenly.  By default the sum of the cubes of its sides.
     """
 
     apply: Callable
@@ -90,7 +87,7 @@ class Batched:
     split: ArraySplit = ArraySplit(None)
     needs_params: bool = False
     at_turn: Callable | None = None
-    cost: Callable[[tuple[int, ...]], float] = _cubes
+    cost: Callable[[tuple[int, ...]], float] = cubes
 
     def places(self, slot: Any, arrays: Sequence) -> list[Callable | None]:
         """For each array a function (p, x) -> `x` that places its slot on a mesh.

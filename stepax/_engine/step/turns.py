@@ -63,6 +63,11 @@ def divided(at_turn: Callable | None, costs: Sequence[float]) -> list[Turns]:
     return [found[i] for i in range(len(costs))]
 
 
+def cubes(sides: Sequence[int]) -> float:
+    """What it costs to decompose a matrix for each of these sides."""
+    return sum(float(n) ** 3 for n in sides)
+
+
 def since_turn(step: jax.Array, every: ArrayLike, turn: float) -> jax.Array:
     """The steps since a matrix had its first turn; below 0 before it.
 
