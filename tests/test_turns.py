@@ -50,7 +50,8 @@ def _grads(p, t):
     return {k: _draw(x.shape, [t, int(k[1:])]) for k, x in p.items()}
 
 
-FIELDS = {"bases", "roots", "projector"}
+# In this order: KL-Shampoo has roots beside its bases, which are new in each step.
+FIELDS = ("bases", "roots", "projector")
 
 
 def _factors(state, p):
