@@ -227,8 +227,9 @@ def any_nan(x: jax.Array) -> jax.Array:
     # takes longer than two kernels.
     x = jax.lax.optimization_barrier(x)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
-    # As in `_or_nan`: signs, so that infinities cannot cancel to a NaN.
-    found = [jnp.isnan(jnp.sum(jnp.sign(part))) for part in parts]
+    # Squares, so that infinities cannot cancel to a NaN.  Overflow makes none, and XLA
+    # sums squares in less than half the time that signs take.
+    found = [jnp.isnan(jnp.sum(jnp.square(part))) for part in parts]
     return ft.reduce(jnp.logical_or, found)
 
 

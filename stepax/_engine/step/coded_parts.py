@@ -1,8 +1,10 @@
 """A step on large arrays whose slots are in codes, one part after the other.
 
 On a CPU, XLA writes to memory what it takes the maxima of, so that a step on a whole
-array needs temporaries of 10 bytes per element, which is more than the codes save.  A
-part stays in the cache of a core: that takes 2 bytes, for the new codes, and less time.
+array needs temporaries of 10 bytes per element, which is more than the codes save.  If
+that array is one of many, it shares them with others (`in_place.py`); if it is most of
+the model, parts of it are updated one after the other, which takes 2 bytes, for the new
+codes.  That is slower: XLA runs such a loop on one core.
 Parts would cut what a mesh shares out, and other devices need none.
 """
 
@@ -29,7 +31,7 @@ from ..arrays.placement import is_on_mesh
 
 
 # Elements: of the least array that is divided, and of its parts.
-LARGE, PART = 2**22, 2**16
+LARGE, PART = 2**25, 2**16
 
 
 def number_of_parts(g: jax.Array, row: Sequence) -> int:

@@ -1,4 +1,4 @@
-"""The order in which a step on one leaf overwrites its arrays.
+"""The order in which a step overwrites the arrays of a leaf, and visits large leaves.
 
 A donated array gives its memory to the one that takes its place.  On a CPU each result
 is a loop of its own, and XLA chooses their order.  If it overwrites a slot that the new
@@ -7,8 +7,13 @@ temporary of the size of the parameter, whose pages take longer to get than to f
 also writes out what two loops have in common, such as the quotient of Schedule-Free.
 Here the parameter comes first where it reads old slots, and otherwise last, where it
 computes again what it needs.  On other devices one loop makes all results.
+
+Some rules need all of an update before they can finish it, such as LAMB, which divides
+by its norm.  XLA would take the first half of the step on all leaves before the second
+half on any, and so hold a temporary for each.  Here leaves wait for earlier ones.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +36,69 @@ LARGE = 2**14
 # XLA rather writes a result of these than compute it twice.
 _EXPENSIVE = {"div", "sqrt", "rsqrt", "exp", "log", "pow", "tanh", "atan2", "cbrt"}
 
+# Elements of the least array that waits for others: XLA compiles more for it.
+WAITS = 2**16
+
+# Elements, for each core, of leaves that do not wait for each other: a gradient, its
+# parameter and two slots then fit into the core's share of the last cache.
+AT_ONCE = 2**19
+
+
+class Queue:
+    """The large leaves of a pass, some of which wait for earlier ones."""
+
+    def __init__(self, rules: Sequence):
+        # Slots of a batched stage are returned as they are: to wait would copy them.
+        self.is_batched = rules[-1].batched is not None
+        self.is_elementwise = all(rule.elementwise for rule in rules)
+        self.limit = AT_ONCE * (os.cpu_count() or 1)
+        self.elements = 0
+        self.last: jax.Array | None = None
+        self.is_known: jax.Array | None = None
+
+    def run(self, kernel: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
+        """`kernel(g, p, row)`, an update and new slots, when it is the leaf's turn."""
+        if self.is_batched or self.is_elementwise and not _in_codes(row):
+            return kernel(g, p, row)
+        if g.size < WAITS or not _is_ordered(g):
+            return kernel(g, p, row)
+        if self.last is not None and self.elements + g.size > self.limit:
+            self.is_known, self.elements = _is_known(self.last), 0
+        self.elements += g.size
+        if self.is_known is not None:
+            row = _late(row, g, self.is_known)
+        self.last, new = kernel(g, p, row)
+        return self.last, new
+
 
 def has_order(g: jax.Array, row: Sequence) -> bool:
     """Whether the order of results matters for a gradient and its slots."""
+    return _is_ordered(g) and any(row) and not _in_codes(row)
+
+
+def _late(row: Sequence, g: jax.Array, is_known: jax.Array) -> list:
+    """The slots of a gradient, without which XLA cannot begin, once it knows this."""
+    # Not the gradient itself: XLA would copy what is reduced, as for its norm.  And no
+    # more than one array: XLA compiles each loop that begins with a choice twice.
+    row, is_coded = [list(slots) for slots in row], _in_codes(row)
+    for slots in row:
+        for i, x in enumerate(slots):
+            if isinstance(x, Coded):
+                slots[i] = x._replace(scales=_when_known(is_known, x.scales))
+            elif not is_coded and getattr(x, "shape", None) == g.shape:
+                slots[i] = _when_known(is_known, x)
+                return row
+    return row
+
+
+def _in_codes(row: Sequence) -> bool:
+    return any(isinstance(x, Coded) for slots in row for x in slots)
+
+
+def _is_ordered(g: jax.Array) -> bool:
+    """Whether it pays to tell XLA in which order to compute what a leaf becomes."""
     # On a mesh, all devices would wait for the one element that is looked at.
-    if g.size < LARGE or jax.default_backend() != "cpu" or is_on_mesh(g):
-        return False
-    slots = [x for one in row for x in one]
-    return bool(slots) and not any(isinstance(x, Coded) for x in slots)
+    return g.size >= LARGE and jax.default_backend() == "cpu" and not is_on_mesh(g)
 
 
 def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple:
@@ -64,6 +124,17 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
         g, p, *kept = (_held(x, new) for x in (g, p, *new))
         new_p = update_from(closed, kept, g, p, *old)
     return jax.tree.structure(shapes).unflatten([new_p, *new])
+
+
+# Jitted: in the trace of a step each is one equation per leaf.
+@jax.jit
+def _is_known(x):
+    return known_after(True, [x])
+
+
+@jax.jit
+def _when_known(is_known, x):
+    return jnp.where(is_known, x, jnp.zeros_like(x))
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:

@@ -18,7 +18,7 @@ from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
 from ..trees import errors
 from ..trees.labels import Scope
-from . import mistakes
+from . import in_place, mistakes
 from .batched import Batched
 from .gradients import Gradients, has_no_gradient
 from .leaf_program import measure, run_rules
@@ -197,6 +197,7 @@ class Pass:
     def _leaves(self, gradients, params, active, contexts, columns, labels):
         """Run on each leaf the rules that change it."""
         kernels, calls, found = {}, {}, {}
+        queue = in_place.Queue(self.rules)
         for i, on in enumerate(active):
             if not on:
                 continue
@@ -213,7 +214,7 @@ class Pass:
             try:
                 # Inside of a trace there is nothing to share but the trace.
                 if isinstance(own[0], Tracer):
-                    found[i] = kernel.jitted(*given, *own)
+                    found[i] = queue.run(ft.partial(kernel.jitted, *given), *own)
                     continue
                 if key not in calls:
                     calls[key] = Calls(kernel, *given)

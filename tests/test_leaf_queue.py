@@ -1,0 +1,139 @@
+"""On a CPU large leaves wait for each other where a step on one needs temporaries."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import gradients
+from compare import array
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import stepax
+from stepax._engine.step import in_place
+
+
+SIDE, LEAVES = 256, 16
+
+# Of these a leaf needs temporaries: what is reduced, or decoded.
+QUEUED = {
+    "lamb": lambda: stepax.lamb(1e-2),
+    "clipped": lambda: stepax.chain(stepax.adamw(1e-2), stepax.clip_by_block_rms(1.0)),
+    "8 bits": lambda: stepax.low_bit_states(stepax.adamw(1e-2), 8),
+    "4 bits": lambda: stepax.low_bit_states(stepax.adamw(1e-2), 4),
+    "masked": lambda: stepax.masked(stepax.lamb(1e-2), {"0": False, "**": True}),
+}
+
+# These are elementwise, or reduce what is not of this size.
+NOT_QUEUED = {
+    "adamw": lambda: stepax.adamw(1e-2),
+    "factored": lambda: stepax.adafactor(1e-2),
+    "muon": lambda: stepax.contrib.muon(1e-2),
+    "soap": lambda: stepax.contrib.soap(1e-2),
+}
+
+
+def two_calls(tx, g, state, params):
+    u, state = tx.update(g, state, params)
+    return stepax.apply_updates(params, u), state
+
+
+STEPS = {"step": stepax.step, "two calls": two_calls}
+
+
+def params(side=SIDE):
+    keys = jax.random.split(jax.random.key(0), LEAVES)
+    return {str(i): jax.random.normal(key, (side, SIDE)) for i, key in enumerate(keys)}
+
+
+@pytest.fixture(params=[False, True], ids=["at once", "in a queue"])
+def is_queued(request, monkeypatch):
+    """Whether one leaf is taken at a time; a trace made before would not know."""
+    jax.clear_caches()
+    monkeypatch.setattr(in_place.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(in_place, "AT_ONCE", SIDE**2 if request.param else 2**40)
+    return request.param
+
+
+def choices(f, *args):
+    """How often a trace waits for something."""
+    return str(jax.make_jaxpr(f)(*args)).count("name=_when_known")
+
+
+@pytest.mark.parametrize("how", STEPS)
+@pytest.mark.parametrize("name", ["lamb", "8 bits"])
+def test_a_queue_needs_less_memory(name, how, monkeypatch):
+    tx, p, found = QUEUED[name](), params(), []
+    state = tx.init(p)
+    monkeypatch.setattr(in_place.os, "cpu_count", lambda: 1)
+    for at_once in (SIDE**2, 2**40):
+        monkeypatch.setattr(in_place, "AT_ONCE", at_once)
+        step = lambda p, s, g: STEPS[how](tx, g, s, p)
+        lowered = jax.jit(step, donate_argnums=(0, 1)).lower(p, state, p)
+        compiled: Any = lowered.compile()
+        found.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert found[0] < 0.7 * found[1]
+
+
+@pytest.mark.parametrize("how", STEPS)
+@pytest.mark.parametrize("name", QUEUED)
+def test_a_queue_changes_no_number(name, how, monkeypatch):
+    tx, p = QUEUED[name](), params()
+    g, found = gradients(p), []
+    monkeypatch.setattr(in_place.os, "cpu_count", lambda: 1)
+    for at_once in (SIDE**2, 2**40):
+        monkeypatch.setattr(in_place, "AT_ONCE", at_once)
+        step = jax.jit(lambda p, s: STEPS[how](tx, g, s, p))
+        carry = p, tx.init(p)
+        for _ in range(3):
+            carry = step(*carry)
+        found.append(carry)
+    assert jax.tree.structure(found[0]) == jax.tree.structure(found[1])
+    for x, y in zip(*map(jax.tree.leaves, found), strict=True):
+        assert (array(x) == array(y)).all()
+
+
+@pytest.mark.parametrize("name", [*QUEUED, *NOT_QUEUED])
+def test_only_leaves_with_temporaries_wait(name, is_queued):
+    tx, p = (QUEUED | NOT_QUEUED)[name](), params()
+    waits = choices(lambda p, s: stepax.step(tx, p, s, p), p, tx.init(p)) > 0
+    assert waits == (is_queued and name in QUEUED)
+
+
+@pytest.mark.parametrize("is_queued", [True], indirect=True)
+def test_small_leaves_do_not_wait(is_queued):
+    tx, p = stepax.lamb(1e-2), params(side=4)
+    assert is_queued
+    assert choices(lambda p, s: stepax.step(tx, p, s, p), p, tx.init(p)) == 0
+
+
+@pytest.mark.parametrize("is_queued", [True], indirect=True)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_leaves_on_a_mesh_do_not_wait(is_queued, kind):
+    # Each device would wait for one element, which one of them has.
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
+    p = jax.device_put(params(), NamedSharding(mesh, PartitionSpec("d")))
+    tx = stepax.lamb(1e-2)
+    with jax.set_mesh(mesh):
+        state = tx.init(p)
+        assert is_queued
+        assert choices(lambda p, s: stepax.step(tx, p, s, p), p, state) == 0
+
+
+@pytest.mark.parametrize("is_queued", [True], indirect=True)
+def test_under_vmap(is_queued):
+    tx = stepax.lamb(1e-2)
+    many = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params())
+    states = jax.vmap(tx.init)(many)
+    step = jax.jit(jax.vmap(lambda p, s: stepax.step(tx, p, s, p)[0]))
+    assert is_queued
+    found = step(many, states)
+    for i in range(2):
+        one = jax.tree.map(lambda x, i=i: x[i], (many, states))
+        expected = jax.jit(lambda p, s: stepax.step(tx, p, s, p)[0])(*one)
+        close = jax.tree.map(
+            lambda x, y, i=i: jnp.allclose(x[i], y, rtol=1e-6, atol=1e-6),
+            found,
+            expected,
+        )
+        assert jax.tree.all(close)
