@@ -8,12 +8,15 @@ small arrays takes longer than to compute with them.  Packed trees, L-BFGS, `min
 import functools as ft
 import itertools as it
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from .placement import is_on_mesh
 
 
 # A vector, or its shape, as under `jax.eval_shape`; float0 gradients are NumPy's.
@@ -63,6 +66,21 @@ def join_many(xs: list, axes: int = 0) -> Vector:
         # Without the barrier XLA would merge them into one.
         xs = jax.lax.optimization_barrier([join(part, axes) for part in parts])
     return join(xs, axes)
+
+
+# Of so many arrays of one dtype, each with so many elements at most, XLA compiles and
+# runs a copy and one reduction faster than a reduction of each.
+_FEW, _SMALL = 16, 2**12
+
+
+def join_small(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Arrays to be reduced to a scalar, the small ones of one dtype joined if many."""
+    # On a mesh they may be sharded, each in a way of its own.
+    is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
+    kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
+    number = Counter(kinds)
+    kinds = [x if number[x] >= _FEW else i for i, x in enumerate(kinds)]
+    return Joined(kinds, [x.shape for x in arrays]).join(list(arrays))
 
 
 def join(arrays: Sequence, axes: int = 0) -> Vector:
