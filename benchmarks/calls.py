@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 import stepax
 import stepax.contrib
+from stepax._engine.step import programs
 
 
 HOME = os.path.dirname(stepax.__file__) + os.sep
@@ -57,6 +58,7 @@ def calls(tx: Any) -> collections.Counter:
 def fresh(name: str) -> collections.Counter:
     """The calls of one case, of which nothing has been traced before."""
     jax.clear_caches()
+    programs._runs.cache_clear()
     return calls(CASES[name]())
 
 

@@ -62,7 +62,7 @@ def test_equal_to_one_by_one(name, dtype, is_jitted, monkeypatch):
     with jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext():
         for few in (16, 10**6):
             jax.clear_caches()
-            monkeypatch.setattr(joined, "_FEW", few)
+            monkeypatch.setattr(joined, "MANY", few)
             found.append((jax.jit(f) if is_jitted else f)(arrays(dtype)))
     assert jax.tree.structure(found[0]) == jax.tree.structure(found[1])
     for x, y in zip(*map(jax.tree.leaves, found), strict=True):
@@ -71,6 +71,29 @@ def test_equal_to_one_by_one(name, dtype, is_jitted, monkeypatch):
         wide = np.complex128 if jnp.iscomplexobj(x) else np.float64
         x, y = np.asarray(x, wide), np.asarray(y, wide)
         np.testing.assert_allclose(x, y, rtol=4 * tolerance)
+
+
+@pytest.mark.parametrize("is_jitted", [False, True])
+@pytest.mark.parametrize("make", [float, np.float32, jnp.float32, np.ones])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_leaves_of_any_kind(name, make, is_jitted):
+    one = np.ones((2, 3), np.float32) if make is np.ones else make(0.5)
+    tree = [one] * NUMBER
+    f = jax.jit(REDUCTIONS[name]) if is_jitted else REDUCTIONS[name]
+    expected = f(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree))
+    with jax.disable_jit(not is_jitted):
+        found = f(tree)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(np.float64(x), np.float64(y), rtol=1e-6)
+
+
+def test_leaves_of_several_dtypes():
+    dtypes = ["float32", "bfloat16", "int32", "complex64", "bool", "float16"]
+    tree = [jnp.ones((i % 3, 2), dtypes[i % len(dtypes)]) for i in range(120)]
+    exact = sum(x.size for x in tree) ** 0.5
+    assert float(stepax.tree.norm(tree)) == pytest.approx(exact, rel=1e-6)
+    assert float(jax.jit(stepax.tree.norm)(tree)) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .placement import is_on_mesh
 
@@ -70,17 +71,19 @@ def join_many(xs: list, axes: int = 0) -> Vector:
 
 # Of so many arrays of one dtype, each with so many elements at most, XLA compiles and
 # runs a copy and one reduction faster than a reduction of each.
-_FEW, _SMALL = 16, 2**12
+MANY, _SMALL = 16, 2**12
 
 
-def join_small(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arrays to be reduced to a scalar, the small ones of one dtype joined if many."""
+def join_small(arrays: Sequence[ArrayLike]) -> list[jax.Array]:
+    """Arrays to be reduced to a scalar, `MANY` or more small ones of a dtype as one."""
+    # Without `jit` they may be Python's numbers.
+    arrays = list(map(jnp.asarray, arrays))
     # On a mesh they may be sharded, each in a way of its own.
     is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
     kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
     number = Counter(kinds)
-    kinds = [x if number[x] >= _FEW else i for i, x in enumerate(kinds)]
-    return Joined(kinds, [x.shape for x in arrays]).join(list(arrays))
+    kinds = [x if number[x] >= MANY else i for i, x in enumerate(kinds)]
+    return Joined(kinds, [x.shape for x in arrays]).join(arrays)
 
 
 def join(arrays: Sequence, axes: int = 0) -> Vector:

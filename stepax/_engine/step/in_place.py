@@ -45,7 +45,7 @@ AT_ONCE = 2**19
 
 
 class Queue:
-    """The large leaves of a pass, some of which wait for earlier ones."""
+    """The leaves of `WAITS` elements or more, some of which wait for earlier ones."""
 
     def __init__(self, rules: Sequence):
         # Slots of a batched stage are returned as they are: to wait would copy them.
@@ -60,7 +60,7 @@ class Queue:
         """`kernel(g, p, row)`, an update and new slots, when it is the leaf's turn."""
         if self.is_batched or self.is_elementwise and not _in_codes(row):
             return kernel(g, p, row)
-        if g.size < WAITS or not _is_ordered(g):
+        if not _is_ordered(g):
             return kernel(g, p, row)
         if self.last is not None and self.elements + g.size > self.limit:
             self.is_known, self.elements = _is_known(self.last), 0

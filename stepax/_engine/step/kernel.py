@@ -197,7 +197,7 @@ class Pass:
     def _leaves(self, gradients, params, active, contexts, columns, labels):
         """Run on each leaf the rules that change it."""
         kernels, calls, found = {}, {}, {}
-        queue = in_place.Queue(self.rules)
+        queue = None
         for i, on in enumerate(active):
             if not on:
                 continue
@@ -214,7 +214,11 @@ class Pass:
             try:
                 # Inside of a trace there is nothing to share but the trace.
                 if isinstance(own[0], Tracer):
-                    found[i] = queue.run(ft.partial(kernel.jitted, *given), *own)
+                    kernel = ft.partial(kernel.jitted, *given)
+                    if own[0].size >= in_place.WAITS:
+                        queue = queue or in_place.Queue(self.rules)
+                        kernel = ft.partial(queue.run, kernel)
+                    found[i] = kernel(*own)
                     continue
                 if key not in calls:
                     calls[key] = Calls(kernel, *given)
