@@ -74,10 +74,10 @@ def join_many(xs: list, axes: int = 0) -> Vector:
 MANY, _SMALL = 16, 2**12
 
 
-def join_small(arrays: Sequence[ArrayLike]) -> list[jax.Array]:
+def join_small(leaves: Sequence[ArrayLike]) -> list[jax.Array]:
     """Arrays to be reduced to a scalar, `MANY` or more small ones of a dtype as one."""
     # Without `jit` they may be Python's numbers.
-    arrays = list(map(jnp.asarray, arrays))
+    arrays = list(map(jnp.asarray, leaves))
     # On a mesh they may be sharded, each in a way of its own.
     is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
     kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
