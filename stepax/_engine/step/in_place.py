@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from ..arrays.branch import known_after
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
+from .applying import APPLY
 from .step_where import update_from
 
 
@@ -48,8 +49,8 @@ class Queue:
     """The leaves of `WAITS` elements or more, some of which wait for earlier ones."""
 
     def __init__(self, rules: Sequence):
-        # Slots of a batched stage are returned as they are: to wait would copy them.
-        self.is_batched = rules[-1].batched is not None
+        # To wait for an update that is not stored would store it.
+        self.makes_params = rules[-1] is APPLY
         self.is_elementwise = all(rule.elementwise for rule in rules)
         self.limit = AT_ONCE * (os.cpu_count() or 1)
         self.elements = 0
@@ -57,10 +58,9 @@ class Queue:
         self.is_known: jax.Array | None = None
 
     def run(self, kernel: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
-        """`kernel(g, p, row)`, an update and new slots, when it is the leaf's turn."""
-        if self.is_batched or self.is_elementwise and not _in_codes(row):
-            return kernel(g, p, row)
-        if not _is_ordered(g):
+        """`kernel(g, p, row)`, what it makes of p and slots, when it is its turn."""
+        has_temporaries = not self.is_elementwise or _in_codes(row)
+        if not (self.makes_params and has_temporaries and _is_ordered(g)):
             return kernel(g, p, row)
         if self.last is not None and self.elements + g.size > self.limit:
             self.is_known, self.elements = _is_known(self.last), 0
