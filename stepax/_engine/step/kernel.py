@@ -215,6 +215,7 @@ class Pass:
                 # Inside of a trace there is nothing to share but the trace.
                 if isinstance(own[0], Tracer):
                     kernel = ft.partial(kernel.jitted, *given)
+                    # In line, since most leaves are small and need no queue.
                     if own[0].size >= in_place.WAITS:
                         queue = queue or in_place.Queue(self.rules)
                         kernel = ft.partial(queue.run, kernel)
