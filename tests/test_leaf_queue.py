@@ -49,7 +49,7 @@ def is_queued(request, monkeypatch):
 
 def choices(f, *args):
     """How often a trace waits for something."""
-    return str(jax.make_jaxpr(f)(*args)).count("name=_when_known")
+    return str(jax.make_jaxpr(f)(*args)).count("name=when_known")
 
 
 @pytest.mark.parametrize("name", ["lamb", "8 bits"])

@@ -75,6 +75,11 @@ def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
     return known & (n * n % 4 != 2)
 
 
+def when_known(is_known: ArrayLike, x: jax.Array) -> jax.Array:
+    """`x`, which XLA finds only once it knows a boolean of `known_after`."""
+    return jnp.where(is_known, x, jnp.zeros_like(x))
+
+
 def _in_rows(x: jax.Array) -> jax.Array:
     """An array whose last axis is contiguous; LAPACK's are stored by columns."""
     # Imported here, since `import jax` does not.

@@ -10,12 +10,11 @@ import itertools as it
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
 from .placement import is_on_mesh
 
@@ -71,18 +70,20 @@ def join_many(xs: list, axes: int = 0) -> Vector:
 
 # Of so many arrays of one dtype, each with so many elements at most, XLA compiles and
 # runs a copy and one reduction faster than a reduction of each.
-MANY, _SMALL = 16, 2**12
+_MANY, _SMALL = 16, 2**12
 
 
-def join_small(leaves: Sequence[ArrayLike]) -> list[jax.Array]:
-    """Arrays to be reduced to a scalar, `MANY` or more small ones of a dtype as one."""
+def join_small(leaves: Sequence[Any]) -> list:
+    """Arrays to be reduced to a scalar, many small ones of a dtype as one."""
+    if len(leaves) < _MANY:
+        return list(leaves)
     # Without `jit` they may be Python's numbers.
     arrays = list(map(jnp.asarray, leaves))
     # On a mesh they may be sharded, each in a way of its own.
     is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
     kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
     number = Counter(kinds)
-    kinds = [x if number[x] >= MANY else i for i, x in enumerate(kinds)]
+    kinds = [x if number[x] >= _MANY else i for i, x in enumerate(kinds)]
     return Joined(kinds, [x.shape for x in arrays]).join(arrays)
 
 

@@ -45,6 +45,8 @@ class ArraySplit:
 
     def over(self, x: jax.Array, axis: Axes = None) -> tuple[str, ...]:
         """The mesh axes over which an array is split along the given axes."""
+        if not self.entries:
+            return ()
         at = range(x.ndim) if axis is None else _indices(axis, x.ndim)
         # If all axes are asked for, those of the specification beyond the rank count,
         # too: a bias is split like the matrices, though it has fewer axes.
@@ -165,6 +167,8 @@ class ArraySplit:
 
     def norm_of_all(self, arrays: list) -> jax.Array:
         """The norm of all arrays as one vector."""
+        if not self.entries:
+            return reduce.norm(arrays)
         # One collective for all arrays that are split over the same axes.
         groups = {}
         for x in arrays:

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
-from ..arrays.branch import known_after
+from ..arrays.branch import known_after, when_known
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
 from .applying import APPLY
@@ -132,14 +131,12 @@ def _is_known(x):
     return known_after(True, [x])
 
 
-@jax.jit
-def _when_known(is_known, x):
-    return jnp.where(is_known, x, jnp.zeros_like(x))
+_when_known = jax.jit(when_known)
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:
     """`x`, which XLA finds only after it has computed some arrays."""
-    return jnp.where(known_after(True, done), x, jnp.zeros_like(x))
+    return when_known(known_after(True, done), x)
 
 
 def _reads(closed: "ClosedJaxpr") -> tuple[list[bool], bool]:

@@ -10,7 +10,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import ArrayLike
 
 from ..arrays.branch import branch
-from ..arrays.joined import MANY, join_small
+from ..arrays.joined import join_small
 from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
 from ..arrays.precision import is_inexact
 from ..base.protocol import (
@@ -170,8 +170,7 @@ def map_stored(
 def all_finite(updates: Updates) -> jax.Array:
     """Whether all elements of a tree are finite; true for an empty one."""
     leaves = [as_array(x) for x in jax.tree.leaves(updates) if not is_float0(x)]
-    leaves = join_small(leaves) if len(leaves) >= MANY else leaves
-    return _all(list(map(_finite, leaves)))
+    return _all(list(map(_finite, join_small(leaves))))
 
 
 # Jitted, so that outside of `jit` a leaf is one program, and not one per operation.

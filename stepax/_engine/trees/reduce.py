@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..arrays.joined import MANY, join_small
+from ..arrays.joined import join_small
 from ..arrays.numerics import (
     abs_sq,
     is_numeric,
@@ -200,7 +200,7 @@ _NARROW_RANGE = [jnp.dtype(x) for x in ("float16", "int8", "uint8", "bool")]
 def _two_norm(leaves):
     """sqrt(Σ |x|²), in float32 or wider; accurate wherever the norm itself fits."""
     with jax.numpy_dtype_promotion("standard"):
-        leaves = join_small(leaves) if len(leaves) >= MANY else leaves
+        leaves = join_small(leaves)
         sum_of_squares = _in_order(list(map(_squares, leaves)))
         if all(jnp.result_type(x) in _NARROW_RANGE for x in leaves):
             return safe_sqrt(sum_of_squares)
