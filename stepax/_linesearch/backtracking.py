@@ -80,7 +80,7 @@ class _Search(NamedTuple):
 
 
 _RANGES = {
-    "max_backtracking_steps": AT_LEAST_1,
+    "max_backtracking_steps": AT_LEAST_0,
     "slope_rtol": UP_TO_1,
     "decrease_factor": Range(0, 1, excludes_least=True, excludes_most=True),
     "increase_factor": Range(1, is_cap=True),  # at infinity each search starts over
@@ -109,7 +109,7 @@ def scale_by_backtracking_linesearch(
     `update` takes the keywords `value` and `grad` at the parameters, and `value_fn`,
     which receives the other keywords and may return a pair (value, aux).
 
-    max_backtracking_steps: maximum number of reductions of the step, at least 1.
+    max_backtracking_steps: maximum number of reductions of the step, at least 0.
     slope_rtol: required fraction of the decrease predicted by the slope, in [0, 1].
     decrease_factor: ratio of successive trial steps, in (0, 1).
     increase_factor: ratio of the first step of the next search to the last step of this

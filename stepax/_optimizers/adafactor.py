@@ -226,7 +226,7 @@ def adafactor(
         to subtract from t in it.
     eps: added to |g|², above 0.
     multiply_by_parameter_scale: whether to multiply by rms(p).
-    clipping_threshold: largest rms of u, at least 1; no clipping if `None`.
+    clipping_threshold: largest rms of u, at least 1; no clipping if `None` or negative.
     momentum: decay rate of the EMA m, in [0, 1]; no momentum if `None`.
     dtype_momentum: storage dtype of m.
     weight_decay, weight_decay_rate: factors of p, at least 0, or schedules; the second

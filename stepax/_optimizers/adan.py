@@ -24,11 +24,15 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, decayed_after, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
+
+
+_RANGES = {"b2": MOMENTUM}  # an average of gradients, and not of squares
 
 
 @optax_compatible
@@ -45,7 +49,7 @@ class ScaleByAdanState(NamedTuple):
     t: jax.Array
 
 
-@public(paper="arXiv:2208.06677")
+@public(paper="arXiv:2208.06677", ranges=_RANGES)
 def scale_by_adan(
     b1: ArrayLike = 0.98,
     b2: ArrayLike = 0.92,
@@ -90,7 +94,7 @@ def scale_by_adan(
     return Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:2208.06677")
+@public("optimizer", paper="arXiv:2208.06677", ranges=_RANGES)
 def adan(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike = 0.98,

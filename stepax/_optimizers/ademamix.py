@@ -21,6 +21,7 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
@@ -29,6 +30,7 @@ from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:2409.03137"
+_RANGES = {"b3": MOMENTUM}  # an average of gradients, and not of squares
 
 
 @optax_compatible
@@ -45,7 +47,7 @@ class ScaleByAdemamixState(NamedTuple):
     nu: Any
 
 
-@public(paper=PAPER)
+@public(paper=PAPER, ranges=_RANGES)
 def scale_by_ademamix(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.999,
@@ -98,7 +100,7 @@ def scale_by_ademamix(
     return Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
 
 
-@public("optimizer", paper=PAPER)
+@public("optimizer", paper=PAPER, ranges=_RANGES)
 def ademamix(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike = 0.9,

@@ -17,11 +17,15 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
+
+
+_RANGES = {"b2": MOMENTUM}  # an average of gradients, and not of squares
 
 
 @optax_compatible
@@ -32,7 +36,7 @@ class ScaleByLionState(NamedTuple):
     mu: Any
 
 
-@public(paper="arXiv:2302.06675")
+@public(paper="arXiv:2302.06675", ranges=_RANGES)
 def scale_by_lion(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.99,
@@ -74,7 +78,7 @@ def scale_by_lion(
     )
 
 
-@public("optimizer", paper="arXiv:2302.06675")
+@public("optimizer", paper="arXiv:2302.06675", ranges=_RANGES)
 def lion(
     learning_rate: ScalarOrSchedule,
     b1: ArrayLike = 0.9,

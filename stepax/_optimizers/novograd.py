@@ -20,7 +20,6 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.factories.ranges import ANY
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
 from .._engine.step.plan import build
@@ -43,7 +42,7 @@ class ScaleByNovogradState(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1905.11286", ranges={"weight_decay": ANY})
+@public(paper="arXiv:1905.11286")
 def scale_by_novograd(
     b1: ArrayLike = 0.9,
     b2: ArrayLike = 0.25,

@@ -100,7 +100,7 @@ def prodigy(
     betas, beta3: b1 and b2, and b3, in [0, 1]; b3 is sqrt(b2) if `None`.
     eps: added to the square root, in units of d; above 0.
     estim_lr0: initial value of d, above 0 and below the true distance.
-    estim_lr_coef: factor of the estimate, above 0.
+    estim_lr_coef: factor of the estimate, at least 0.
     weight_decay: a scalar, at least 0, or a schedule.
     safeguard_warmup: whether s accumulates d g instead of a g, so that small learning
         rates at the start do not make d too large.

@@ -54,7 +54,7 @@ def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Ru
 
     Where the squares overflow, rms is infinite and the update is 0.
 
-    threshold: the bound, at least 0.
+    threshold: the bound, at least 0; a negative one does not clip, as in Optax.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
@@ -69,7 +69,8 @@ def at_most(
     """`u`, divided by what `measured` is too large by, as in `clip_by_block_rms`."""
     rms = safe_sqrt(parts.mean(jnp.mean(square(measured)), measured))
     # Compare first, so that 0 / 0 is not computed; a NaN propagates.
-    return u / jnp.where(rms <= threshold, 1, rms / threshold)
+    is_within = (rms <= threshold) | (jnp.asarray(threshold) < 0)
+    return u / jnp.where(is_within, 1, rms / threshold)
 
 
 @public(paper="arXiv:1211.5063")

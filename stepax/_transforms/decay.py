@@ -23,7 +23,6 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
 )
-from .._engine.factories.ranges import ANY
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
@@ -47,7 +46,7 @@ class WeightDecaySchedule(NamedTuple):
     count: jax.Array
 
 
-@public(ranges={"weight_decay": ANY})
+@public()
 def add_decayed_weights(
     weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:

@@ -31,7 +31,7 @@ from .._engine.base.protocol import (
     require_transformation,
 )
 from .._engine.factories.argument_checks import scalar
-from .._engine.factories.ranges import ANY, POSITIVE, RATE
+from .._engine.factories.ranges import POSITIVE
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.factories.registry import public
 from .._engine.factories.wraps import Wraps
@@ -234,7 +234,7 @@ def decay(
     return Decay(weight_decay, kind, mask, peak)
 
 
-@public("wrapper", ranges={"learning_rate": RATE, "weight_decay": ANY})
+@public("wrapper")
 def with_decay(
     inner: GradientTransformation,
     weight_decay: ScalarOrSchedule | Decay,

@@ -17,7 +17,6 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     Schedule,
 )
-from .._engine.factories.ranges import ANY
 from .._engine.factories.registry import public
 from .._engine.factories.scheduled import scheduled
 from .._engine.step.rule import COUNT, Rule
@@ -77,7 +76,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> Rule:
     )
 
 
-@public(ranges={"learning_rate": ANY})
+@public()
 def scale_by_learning_rate(
     learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
 ) -> GradientTransformationExtraArgs:

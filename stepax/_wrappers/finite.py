@@ -15,7 +15,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.factories.ranges import CAP, whole
+from .._engine.factories.ranges import BOUND, whole
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import all_finite
 from .._engine.step.plan import step_if
@@ -38,7 +38,7 @@ class ApplyIfFiniteState(NamedTuple):
     inner_state: OptState
 
 
-@public("wrapper", ranges={"max_consecutive_errors": CAP})
+@public("wrapper", ranges={"max_consecutive_errors": BOUND})
 def apply_if_finite(
     inner: GradientTransformation, max_consecutive_errors: int
 ) -> GradientTransformationExtraArgs:

@@ -323,10 +323,18 @@ class CheckedSchedule:
 
     def value(self, x: object) -> ArrayLike:
         """`x`, which the schedule returned; raises unless it is a scalar."""
-        return scalar(returned_by(self.subject), x)
+        return scheduled_scalar(self.subject, x)
 
     def __repr__(self) -> str:
         return repr(self.schedule)
+
+
+def scheduled_scalar(subject: str, x: object) -> ArrayLike:
+    """`x`, which a schedule returned; raises unless it is one real number."""
+    # Of a condition, as in `lambda count: count >= 100`, which is a switch.
+    if isinstance(x, jax.Array) and x.dtype == bool:
+        x = x.astype(jnp.float32)
+    return scalar(returned_by(subject), x)
 
 
 def returned_by(subject: str) -> str:

@@ -32,7 +32,7 @@ from .argument_checks import (
     entry,
     require_array,
     returned_by,
-    scalar,
+    scheduled_scalar,
     unchecked,
 )
 from .by_path import ByPath
@@ -54,22 +54,40 @@ _WORDS |= {"size", "temperature", "wd"}
 
 def _takes_schedule(name: str, hint: Hint, default: object) -> bool:
     """Whether a function given for a parameter is a schedule."""
-    functions = [h for h in hint if typing.get_origin(h) is Callable]
+    functions = [h for h in hint if _is_function_type(h)]
     if functions and not any(map(_is_of_number, functions)):
         return False  # such as a function of the parameters
+    if any(isinstance(next(iter(typing.get_args(h)), 0), list) for h in functions):
+        return True  # such as `Schedule`
+    hint = _beside_functions(hint)
     if hint and Any not in hint:
         return any(x in _NUMBERS for x in hint)
+    if functions:  # of what, only the name says
+        return _is_named_as_number(name, default)
     has_default = default is not inspect.Parameter.empty
     if has_default and (isinstance(default, bool | str) or callable(default)):
         return False
     return not any(word in name for word in _NO_SCHEDULE)
 
 
+def _is_function_type(hint: object) -> bool:
+    return hint is Callable or typing.get_origin(hint) is Callable
+
+
+def _beside_functions(hint: Hint) -> Hint:
+    """The members that are neither types of functions nor `None`."""
+    return [h for h in hint if not _is_function_type(h) and h is not type(None)]
+
+
 def _takes_number(name: str, hint: Hint, default: object) -> bool:
     """Whether a parameter is known to take numbers, and not trees."""
+    return bool(hint) or _is_named_as_number(name, default)
+
+
+def _is_named_as_number(name: str, default: object) -> bool:
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     words = _WORDS.intersection(name.lower().split("_"))
-    return bool(hint or is_number or words or name in RANGES)
+    return bool(is_number or words or name in RANGES)
 
 
 def _is_of_number(function: object) -> bool:
@@ -94,6 +112,8 @@ def _is_number(name: str, x: ArrayLike, hint: Hint) -> bool:
         return False
     if any(h in _REALS for h in hint):
         return True
+    # The value decides, as in Optax, where the annotation says `Schedule` alone.
+    hint = _beside_functions(hint)
     return not hint or (int not in hint and any(h in _NUMBERS for h in hint))
 
 
@@ -155,13 +175,18 @@ class Call:
         for name, x in self.arguments().items():
             default, own = self.default(name), self._argument(name)
             role = _role(own, x, said.get(own, []), default)
-            if name in static or own in static:
+            if name in static or own in static or self._is_function(own):
                 continue
             if role == "number":
                 numbers[name] = x
             elif role == "schedule":
                 schedules[name] = x
         return numbers, schedules
+
+    def _is_function(self, name: str) -> bool:
+        """Whether a parameter of ours takes functions of the step, and no number."""
+        takes = self.scalars.takes.get(name) if self.scalars else None
+        return takes is not None and not takes.number and not takes.parts
 
     def unused_additions(self) -> set[str]:
         """The arguments that Optax lacks and that have their defaults."""
@@ -194,8 +219,11 @@ class Call:
         subject = f"{self.name}: `{{}}`".format
         for k, x in numbers.items():
             require_array(subject(k), x)
-        one = scalar if self.scalars else require_array
-        now = {k: one(returned_by(subject(k)), x) for k, x in scheduled.items()}
+        one = scheduled_scalar if self.scalars else _scheduled_array
+        now = {k: one(subject(k), x) for k, x in scheduled.items()}
+        for k, x in (numbers | now).items():
+            if jnp.issubdtype(jnp.result_type(x), jnp.complexfloating):
+                raise TypeError(f"{subject(k)} must be real, as it is in the state")
         return numbers | now
 
     def _nested(self, values: dict) -> dict:
@@ -231,6 +259,10 @@ class Call:
                 arguments[name] = _with_values(arguments[name], x)
         call = inspect.BoundArguments(self.bound.signature, arguments)
         return with_extra_args_support(self.factory(*call.args, **call.kwargs))
+
+
+def _scheduled_array(subject: str, x: object) -> ArrayLike:
+    return require_array(returned_by(subject), x)
 
 
 def _with_values(own: Any, x: Any) -> Any:

@@ -1,10 +1,11 @@
 """The range of each hyperparameter, by its name, so that no factory checks its own.
 
-A value is rejected if it has no meaning or would ascend: a decay above 1, with which an
-average grows without bound; a negative epsilon, which may make a divisor zero; a
-negative count.  A test compares the ends of each range with Optax.  Numbers of Python
-and NumPy are checked when a factory is called.  JAX arrays are not: they may be traced,
-and reading one would wait for the device.
+A value is rejected if no program can mean it: a decay above 1, with which an average
+grows without bound; a negative epsilon, which may make a divisor zero; a negative
+count.  A negative learning rate ascends, and takes a negative weight decay to shrink
+the parameters.  A test compares the ends of each range with Optax, and names what Optax
+takes beyond them.  Numbers of Python and NumPy are checked when a factory is called.
+JAX arrays are not: they may be traced, and reading one would wait for the device.
 """
 
 import math
@@ -69,15 +70,14 @@ UP_TO_1 = Range(0, 1)
 # games (Gidel et al., 2019, arXiv:1807.04740).
 MOMENTUM = Range(-1, 1)
 EVERY = Range(1, hint="; give 1 for every step, 10 for every tenth")
-RATE = Range(0, hint="; to ascend, change the sign of the gradients")
 
 RANGES = {
     "adam_b1": MOMENTUM,
     "adam_b2": UP_TO_1,
     "adam_eps": AT_LEAST_0,
     "adam_eps_root": AT_LEAST_0,
-    "adam_learning_rate": RATE,
-    "adam_weight_decay": AT_LEAST_0,
+    "adam_learning_rate": ANY,
+    "adam_weight_decay": ANY,
     "b1": MOMENTUM,
     "b2": UP_TO_1,
     "b3": UP_TO_1,
@@ -87,22 +87,22 @@ RANGES = {
     "decay": UP_TO_1,
     "momentum": MOMENTUM,
     "rho": UP_TO_1,
-    "learning_rate": RATE,
-    "max_learning_rate": Range(0, hint=RATE.hint, is_cap=True),
-    "weight_decay": AT_LEAST_0,
-    "weight_decay_rate": AT_LEAST_0,
+    "learning_rate": ANY,
+    "max_learning_rate": CAP,
+    "weight_decay": ANY,
+    "weight_decay_rate": ANY,
     "ema_rate": UP_TO_1,
     "eps": AT_LEAST_0,
     "eps_root": AT_LEAST_0,
     "epsilon": AT_LEAST_0,
     "estim_lr0": POSITIVE,
-    "estim_lr_coef": POSITIVE,
+    "estim_lr_coef": AT_LEAST_0,
     "eta": AT_LEAST_0,
     "eta_minus": UP_TO_1,
     "eta_plus": AT_LEAST_1,
     "clip_threshold": POSITIVE_CAP,
     "clipping": CAP,
-    "clipping_threshold": CAP,
+    "clipping_threshold": BOUND,
     "f_min": BOUND,
     "factors": ANY,
     "init_estim_sq_dist": AT_LEAST_0,
@@ -126,11 +126,11 @@ RANGES = {
     "precondition_frequency": EVERY,
     "reps_rel": POSITIVE,
     "s_init": POSITIVE,
-    "scaling": RATE,
+    "scaling": ANY,
     "shampoo_beta": UP_TO_1,
     "slow_step_size": AT_LEAST_0,
-    "threshold": CAP,
-    "trust_coefficient": AT_LEAST_0,
+    "threshold": BOUND,
+    "trust_coefficient": ANY,
     "update_interval": AT_LEAST_1,
     "warmup_steps": AT_LEAST_0,
 }

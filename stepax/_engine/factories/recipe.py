@@ -97,7 +97,9 @@ class Recipe:
         is_local = self.build.__closure__ is not None
         if is_local or not all(map(_is_constant, rest.values())):
             return None
-        return Origin((self.build, frozen(rest), (*arrays,)), (*arrays.values(),))
+        # A trace for real numbers would take no complex ones.
+        types = tuple((k, jax.typeof(x)) for k, x in arrays.items())
+        return Origin((self.build, frozen(rest), types), (*arrays.values(),))
 
     @property
     def trains(self) -> str:

@@ -97,7 +97,10 @@ def check_dtype(
     # An imaginary part, for one, or the fraction of a float.
     most = max(_rank(old.dtype), _rank(np.dtype(np.float32)) if rounds else 0)
     if _rank(new.dtype) > most:
-        raise Mistake(rule, f"made {what} of dtype {new.dtype}, not {old.dtype},")
+        is_complex = jnp.issubdtype(new.dtype, jnp.complexfloating)
+        hint = "; a complex argument needs complex parameters" * is_complex
+        text = f"made {what} of dtype {new.dtype}, not {old.dtype},"
+        raise Mistake(rule, text, hint)
 
 
 def _rank(dtype: np.dtype) -> int:
