@@ -94,13 +94,129 @@ def test_arrays_and_schedules_are_not_read():
 
 
 def test_injected_numbers_are_checked():
-    with pytest.raises(ValueError, match="`learning_rate` must be >= 0, but is -1.0"):
-        stepax.inject_hyperparams(stepax.adam)(learning_rate=-1.0)
+    with pytest.raises(ValueError, match="`learning_rate` must be a finite number"):
+        stepax.inject_hyperparams(stepax.adam)(learning_rate=float("inf"))
 
 
-def test_a_negative_rate_says_how_to_ascend():
-    with pytest.raises(ValueError, match="change the sign of the gradients"):
-        stepax.sgd(-0.1)
+# Why no program can mean what we refuse and Optax takes, by what is given.
+REFUSED = {
+    "an average with such a decay grows without bound": {
+        "above 1": "adam_b1 adam_b2 b1 b2 b3 beta beta3 betas decay momentum rho",
+    },
+    "an average of squares with such a decay turns negative, and has no root": {
+        "negative": "adam_b2 b2 b3 beta3 betas decay rho",
+    },
+    "what is divided by, or under a root, turns zero or negative at some gradient": {
+        "negative": "adam_eps_root eps eps_root epsilon initial_accumulator_value "
+        "initial_scale",
+    },
+    "it is the scale of noise, a square, a radius, a norm or a distance": {
+        "negative": "clip_threshold estim_lr0 eta init_estim_sq_dist init_step "
+        "min_norm min_scale reps_rel s_init",
+    },
+    "it is the bound of a size, which is then replaced by it or changes its sign": {
+        "negative": "clipping max_delta max_learning_rate max_norm max_step_size "
+        "min_step_size",
+        "zero": "clip_threshold",
+    },
+    "an estimate that starts at 0 stays there": {
+        "zero": "estim_lr0 init_step reps_rel s_init",
+    },
+    "an estimate is the larger one of itself and this factor's, which never grows": {
+        "negative": "alpha estim_lr_coef gamma",
+    },
+    "it is a number of steps, of rows or of things": {
+        "negative": "accumulation_size cooldown k max_backtracking_steps "
+        "max_linesearch_steps memory_size ns_steps num_betas patience rank sync_period "
+        "update_interval update_proj_gap warmup_steps",
+        "zero": "accumulation_size k max_linesearch_steps memory_size num_betas rank "
+        "sync_period update_interval update_proj_gap",
+    },
+    "no step meets such a tolerance, or each does": {
+        "negative": "approx_dec_rtol atol curv_rtol rtol slope_rtol stepsize_precision "
+        "tol",
+        "above 1": "rtol slope_rtol",
+    },
+    "Optax refuses it, too": {"zero": "rtol"},
+    "a factor of a search or of a step size, which then goes the wrong way": {
+        "negative": "decrease_factor eta_minus eta_plus factor increase_factor "
+        "slow_step_size",
+        "zero": "decrease_factor eta_plus factor increase_factor",
+        "above 1": "decrease_factor eta_minus factor",
+    },
+    "the interpolation has no inverse, or is none": {"negative": "b1", "zero": "b1"},
+    "the scale starts at 1, and is never above it": {"above 1": "min_scale init_step"},
+}
+COLUMNS = {"negative": -0.5, "zero": 0.0, "above 1": 1.5, "infinite": np.inf}
+WHOLE = {"negative": -1, "zero": 0, "above 1": 2, "infinite": np.inf}
+
+
+def shared():
+    """Each hyperparameter of each factory that Optax has, too."""
+    homes = vars(optax) | vars(optax.contrib)
+    for row in ROWS.values():
+        if row.name not in homes or row.kind in ("measure", "aggregate"):
+            continue
+        known = inspect.signature(homes[row.name]).parameters
+        for name, takes in row.factory.scalars.takes.items():
+            if name in known and (takes.number or takes.parts):
+                yield row, homes[row.name], name, takes
+
+
+def value(row, name, takes, column):
+    parameter = inspect.signature(row.factory).parameters[name]
+    whole = parameter.annotation is int or type(parameter.default) is int
+    x = (WHOLE if whole else COLUMNS)[column]
+    return (x,) * len(takes.parts) if takes.parts else x
+
+
+def test_what_optax_takes_is_refused_for_a_reason_alone():
+    reasons, met = {}, set()
+    for columns in REFUSED.values():
+        for column, names in columns.items():
+            reasons |= {(column, name): 0 for name in names.split()}
+    for row, _, name, takes in shared():
+        for column in COLUMNS:
+            try:
+                make(row, **{name: value(row, name, takes, column)})
+            except ValueError:
+                met.add((column, name))
+    # An infinite number leaves none in the updates; where it is a bound, it is taken.
+    assert {x for x in met if x[0] != "infinite"} == set(reasons)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly("the test above, of ends, and test_public_usages.py")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("column", ["negative", "above 1"])
+def test_beyond_the_usual_the_numbers_are_those_of_optax(column):
+    wrong, seen = [], set()
+    for row, theirs, name, takes in shared():
+        key = name, row.factory.__module__
+        if key in seen or "hessian_diagonal_fn" in inspect.signature(theirs).parameters:
+            continue  # it reads another function of the loss
+        x = value(row, name, takes, column)
+        try:
+            make(row, **{name: x})
+        except ValueError:
+            continue
+        seen.add(key)
+        try:
+            with jax.disable_jit(), jax.numpy_dtype_promotion("standard"):
+                wanted = two_updates(theirs, name, x, MATRIX)
+        except Exception:  # such as the step count of a schedule, which is one here
+            continue
+        try:
+            with jax.disable_jit():
+                found = two_updates(row.factory, name, x, MATRIX)
+        except Exception as error:
+            wrong.append((row.name, name, error))
+            continue
+        at = np.isfinite(wanted)
+        if not np.allclose(found[at], wanted[at], rtol=1e-5, atol=1e-6):
+            wrong.append((row.name, name, found, wanted))
+    assert not wrong
+    assert len(seen) > 50
 
 
 def ends():
