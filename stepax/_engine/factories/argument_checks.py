@@ -207,6 +207,9 @@ def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
     # A schedule that is checked already comes from a factory that called this one.
     if x is None and takes.none or isinstance(x, CheckedSchedule):
         return x
+    # As in Optax, a schedule that is missing is an error where it is called.
+    if x is None and takes.schedule and not takes.number:
+        return CheckedSchedule(x, subject)
     if takes.parts:
         return _tuple(subject, x, takes, allowed)
     if _is_function(x):
@@ -310,15 +313,18 @@ def _hint(x: object) -> str:
 
 @dataclass(frozen=True)
 class CheckedSchedule:
-    """A schedule whose values are checked.
+    """A schedule whose values are checked; `None` if it is missing.
 
     subject: the factory and the argument, for errors.
     """
 
-    schedule: Callable
+    schedule: Callable | None
     subject: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.schedule is None:
+            wanted = Takes(schedule=True)
+            raise TypeError(f"{self.subject} must be {wanted}, but is None")
         return self.value(self.schedule(*args, **kwargs))
 
     def value(self, x: object) -> ArrayLike:

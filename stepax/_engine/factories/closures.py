@@ -5,7 +5,8 @@ that differ in an array share one trace, and calls the function with other array
 closure.  So our closures hold a tuple of all arrays that the optimizer was made with,
 at any depth, and `Made`, which is equal for optimizers that differ only in these.
 Called with that very tuple, they run what was made; with another one, the optimizer is
-made again from the arrays in it.
+made again from the arrays in it.  An array that is a learning rate is there with its
+sign flipped, as users of Optax know it: they look for the factor of the updates.
 """
 
 import inspect
@@ -34,6 +35,7 @@ class _Hole:
     """Stands for an argument that other libraries may replace."""
 
     at: int
+    is_negated: bool = False
 
 
 class _Call:
@@ -43,7 +45,9 @@ class _Call:
         self.factory, self.signature = recipe.factory, recipe.bound.signature
         kinds = {k: p.annotation for k, p in self.signature.parameters.items()}
         given = recipe.bound.arguments.items()
-        self.arguments = {k: _take(x, found, kinds[k]) for k, x in given}
+        self.arguments = {
+            k: _take(x, found, kinds[k], k == "learning_rate") for k, x in given
+        }
 
     def again(self, values: tuple) -> ArrayTree:
         filled = {k: _fill(x, values) for k, x in self.arguments.items()}
@@ -60,7 +64,9 @@ class _Call:
         return hash(self.key())
 
 
-def _take(x: ArrayTree, found: list, kind: object = None) -> ArrayTree:
+def _take(
+    x: ArrayTree, found: list, kind: object = None, is_rate: bool = False
+) -> ArrayTree:
     """`x` with holes; what they replace is appended to `found`."""
     # A transformation of ours is opened, so that its arrays are found, too.
     if getattr(x, "recipe", None) is not None:
@@ -70,14 +76,15 @@ def _take(x: ArrayTree, found: list, kind: object = None) -> ArrayTree:
     if kind in (Schedule, ScalarOrSchedule):
         kinds |= FunctionType
     if isinstance(x, kinds):
-        found.append(x)
-        return _Hole(len(found) - 1)
+        is_negated = is_rate and isinstance(x, jax.Array)
+        found.append(-x if is_negated else x)
+        return _Hole(len(found) - 1, is_negated)
     return _within(lambda y: _take(y, found), x)
 
 
 def _fill(x: ArrayTree, values: tuple) -> ArrayTree:
     if isinstance(x, _Hole):
-        return values[x.at]
+        return -values[x.at] if x.is_negated else values[x.at]
     if isinstance(x, _Call):
         return x.again(values)
     return _within(lambda y: _fill(y, values), x)
