@@ -16,6 +16,10 @@ T = TypeVar("T")
 # Where Optax keeps classes that are not at its top level.
 _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 
+# What a transformation of ours that `is_plain` does not pass for: in Optax, the pieces
+# of an optimizer that read no keyword are not of this class.
+_WIDE = "GradientTransformationExtraArgs"
+
 # Our classes that Optax has too, by name.
 COMPATIBLE: dict[str, type] = {}
 
@@ -35,6 +39,8 @@ class _Meta(type):
     """Counts an instance of Optax's class of the same name as an instance of ours."""
 
     def __instancecheck__(cls, instance: object) -> bool:
+        if cls.__name__ == _WIDE and getattr(instance, "is_plain", False) is True:
+            return False
         # By name, because Optax may be loaded after us, and need not be loaded at all.
         return type.__instancecheck__(cls, instance) or any(
             c.__name__ == cls.__name__ and c.__module__.partition(".")[0] == "optax"
@@ -43,7 +49,9 @@ class _Meta(type):
 
 
 def _class(self):
-    found = (_namesake(c.__name__) for c in type(self).__mro__)
+    hidden = _WIDE if getattr(self, "is_plain", False) else ""
+    known = (c.__name__ for c in type(self).__mro__)
+    found = (_namesake(name) for name in known if name != hidden)
     return next(filter(None, found), type(self))
 
 

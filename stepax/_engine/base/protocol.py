@@ -133,7 +133,7 @@ def takes_extra_args(tx: TransformationLike) -> bool:
     """Whether `tx.update` may be called with keywords beyond `params`."""
     # Our classes and Optax's say so by their type.  Of any other class the signature is
     # inspected, because libraries define transformations of their own.
-    if isinstance(tx, GradientTransformationExtraArgs):
+    if isinstance(tx, GradientTransformationExtraArgs | Transformation):
         return True
     if isinstance(tx, GradientTransformation):
         return False
@@ -180,6 +180,8 @@ def with_extra_args_support(
     require_transformation(tx, "the argument of `with_extra_args_support`")
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
+    if type(tx) is Transformation:
+        return _widened(tx)
     if takes_extra_args(tx):
         return transformation(tx.init, tx.update, inner={"": tx})
 
@@ -307,6 +309,8 @@ class Transformation(GradientTransformationExtraArgs):
     inner, hands_on, reads_any, only_places, take_step: of a closure; see
         `transformation`.
     recipe: the factory and the arguments it was made with.
+    is_plain: whether it passes for a transformation that takes no keywords, as in
+        Optax; it drops them.
 
     Equal recipes make equal transformations, so that a transformation can be a static
     argument of `jax.jit`.  It is printed and pickled as the call that made it.
@@ -322,6 +326,7 @@ class Transformation(GradientTransformationExtraArgs):
     only_places: bool = False
     take_step: Callable[..., tuple[Params, OptState]] | None = None
     recipe: MadeBy | None = None
+    is_plain: bool = False
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
@@ -337,6 +342,13 @@ class Transformation(GradientTransformationExtraArgs):
         """What a closure calls, by the field of its state."""
         inner = self.inner
         return inner() if callable(inner) else inner
+
+
+def _widened(tx: Transformation) -> Transformation:
+    """A copy that passes for a transformation that takes keywords."""
+    new = Transformation(tx.init, tx.update)
+    vars(new).update(vars(tx), is_plain=False)
+    return new
 
 
 def transformation(

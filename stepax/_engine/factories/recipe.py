@@ -189,6 +189,7 @@ def recipe(
     own_ranges: Mapping[str, Range] = MappingProxyType({}),
     shares: bool = True,
     shared: Mapping[str, str] = MappingProxyType({}),
+    is_piece: bool = False,
 ) -> Callable[P, Any]:
     """Make a factory of transformations from a function that returns a rule.
 
@@ -200,6 +201,8 @@ def recipe(
         is right if the function does not branch on these values.  Tests call ours under
         `jit`, where a branch raises.
     shared: arguments that cannot differ by path, and why.
+    is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
+        keywords.
     """
     checks = ArgumentChecks(factory, own_ranges, shared)
     name, signature = checks.name, checks.signature
@@ -235,9 +238,9 @@ def recipe(
         arrays = {k: x for k, x in values if isinstance(x, jax.Array)}
         origin = recipe.origin(arrays) if shares else None
         if isinstance(made, Rule):
-            return _of_node(made, made.init, recipe, origin)
+            return _of_node(made, made.init, recipe, origin, is_piece)
         is_ours = isinstance(made, Transformation)
-        return _renamed(made, recipe, origin) if is_ours else made
+        return _renamed(made, recipe, origin, is_piece) if is_ours else made
 
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
     vars(make).update(__signature__=_shown(signature), scalars=checks)
@@ -266,27 +269,40 @@ def _as_closure(made: GradientTransformation) -> Transformation:
 
 
 def _of_node(
-    node: Node, init: Callable, recipe: Recipe, origin: Origin | None
+    node: Node,
+    init: Callable,
+    recipe: Recipe,
+    origin: Origin | None,
+    is_piece: bool = False,
 ) -> Transformation:
     """The transformation that runs a rule or a composite."""
     if isinstance(node, Rule):
         node = node.made_by(recipe.build.__name__, origin)
     plan = Plan(cast(Rule | Composite, node), recipe.trains)
     tx = Transformation(*functions(Made(init, plan, recipe), is_plan=True))
+    tx.is_plain = is_piece and isinstance(node, Rule) and not node.reads
     tx.node, tx.plan, tx.bare_init, tx.recipe = node, plan, init, recipe
     return tx
 
 
+def _reads_none(closure: Transformation) -> bool:
+    """Whether a closure neither reads keywords nor hands them on."""
+    parameters = inspect.signature(closure.update).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    return len(names) <= 3 and not closure.inner and not closure.reads_any
+
+
 def _renamed(
-    made: Transformation, recipe: Recipe, origin: Origin | None
+    made: Transformation, recipe: Recipe, origin: Origin | None, is_piece: bool = False
 ) -> Transformation:
     """A transformation with another recipe: that of the factory that returned it."""
     if made.node is not None:
         # Its `init` may not be that of its node: `with_state_dtypes` replaces it.
-        return _of_node(made.node, made.bare_init, recipe, origin)
+        return _of_node(made.node, made.bare_init, recipe, origin, is_piece)
     update = in_scope(recipe.build.__name__, made.update)
     closure = Made(made.bare_init, update, recipe)
     tx = Transformation(*functions(closure, is_plan=False))
+    tx.is_plain = is_piece and _reads_none(made)
     tx.bare_init, tx.recipe = made.bare_init, recipe
     tx.inner, tx.hands_on, tx.reads_any = made.inner, made.hands_on, made.reads_any
     tx.take_step = made.take_step

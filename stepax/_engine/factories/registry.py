@@ -101,7 +101,8 @@ def public(
 
     def enter(factory: Callable) -> Any:
         own = ranges or {}
-        made = recipe(factory, own, shared=shared or {})
+        is_piece = kind not in ("optimizer", "wrapper")
+        made = recipe(factory, own, shared=shared or {}, is_piece=is_piece)
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)
         return made
