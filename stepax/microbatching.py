@@ -186,7 +186,8 @@ def micro_vmap(
     """`jax.vmap`, one microbatch at a time.
 
     fun: a function from one example to a tree of arrays.
-    in_axes: as for `jax.vmap`; keywords are mapped along their first axis.
+    in_axes: as for `jax.vmap`, where keywords are mapped along their first axis; or a
+        dict from positions and keywords to axes, 0 by default.
     out_axes: must be 0.
     microbatch_size: number of examples mapped at a time; `None` for all.
     vmap_fn: used instead of `jax.vmap`.
@@ -199,7 +200,10 @@ def micro_vmap(
     if out_axes != 0:
         raise ValueError(f"`out_axes` is {out_axes}, expected 0")
     _check_plan(microbatch_size, num_real_microbatches)
-    mapped = vmap_fn(fun, in_axes=in_axes, out_axes=0)
+    if isinstance(in_axes, Mapping):
+        mapped = _mapped_by_name(fun, in_axes, vmap_fn)
+    else:
+        mapped = vmap_fn(fun, in_axes=in_axes, out_axes=0)
 
     def aggregated(*args, **kwargs):
         found = mapped(*args, **kwargs)
@@ -211,6 +215,9 @@ def micro_vmap(
     def run(*args, **kwargs):
         if microbatch_size is None:
             return aggregated(*args, **kwargs)
+        if isinstance(in_axes, Mapping):
+            parts = Parts(args, kwargs, _places(in_axes, args, kwargs), microbatch_size)
+            return _loop(aggregated, parts, accumulator, num_real_microbatches)
         several = isinstance(in_axes, tuple | list)
         axes = tuple(in_axes) if several else (in_axes,) * len(args)
         if len(axes) != len(args):
@@ -223,6 +230,24 @@ def micro_vmap(
         return _loop(aggregated, parts, accumulator, num_real_microbatches)
 
     return run
+
+
+def _places(in_axes, args, kwargs):
+    """The batch axis of each argument of a call, by position or keyword."""
+    known = [*range(len(args)), *kwargs]
+    if unknown := [k for k in in_axes if k not in known]:
+        raise ValueError(f"`in_axes` has {unknown[0]!r}, but the call has {known}")
+    return dict.fromkeys(known, 0) | dict(in_axes)
+
+
+def _mapped_by_name(fun, in_axes, vmap_fn):
+    def mapped(*args, **kwargs):
+        places = _places(in_axes, args, kwargs)
+        axes = tuple(places.pop(k) for k in range(len(args))), places
+        call = lambda args, kwargs: fun(*args, **kwargs)
+        return vmap_fn(call, in_axes=axes, out_axes=0)(args, kwargs)
+
+    return mapped
 
 
 @explain_misuse

@@ -393,3 +393,16 @@ def test_other_weights_are_errors(case):
         ours.microbatch(lambda x: x, 0, 2, KIND.CONCAT)(X, weight=jnp.ones(6))
     with pytest.raises(ValueError, match="`axis_name` has 'x'.*call the function"):
         ours.microbatch(jnp.sum, 0, 2, axis_name="x")(X)
+
+
+def test_keywords_are_mapped_along_axes_of_their_own():
+    x, scale = jnp.arange(12.0).reshape(6, 2), jnp.arange(18.0).reshape(3, 6)
+    f = lambda x, *, scale, shift: (x.sum() * scale.sum() + shift).astype("float32")
+    axes, shift = {0: 0, "scale": 1, "shift": None}, jnp.float32(1.0)
+    wanted = x.sum(1) * scale.sum(0) + shift
+    for size in None, 2:
+        mapped = stepax.microbatching.micro_vmap(f, axes, microbatch_size=size)
+        found = mapped(x, scale=scale, shift=shift)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        with pytest.raises(ValueError, match="`in_axes` has 'scale', but the call"):
+            mapped(x, shift=shift)

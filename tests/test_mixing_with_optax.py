@@ -5,6 +5,7 @@ Optax mixes dtypes, so whatever runs its code runs under standard promotion here
 """
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax as real_optax
 import pytest
+from cases import ARGUMENTS, MADE, make
 
 import stepax as real_stepax
+from stepax._engine.factories.registry import ROWS
 
 
 # To a type checker two libraries that know nothing of each other do not mix.
@@ -354,3 +357,39 @@ def test_flax_restores_what_optax_saved(make):
     again = flax.serialization.from_bytes(ours, flax.serialization.to_bytes(theirs))
     assert jax.tree.structure(again) == jax.tree.structure(ours)
     assert_same(again, theirs)
+
+
+# Ours hand keywords on to what they wrap.
+WIDE = {"lookahead", "scale_by_galore", "split_real_and_imaginary"}
+
+
+def test_pieces_that_read_no_keyword_are_of_the_class_that_optax_gives_them():
+    homes, wrong, wide = vars(optax) | vars(optax.contrib), [], set()
+    for row in ROWS.values():
+        if row.name not in homes or row.name in ("chain", "dpsgd", "lookahead"):
+            continue
+        theirs = made_by_optax(homes[row.name])
+        for kinds in optax, stepax:
+            kind = kinds.GradientTransformationExtraArgs
+            is_wide, wanted = isinstance(make(row), kind), isinstance(theirs, kind)
+            wide |= {wanted}
+            if is_wide != wanted and not (is_wide and row.name in WIDE):
+                wrong.append(row.name)
+    assert not wrong
+    assert wide == {True, False}
+
+
+def made_by_optax(factory):
+    """What a factory of Optax makes with ordinary arguments."""
+    needed = inspect.signature(factory).parameters.values()
+    required = [p.name for p in needed if p.default is p.empty]
+    given = {k: ARGUMENTS[k] for k in required if k in ARGUMENTS and k != "args"}
+    made = {k: x() if k in MADE else x for k, x in given.items()}
+    return factory(("a", optax.scale(1.0))) if factory is optax.named_chain else factory(**made)
+
+
+def test_a_plain_piece_takes_keywords_once_it_is_asked_to():
+    tx = stepax.with_extra_args_support(stepax.scale(0.5))
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    assert tx == stepax.scale(0.5)
+    assert tx.update(jnp.ones(2), tx.init(jnp.ones(2)), value=1.0)[0].sum() == 1

@@ -51,7 +51,7 @@ def test_programs_of_others_compute_what_they_do_with_optax():
     assert len(PROGRAMS) >= 100
     found = {f.__name__: (outcome(f, stepax), outcome(f, optax)) for f in PROGRAMS}
     wrong = {k: difference(*pair) for k, pair in found.items()}
-    assert not {k: text for k, text in wrong.items() if text}
+    assert not "\n".join(f"{k}: {text}" for k, text in wrong.items() if text)
     # An error that both raise is returned by the program, which catches it.
     failed = [k for k, (_, wanted) in found.items() if isinstance(wanted, str)]
     assert {*failed} <= {"ambiguous_get", "a_missing_label", "a_missing_schedule"}

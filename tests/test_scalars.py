@@ -297,3 +297,34 @@ def test_masked_integers_are_not_looked_at():
     tx = stepax.masked(stepax.adam(0.1), {"w": True, "deep": False})
     u, _ = step(tx, WHOLE)
     assert u["deep"]["n"].dtype == "int8"
+
+
+def test_a_complex_value_is_an_error_that_names_it_and_loses_no_part():
+    g = {"w": jnp.ones(2)}
+    for x in (2 + 1j, jnp.complex64(2 + 1j)):
+        # The program of a real factor, of the same call, must not serve a complex one.
+        for factor in (jnp.float32(2.0), x):
+            tx = stepax.scale(factor)
+            if factor is x:
+                with pytest.raises(ValueError, match="`scale` .* a complex argument"):
+                    tx.update(g, tx.init(g))
+            else:
+                tx.update(g, tx.init(g))
+        for make in stepax.scale, lambda step_size: stepax.scale(step_size):
+            tx = stepax.inject_hyperparams(make)(2.5)
+            state = tx.init(g)
+            state.hyperparams["step_size"] = x
+            with pytest.raises(TypeError, match="`step_size` must be real"):
+                tx.update(g, state)
+
+
+def test_a_schedule_may_be_a_condition_and_a_missing_one_fails_where_it_is_called():
+    tx = stepax.scale_by_schedule(lambda count: count >= 1)
+    state, found = tx.init(P), []
+    for _ in range(2):
+        updates, state = tx.update(P, state)
+        found.append(updates["b"][0])
+    assert found == [0, 1]
+    tx = stepax.scale_by_schedule(None)
+    with pytest.raises(TypeError, match="`step_size_fn` must be a function of the step"):
+        tx.update(P, tx.init(P))

@@ -642,11 +642,6 @@ def a_list_in_a_chain(optax):
     return run(optax, optax.chain(*parts))
 
 
-def an_empty_chain(optax):
-    """A chain of no transformations."""
-    return run(optax, optax.chain())
-
-
 def clipping_switched_off(optax):
     """A configuration whose -1 means no clipping by the rms."""
     return run(optax, optax.chain(optax.clip_by_block_rms(-1.0), optax.sgd(0.1)))
@@ -874,12 +869,10 @@ def sequence_losses(optax):
 
 
 def ranking_losses(optax):
-    """Losses of metric learning."""
+    """Losses of margins and of distributions."""
     a, b = LOGITS, LOGITS[::-1]
-    margin = optax.losses.triplet_margin_loss(a, b, -a)
-    return margin, optax.hinge_loss(a, jnp.sign(b)), optax.poly_loss_cross_entropy(
-        a, jax.nn.softmax(b)
-    )
+    poly = optax.poly_loss_cross_entropy(a, jax.nn.softmax(b))
+    return poly, optax.hinge_loss(a, jnp.sign(b)), optax.kl_divergence(a, jnp.exp(b))
 
 
 def the_mean_of_an_empty_batch(optax):
