@@ -1,6 +1,7 @@
 """Numbers out of range are refused where a factory is called, by argument name."""
 
 import inspect
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +159,8 @@ def shared():
         if row.name not in homes or row.kind in ("measure", "aggregate"):
             continue
         known = inspect.signature(homes[row.name]).parameters
-        for name, takes in row.factory.scalars.takes.items():
+        checks: Any = vars(row.factory)["scalars"]
+        for name, takes in checks.takes.items():
             if name in known and (takes.number or takes.parts):
                 yield row, homes[row.name], name, takes
 

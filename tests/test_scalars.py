@@ -310,8 +310,8 @@ def test_a_complex_value_is_an_error_that_names_it_and_loses_no_part():
                     tx.update(g, tx.init(g))
             else:
                 tx.update(g, tx.init(g))
-        for make in stepax.scale, lambda step_size: stepax.scale(step_size):
-            tx = stepax.inject_hyperparams(make)(2.5)
+        for factory in stepax.scale, lambda step_size: stepax.scale(step_size):
+            tx = stepax.inject_hyperparams(factory)(2.5)
             state = tx.init(g)
             state.hyperparams["step_size"] = x
             with pytest.raises(TypeError, match="`step_size` must be real"):
@@ -319,12 +319,16 @@ def test_a_complex_value_is_an_error_that_names_it_and_loses_no_part():
 
 
 def test_a_schedule_may_be_a_condition_and_a_missing_one_fails_where_it_is_called():
-    tx = stepax.scale_by_schedule(lambda count: count >= 1)
+    later: Any = lambda count: count >= 1
+    tx = stepax.scale_by_schedule(later)
     state, found = tx.init(P), []
     for _ in range(2):
         updates, state = tx.update(P, state)
         found.append(updates["b"][0])
     assert found == [0, 1]
-    tx = stepax.scale_by_schedule(None)
-    with pytest.raises(TypeError, match="`step_size_fn` must be a function of the step"):
+    missing: Any = None
+    tx = stepax.scale_by_schedule(missing)
+    with pytest.raises(
+        TypeError, match="`step_size_fn` must be a function of the step"
+    ):
         tx.update(P, tx.init(P))

@@ -4,6 +4,9 @@ The docstring names the kind of project where the usage is seen.  Each returns w
 computed, a tree of arrays and names; `test_public_usages.py` runs it on both libraries.
 """
 
+# The library is a parameter, so that its types are variables to a type checker.
+# pyright: reportInvalidTypeForm=false
+
 import copy
 import dataclasses
 import functools as ft
@@ -43,8 +46,9 @@ def run(optax, tx, steps=3, params=P, **extra):
 
 def names(tree):
     """The types of the states in a tree, and the fields of each."""
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return [type(tree).__name__, tree._fields, [names(x) for x in tree]]
+    fields = getattr(tree, "_fields", None)
+    if fields is not None:
+        return [type(tree).__name__, fields, [names(x) for x in tree]]
     return [names(x) for x in tree] if type(tree) is tuple else []
 
 
@@ -199,8 +203,8 @@ def state_dicts(optax):
     """Flax's `to_state_dict` of a state, and back."""
     tx = optax.adam(1e-2)
     _, state = run(optax, tx)
-    saved = flax.serialization.to_state_dict(state)
-    restored = flax.serialization.from_state_dict(tx.init(P), saved)
+    saved: Any = flax.serialization.to_state_dict(state)
+    restored: Any = flax.serialization.from_state_dict(tx.init(P), saved)
     return sorted(saved["0"]), restored[0].mu
 
 
@@ -209,7 +213,8 @@ def bytes_of_a_state(optax):
     tx = optax.adamw(1e-2)
     _, state = run(optax, tx)
     data = flax.serialization.to_bytes(state)
-    return flax.serialization.from_bytes(tx.init(P), data)[0].nu
+    restored: Any = flax.serialization.from_bytes(tx.init(P), data)
+    return restored[0].nu
 
 
 def get_and_set(optax):
@@ -561,14 +566,18 @@ def labels_by_function(optax):
 def a_missing_label(optax):
     """A label without a transformation is a `ValueError`."""
     try:
-        return optax.multi_transform({"a": optax.sgd(1.0)}, {"w": "a", "b": "c"}).init(P)
+        return optax.multi_transform({"a": optax.sgd(1.0)}, {"w": "a", "b": "c"}).init(
+            P
+        )
     except ValueError as error:
         return words(error)
 
 
 def a_freeze(optax):
     """`optax.freeze` and `selective_transform`."""
-    first = run(optax, optax.chain(optax.sgd(0.1), optax.freeze({"w": True, "b": False})))
+    first = run(
+        optax, optax.chain(optax.sgd(0.1), optax.freeze({"w": True, "b": False}))
+    )
     tx = optax.selective_transform(optax.sgd(0.1), freeze_mask={"w": False, "b": True})
     return first[0], run(optax, tx)[0]
 
@@ -913,7 +922,13 @@ def arithmetic_of_trees(optax):
     """`tree_utils`, under both of its names."""
     t, u = optax.tree, optax.tree_utils
     both = t.add_scale(P, 0.5, P), u.tree_scalar_mul(2.0, P), t.vdot(P, P)
-    return both, u.tree_l2_norm(P), t.zeros_like(P), t.sum(P), u.tree_cast(P, "bfloat16")
+    return (
+        both,
+        u.tree_l2_norm(P),
+        t.zeros_like(P),
+        t.sum(P),
+        u.tree_cast(P, "bfloat16"),
+    )
 
 
 def norms(optax):
@@ -923,7 +938,9 @@ def norms(optax):
 
 def counts_at_their_end(optax):
     """A count that does not overflow."""
-    return optax.safe_increment(jnp.int32(2**31 - 1)), optax.safe_increment(jnp.int32(3))
+    return optax.safe_increment(jnp.int32(2**31 - 1)), optax.safe_increment(
+        jnp.int32(3)
+    )
 
 
 def half_precision(optax):

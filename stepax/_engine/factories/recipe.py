@@ -172,6 +172,7 @@ def recipe(
     own_ranges: Mapping[str, Range] = ...,
     shares: bool = ...,
     shared: Mapping[str, str] = ...,
+    is_piece: bool = ...,
 ) -> Callable[P, GradientTransformationExtraArgs]: ...
 
 
@@ -181,6 +182,7 @@ def recipe(
     own_ranges: Mapping[str, Range] = ...,
     shares: bool = ...,
     shared: Mapping[str, str] = ...,
+    is_piece: bool = ...,
 ) -> Callable[P, R]: ...
 
 
