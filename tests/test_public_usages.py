@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 import optax.contrib
+import pytest
 import usages
 
 import stepax
@@ -21,7 +22,8 @@ PROGRAMS = [
 
 def outcome(program, library):
     """What a program returns, or the type of its error."""
-    with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):
+    usual = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with warnings.catch_warnings(), usual[0], usual[1]:
         warnings.simplefilter("ignore")
         try:
             return program(library)
@@ -47,6 +49,7 @@ def difference(found, wanted):
     return ""
 
 
+@pytest.mark.slow
 def test_programs_of_others_compute_what_they_do_with_optax():
     assert len(PROGRAMS) >= 100
     found = {f.__name__: (outcome(f, stepax), outcome(f, optax)) for f in PROGRAMS}
