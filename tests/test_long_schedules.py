@@ -178,6 +178,52 @@ def test_a_total_may_be_traced():
     np.testing.assert_allclose(jax.jit(root)(16), root(16), rtol=1e-6)
 
 
+def curves(warm, total=16):
+    """The values of each schedule for a length of its warm-up, by row."""
+    more: Any = {"total_steps": total}
+    long = schedules.warmup_stable_decay_schedule(0.7, warm, 2, 3, **more)
+    root = schedules.warmup_inverse_sqrt_schedule(0.7, warm, **more)
+    cyclic = schedules.warmup_cosine_restarts_schedule(0.7, 9, warm, cycles=2, **more)
+    return jnp.stack([f(COUNTS) for f in (long, root, cyclic)])
+
+
+def injected(x):
+    found = []
+
+    def factory(warm):
+        found.append(curves(warm))
+        return stepax.identity()
+
+    stepax.inject_hyperparams(factory)(x).init(jnp.ones(2))
+    return found[-1]
+
+
+WAYS: dict[str, Any] = {
+    "jit": jax.jit(curves),
+    "vmap": lambda x: jax.vmap(curves)(jnp.reshape(x, 1))[0],
+    "half": lambda x: jax.jit(curves)(jnp.bfloat16(x)),
+    "array": lambda x: curves(jnp.asarray(x)),
+    "injected": injected,
+    "injected, jit": jax.jit(injected),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_length_means_the_same_however_it_is_given(way):
+    for x in (0, 0.125, 0.25, 0.5, 1, 3, 4.0):
+        given = float(x) if way == "injected, jit" else x
+        wanted = curves(x)
+        np.testing.assert_allclose(WAYS[way](given), wanted, 2e-6, 1e-7, err_msg=f"{x}")
+
+
+def test_a_traced_fraction_without_a_total_is_not_steps():
+    rows = jax.jit(lambda x: curves(x, None))(0.5)
+    assert np.isnan(rows[:, 1:18]).all()  # of two cycles in 18 steps
+    np.testing.assert_allclose(jax.jit(lambda x: curves(x, None))(3.0), curves(3, None))
+    with pytest.raises(ValueError, match="0.5, a fraction of `total_steps`, which"):
+        curves(jnp.float32(0.5), None)
+
+
 WRONG: list = [
     (WSD, (1.0, -1, 2, 3), {}, "`warmup_steps` must not be negative, but is -1"),
     (WSD, (1.0, 1, -2, 3), {}, "`stable_steps` must not be negative, but is -2"),
