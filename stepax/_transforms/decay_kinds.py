@@ -36,7 +36,7 @@ from .._engine.factories.recipe import Recipe, recipe
 from .._engine.factories.registry import public
 from .._engine.factories.wraps import Wraps
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.plan import build, node_of
+from .._engine.step.plan import build, node_of, walk
 from .._engine.step.rule import COUNT, START, Rule
 from .._engine.trees.errors import require_one_of
 from .._wrappers.chain import chain
@@ -93,15 +93,8 @@ class Decay(Wraps):
     def taken_by(self, factory: Callable) -> bool:
         return factory.__name__ == "with_decay"
 
-    def around(
-        self, make: Callable, given: inspect.BoundArguments, why_not: str
-    ) -> Transformation:
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
         name = f"`{make.__name__}`"
-        if why_not and self.kind != "coupled":
-            raise ValueError(
-                f"{name}: `weight_decay` cannot be `{self}`, as {why_not}: use the "
-                'kind "coupled", or a number for the decay of its authors'
-            )
         if "learning_rate" not in given.arguments:
             raise TypeError(
                 f"{name}: `weight_decay` must be a number or a schedule, as there is "
@@ -110,6 +103,7 @@ class Decay(Wraps):
         values, mask = _without_decay(given, self.mask)
         call = inspect.BoundArguments(given.signature, OrderedDict(values))
         tx = make(*call.args, **call.kwargs)
+        _require_followed(tx, self, name)
         stage = replace(self, mask=mask), values["learning_rate"], name
         # The other optimizer has a decay of its own.
         node = node_of(tx)
@@ -138,6 +132,22 @@ def _without_decay(given: inspect.BoundArguments, mask: MaskOrFn) -> tuple[dict,
             f"`{next(iter(changed))}`: give one of them"
         )
     return values, own if mask is None else mask
+
+
+def _require_followed(tx: Any, decay: Decay, name: str) -> None:
+    """Raise if a part of `tx` would undo a decay after its step."""
+    if decay.kind == "coupled":
+        return
+    for part in walk(tx):
+        made = getattr(part, "recipe", None)
+        if made and (why := made.shared.get("decay")):
+            own = f"`{made.build.__name__}`"
+            after = "" if own == name else f" after {own}"
+            own = f"one inside of {own}" if after else "a number, as its authors do"
+            raise ValueError(
+                f"{name}: `weight_decay` cannot be `{decay}`{after}, as {why}: use the "
+                f'kind "coupled", or {own}'
+            )
 
 
 def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformation:
@@ -249,7 +259,8 @@ def with_decay(
     learning_rate: that of the optimizer, a scalar or a schedule; by default the
         argument of this name with which `inner` was made.
 
-    Raises a `ValueError` if the learning rate is needed and not known.
+    Raises a `ValueError` if the learning rate is needed and not known, and with the
+    reason if `inner` would not follow the decay.
     """
     require_transformation(inner, "`inner` of `with_decay`")
     made = getattr(inner, "recipe", None)
@@ -258,4 +269,5 @@ def with_decay(
         if isinstance(learning_rate, Mapping):
             return with_decay(inner, weight_decay, learning_rate)
     held = weight_decay if isinstance(weight_decay, Decay) else Decay(weight_decay)
+    _require_followed(inner, held, "`with_decay`")
     return _joined(inner, held, learning_rate, "`with_decay`")

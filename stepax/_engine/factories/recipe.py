@@ -106,6 +106,12 @@ class Recipe:
         return self.build.__name__ if is_optimizer else ""
 
     @property
+    def shared(self) -> Mapping[str, str]:
+        """What its factory declares as such; see `recipe`."""
+        checks = vars(self.factory).get("scalars")
+        return checks.shared if checks else {}
+
+    @property
     def given(self) -> dict[str, Any]:
         """The arguments that differ from their defaults."""
         parameters = self.bound.signature.parameters
@@ -197,7 +203,8 @@ def recipe(
     shares: whether calls that differ only in the values of arrays may share a trace, as
         is right if the function does not branch on these values.  Tests call ours under
         `jit`, where a branch raises.
-    shared: arguments that cannot differ by path, and why.
+    shared: arguments that cannot differ by path, and why; and under "decay" why its
+        parameters would not follow a weight decay after its step.
     """
     checks = ArgumentChecks(factory, own_ranges, shared)
     name, signature = checks.name, checks.signature
@@ -223,7 +230,7 @@ def recipe(
             return _renamed(made, Recipe(make, factory, bound), None)
         for x in given.arguments.values():
             if isinstance(x, Wraps) and not x.taken_by(factory):
-                made = x.around(make, given, checks.shared.get("decay", ""))
+                made = x.around(make, given, *[])
                 return _renamed(made, Recipe(make, factory, bound), None)
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):

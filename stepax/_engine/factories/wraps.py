@@ -30,14 +30,11 @@ class Wraps:
         """Whether a factory takes the value itself."""
         raise NotImplementedError
 
-    def around(
-        self, make: Callable, given: inspect.BoundArguments, why_not: str
-    ) -> Transformation:
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
         """What a factory makes without the argument, and the value around it.
 
         make: the factory.
         given: all of its arguments.
-        why_not: why the value cannot act after the step; "" if it can.
         """
         raise NotImplementedError
 
