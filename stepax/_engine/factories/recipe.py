@@ -294,5 +294,5 @@ def _renamed(
     tx = Transformation(*functions(closure, is_plan=False))
     tx.bare_init, tx.recipe = made.bare_init, recipe
     tx.inner, tx.hands_on, tx.reads_any = made.inner, made.hands_on, made.reads_any
-    tx.take_step = made.take_step
+    tx.only_places, tx.take_step = made.only_places, made.take_step
     return tx
