@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import holds_codes
+from .._engine.arrays.coding import holds_codes, is_coded
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -36,6 +36,7 @@ from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import flatten
 from .._engine.step.rule import Rule, row_shape
 from .._engine.trees import selection
+from .._engine.trees.coded import dequantize
 from .._engine.trees.pack import pack
 from .._engine.trees.packed import Packed
 from .._engine.trees.parts import Part, SlotMark, slots_like_params
@@ -108,6 +109,7 @@ def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
 
 def _one_for_each_row(is_table: bool, x: Any) -> Any:
     """A slot that has just been made, where all elements of a row are equal."""
+    x = dequantize(x) if is_table else x
     if not is_table or not is_array(x) or jnp.ndim(x) < 2:
         return x
     if not x.size:
@@ -245,7 +247,7 @@ def _tables(tables: MaskOrFn, tree: Any) -> Any:
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and of what belongs to it in trees that are cut."""
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    is_end = lambda x: x is None or isinstance(x, MaskedNode) or is_coded(x)
     xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
     beside = zip(columns[0], xs, *columns[1:], strict=True)
