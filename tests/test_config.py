@@ -91,7 +91,10 @@ def public_functions():
         module = import_module(home)
         for name in dir(module):
             f = getattr(module, name)
-            if inspect.isroutine(f) and getattr(ROWS.get(name), "factory", None) is not f:
+            if (
+                inspect.isroutine(f)
+                and getattr(ROWS.get(name), "factory", None) is not f
+            ):
                 yield f"{home}.{name}", f
 
 

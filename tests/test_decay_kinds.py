@@ -1,6 +1,7 @@
 """Weight decay of every kind, on every optimizer."""
 
 import inspect
+import itertools
 import json
 import pickle
 from typing import Any
@@ -93,7 +94,7 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
 
 def why_not(factory) -> str:
     """Why what a factory makes follows only the decay that is coupled."""
-    return getattr(factory, "scalars").shared.get("decay", "")
+    return factory.scalars.shared.get("decay", "")
 
 
 AROUND: dict[str, Any] = {
@@ -112,7 +113,10 @@ def test_what_does_not_follow_a_decay_says_so_in_every_composition():
     assert len(refusing) > 15
     for row in refusing:
         tx, says = make(row), rf"after `{row.name}`, as {why_not(row.factory)}"
-        for around, kind in [*((x, "decoupled") for x in AROUND), ("alone", "cautious")]:
+        for around, kind in [
+            *((x, "decoupled") for x in AROUND),
+            ("alone", "cautious"),
+        ]:
             with pytest.raises(ValueError, match=says):
                 stepax.with_decay(AROUND[around](tx), decay(kind), RATE)
         stepax.with_decay(tx, decay("coupled"), RATE)
@@ -207,6 +211,32 @@ def test_kinds_may_differ_by_path():
     mixed = stepax.adamw(RATE, weight_decay={"b": 0.0, "**": decay("corrected")})
     u, _ = mixed.update(p, mixed.init(p), p)
     assert_same_structure(mixed.init(p), tx.init(p))
+
+
+ALONE = "coupled", "to_start"
+
+
+@pytest.mark.parametrize("rate", [PEAK, RATE], ids=["number", "schedule"])
+def test_each_pair_of_kinds_by_path_is_both_or_named(rate):
+    kinds: dict[str, Any] = {k: decay(k) for k in FORMULAS} | {"number": W}
+    p, u = params(), {}
+    second = lambda tx: tx.update(p, tx.update(p, tx.init(p), p)[1], p)[0]
+    for name, x in kinds.items():
+        u[name] = second(stepax.adamw(rate, weight_decay=decay("decoupled")
+                                      if name == "number" else x))  # fmt: skip
+    for one, two in itertools.product(kinds, repeat=2):
+        given: Any = {"w": kinds[one], "**": kinds[two]}
+        make_tx = lambda: stepax.adamw(rate, weight_decay=given)  # noqa: B023
+        if one != two and (one in ALONE or two in ALONE):
+            with pytest.raises(ValueError, match=r"\['.* by path, but '(coup|to_)"):
+                make_tx()
+            continue
+        wanted = u if (one, two) != ("number", "number") else {
+            "number": second(stepax.adamw(rate, weight_decay=W))
+        }  # fmt: skip
+        found = second(make_tx())
+        for k, kind in (("w", one), ("b", two)):
+            np.testing.assert_allclose(found[k], wanted[kind][k], 1e-6, err_msg=kind)
 
 
 @pytest.mark.parametrize("kind", FORMULAS)

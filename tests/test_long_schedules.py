@@ -1,5 +1,6 @@
 """Schedules of long runs: plateaus, roots, restarts; fractions of a total; pictures."""
 
+import inspect
 import itertools
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import stepax
 from stepax import schedules
+from stepax._engine.factories.scheduled import SCHEDULES
 
 
 # By name: the arguments, and the same schedule in NumPy.
@@ -214,6 +216,42 @@ def test_a_length_means_the_same_however_it_is_given(way):
         given = float(x) if way == "injected, jit" else x
         wanted = curves(x)
         np.testing.assert_allclose(WAYS[way](given), wanted, 2e-6, 1e-7, err_msg=f"{x}")
+
+
+GIVEN = {
+    "decay_rate": 0.9, "decay_steps": 8, "end_value": 0.05, "init_value": 0.1,
+    "peak_value": 0.7, "power": 2.0, "stable_steps": 2, "timescale": 4,
+    "total_steps": 16, "transition_begin": 2, "transition_steps": 10, "value": 0.3,
+    "warmup_steps": 3, "cycle_steps": 6,
+}  # fmt: skip
+
+
+def test_each_number_of_each_schedule_means_the_same_when_traced():
+    tried = 0
+    for name, factory in SCHEDULES.items():
+        known = inspect.signature(factory).parameters
+        given = {k: GIVEN[k] for k in known if k in GIVEN}
+        if any(p.default is p.empty and k not in GIVEN for k, p in known.items()):
+            continue  # sequences, and one width, which has to be known
+        numbers = {k for k, p in known.items() if type(p.default) in (int, float)}
+        for k in numbers | given.keys():
+            at = lambda x: factory(**given | {k: x})(COUNTS)  # noqa: B023
+            for kind in (int, float):
+                values = [x for x in (0, 1, 3, 0.25, 4) if is_meant(at, kind(x))]
+                for x in {kind(x) for x in values}:
+                    # `k` and `factory` are those of this turn of the loop.
+                    found, wanted = jax.jit(at)(x), at(x)
+                    says = f"{name} {k} {x}"
+                    np.testing.assert_allclose(found, wanted, 1e-5, 1e-6, err_msg=says)
+                    tried += 1
+    assert tried > 100
+
+
+def is_meant(at, x):
+    try:
+        return at(x) is not None
+    except (TypeError, ValueError):
+        return False
 
 
 def test_a_traced_fraction_without_a_total_is_not_steps():

@@ -147,7 +147,11 @@ def test_integers_booleans_keys_and_narrow_arrays_of_numpy_are_kept():
         kept = {"i": np.arange(n), "b": jnp.ones(n, bool), "key": key, "n": 3}
         kept |= {"keys": jax.random.split(key, n), "bool": True, "none": None}
         shape = n, 3
-        return kept, {"half": np.ones(shape, jnp.bfloat16), "w": np.ones(shape), "x": 2.0}
+        return kept, {
+            "half": np.ones(shape, jnp.bfloat16),
+            "w": np.ones(shape),
+            "x": 2.0,
+        }
 
     kept, scaled = mup(tree(16), tree(4)).scaled(tree(16))
     for k, x in tree(16)[0].items():

@@ -12,7 +12,7 @@ to the start, which is not coupled here.
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -48,6 +48,10 @@ from .scale import value_at
 Kind = Literal[
     "coupled", "decoupled", "independent", "corrected", "cautious", "to_start"
 ]
+
+
+# The first acts before the step, and the other one keeps arrays.
+_ALONE = "coupled", "to_start"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,6 +93,15 @@ class Decay(Wraps):
 
     def plain(self, amount: Any) -> "Decay":
         return Decay(amount, mask=self.mask)
+
+    def require_alike(self, subject: str, others: Sequence["Decay"]) -> None:
+        kinds = list(dict.fromkeys(x.kind for x in others))
+        if alone := [k for k in kinds if k in _ALONE and len(kinds) > 1]:
+            raise ValueError(
+                f"{subject} has the kinds {kinds} by path, but {alone[0]!r} does not "
+                "go together with another one: give `partition` an optimizer for each "
+                "group of parameters"
+            )
 
     def taken_by(self, factory: Callable) -> bool:
         return factory.__name__ == "with_decay"
@@ -162,7 +175,7 @@ def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformat
         )
     amount, kind = decay.amount, decay.kind
     peak = 1.0 if decay.peak is None else decay.peak
-    rate: Any = 1.0 if kind == "independent" else learning_rate
+    rate: Any = 1.0 if learning_rate is None else learning_rate
     stage = _decay_by(rate, amount, kind, peak)
     made = chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
     return made
@@ -179,10 +192,14 @@ class DecayToStartState(NamedTuple):
 def _decay_by(
     rate: ScalarOrSchedule, amount: ScalarOrSchedule, kind: str, peak: ArrayLike
 ) -> Rule:
-    """u - f p, with a factor f of the rate and the decay, after the step u."""
+    """u - f p, with a factor f of the rate and the decay, after the step u.
+
+    Of a schedule there is a step count, whether the kind reads it or not, so that kinds
+    may differ by path.
+    """
 
     def factor(count):
-        a: Any = value_at(rate, count)
+        a: Any = 1.0 if kind == "independent" else value_at(rate, count)
         f = a * value_at(amount, count)
         return a / peak * f if kind == "corrected" else f
 

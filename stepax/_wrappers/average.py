@@ -195,9 +195,7 @@ def average_params(
 
 
 @explain_misuse
-def averaged_params(
-    state: OptState, params: Params, name: str | None = None
-) -> Params:
+def averaged_params(state: OptState, params: Params, name: str | None = None) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
     state: that of `average_params`, or a state that contains it, such as that of

@@ -31,8 +31,8 @@ from .._engine.step.leafwise import keep_dtypes, map_stored
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.apply import map_pairs
-from .narrow import Widened, is_narrower, widen_narrow
 from .._transforms.decay import STORED
+from .narrow import Widened, is_narrower, widen_narrow
 from .remainders import (
     KINDS,
     Joined,

@@ -78,7 +78,7 @@ def rowwise(
         values = treedef.flatten_up_to(tx.init(params))
         pairs = zip(parts, values, strict=True)
         return treedef.unflatten(
-            _each(_one_for_each_row, which, x) if _may_be_by_rows(part) else x
+            _by_rows(part.name, which, x) if part and _may_be_by_rows(part) else x
             for part, x in pairs
         )
 
@@ -107,8 +107,20 @@ def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
     )
 
 
+def _by_rows(name: str, which: Any, x: Any) -> Any:
+    try:
+        return _each(_one_for_each_row, which, x)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`rowwise` finds no rows in `{name}`, which is of other arrays than the "
+            "parameters: put it inside of what joins them, such as `flatten`"
+        ) from None
+
+
 def _one_for_each_row(is_table: bool, x: Any) -> Any:
     """A slot that has just been made, where all elements of a row are equal."""
+    if not jax.tree_util.all_leaves([is_table]):
+        raise TypeError("one array in place of a tree")
     x = dequantize(x) if is_table else x
     if not is_table or not is_array(x) or jnp.ndim(x) < 2:
         return x

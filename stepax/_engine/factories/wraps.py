@@ -1,7 +1,7 @@
 """Values of an argument that act around what a factory makes without it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..base.protocol import Transformation
@@ -24,6 +24,13 @@ class Wraps:
 
     def plain(self: T, amount: Any) -> T:
         """What a number means beside such values in a mapping."""
+        raise NotImplementedError
+
+    def require_alike(self: T, subject: str, others: Sequence[T]) -> None:
+        """Raise if such values of one mapping do not go together.
+
+        subject: the factory and the argument, for errors.
+        """
         raise NotImplementedError
 
     def taken_by(self, factory: Callable) -> bool:
