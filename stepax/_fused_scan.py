@@ -115,7 +115,8 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
     its input, as `jax.checkpoint` does.
 
     layer: (p, x, *args) -> x, which returns an array or tree of the types of x.  Arrays
-        of `params` have one more axis in front, the layers'.
+        of `params` have one more axis in front, the layers'.  Integers, booleans and
+        random keys may be among both.
     tx: the transformation, made of rules that look at one layer alone.
 
     Raises a `ValueError` that names the member of `tx` that needs the gradients of all

@@ -145,7 +145,7 @@ def test_every_public_function_that_makes_a_transformation_survives_a_file():
 
 def given_for(parameter):
     known = ARGUMENTS | DATA | OTHERS
-    x = known.get(parameter.name)
+    x: Any = known.get(parameter.name)
     is_made = inspect.isroutine(x) and parameter.name in ("inner", "transforms")
     return x() if is_made else x
 

@@ -180,7 +180,7 @@ def test_a_total_may_be_traced():
     np.testing.assert_allclose(jax.jit(root)(16), root(16), rtol=1e-6)
 
 
-def curves(warm, total=16):
+def curves(warm, total: int | None = 16):
     """The values of each schedule for a length of its warm-up, by row."""
     more: Any = {"total_steps": total}
     long = schedules.warmup_stable_decay_schedule(0.7, warm, 2, 3, **more)

@@ -246,7 +246,7 @@ def chosen(
 
 
 def _require_one_each(caller: str, found: list) -> None:
-    """Raise if averages that are not inside of each other are of the same parameters."""
+    """Raise if averages that are not nested are of the same parameters."""
     of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
     for (a, x), (b, y) in it.combinations(found, 2):
         is_nested = a == b[: len(a)] or b == a[: len(b)]
