@@ -12,10 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
 from ._engine.arrays.branch import branch, known_after
+from ._engine.arrays.numerics import is_numeric
+from ._engine.arrays.precision import is_inexact
 from ._engine.base.protocol import (
     ArrayTree,
     OptState,
@@ -70,25 +73,34 @@ class FusedScan:
     ) -> tuple[Params, OptState, ArrayTree]:
         """Take a step with each layer, from the last to the first.
 
-        dy: the gradient of what `forward` returned.
+        dy: the gradient of what `forward` returned; of its integers, booleans and
+            random keys nothing is read, as of those of the parameters.
         inputs: of the layers, from `forward`; a layer is computed again from its own.
         params, state: of all layers; donate them to the program around this call.
         args: those of `forward`, which get no gradient.
         extra_args: keywords for `update`.
 
-        Returns the new parameters, the next state, and the gradient of x.
+        Returns the new parameters, the next state, and the gradient of x, of JAX's type
+        `float0` for integers.
         """
         last = _number_of_layers(params) - 1
+        layer = lambda p, x: self.layer(p, x, *args)
+        xs, treedef = jax.tree.flatten(inputs)
 
         def one(k, carry):
             params, state, dy = carry
             p, s, x = _at(last - k, (params, state, inputs))
-            _, pull = jax.vjp(lambda p, x: self.layer(p, x, *args), p, x)
-            g, dx = pull(dy)
+            g, dx = _gradients(layer, p, x, dy)
             new = _settled(step(self.tx, g, s, p, **extra_args), dx)
             return *_put(last - k, (params, state), new), dx
 
-        return lax.fori_loop(0, last + 1, one, (params, state, dy))
+        pairs = zip(treedef.flatten_up_to(dy), xs, strict=True)
+        dys = [d for d, x in pairs if is_inexact(x)]
+        *new, dys = lax.fori_loop(0, last + 1, one, (params, state, dys))
+        found = iter(dys)
+        nothing = lambda x: np.zeros(x.shape[1:], jax.dtypes.float0)
+        dx = [next(found) if is_inexact(x) else nothing(x) for x in xs]
+        return *new, treedef.unflatten(dx)
 
 
 @explain_misuse
@@ -103,7 +115,8 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
     its input, as `jax.checkpoint` does.
 
     layer: (p, x, *args) -> x, which returns an array or tree of the types of x.  Arrays
-        of `params` have one more axis in front, the layers'.
+        of `params` have one more axis in front, the layers'.  Integers, booleans and
+        random keys may be among both.
     tx: the transformation, made of rules that look at one layer alone.
 
     Raises a `ValueError` that names the member of `tx` that needs the gradients of all
@@ -154,7 +167,7 @@ def _number_of_layers(params: Params) -> int:
 
 def _require_same_types(x: ArrayTree, y: ArrayTree) -> None:
     kinds = lambda tree: jax.tree.map(
-        lambda z: (jnp.shape(z), jnp.result_type(z)), tree
+        lambda z: (jnp.shape(z), jax.typeof(z).dtype), tree
     )
     if jax.tree.structure(x) != jax.tree.structure(y) or kinds(x) != kinds(y):
         raise ValueError(
@@ -179,6 +192,31 @@ def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
     return jax.tree.map(put, tree, new)
 
 
+def _gradients(
+    layer: Callable, p: ArrayTree, x: ArrayTree, dy: list
+) -> tuple[ArrayTree, list]:
+    """The gradients of one layer: a tree, with `None` for integers, and a list."""
+    ps, treedef = jax.tree.flatten(p)
+    xs, treedef_x = jax.tree.flatten(x)
+    moving = [[z for z in zs if is_inexact(z)] for zs in (ps, xs)]
+
+    def outputs(*moving):
+        p, x = map(_filled, (ps, xs), moving)
+        y = jax.tree.leaves(layer(treedef.unflatten(p), treedef_x.unflatten(x)))
+        return [y for y, x in zip(y, xs, strict=True) if is_inexact(x)]
+
+    _, pull = jax.vjp(outputs, *moving)
+    g, dx = pull(dy)
+    return treedef.unflatten(_filled([z if is_inexact(z) else None for z in ps], g)), dx
+
+
+def _filled(xs: list, moving: list) -> list:
+    """A list with others in place of its real and complex numbers."""
+    found = iter(moving)
+    moves = lambda x: x is not None and is_inexact(x)
+    return [next(found) if moves(x) else x for x in xs]
+
+
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
     """`new`, all of it computed before any of it is written among the other layers."""
     # On a CPU XLA would compute each array in the loop that writes it.  As others read
@@ -187,4 +225,5 @@ def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
     if jax.default_backend() != "cpu":
         return new
     known = known_after(jnp.array(True), jax.tree.leaves(done))
-    return branch(known, lambda: new, lambda: jax.tree.map(jnp.zeros_like, new))
+    zeros = lambda x: jnp.zeros_like(x) if is_numeric(x) else x  # a random key
+    return branch(known, lambda: new, lambda: jax.tree.map(zeros, new))

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from ._coordinates import Coordinates as Coordinates, coordinate_check
+from ._engine.arrays.precision import is_inexact
 from ._engine.base.protocol import is_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
@@ -86,7 +87,9 @@ class Transfer(Printable):
         return {k: weight_decay * x for k, x in self.decays.items()}
 
     def scaled(self, params: Any) -> Any:
-        """The initial parameters, scaled; anything that is no array stays as it is.
+        """The initial parameters, scaled, in their dtypes.
+
+        Integers, booleans, random keys and what is not an array stay as they are.
 
         params: has the paths of the tree that the factors were made from.
 
@@ -98,8 +101,10 @@ class Transfer(Printable):
             if is_array(x) and name not in self.scales:
                 known = errors.list_some([*self.scales])
                 raise ValueError(f"there is no factor for {name}, only for {known}")
-        scale = lambda x, name: x * self.scales[name] if is_array(x) else x
-        return treedef.unflatten(map(scale, leaves, names))
+        return treedef.unflatten(
+            _times(x, self.scales[name]) if is_array(x) else x
+            for x, name in zip(leaves, names, strict=True)
+        )
 
     def __mul__(self, other: "Transfer") -> "Transfer":
         """Both, such as of width and of depth; raises unless the paths are the same."""
@@ -119,6 +124,13 @@ class Transfer(Printable):
             f"{x[k]:.4g}" for x in (self.rates, self.decays, self.scales)
         ]
         return [(header, [[k, *shown(k)] for k in self.rates])]
+
+
+def _times(x: Any, scale: float) -> Any:
+    if isinstance(x, bool | int | float | complex):
+        return x * scale if isinstance(x, float | complex) else x
+    # NumPy makes float32 of its bfloat16.
+    return (x * scale).astype(x.dtype) if is_inexact(x) else x
 
 
 @explain_misuse

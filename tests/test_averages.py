@@ -72,10 +72,12 @@ def test_two_exchanges_return_every_bit(holder, wrap):
     name = "slow" if holder == "averages" else None
     swap = wrap(lambda state, p: stepax.swap_averages(state, p, name))
     away, average = swap(state, p)
-    chosen = stepax.tree.get(state, name) if name else state
-    assert_equal(average, stepax.averaged_params(chosen, p))
+    assert_equal(average, stepax.averaged_params(state, p, name))
     assert not (average["w"] == p["w"]).all()
+    assert_equal(average, stepax.averaged_params(away, average, name))
     back, again = swap(away, average)
+    unnamed = stepax.swap_averages(away, average)[1]
+    assert_equal(again, unnamed)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert_equal(again, p)
     assert_equal(back, state)
@@ -85,6 +87,10 @@ def test_two_exchanges_return_every_bit(holder, wrap):
             _, away = tx.update(p, away, p)
 
 
+def away(state, name):
+    return stepax.swap_averages(*stepax.swap_averages(state, params(), "slow"), name)
+
+
 BAD = {
     "none": (lambda s: stepax.swap_averages(stepax.sgd(0.1).init(params()), params()),
              "`swap_averages`"),
@@ -92,6 +98,28 @@ BAD = {
                 r"there are \['fast', 'slow'\]; give the `name` of one"),
     "unknown": (lambda s: stepax.swap_averages(s, params(), "slo"),
                 r"no average 'slo' in this state, .*; did you mean `slow`\?"),
+    "several to read": (lambda s: stepax.averaged_params(s, params()),
+                        r"`averaged_params`: there are \['fast', 'slow'\]; give the"),
+    "unknown to read": (lambda s: stepax.averaged_params(s, params(), "fats"),
+                        r"`averaged_params`: there is no .*; did you mean `fast`\?"),
+    "several below": (lambda s: stepax.averaged_params((s, {}), params()),
+                      r"there are \['fast', 'slow'\]; give the `name` of one"),
+    "two without names": (
+        lambda s: stepax.averaged_params(
+            stepax.chain(
+                stepax.sgd(0.1), *[stepax.average_params(stepax.identity())] * 2
+            ).init(params()),
+            params(),
+        ),
+        r"there are averages of the same parameters at \[1\] and \[2\]; give the",
+    ),
+    "no names": (lambda s: stepax.averaged_params(
+                     stepax.tree.get(s, "slow"), params(), "slow"),
+                 "no average 'slow' in this state, but one without a name"),
+    "exchanged for another": (lambda s: away(s, "fast"),
+                              "exchanged for 'slow', not for 'fast'; call it once"),
+    "exchanged and unknown": (lambda s: away(s, "fsat"),
+                              "no average 'fsat' .*; did you mean `fast`"),
     "empty": (lambda s: stepax.averages(stepax.sgd(0.1), {}), "`decays` must be"),
     "number": (lambda s: stepax.averages(stepax.sgd(0.1), 0.9),  # type: ignore
                "`decays` must be a dict, as in .* but is 0.9"),

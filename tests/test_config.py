@@ -3,6 +3,9 @@
 import functools as ft
 import inspect
 import json
+import pickle
+import re
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -17,8 +20,10 @@ from hypothesis import given, settings, strategies as st
 
 import stepax
 from stepax import contrib
+from stepax._config.names import _MODULES
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.factories.scheduled import SCHEDULES
+from stepax.experimental.aggregating import Aggregator
 
 
 def files(config):
@@ -78,6 +83,71 @@ def test_every_factory_survives_a_file(name):
     # Lists stay lists there; arguments that are tuples take both.
     brackets = str.maketrans("[]", "()")
     assert repr(instantiated(config)).translate(brackets) == f"{tx}".translate(brackets)
+
+
+def public_functions():
+    """All functions of the public modules by name, those of the registry left out."""
+    for home in _MODULES:
+        module = import_module(home)
+        for name in dir(module):
+            f = getattr(module, name)
+            if (
+                inspect.isroutine(f)
+                and getattr(ROWS.get(name), "factory", None) is not f
+            ):
+                yield f"{home}.{name}", f
+
+
+def returns_transformation(f):
+    try:
+        return "Transformation" in str(inspect.signature(f).return_annotation)
+    except ValueError:  # one of Python's
+        return False
+
+
+# What a function may be given beside what factories are.
+OTHERS: dict[str, Any] = {
+    "pairs": {"**/q": "**/k"},
+    "tx": stepax.sgd(0.1),
+    "opt": stepax.sgd(0.1),
+    "preprocessor": stepax.clip(1.0),
+    "aggregator": stepax.scale(0.5),
+    "postprocessor": stepax.sgd(0.1),
+    "accumulation_steps": 2,
+    "mesh": jax.make_mesh((1,), ("data",)),
+    "inner_factory": stepax.sgd,
+}
+
+
+def test_every_public_function_that_makes_a_transformation_survives_a_file():
+    """As those of the registry do; or it is refused by the name of its argument."""
+    found = {k: f for k, f in public_functions() if returns_transformation(f)}
+    assert len({*found.values()}) >= 8
+    refused = set()
+    for name, f in found.items():
+        parameters = inspect.signature(f).parameters.values()
+        given = {p.name: given_for(p) for p in parameters if p.default is p.empty}
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            made = f(**given)
+            made = made(0.1) if inspect.isroutine(made) else made
+        if isinstance(made, Aggregator):
+            continue  # which is no transformation
+        try:
+            stepax.to_config(made)
+        except TypeError as error:
+            refused.add(name.rpartition(".")[2])
+            assert re.match(r"\['(mesh|measure)'\] is .* which is no data", f"{error}")
+            continue
+        assert_round_trip(made)
+        assert made == pickle.loads(pickle.dumps(made))
+    assert refused == {"zero", "measure_with_ema"}
+
+
+def given_for(parameter):
+    known = ARGUMENTS | DATA | OTHERS
+    x: Any = known.get(parameter.name)
+    is_made = inspect.isroutine(x) and parameter.name in ("inner", "transforms")
+    return x() if is_made else x
 
 
 def instantiated(x):

@@ -1,6 +1,7 @@
 """Weight decay of every kind, on every optimizer."""
 
 import inspect
+import itertools
 import json
 import pickle
 from typing import Any
@@ -13,6 +14,7 @@ from cases import TREES, gradients, make, rows
 from compare import assert_same_structure
 from keywords import keywords
 from runs import compilations
+from wrappers import WRAPPERS, refuses_decay
 
 import stepax
 import stepax.contrib
@@ -90,6 +92,73 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
     follows(tx, plain, kind)
 
 
+def why_not(factory) -> str:
+    """Why what a factory makes follows only the decay that is coupled."""
+    return factory.scalars.shared.get("decay", "")
+
+
+AROUND: dict[str, Any] = {
+    "alone": lambda tx: tx,
+    "chain": lambda tx: stepax.chain(stepax.clip(1.0), tx),
+    "partition": lambda tx: stepax.partition({"a": tx}, "a"),
+    "masked": lambda tx: stepax.masked(tx, {"w": True, "**": False}),
+    "closure": lambda tx: stepax.apply_if_finite(tx, 2),
+    "two": lambda tx: stepax.average_params(stepax.chain(stepax.flatten(tx)), 0.9),
+    "MultiSteps": lambda tx: stepax.MultiSteps(tx, 2),
+}
+
+
+def test_what_does_not_follow_a_decay_says_so_in_every_composition():
+    refusing = [row for row in ROWS.values() if why_not(row.factory)]
+    assert len(refusing) > 15
+    for row in refusing:
+        tx, says = make(row), rf"after `{row.name}`, as {why_not(row.factory)}"
+        for around, kind in [
+            *((x, "decoupled") for x in AROUND),
+            ("alone", "cautious"),
+        ]:
+            with pytest.raises(ValueError, match=says):
+                stepax.with_decay(AROUND[around](tx), decay(kind), RATE)
+        stepax.with_decay(tx, decay("coupled"), RATE)
+    with pytest.raises(ValueError, match="after `prodigy`, as its learning rate"):
+        injected = stepax.inject_hyperparams(stepax.contrib.prodigy)(1.0)
+        stepax.with_decay(injected, W, RATE)
+
+
+def shrunk(tx: Any, n: int = 6) -> Any:
+    """The parameters after steps without gradients."""
+    tx, p = stepax.with_extra_args_support(tx), params()
+    p, state = jax.tree.map(lambda x: x.astype(jnp.bfloat16), p), tx.init(p)
+    for _ in range(n):
+        g = jax.tree.map(jnp.zeros_like, p)
+        u, state = tx.update(g, state, p, **keywords(g))
+        p = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), p, u)
+    return jax.tree.map(np.float32, p)
+
+
+@pytest.mark.slow
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_whatever_does_not_refuse_a_decay_follows_it(row):
+    decays_as_said(lambda: make(row))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_whatever_wrapper_does_not_refuse_a_decay_follows_it(name):
+    decays_as_said(lambda: WRAPPERS[name](stepax.sgd(0.5)))
+
+
+def decays_as_said(make_tx):
+    plain = make_tx()
+    if refuses_decay(plain):
+        return  # as the test above says
+    found, wanted = shrunk(stepax.with_decay(make_tx(), W, 0.5)), shrunk(plain)
+    for k in found:
+        # A decay of its own is 1e-2, or less, of this one; sums are in bfloat16.
+        np.testing.assert_allclose(found[k], 0.95**6 * wanted[k], rtol=0.04)
+
+
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize(
     "given",
@@ -142,6 +211,32 @@ def test_kinds_may_differ_by_path():
     mixed = stepax.adamw(RATE, weight_decay={"b": 0.0, "**": decay("corrected")})
     u, _ = mixed.update(p, mixed.init(p), p)
     assert_same_structure(mixed.init(p), tx.init(p))
+
+
+ALONE = "coupled", "to_start"
+
+
+@pytest.mark.parametrize("rate", [PEAK, RATE], ids=["number", "schedule"])
+def test_each_pair_of_kinds_by_path_is_both_or_named(rate):
+    kinds: dict[str, Any] = {k: decay(k) for k in FORMULAS} | {"number": W}
+    p, u = params(), {}
+    second = lambda tx: tx.update(p, tx.update(p, tx.init(p), p)[1], p)[0]
+    for name, x in kinds.items():
+        u[name] = second(stepax.adamw(rate, weight_decay=decay("decoupled")
+                                      if name == "number" else x))  # fmt: skip
+    for one, two in itertools.product(kinds, repeat=2):
+        given: Any = {"w": kinds[one], "**": kinds[two]}
+        make_tx = lambda: stepax.adamw(rate, weight_decay=given)  # noqa: B023
+        if one != two and (one in ALONE or two in ALONE):
+            with pytest.raises(ValueError, match=r"\['.* by path, but '(coup|to_)"):
+                make_tx()
+            continue
+        wanted = u if (one, two) != ("number", "number") else {
+            "number": second(stepax.adamw(rate, weight_decay=W))
+        }  # fmt: skip
+        found = second(make_tx())
+        for k, kind in (("w", one), ("b", two)):
+            np.testing.assert_allclose(found[k], wanted[kind][k], 1e-6, err_msg=kind)
 
 
 @pytest.mark.parametrize("kind", FORMULAS)

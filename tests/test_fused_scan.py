@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from cases import types
+from compare import assert_equal
 from jax.sharding import NamedSharding, PartitionSpec
 
 import stepax
@@ -132,6 +133,45 @@ def test_trees_between_layers_and_integers_among_arguments():
     np.testing.assert_array_equal(y[0], 4)
     np.testing.assert_allclose(new["w"], np.tile([0.9, 0.9, 1, 1, 1], (3, 1)))
     np.testing.assert_array_equal(dx[1], 3)
+
+
+def test_integers_booleans_and_keys_go_along():
+    def noisy(p, x):
+        h, n, key = x
+        key, own = jax.random.split(key)
+        noise = jax.random.normal(own, h.shape) * jax.random.uniform(p["key"])
+        y = jnp.where(p["on"], jnp.tanh(h @ p["w"]), 0) + h + 0.1 * noise
+        return y, n + p["n"], key
+
+    tx, keys = stepax.adamw(0.1), jax.random.split(jax.random.key(0), LAYERS)
+    on = jnp.arange(LAYERS) != 1
+    params = {"w": stacked()["w"], "n": jnp.arange(LAYERS), "on": on, "key": keys}
+    x = x_of(), jnp.int32(0), jax.random.key(1)
+    fused = stepax.fused_scan(noisy, tx)
+    state = fused.init(params)
+
+    def one(params, state, x):
+        y, inputs = fused.forward(params, x)
+        dy = jax.grad(loss)(y[0]), None, None
+        return y[1], *fused.backward(dy, inputs, params, state)
+
+    def two(params, state, x):
+        def whole(w, h):
+            layer = lambda x, p: (noisy(p, x), None)
+            return loss(jax.lax.scan(layer, (h, *x[1:]), params | {"w": w})[0][0])
+
+        dw, dh = jax.grad(whole, (0, 1))(params["w"], x[0])
+        g = {"w": dw, "n": None, "on": None, "key": None}
+        return *jax.vmap(lambda g, s, p: stepax.step(tx, g, s, p))(g, state, params), dh
+
+    n, new, after, dx = jax.jit(one)(params, state, x)
+    wanted, wanted_state, dh = jax.jit(two)(params, state, x)
+    assert n == sum(range(LAYERS)) and dx[1].dtype == dx[2].dtype == jax.dtypes.float0
+    np.testing.assert_allclose(dx[0], dh, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(new["w"], wanted["w"], rtol=2e-4, atol=2e-5)
+    for k in ("n", "on", "key"):
+        assert_equal(new[k], params[k])
+    np.testing.assert_array_equal(*(x[0].count for x in (after, wanted_state)))
 
 
 def test_on_a_mesh():

@@ -1,6 +1,8 @@
 """What is a number or a schedule lives in the state; everything else stays outside."""
 
+import contextlib
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -28,6 +30,8 @@ from runs import no_leaks
 
 import stepax
 from stepax._engine.base.stateful import StatefulSchedule
+from stepax._engine.factories.ranges import ANY, RANGES
+from stepax._engine.factories.registry import ROWS
 
 
 # --- every factory -------------------------------------------------------------------
@@ -63,6 +67,28 @@ def test_an_injected_optimizer_equals_the_plain_one(row):
     atol = max(2e-6, 3 * 2e-5 * given.get("learning_rate", 0))
     assert_close(found, plain, rtol, atol)
     assert int(state.count) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", rows(kind="optimizer"))
+def test_a_number_at_the_end_of_its_range_means_the_same_when_traced(row):
+    p = {"w": jnp.arange(4.0).reshape(2, 2) / 4 - 0.3}
+    checks: Any = inspect.getattr_static(ROWS[row.name].factory, "scalars")
+    given = arguments(row)
+    for k in given.keys() & checks.takes.keys():
+        allowed = checks.own.get(k) or RANGES.get(k, ANY)
+        ends = [v for v in (0.0, 1.0, math.inf) if v in allowed]
+        if not isinstance(given[k], float) or not ends:
+            continue
+
+        def after(x):
+            return run_by_operation(make(row, **{k: x}), p, 2)[0]["w"]  # noqa: B023
+
+        with contextlib.suppress(jax.errors.JAXTypeError):  # it has to be known
+            found = jax.vmap(after)(jnp.asarray(ends))
+            for x, v in zip(found, ends, strict=True):
+                np.testing.assert_allclose(x, after(v), 1e-4, 1e-5, err_msg=f"{k} {v}")
 
 
 @pytest.mark.parametrize("row", rows(kind="optimizer"))

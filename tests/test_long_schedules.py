@@ -1,5 +1,6 @@
 """Schedules of long runs: plateaus, roots, restarts; fractions of a total; pictures."""
 
+import inspect
 import itertools
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import stepax
 from stepax import schedules
+from stepax._engine.factories.scheduled import SCHEDULES
 
 
 # By name: the arguments, and the same schedule in NumPy.
@@ -176,6 +178,88 @@ def test_a_total_may_be_traced():
         1.0, 0.25, total_steps=total
     )(COUNTS)
     np.testing.assert_allclose(jax.jit(root)(16), root(16), rtol=1e-6)
+
+
+def curves(warm, total: int | None = 16):
+    """The values of each schedule for a length of its warm-up, by row."""
+    more: Any = {"total_steps": total}
+    long = schedules.warmup_stable_decay_schedule(0.7, warm, 2, 3, **more)
+    root = schedules.warmup_inverse_sqrt_schedule(0.7, warm, **more)
+    cyclic = schedules.warmup_cosine_restarts_schedule(0.7, 9, warm, cycles=2, **more)
+    return jnp.stack([f(COUNTS) for f in (long, root, cyclic)])
+
+
+def injected(x):
+    found = []
+
+    def factory(warm):
+        found.append(curves(warm))
+        return stepax.identity()
+
+    stepax.inject_hyperparams(factory)(x).init(jnp.ones(2))
+    return found[-1]
+
+
+WAYS: dict[str, Any] = {
+    "jit": jax.jit(curves),
+    "vmap": lambda x: jax.vmap(curves)(jnp.reshape(x, 1))[0],
+    "half": lambda x: jax.jit(curves)(jnp.bfloat16(x)),
+    "array": lambda x: curves(jnp.asarray(x)),
+    "injected": injected,
+    "injected, jit": jax.jit(injected),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_length_means_the_same_however_it_is_given(way):
+    for x in (0, 0.125, 0.25, 0.5, 1, 3, 4.0):
+        given = float(x) if way == "injected, jit" else x
+        wanted = curves(x)
+        np.testing.assert_allclose(WAYS[way](given), wanted, 2e-6, 1e-7, err_msg=f"{x}")
+
+
+GIVEN = {
+    "decay_rate": 0.9, "decay_steps": 8, "end_value": 0.05, "init_value": 0.1,
+    "peak_value": 0.7, "power": 2.0, "stable_steps": 2, "timescale": 4,
+    "total_steps": 16, "transition_begin": 2, "transition_steps": 10, "value": 0.3,
+    "warmup_steps": 3, "cycle_steps": 6,
+}  # fmt: skip
+
+
+def test_each_number_of_each_schedule_means_the_same_when_traced():
+    tried = 0
+    for name, factory in SCHEDULES.items():
+        known = inspect.signature(factory).parameters
+        given = {k: GIVEN[k] for k in known if k in GIVEN}
+        if any(p.default is p.empty and k not in GIVEN for k, p in known.items()):
+            continue  # sequences, and one width, which has to be known
+        numbers = {k for k, p in known.items() if type(p.default) in (int, float)}
+        for k in numbers | given.keys():
+            at = lambda x: factory(**given | {k: x})(COUNTS)  # noqa: B023
+            for kind in (int, float):
+                values = [x for x in (0, 1, 3, 0.25, 4) if is_meant(at, kind(x))]
+                for x in {kind(x) for x in values}:
+                    # `k` and `factory` are those of this turn of the loop.
+                    found, wanted = jax.jit(at)(x), at(x)
+                    says = f"{name} {k} {x}"
+                    np.testing.assert_allclose(found, wanted, 1e-5, 1e-6, err_msg=says)
+                    tried += 1
+    assert tried > 100
+
+
+def is_meant(at, x):
+    try:
+        return at(x) is not None
+    except (TypeError, ValueError):
+        return False
+
+
+def test_a_traced_fraction_without_a_total_is_not_steps():
+    rows = jax.jit(lambda x: curves(x, None))(0.5)
+    assert np.isnan(rows[:, 1:18]).all()  # of two cycles in 18 steps
+    np.testing.assert_allclose(jax.jit(lambda x: curves(x, None))(3.0), curves(3, None))
+    with pytest.raises(ValueError, match="0.5, a fraction of `total_steps`, which"):
+        curves(jnp.float32(0.5), None)
 
 
 WRONG: list = [

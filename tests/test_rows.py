@@ -242,6 +242,10 @@ REFUSED = {
         ).init(params()),
         "`MultiStepsState`, which keeps `acc_grads`, which is no slot",
     ),
+    "joined": (
+        lambda: stepax.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
+        "no rows in `nu`, which is of other arrays .* put it inside of .*`flatten`",
+    ),
     "no square": (
         lambda: stepax.rowwise(stepax.lion(0.1)).init(params()),
         r"`rowwise`: nothing .* by rows; the slots .* are \['mu'\]",
@@ -267,13 +271,23 @@ def test_packed_parameters():
     assert_equal(stepax.tree.unpack(u), wanted)
 
 
+def test_rows_and_codes_go_together():
+    tables = {"table": True, "**": False}
+    p = {"table": jnp.ones((8, 512)), "w": jnp.ones((8, 512))}
+    few = ft.partial(stepax.low_bit_states, min_size=2)
+    inside = few(stepax.rowwise(stepax.adam(0.1), tables))
+    outside = stepax.rowwise(few(stepax.adam(0.1)), tables)
+    state = inside.init(p)
+    assert stepax.tree.get(state, "nu")["table"].shape == (8, 1)
+    assert_equal(outside.init(p), state)
+    u, first = inside.update(p, state, p)
+    v, second = outside.update(p, outside.init(p), p)
+    assert jnp.isfinite(u["table"]).all()
+    assert_equal((v, second), (u, first))
+
+
 def test_codes_are_kept_whole():
     p = {"table": jnp.ones((8, 512))}
-    tx = stepax.low_bit_states(stepax.rowwise(stepax.adam(0.1)), min_size=2)
-    state = tx.init(p)
-    assert stepax.tree.get(state, "nu")["table"].shape == (8, 1)
-    u, _ = tx.update(p, state, p)
-    assert jnp.isfinite(u["table"]).all()
     tx = stepax.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
     with pytest.raises(TypeError, match="leave out `low_bit_states`"):
         tx.update(p, tx.init(p), p)

@@ -93,6 +93,20 @@ def test_a_number_that_has_to_be_known_is_static():
     np.testing.assert_allclose(result.losses[3], result.losses[0], rtol=1e-6)
 
 
+def test_fractions_are_traced_and_fractions():
+    def make_tx(warmup):
+        rate = stepax.schedules.warmup_stable_decay_schedule(
+            0.1, warmup, None, 0.25, total_steps=8
+        )
+        return stepax.sgd(rate)
+
+    with compilations() as found:
+        result = stepax.sweep(loss, init, make_tx, {"warmup": [0.25, 0.5, 2]}, 8)
+    assert len(found) == 1
+    np.testing.assert_array_equal(result.losses[0], result.losses[2])
+    assert not np.allclose(result.losses[0], result.losses[1], rtol=1e-3)
+
+
 class Model(eqx.Module):
     w: jax.Array
     steps: jax.Array

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compare import assert_equal
 
 import stepax
 from stepax import transfer
@@ -138,6 +139,28 @@ def test_initial_values_are_scaled_and_the_rest_is_kept(dtype):
     assert found["f"] is jnp.tanh and found["none"] is None
     with pytest.raises(ValueError, match="no factor for other, only for head"):
         mup(make(16), make(4)).scaled({"other": jnp.ones(3)})
+
+
+def test_integers_booleans_keys_and_narrow_arrays_of_numpy_are_kept():
+    def tree(n):
+        key = jax.random.key(0)
+        kept = {"i": np.arange(n), "b": jnp.ones(n, bool), "key": key, "n": 3}
+        kept |= {"keys": jax.random.split(key, n), "bool": True, "none": None}
+        shape = n, 3
+        return kept, {
+            "half": np.ones(shape, jnp.bfloat16),
+            "w": np.ones(shape),
+            "x": 2.0,
+        }
+
+    kept, scaled = mup(tree(16), tree(4)).scaled(tree(16))
+    for k, x in tree(16)[0].items():
+        assert type(kept[k]) is type(x)
+        assert_equal(kept[k], x)
+    for k in ("half", "w"):
+        assert type(scaled[k]) is np.ndarray and scaled[k].dtype == tree(4)[1][k].dtype
+        np.testing.assert_array_equal(np.float32(scaled[k]), np.full((16, 3), 0.5))
+    assert scaled["x"] == 2.0 and type(scaled["x"]) is float
 
 
 def test_empty_arrays_and_trees_have_nothing_to_scale():

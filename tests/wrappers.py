@@ -9,6 +9,7 @@ from cases import on_fast_parameters
 
 import stepax
 import stepax.contrib
+from stepax._engine.step.plan import walk
 
 
 def _is_matrix(params: Any) -> Any:
@@ -39,6 +40,18 @@ def _injected(tx: Any) -> Any:
 
 def _lookahead(tx: Any) -> Any:
     return on_fast_parameters(stepax.lookahead(tx, 2, 0.5))
+
+
+def _decaying(tx: Any) -> Any:
+    # Of what refuses others, the kind that all take.
+    kind: Any = "coupled" if refuses_decay(tx) else "to_start"
+    return stepax.with_decay(tx, stepax.decay(1e-2, kind), 0.5)
+
+
+def refuses_decay(tx: Any) -> bool:
+    """Whether a part declares that it follows only the decay that is coupled."""
+    made = [getattr(part, "recipe", None) for part in walk(tx)]
+    return any("decay" in recipe.shared for recipe in made if recipe)
 
 
 def _traced_in_half(tx: Any) -> Any:
@@ -109,7 +122,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     ),
     "grokfast_ma": lambda tx: stepax.chain(stepax.contrib.grokfast_ma(2), tx),
     "hyperball": lambda tx: stepax.chain(tx, stepax.contrib.hyperball(1e-2)),
-    "with_decay": lambda tx: stepax.with_decay(tx, stepax.decay(1e-2, "to_start"), 0.5),
+    "with_decay": _decaying,
     "observe": lambda tx: stepax.observe(tx, {"change": _change}),
 }
 

@@ -1,6 +1,6 @@
 """The names that a configuration may hold, and what they stand for.
 
-They are those of the factories in the registry, of schedules, of a few public classes,
+They are those of all public factories, of schedules, of a few public classes,
 and of the plain values of Python and NumPy.  A name is looked up in this table; nothing
 is imported by name from anywhere else, so that a configuration can run nothing else.
 """
@@ -74,9 +74,7 @@ def is_factory(x: object) -> bool:
 def _is_listed(x: object) -> bool:
     if x in (MultiSteps, WrappedSchedule, inject_hyperparams, decay) or is_record(x):
         return True
-    name = getattr(x, "__name__", "")
-    row = ROWS.get(name)
-    return (row is not None and row.factory is x) or SCHEDULES.get(name) is x
+    return is_factory(x) or SCHEDULES.get(getattr(x, "__name__", "")) is x
 
 
 def public_name(x: Any) -> str | None:

@@ -19,10 +19,10 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.functions.calls import explain_misuse
+from .._engine.factories.recipe import recipe
 
 
-@explain_misuse
+@recipe
 def offload(
     tx: GradientTransformation, memory_kind: str = "pinned_host"
 ) -> GradientTransformationExtraArgs:

@@ -17,7 +17,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.functions.calls import explain_misuse
+from .._engine.factories.recipe import recipe
 from .._engine.step.coded_slots import knowing
 from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
@@ -28,7 +28,7 @@ from .sharding import map_beside, spec_like
 _MOST = 2**25
 
 
-@explain_misuse
+@recipe
 def zero(
     tx: GradientTransformation,
     mesh: Mesh | AbstractMesh,

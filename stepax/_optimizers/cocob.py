@@ -44,7 +44,7 @@ class COCOBState(NamedTuple):
     reward: Any
 
 
-@public(paper=PAPER, ranges={"alpha": AT_LEAST_0})
+@public(paper=PAPER, ranges={"alpha": AT_LEAST_0}, shared=ESTIMATED)
 def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
     """Bet a fraction of the winnings on the direction of the summed gradients.
 

@@ -231,7 +231,7 @@ def dowg(
     )
 
 
-@public(paper=DOG)
+@public(paper=DOG, shared=ESTIMATED)
 def scale_by_distance_over_gradients(
     reps_rel: ArrayLike = 1e-6,
     eps: ArrayLike = 1e-8,

@@ -98,7 +98,7 @@ def _average(
     )
 
 
-@public("wrapper", paper=PAPER, ranges=_RANGES)
+@public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def gpa(
     inner: GradientTransformation,
     train_interpolation: ArrayLike = 0.7,

@@ -25,7 +25,7 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, SQUARES, START, Rule, Slot
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import AVERAGED, add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.chain import chain
 
@@ -47,7 +47,7 @@ class MadgradState(NamedTuple):
     x0: Any
 
 
-@public(paper=PAPER)
+@public(paper=PAPER, shared=AVERAGED)
 def scale_by_madgrad(
     learning_rate: ScalarOrSchedule,
     momentum: ArrayLike = 0.9,
@@ -92,7 +92,7 @@ def scale_by_madgrad(
     )
 
 
-@public("optimizer", paper=PAPER)
+@public("optimizer", paper=PAPER, shared=AVERAGED)
 def madgrad(
     learning_rate: ScalarOrSchedule,
     momentum: ArrayLike = 0.9,

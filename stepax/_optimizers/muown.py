@@ -22,6 +22,7 @@ from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of
+from .._transforms.decay import STORED
 from .._transforms.scale import value_at
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
@@ -67,7 +68,10 @@ _SLOTS = {
 }
 
 
-_ONE = {"learning_rate": "matrices of one shape step together, with one rate"}
+_ONE = {
+    "learning_rate": "matrices of one shape step together, with one rate",
+    **STORED,
+}
 
 
 @public(

@@ -3,12 +3,13 @@
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .phases import positive
+from .phases import positive, wide
 
 
 # Larger ones do not fit the dtype of a count, but are compared with it as floats.
@@ -61,7 +62,7 @@ def _exact(name, x, total_steps):
     if x is None and total_steps is not None:
         return None
     if isinstance(x, Tracer):
-        return x
+        return _traced(wide(x), total_steps)
     positive(name, x, "not be negative")
     number = np.asarray(x).item()
     if isinstance(number, int):
@@ -72,13 +73,24 @@ def _exact(name, x, total_steps):
                 f"`{name}` is {number}, a fraction of `total_steps`, which is not given"
             )
         return number * total_steps
-    if number == 1 or not float(number).is_integer():
+    # An array of 1.0 may have been the integer, as of `inject_hyperparams`.
+    is_unclear = number == 1 and not isinstance(x, jax.Array)
+    if is_unclear or not float(number).is_integer():
         raise ValueError(
             f"`{name}` is {number}, expected a whole number of steps (1 is one step), "
             "or a fraction of `total_steps` between 0 and 1 (the whole is "
             "`total_steps` itself)"
         )
     return int(number)
+
+
+def _traced(x, total_steps):
+    """As `_exact`: the value of a float says what it is, whether it is known or not."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    # A fraction of nothing makes values of NaN, as it cannot raise.
+    total = jnp.nan if total_steps is None else 1.0 * total_steps
+    return jnp.where((x > 0) & (x < 1), x * total, x)
 
 
 def _nearest(exact):

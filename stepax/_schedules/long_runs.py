@@ -3,8 +3,8 @@
 Their lengths are numbers of steps, or with `total_steps` fractions of it: floats
 between 0 and 1.  The integer 1 is one step; the float 1.0 might mean all of them, and
 is refused.  A phase ends at the step nearest to its exact end, upwards from the middle,
-so that phases whose fractions sum to 1 end at the total.  Traced lengths are numbers of
-steps.
+so that phases whose fractions sum to 1 end at the total.  Traced floats are fractions
+below 1, too, and steps from there on; values are NaN for a fraction without a total.
 """
 
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ def warmup_stable_decay_schedule(
         rise = _rise(init, peak, t, first)
         fall = _fall(shape, peak, end, t - second, last - second)
         value = jnp.where(t <= second, peak, fall)
-        value = jnp.where(t < last, value, end)
+        value = jnp.where(t >= last, end, value)
         return jnp.where(t < first, rise, value)
 
     return promote_freely(schedule)
@@ -158,7 +158,7 @@ def warmup_cosine_restarts_schedule(
         rise = _rise(start, peak, s, rising)
         fall = _fall("cosine", peak, end, s - rising, steps - rising)
         value = jnp.where(s < rising, rise, jnp.where(s <= rising, peak, fall))
-        return value if last is None else jnp.where(t < last, value, end)
+        return value if last is None else jnp.where(t >= last, end, value)
 
     return promote_freely(schedule)
 
@@ -171,5 +171,5 @@ def _fall(shape, peak, end, t, steps):
     """The value of a decay after `t` of its steps, which is exact from step 1 on."""
     s = t / nonzero(steps)
     # At the ends of the root and outside it has no derivative; others choose there.
-    s = jnp.where((s > 0) & (s < 1), s, 0.5)
+    s = jnp.where((s <= 0) | (s >= 1), 0.5, s)
     return end + (peak - end) * _SHAPES[shape](s)

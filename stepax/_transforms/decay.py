@@ -34,9 +34,10 @@ from .scale import product, value_at
 
 AddDecayedWeightsState = EmptyState
 
-# Why other kinds of decay than "coupled" do not follow some optimizers.
+# Why some optimizers would not follow other kinds of decay than "coupled".
 AVERAGED = {"decay": "its parameters follow a sequence, which would not decay"}
 ESTIMATED = {"decay": "its learning rate is only a factor of an estimated one"}
+STORED = {"decay": "its parameters follow its state, which would not decay"}
 
 
 @optax_compatible

@@ -12,7 +12,7 @@ to the start, which is not coupled here.
 import copy
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -36,7 +36,7 @@ from .._engine.factories.recipe import Recipe, recipe
 from .._engine.factories.registry import public
 from .._engine.factories.wraps import Wraps
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.plan import build, node_of
+from .._engine.step.plan import build, node_of, walk
 from .._engine.step.rule import COUNT, START, Rule
 from .._engine.trees.errors import require_one_of
 from .._wrappers.chain import chain
@@ -48,6 +48,10 @@ from .scale import value_at
 Kind = Literal[
     "coupled", "decoupled", "independent", "corrected", "cautious", "to_start"
 ]
+
+
+# The first acts before the step, and the other one keeps arrays.
+_ALONE = "coupled", "to_start"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,18 +94,20 @@ class Decay(Wraps):
     def plain(self, amount: Any) -> "Decay":
         return Decay(amount, mask=self.mask)
 
+    def require_alike(self, subject: str, others: Sequence["Decay"]) -> None:
+        kinds = list(dict.fromkeys(x.kind for x in others))
+        if alone := [k for k in kinds if k in _ALONE and len(kinds) > 1]:
+            raise ValueError(
+                f"{subject} has the kinds {kinds} by path, but {alone[0]!r} does not "
+                "go together with another one: give `partition` an optimizer for each "
+                "group of parameters"
+            )
+
     def taken_by(self, factory: Callable) -> bool:
         return factory.__name__ == "with_decay"
 
-    def around(
-        self, make: Callable, given: inspect.BoundArguments, why_not: str
-    ) -> Transformation:
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
         name = f"`{make.__name__}`"
-        if why_not and self.kind != "coupled":
-            raise ValueError(
-                f"{name}: `weight_decay` cannot be `{self}`, as {why_not}: use the "
-                'kind "coupled", or a number for the decay of its authors'
-            )
         if "learning_rate" not in given.arguments:
             raise TypeError(
                 f"{name}: `weight_decay` must be a number or a schedule, as there is "
@@ -110,6 +116,7 @@ class Decay(Wraps):
         values, mask = _without_decay(given, self.mask)
         call = inspect.BoundArguments(given.signature, OrderedDict(values))
         tx = make(*call.args, **call.kwargs)
+        _require_followed(tx, self, name)
         stage = replace(self, mask=mask), values["learning_rate"], name
         # The other optimizer has a decay of its own.
         node = node_of(tx)
@@ -140,6 +147,22 @@ def _without_decay(given: inspect.BoundArguments, mask: MaskOrFn) -> tuple[dict,
     return values, own if mask is None else mask
 
 
+def _require_followed(tx: Any, decay: Decay, name: str) -> None:
+    """Raise if a part of `tx` would undo a decay after its step."""
+    if decay.kind == "coupled":
+        return
+    for part in walk(tx):
+        made = getattr(part, "recipe", None)
+        if made and (why := made.shared.get("decay")):
+            own = f"`{made.build.__name__}`"
+            after = "" if own == name else f" after {own}"
+            own = f"one inside of {own}" if after else "a number, as its authors do"
+            raise ValueError(
+                f"{name}: `weight_decay` cannot be `{decay}`{after}, as {why}: use the "
+                f'kind "coupled", or {own}'
+            )
+
+
 def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformation:
     """A transformation and the weight decay before or after it."""
     if decay.kind == "coupled":
@@ -152,7 +175,7 @@ def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformat
         )
     amount, kind = decay.amount, decay.kind
     peak = 1.0 if decay.peak is None else decay.peak
-    rate: Any = 1.0 if kind == "independent" else learning_rate
+    rate: Any = 1.0 if learning_rate is None else learning_rate
     stage = _decay_by(rate, amount, kind, peak)
     made = chain(tx, stage if decay.mask is None else masked(stage, decay.mask))
     return made
@@ -169,10 +192,14 @@ class DecayToStartState(NamedTuple):
 def _decay_by(
     rate: ScalarOrSchedule, amount: ScalarOrSchedule, kind: str, peak: ArrayLike
 ) -> Rule:
-    """u - f p, with a factor f of the rate and the decay, after the step u."""
+    """u - f p, with a factor f of the rate and the decay, after the step u.
+
+    Of a schedule there is a step count, whether the kind reads it or not, so that kinds
+    may differ by path.
+    """
 
     def factor(count):
-        a: Any = value_at(rate, count)
+        a: Any = 1.0 if kind == "independent" else value_at(rate, count)
         f = a * value_at(amount, count)
         return a / peak * f if kind == "corrected" else f
 
@@ -249,7 +276,8 @@ def with_decay(
     learning_rate: that of the optimizer, a scalar or a schedule; by default the
         argument of this name with which `inner` was made.
 
-    Raises a `ValueError` if the learning rate is needed and not known.
+    Raises a `ValueError` if the learning rate is needed and not known, and with the
+    reason if `inner` would not follow the decay.
     """
     require_transformation(inner, "`inner` of `with_decay`")
     made = getattr(inner, "recipe", None)
@@ -258,4 +286,5 @@ def with_decay(
         if isinstance(learning_rate, Mapping):
             return with_decay(inner, weight_decay, learning_rate)
     held = weight_decay if isinstance(weight_decay, Decay) else Decay(weight_decay)
+    _require_followed(inner, held, "`with_decay`")
     return _joined(inner, held, learning_rate, "`with_decay`")

@@ -27,7 +27,11 @@ class HyperballState(NamedTuple):
     radius: Any
 
 
-@public(paper="arXiv:2606.16899", ranges={"radius": AT_LEAST_0, "eps": POSITIVE})
+@public(
+    paper="arXiv:2606.16899",
+    ranges={"radius": AT_LEAST_0, "eps": POSITIVE},
+    shared={"decay": "it keeps the norm of each array"},
+)
 def hyperball(
     learning_rate: ScalarOrSchedule,
     radius: ArrayLike | None = None,

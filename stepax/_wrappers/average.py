@@ -10,6 +10,7 @@ state as it is.
 """
 
 import functools as ft
+import itertools as it
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -32,12 +33,12 @@ from .._engine.base.protocol import (
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, nearest
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot, copy_of
 from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path
+from .._engine.trees.search import get_all_with_path, label, spell
 from .followed import Followed
 from .remainders import checked_width, halved, whole, whole_tree
 
@@ -194,20 +195,73 @@ def average_params(
 
 
 @explain_misuse
-def averaged_params(state: OptState, params: Params) -> Params:
+def averaged_params(state: OptState, params: Params, name: str | None = None) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
     state: that of `average_params`, or a state that contains it, such as that of
         `chain`, `MultiSteps` or `partition`.
     params: the parameters; leaves without an average, such as integers, are taken from
         here.
+    name: of the average, if there are several, as those of `averages`.
 
-    Raises a `ValueError` if there is no such state, or if it does not fit `params`.
+    Raises a `ValueError` if there is no such average, if several have no name, or if it
+    does not fit `params`.
     """
-    states = [x for _, x in get_all_with_path(state, "AverageParamsState")]
-    if not states:
-        raise errors.foreign_state("averaged_params", AverageParamsState, state)
+    return average_of(chosen("averaged_params", state, name), params)
+
+
+def average_of(states: list[AverageParamsState], params: Params) -> Params:
+    """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
         as_param = lambda a, p: a.astype(p.dtype)
-        params = map_stored(as_param, whole_tree(found.average), "average", params)
+        own = whole_tree(_average_in(found))
+        params = map_stored(as_param, own, "average", params)
     return params
+
+
+def is_swapped(x: AverageParamsState) -> bool:
+    """Whether the parameters are exchanged for this average."""
+    return isinstance(x.average, SwappedAverage)
+
+
+def chosen(
+    caller: str, state: OptState, name: str | None = None
+) -> list[AverageParamsState]:
+    """The states of the average of a name, of which a partition has several."""
+    found = get_all_with_path(state, "AverageParamsState")
+    if not found:
+        raise errors.foreign_state(caller, AverageParamsState, state)
+    names = names_in(state)
+    if name is None and len(names) > 1:
+        raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
+    if name is None:
+        _require_one_each(caller, found)
+        return [x for _, x in found]
+    if name not in names:
+        raise ValueError(
+            f"`{caller}`: there is no average {name!r} in this state, but "
+            f"{names or 'one without a name'}{nearest(name, names)}"
+        )
+    return [x for path, x in found if path and label(path[-1]) == name]
+
+
+def _require_one_each(caller: str, found: list) -> None:
+    """Raise if averages that are not nested are of the same parameters."""
+    of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
+    for (a, x), (b, y) in it.combinations(found, 2):
+        is_nested = a == b[: len(a)] or b == a[: len(b)]
+        if not is_nested and of(x) & of(y):
+            raise ValueError(
+                f"`{caller}`: there are averages of the same parameters at {spell(a)} "
+                f"and {spell(b)}; give the part of the state that has one"
+            )
+
+
+def _average_in(x: AverageParamsState) -> Any:
+    return x.average.average if is_swapped(x) else x.average
+
+
+def names_in(state: OptState) -> list[str]:
+    """The names of the averages in a state."""
+    inside = [x for _, x in get_all_with_path(state, "AveragesState")]
+    return list(dict.fromkeys(k for x in inside for k in x.averages))

@@ -17,15 +17,18 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
 from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse, nearest
+from .._engine.functions.calls import explain_misuse
 from .._engine.step.plan import Composite, build
 from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path, label
+from .._engine.trees.search import get_all_with_path
 from .average import (
     AverageParamsState,
     SwappedAverage,
+    average_of,
     average_params,
-    averaged_params,
+    chosen,
+    is_swapped,
+    names_in,
 )
 from .partition import identity
 
@@ -81,8 +84,8 @@ def averages(
         u = inner(g),   a_k = a_k + w_k (p + u - a_k)   for each name k
 
     with the weights of `average_params`, all in the one pass over the parameters.  Read
-    one by `averaged_params(stepax.tree.get(state, "slow"), params)`, or exchange it for
-    the parameters with `swap_averages`.
+    one by `averaged_params(state, params, "slow")`, or exchange it for the parameters
+    with `swap_averages`.
 
     inner: the transformation.
     decays: from names to decay rates in [0, 1], schedules, or `None` for the uniform
@@ -125,15 +128,17 @@ def swap_averages(
 
     state: that of `average_params` or `averages`, or one that contains it.
     params: the parameters.
-    name: of the average, if there are several.
+    name: of the average, if there are several; it may be left out in the second call.
 
-    Raises a `ValueError` if there is no such average, or if several have no name.
+    Raises a `ValueError` if there is no such average, if several have no name, or if
+    the parameters are exchanged for another one.
     """
     swapped = [x for _, x in get_all_with_path(state, "SwappedAverage")]
     if swapped:
+        _require_swapped(state, name)
         return _mapped(_restored, state), swapped[0].params
-    found = _chosen(state, name)
-    average = averaged_params(found, params)
+    found = chosen("swap_averages", state, name)
+    average = average_of(found, params)
     ids = {id(x) for x in found}
 
     def kept(x):
@@ -144,28 +149,19 @@ def swap_averages(
     return _mapped(kept, state), average
 
 
+def _require_swapped(state: OptState, name: str | None) -> None:
+    """Raise if a name is not that of the average in place of the parameters."""
+    if name is None or any(map(is_swapped, chosen("swap_averages", state, name))):
+        return
+    here = [k for k in names_in(state) if any(map(is_swapped, chosen("", state, k)))]
+    raise ValueError(
+        f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
+        f"{name!r}; call it once more, without a name, and then with {name!r}"
+    )
+
+
 def _restored(x: AverageParamsState) -> AverageParamsState:
-    is_swapped = isinstance(x.average, SwappedAverage)
-    return x._replace(average=x.average.average) if is_swapped else x
-
-
-def _chosen(state: OptState, name: str | None) -> list[AverageParamsState]:
-    """The states of the average of a name, of which a partition has several."""
-    found = get_all_with_path(state, "AverageParamsState")
-    if not found:
-        raise errors.foreign_state("swap_averages", AverageParamsState, state)
-    inside = [x for _, x in get_all_with_path(state, "AveragesState")]
-    names = list(dict.fromkeys(k for x in inside for k in x.averages))
-    if name is None and len(names) > 1:
-        raise ValueError(f"`swap_averages`: there are {names}; give the `name` of one")
-    if name is None:
-        return [x for _, x in found]
-    if name not in names:
-        raise ValueError(
-            f"`swap_averages`: there is no average {name!r} in this state, but "
-            f"{names}{nearest(name, names)}"
-        )
-    return [x for path, x in found if path and label(path[-1]) == name]
+    return x._replace(average=x.average.average) if is_swapped(x) else x
 
 
 def _mapped(f: Any, tree: Any) -> Any:

@@ -27,6 +27,7 @@ from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot, real_scalar
+from .._transforms.decay import AVERAGED
 from .followed import Followed, evaluated
 
 
@@ -70,7 +71,7 @@ def _look_ahead(weight: ArrayLike, decay: ArrayLike) -> Rule:
     return Rule(leaf, _Ahead, {"ema": Slot()}, scalars, prepare, elementwise=True)
 
 
-@public("wrapper", paper=PAPER, ranges=_RANGES)
+@public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def ema_nesterov(
     inner: GradientTransformation, weight: ArrayLike, decay: ArrayLike = 0.9
 ) -> GradientTransformationExtraArgs:

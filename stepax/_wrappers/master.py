@@ -31,6 +31,7 @@ from .._engine.step.leafwise import keep_dtypes, map_stored
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.apply import map_pairs
+from .._transforms.decay import STORED
 from .narrow import Widened, is_narrower, widen_narrow
 from .remainders import (
     KINDS,
@@ -55,7 +56,7 @@ class MasterWeightsState(NamedTuple):
     inner_state: OptState
 
 
-@public("wrapper", paper="arXiv:1710.03740")
+@public("wrapper", paper="arXiv:1710.03740", shared=STORED)
 def master_weights(
     inner: GradientTransformation,
     dtype: DTypeLike = jnp.float32,

@@ -33,6 +33,7 @@ from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import COUNT, START, Rule, Slot, real_scalar
 from .._engine.trees import errors
+from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
 from .parameter_free import dot, sums
 
@@ -118,7 +119,10 @@ def _tune_scale(
     )
 
 
-_ONE = {"weight_decay": "it is in the reward of the scale, a sum over all parameters"}
+_ONE = {
+    "weight_decay": "it is in the reward of the scale, a sum over all parameters",
+    **ESTIMATED,
+}
 
 
 @public("wrapper", paper="arXiv:2306.00144", shared=_ONE)

@@ -46,7 +46,12 @@ class OuterState(NamedTuple):
     inner_state: OptState
 
 
-@public("wrapper", paper="arXiv:2311.08105", ranges={"every": EVERY})
+@public(
+    "wrapper",
+    paper="arXiv:2311.08105",
+    ranges={"every": EVERY},
+    shared={"decay": "its outer steps return to where the inner ones began"},
+)
 def outer(
     inner: GradientTransformation,
     outer_optimizer: GradientTransformation,

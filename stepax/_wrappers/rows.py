@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import holds_codes
+from .._engine.arrays.coding import holds_codes, is_coded
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -36,6 +36,7 @@ from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import flatten
 from .._engine.step.rule import Rule, row_shape
 from .._engine.trees import selection
+from .._engine.trees.coded import dequantize
 from .._engine.trees.pack import pack
 from .._engine.trees.packed import Packed
 from .._engine.trees.parts import Part, SlotMark, slots_like_params
@@ -77,7 +78,7 @@ def rowwise(
         values = treedef.flatten_up_to(tx.init(params))
         pairs = zip(parts, values, strict=True)
         return treedef.unflatten(
-            _each(_one_for_each_row, which, x) if _may_be_by_rows(part) else x
+            _by_rows(part.name, which, x) if part and _may_be_by_rows(part) else x
             for part, x in pairs
         )
 
@@ -106,8 +107,21 @@ def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
     )
 
 
+def _by_rows(name: str, which: Any, x: Any) -> Any:
+    try:
+        return _each(_one_for_each_row, which, x)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`rowwise` finds no rows in `{name}`, which is of other arrays than the "
+            "parameters: put it inside of what joins them, such as `flatten`"
+        ) from None
+
+
 def _one_for_each_row(is_table: bool, x: Any) -> Any:
     """A slot that has just been made, where all elements of a row are equal."""
+    if not jax.tree_util.all_leaves([is_table]):
+        raise TypeError("one array in place of a tree")
+    x = dequantize(x) if is_table else x
     if not is_table or not is_array(x) or jnp.ndim(x) < 2:
         return x
     if not x.size:
@@ -245,7 +259,7 @@ def _tables(tables: MaskOrFn, tree: Any) -> Any:
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and of what belongs to it in trees that are cut."""
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
+    is_end = lambda x: x is None or isinstance(x, MaskedNode) or is_coded(x)
     xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
     beside = zip(columns[0], xs, *columns[1:], strict=True)

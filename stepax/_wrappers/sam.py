@@ -74,7 +74,12 @@ class SAMState(NamedTuple):
     cache: Any
 
 
-@public("wrapper", paper="arXiv:2010.01412", ranges={"sync_period": AT_LEAST_1})
+@public(
+    "wrapper",
+    paper="arXiv:2010.01412",
+    ranges={"sync_period": AT_LEAST_1},
+    shared={"decay": "its steps return to where the adversarial ones began"},
+)
 def sam(
     optimizer: GradientTransformation,
     adv_optimizer: GradientTransformation,

@@ -60,7 +60,7 @@ class Aggregator(GradientTransformationExtraArgs):
     """
 
 
-@explain_misuse
+@recipe
 def process(
     preprocessor: GradientTransformation,
     aggregator: Aggregator | GradientTransformation,

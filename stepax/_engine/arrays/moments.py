@@ -87,9 +87,10 @@ def power(decay: ArrayLike, t: ArrayLike) -> jax.Array:
 
 
 def _array(decay: ArrayLike) -> jax.Array:
-    dtype = jnp.result_type(float) if jnp.ndim(decay) == 0 else None
-    dtype = getattr(decay, "dtype", dtype)
-    return jnp.asarray(decay, dtype and jax.dtypes.canonicalize_dtype(dtype))
+    dtype = getattr(decay, "dtype", jnp.result_type(float))
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)  # an array of 0 or 1
+    return jnp.asarray(decay, jax.dtypes.canonicalize_dtype(dtype))
 
 
 def bias_correction(decay: ArrayLike, t: ArrayLike) -> jax.Array:

@@ -105,7 +105,7 @@ class ArgumentChecks:
 
     name: of the factory.
     own: the ranges in which it differs from `RANGES`.
-    shared: arguments that cannot differ by path, and why.
+    shared: see `recipe`.
     """
 
     def __init__(

@@ -47,6 +47,7 @@ class ByPath:
         if held := [x for x in self._all if isinstance(x, Wraps)]:
             plain = lambda x: x if isinstance(x, Wraps) else held[0].plain(x)
             alike = alike.map(plain)
+            held[0].require_alike(self.subject, alike._all)
         if any(callable(amount_of(x)) for x in self._all):
             alike = alike.map(lambda x: with_amount(x, _as_schedule(amount_of(x))))
         names = [*self.values, *("other",) * len(self.rest)]

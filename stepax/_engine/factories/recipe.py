@@ -108,6 +108,12 @@ class Recipe:
         return self.build.__name__ if is_optimizer else ""
 
     @property
+    def shared(self) -> Mapping[str, str]:
+        """What its factory declares as such; see `recipe`."""
+        checks = vars(self.factory).get("scalars")
+        return checks.shared if checks else {}
+
+    @property
     def given(self) -> dict[str, Any]:
         """The arguments that differ from their defaults."""
         parameters = self.bound.signature.parameters
@@ -202,7 +208,8 @@ def recipe(
     shares: whether calls that differ only in the values of arrays may share a trace, as
         is right if the function does not branch on these values.  Tests call ours under
         `jit`, where a branch raises.
-    shared: arguments that cannot differ by path, and why.
+    shared: arguments that cannot differ by path, and why; and under "decay" why its
+        parameters would not follow a weight decay after its step.
     is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
         keywords.
     """
@@ -230,7 +237,7 @@ def recipe(
             return _renamed(made, Recipe(make, factory, bound), None)
         for x in given.arguments.values():
             if isinstance(x, Wraps) and not x.taken_by(factory):
-                made = x.around(make, given, checks.shared.get("decay", ""))
+                made = x.around(make, given, *[])
                 return _renamed(made, Recipe(make, factory, bound), None)
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
@@ -307,5 +314,5 @@ def _renamed(
     tx.is_plain = is_piece and _reads_none(made)
     tx.bare_init, tx.recipe = made.bare_init, recipe
     tx.inner, tx.hands_on, tx.reads_any = made.inner, made.hands_on, made.reads_any
-    tx.take_step = made.take_step
+    tx.only_places, tx.take_step = made.only_places, made.take_step
     return tx

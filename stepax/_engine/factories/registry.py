@@ -96,7 +96,8 @@ def public(
     """Enter a factory into the registry, and record the recipe of what it makes.
 
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
-    shared: rates and decays that cannot differ by path, and why.
+    shared: rates and decays that cannot differ by path, and why; and under "decay" why
+        its parameters would not follow a weight decay after its step.
     """
 
     def enter(factory: Callable) -> Any:

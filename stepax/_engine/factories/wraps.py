@@ -1,7 +1,7 @@
 """Values of an argument that act around what a factory makes without it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..base.protocol import Transformation
@@ -26,18 +26,22 @@ class Wraps:
         """What a number means beside such values in a mapping."""
         raise NotImplementedError
 
+    def require_alike(self: T, subject: str, others: Sequence[T]) -> None:
+        """Raise if such values of one mapping do not go together.
+
+        subject: the factory and the argument, for errors.
+        """
+        raise NotImplementedError
+
     def taken_by(self, factory: Callable) -> bool:
         """Whether a factory takes the value itself."""
         raise NotImplementedError
 
-    def around(
-        self, make: Callable, given: inspect.BoundArguments, why_not: str
-    ) -> Transformation:
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
         """What a factory makes without the argument, and the value around it.
 
         make: the factory.
         given: all of its arguments.
-        why_not: why the value cannot act after the step; "" if it can.
         """
         raise NotImplementedError
 

@@ -4,15 +4,14 @@ Composites, such as chains and masks, know their members; a closure declares the
 transformations that it calls, and the fields of its state that hold theirs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from jax.tree_util import tree_flatten_with_path
 
-from ..base.protocol import Transformation
 from ..step.gradients import Gradients
-from ..step.plan import Composite, node_of
+from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
 from ..trees.labels import Scope
 from ..trees.search import open_node
@@ -103,15 +102,6 @@ def _places(node: Composite, states: Iterable) -> list[tuple]:
     for path, mark in tree_flatten_with_path(node.pack(marked))[0]:
         first.setdefault(mark.owner, path[: len(path) - depths[mark.owner]])
     return [first[i] for i in range(len(marked))]
-
-
-def wrapped_by(tx: Any) -> Mapping[str, Any]:
-    """The transformations that a closure calls, by the field of its state."""
-    if type(tx) is Transformation:
-        return {} if tx.node else tx.members
-    # `MultiSteps`, ours and Optax's, is a class of its own.
-    inner = getattr(tx, "inner_opt", None)
-    return {} if inner is None else {"inner_opt_state": inner}
 
 
 def _wrapped(component: Component, gradients: Gradients | None) -> Iterator[Component]:

@@ -8,9 +8,9 @@ Neighbouring rules share a pass, also across nested chains, masks and partitions
 """
 
 import functools as ft
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +103,24 @@ def flatten(tx: Part) -> Iterator[TransformationLike | Rule]:
         return
     for member in node.members:
         yield from flatten(member)
+
+
+def wrapped_by(tx: Any) -> Mapping[str, Any]:
+    """The transformations that a closure calls, by the field of its state."""
+    if type(tx) is Transformation:
+        return {} if tx.node else tx.members
+    # `MultiSteps`, ours and Optax's, is a class of its own.
+    inner = getattr(tx, "inner_opt", None)
+    return {} if inner is None else {"inner_opt_state": inner}
+
+
+def walk(tx: Any) -> Iterator[Any]:
+    """A transformation and all that it is made of or calls, in preorder."""
+    yield tx
+    node = node_of(tx)
+    inside = node.members if isinstance(node, Composite) else wrapped_by(tx).values()
+    for part in inside:
+        yield from walk(part)
 
 
 def keeps_dtypes(tx: TransformationLike) -> bool:

@@ -256,10 +256,10 @@ def label(step):
 
 def _show(found):
     """Paths as Python expressions, each with the class that it is a field of."""
-    return list_some(f"`{_spell(path)}`" for path, _ in found)
+    return list_some(f"`{spell(path)}`" for path, _ in found)
 
 
-def _spell(path):
+def spell(path):
     steps = [f".{k.name}" if isinstance(k, NamedTupleKey) else str(k) for k in path]
     owner = path[-1].tuple_name if path and isinstance(path[-1], NamedTupleKey) else ""
     return "".join(steps) + (f" of {owner}" if owner else "") or "the root"
