@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import Form, block_within, holds_codes
+from .._engine.arrays.coding import Form, block_within, holds_codes, tile_within
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -31,7 +31,7 @@ from .._engine.base.protocol import (
     with_init,
 )
 from .._engine.factories.registry import public
-from .._engine.step.coded_slots import coded, length_of_part, zeros
+from .._engine.step.coded_slots import coded, zeros
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.step.rule import REAL, Slot
@@ -214,8 +214,11 @@ class _How(NamedTuple):
         is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
         if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
             return None
-        most = _BLOCKS[bits] if self.block is None else self.block
-        block = block_within(length_of_part(as_array(p)), most, bits)
+        # By the shape alone: a state is the same whatever `init` knows of shardings.
+        if self.block is None:
+            tile = tile_within(jnp.shape(p), _BLOCKS[bits], bits)
+            return None if tile is None else Form(bits, is_signed, *tile)
+        block = block_within(jnp.shape(p)[-1], self.block, bits)
         return None if block is None else Form(bits, is_signed, block)
 
 
