@@ -60,8 +60,12 @@ def spec_of_coded(
     """
     # Blocks that devices cut are put together for a step; only with automatic axes
     # can XLA still share out the codes.
-    is_explicit = AxisType.Explicit in sharding.mesh.axis_types
-    return spec_of_runs(scales if is_explicit else shape, sharding)
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return spec_of_runs(scales, sharding)
+    entries = [*spec_of_runs(shape, sharding)]
+    while entries and entries[-1] is None:  # as XLA writes what it returns
+        entries.pop()
+    return PartitionSpec(*entries)
 
 
 def _shard_like(p: Any, x: jax.Array, scales: tuple) -> jax.Array:
