@@ -142,40 +142,41 @@ def places(kind):
 def made(tx, p, where):
     """The state, made in every way."""
     alone = jax.device_put(p, jax.devices()[0])
-    yield tx, tx.init(p)
-    yield tx, jax.jit(tx.init)(p)
+    yield tx.init(p)
+    yield jax.jit(tx.init)(p)
     if not isinstance(where, NamedSharding):
         return
-    yield tx, distributed.init_sharded(tx, p)
-    yield tx, jax.device_put(tx.init(alone), distributed.state_sharding(tx, p))
+    yield distributed.init_sharded(tx, p)
+    yield jax.device_put(tx.init(alone), distributed.state_sharding(tx, p))
     if where.is_fully_replicated:
         shared = distributed.zero(tx, where.mesh)
-        yield shared, shared.init(p)
-        yield shared, jax.jit(shared.init)(p)
+        yield shared.init(p)
+        yield jax.jit(shared.init)(p)
 
 
-@bits
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", AXIS_KINDS)
-def test_a_state_is_the_same_however_it_is_made_and_restored(bits, axes, tmp_path):
-    (kind, is_set), tx = AXIS_KINDS[axes], stepax.low_bit_states(stepax.adam(1), bits)
-    x = np.float32(jax.random.normal(jax.random.key(0), (64, 512)))
+def test_a_state_is_the_same_however_it_is_made_and_restored(axes, tmp_path):
+    (kind, is_set), turn = AXIS_KINDS[axes], list(AXIS_KINDS).index(axes)
+    tx = stepax.low_bit_states(stepax.scale_by_adam(), {"mu": 8, "nu": 4})
+    x = np.float32(jax.random.normal(jax.random.key(0), (16, 512)))
     wanted = types(jax.eval_shape(tx.init, {"w": x}))
     _, after = tx.update({"w": x}, tx.init({"w": x}), {"w": x})
     found = places(kind)
     for i, (place, where) in enumerate(found.items()):
         p = jax.device_put({"w": x}, where)
         with jax.set_mesh(where.mesh) if is_set and i < 5 else contextlib.nullcontext():
-            for n, (by, state) in enumerate(made(tx, p, where)):
+            for n, state in enumerate(made(tx, p, where)):
                 assert types(state) == wanted, (place, n)
-            _, state = jax.jit(by.update)(p, state, p)
+            _, state = jax.jit(tx.update)(p, state, p)
             assert types(state) == wanted, place
             save(tmp_path / place, 0, p, state)
-        # Every other pair, with 8 bits those that 4 bits leave out.
-        for to in list(found)[(i + bits // 4) % 2 :: 2]:
+        # A third of the pairs of places in each of the cases.
+        for to in list(found)[(turn - i) % 3 :: 3]:
             template = jax.device_put({"w": x}, found[to])
             back = restore(tmp_path / place, tx, template).state
             assert types(back) == wanted
-            where_to = back[0].mu["w"].codes.sharding
+            where_to = back.mu["w"].codes.sharding
             assert where_to.is_equivalent_to(found[to], 2), (place, to)
             jax.tree.map(np.testing.assert_array_equal, back, state)
         # Other devices may fuse otherwise, and round next to the middle of two codes.

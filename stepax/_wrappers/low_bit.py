@@ -89,9 +89,10 @@ def low_bit_states(
     inner: the transformation, of any library.
     bits: 8, 4, or 32 for what is kept: for all moving averages, or a dict from the
         names of slots, of which those that are not named are kept.
-    block: elements along the last axis that share a scale, at least 2; `None` is 256
-        for 8 bits and 128 for 4.  A shorter one, at least a quarter, is taken where
-        only that divides the axis, on a mesh that of a device's part.
+    block: elements along the last axis that share a scale, at least 2; a shorter one,
+        at least a quarter, is taken where only that divides the axis.  `None` is up to
+        256 for 8 bits and 128 for 4, of neighbouring rows where an axis is short, such
+        that eight devices can share either of the last two axes.
     min_size: arrays with fewer elements are kept, as are those without such a block,
         and others than float32, bfloat16 and float16.
     mask: which parameters' slots are stored so; see `masked`.

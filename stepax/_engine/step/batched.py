@@ -203,7 +203,7 @@ def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
     parts, param = jax.tree.map(split.whole, (row.parts, row.param))
     made = one(ctx, jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
     u, *alike = (split.mine(x, row.parts[0]) for x in made.parts)
-    if row.wholes and not split.entries:
+    if not split.entries and (row.wholes or alike):
         # XLA divides what is computed from divided slots like them, also along axes of
         # the mesh over which the matrix is replicated; it has to have come together.
         u = whole_on_mesh_of(row.parts[0], u)
