@@ -247,7 +247,7 @@ def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
 @promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """The projection of x; not rounded to half precision, where sums may overflow."""
-    wide = replicated(upcast(projector))
+    wide = whole_on_mesh_of(x, upcast(projector))
     m = matrices.to_matrices(replicated(upcast(x)), view.axes)
     low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
     return whole_on_mesh_of(x, low)  # as `init` makes what is kept of it
@@ -260,8 +260,8 @@ def _expand(
 ) -> jax.Array:
     """The update for g, from the update for its projection."""
     low, wide = (
-        replicated(upcast(low)),
-        replicated(upcast(projector)),
+        whole_on_mesh_of(g, upcast(low)),
+        whole_on_mesh_of(g, upcast(projector)),
     )
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)

@@ -289,6 +289,7 @@ def _rows(xs, dtype, number):
 
 def _leaves(x, like):
     """Split a vector into leaves with the shapes and dtypes of `like`."""
+    x = whole_on_mesh_of(x, x)  # or XLA divides all parts like one of them
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]
