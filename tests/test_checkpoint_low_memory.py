@@ -1,7 +1,11 @@
 """Checkpoints of states in few bits, restored with wrappers that store otherwise."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from cases import types
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import stepax
 from stepax.checkpoint import restore, save
@@ -44,9 +48,32 @@ PAIRS = [
 def test_another_form_is_refused_with_what_to_do(kind, saved, wanted, tmp_path):
     forms, hint = STORED[kind]
     save(tmp_path, 1, PARAMS, forms[saved].init(PARAMS))
-    if saved == wanted:
+    if saved == wanted or {saved, wanted} == {"8", "short"}:
         restore(tmp_path, forms[wanted], PARAMS)
         return
     with pytest.raises(ValueError, match="does not fit") as error:
         restore(tmp_path, forms[wanted], PARAMS)
     assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("bits, bound", [(8, 0.02), (4, 0.2)])
+@pytest.mark.parametrize("is_on_mesh", [False, True])
+def test_other_blocks_are_restored_by_value(is_on_mesh, bits, bound, tmp_path):
+    x = jax.random.normal(jax.random.key(0), (64, 512))
+    if is_on_mesh:  # where devices cut the long blocks
+        mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+        x = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "data")))
+    # Those of all versions before blocks had several rows.
+    long, now = low(bits=bits, block={8: 256, 4: 128}[bits]), low(bits=bits)
+    _, state = long.update({"w": x}, long.init({"w": x}), {"w": x})
+    full = stepax.tree.dequantize(state)
+    for source, tx in (("long", now), ("now", long)):
+        save(tmp_path / source, 1, {"w": x}, state)
+        state = restore(tmp_path / source, tx, {"w": x}).state
+        assert types(state) == types(jax.eval_shape(tx.init, {"w": x}))
+        found = stepax.tree.dequantize(state)
+        # A code is half a step from the value, twice.
+        for a, b in zip(*map(jax.tree.leaves, (found, full)), strict=True):
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            assert np.linalg.norm(a - b) <= bound * np.linalg.norm(b)
+        tx.update({"w": x}, state, {"w": x})

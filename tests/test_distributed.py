@@ -292,3 +292,62 @@ def test_errors_name_the_axis_and_the_parameter():
 def test_a_name_is_no_mesh():
     with pytest.raises(TypeError, match="`mesh` of `zero` must be .* but is 'data'"):
         zero(stepax.adam(1e-3), "data")  # type: ignore[arg-type]
+
+
+GRIDS = {
+    "line": ("auto", {"data": 8}),
+    "grid": ("auto", {"data": 4, "model": 2}),
+    "explicit": ("explicit", {"data": 4, "model": 2}),
+}
+
+
+def _in_many_ways(mesh):
+    """Two arrays of a shape in each sharding, and one; of one shape all are alike."""
+    across = "model" if "model" in mesh.axis_names else None
+    specs = {
+        "both": ((32, 16), ("data", across)),
+        "columns": ((16, 32), (across, "data")),
+        "rows": ((40, 16), ("data", None)),
+        "whole": ((16, 24), (None, None)),
+        "bias": ((16,), ("data",)),
+        "gain": ((32,), (across,)),
+        "lone": ((40,), ("data",)),
+        "scalar": ((), ()),
+    }
+    p = {k: _put(mesh, jnp.ones(s) / 7, *spec) for k, (s, spec) in specs.items()}
+    for name in ("both", "whole", "bias"):
+        p[f"{name} too"] = p[name] / 2
+    return p
+
+
+def _moved(before, after):
+    """The paths of what is not where it was."""
+    pairs = zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    return [
+        f"{jax.tree_util.keystr(path)}: {x.sharding.spec} to {y.sharding.spec}"
+        for (path, x), y in pairs
+        if not x.sharding.is_equivalent_to(y.sharding, x.ndim)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_step_leaves_all_where_it_was(grid, row):
+    kind, sizes = GRIDS[grid]
+    mesh, tx, traces = _mesh(kind, **sizes), make(row), []
+    p = _in_many_ways(mesh)
+
+    @jax.jit
+    def step(g, state, p):
+        traces.append(1)
+        u, state = tx.update(g, state, p, **keywords(g))
+        return u, state, stepax.apply_updates(p, u)
+
+    with jax.set_mesh(mesh):
+        state = tx.init(p)
+        u, new, after = step(p, state, p)
+        step(p, new, after)
+    assert not _moved((p, state, p), (u, new, after))
+    assert len(traces) == 1

@@ -92,8 +92,15 @@ def _kinds(old: list[Entry], how: Match) -> list[str | None]:
 def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list[Any]:
     """The array for each place, or `None`."""
     rows = zip(how.chosen, into.targets, strict=True)
+    pairs = zip(how.chosen, into.entries, strict=True)
+    # What is coded in other blocks is not sharded like what is wanted.
+    other = {
+        old[i].names[:-1] for i, x in pairs if i is not None and old[i].shape != x.shape
+    }
     targets = {i: target for i, target in rows if i is not None}
     wanted = [(old[i], target) for i, target in targets.items()]
+    if name == "state":
+        wanted = [(x, None if x.names[:-1] in other else s) for x, s in wanted]
     found = dict(zip(targets, source.read(name, wanted), strict=True))
     return [None if i is None else found[i] for i in how.chosen]
 

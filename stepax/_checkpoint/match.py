@@ -88,11 +88,18 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
     for x, i in zip(new, result.chosen, strict=True):
         if i is None and x not in unclear:
             result.missing.append(x)
-        elif i is not None and old[i].shape != x.shape:
+        elif i is not None and old[i].shape != x.shape and not _are_scales(old[i], x):
             result.reshaped.append((old[i], x))
         elif i is not None and old[i].dtype != x.dtype and _are_codes(old[i], x):
             result.recoded.append((old[i], x))
     result.extra = [x for i, x in enumerate(old) if i not in taken]
+
+
+def _are_scales(old: Entry, new: Entry) -> bool:
+    """Whether these are scales of one array, for other blocks of it."""
+    # If the arrays differ, so do the shapes of their codes.
+    is_there = old.is_coded and new.is_coded and old.own[-1:] == ("scales",)
+    return is_there and len(old.shape) == len(new.shape)
 
 
 # Integers as narrow as these are codes, of which a conversion makes other numbers,

@@ -15,6 +15,7 @@ from .._distributed.sharding import (
 )
 from .._engine.arrays.placement import mesh_sharding, put_on
 from .._engine.base.protocol import GradientTransformation, partition_arrays
+from .._engine.trees.coded import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import Packed
 from .entries import Entry, entries
@@ -49,6 +50,12 @@ class Template(NamedTuple):
         kinds: their libraries when saved, see `kind_of`; `None` for fresh ones.
         """
         shapes, rebuild = partition_arrays(unpack(self.tree))
+        if any(
+            jnp.shape(x) != y.shape for x, y in zip(values, self.entries, strict=True)
+        ):
+            # An earlier version, or another `block`, has other blocks.
+            tree = stored_like(rebuild(values), unpack(self.tree))
+            values = partition_arrays(tree)[0]
         rows = zip(self.entries, shapes, values, kinds, strict=True)
         found = [restored(*row, self.is_made) for row in rows]
         tree = rebuild(found)

@@ -2,11 +2,9 @@
 
 import itertools as it
 from collections.abc import Callable
-from math import gcd, prod
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.core import Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -21,7 +19,7 @@ from .._engine.base.protocol import (
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
-from .._engine.step.coded_slots import knowing, length_of_part
+from .._engine.step.coded_slots import spec_of_coded
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .._engine.trees.labels import Labels, LeafMask
@@ -63,7 +61,7 @@ def state_sharding(
         if not (is_array(x) or is_coded(x)):
             return x
         if is_coded(x) and p is not None:
-            specs = [blocks_spec(y.shape, p) for y in x]
+            specs = [spec_of_coded(y.shape, x.scales.shape, p.sharding) for y in x]
             put_at = lambda spec: NamedSharding(mesh, spec, memory_kind=memory_kind)
             return type(x)(*map(put_at, specs))
         spec = PartitionSpec()
@@ -174,16 +172,9 @@ def init_and_arrays(
 ) -> tuple[Callable, list]:
     """`tx.init` as a function of the arrays among the parameters, and these arrays."""
     arrays, rebuild = partition_arrays(params)
-    lengths: dict[tuple, int] = {}
-    for p in arrays:
-        if np.ndim(p):
-            # Of two parameters of one shape the parts may differ.
-            n = length_of_part(p)
-            lengths[p.shape] = gcd(n, lengths.get(p.shape, n))
 
     def init(arrays):
-        with knowing(lengths):
-            return tx.init(rebuild(arrays))
+        return tx.init(rebuild(arrays))
 
     return init, arrays
 
@@ -210,16 +201,6 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     if mesh is None:
         raise ValueError("there are no parameters to take a mesh from; give `mesh`")
     return mesh
-
-
-def blocks_spec(shape: tuple, p: Any) -> PartitionSpec:
-    """The spec of an array whose elements stand for runs of those of a parameter."""
-    entries = [*p.sharding.spec, *[None] * (len(shape) - len(p.sharding.spec))]
-    names = entries[-1] if isinstance(entries[-1], tuple) else (entries[-1],)
-    sizes = p.sharding.mesh.shape
-    if entries[-1] is not None and shape[-1] % prod(sizes[x] for x in names):
-        entries[-1] = None
-    return PartitionSpec(*entries)
 
 
 def spec_like(shape: tuple, p_shape: tuple, spec: PartitionSpec) -> PartitionSpec:

@@ -18,7 +18,6 @@ from .._engine.base.protocol import (
     with_extra_args_support,
 )
 from .._engine.factories.recipe import recipe
-from .._engine.step.coded_slots import knowing
 from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
@@ -69,8 +68,7 @@ def zero(
 
     def init(params):
         parts = jax.tree.map(split.take, params)
-        with knowing(split.lengths(params)):
-            return split.state(inner.init(parts), params)
+        return split.state(inner.init(parts), params)
 
     def update(updates, state, params=None, **extra_args):
         g, p = jax.tree.map(split.take, (updates, params))
@@ -146,14 +144,6 @@ class _Split:
             return self._put(x, found.index(True), self.axis) if True in found else x
 
         return map_beside(one, state, params)
-
-    def lengths(self, params: Any) -> dict[tuple, int]:
-        """The lengths of the last axes that are sharded, by the shapes of arrays."""
-        n, found = self.mesh.shape[self.axis], {}
-        for p in jax.tree.leaves(params):
-            if (at := self._at(p)) is not None and at == p.ndim - 1:
-                found[p.shape] = p.shape[-1] // n
-        return found
 
     def _part(self, x: Any, at: int) -> Any:
         is_shared = x.shape[at] % self.mesh.shape[self.axis] == 0

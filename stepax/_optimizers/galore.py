@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.arrays.placement import replicated, with_sharding_of
+from .._engine.arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -238,19 +238,19 @@ def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
     # The derivative of singular vectors is infinite where singular values coincide.
     g = matrices.to_matrices(replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
-    directions = u if view.is_left else jnp.conj(vh.T)
-    return with_sharding_of(projector, directions[:, : view.rank]).astype(
-        projector.dtype
-    )
+    directions = (u if view.is_left else jnp.conj(vh.T))[:, : view.rank]
+    new = with_sharding_of(projector, whole_on_mesh_of(g, directions))
+    return new.astype(projector.dtype)
 
 
 @ft.partial(jax.jit, static_argnums=0)
 @promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """The projection of x; not rounded to half precision, where sums may overflow."""
-    wide = replicated(upcast(projector))
+    wide = whole_on_mesh_of(x, upcast(projector))
     m = matrices.to_matrices(replicated(upcast(x)), view.axes)
-    return jnp.conj(wide.T) @ m if view.is_left else m @ wide
+    low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
+    return whole_on_mesh_of(x, low)  # as `init` makes what is kept of it
 
 
 @ft.partial(jax.jit, static_argnums=1)
@@ -260,8 +260,8 @@ def _expand(
 ) -> jax.Array:
     """The update for g, from the update for its projection."""
     low, wide = (
-        replicated(upcast(low)),
-        replicated(upcast(projector)),
+        whole_on_mesh_of(g, upcast(low)),
+        whole_on_mesh_of(g, upcast(projector)),
     )
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)

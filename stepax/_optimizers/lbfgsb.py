@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from .._engine.arrays import precision
 from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt
-from .._engine.arrays.placement import replicated, with_sharding_of
+from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -276,19 +276,20 @@ def _model(new, dtype):
 
 def _flat(xs, dtype):
     """The leaves, concatenated into one vector."""
-    parts = [replicated(x).astype(dtype).ravel() for x in xs]
+    parts = [whole_on_mesh_of(x, x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
     """The same for each row of the memories."""
-    xs = [replicated(x).astype(dtype) for x in xs]
+    xs = [whole_on_mesh_of(x, x).astype(dtype) for x in xs]
     parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
 
 def _leaves(x, like):
     """Split a vector into leaves with the shapes and dtypes of `like`."""
+    x = whole_on_mesh_of(x, x)  # or XLA divides all parts like one of them
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.coding import Form, block_within, holds_codes
+from .._engine.arrays.coding import Form, block_within, holds_codes, tile_within
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -31,7 +31,7 @@ from .._engine.base.protocol import (
     with_init,
 )
 from .._engine.factories.registry import public
-from .._engine.step.coded_slots import coded, length_of_part, zeros
+from .._engine.step.coded_slots import coded, zeros
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.step.rule import REAL, Slot
@@ -89,9 +89,10 @@ def low_bit_states(
     inner: the transformation, of any library.
     bits: 8, 4, or 32 for what is kept: for all moving averages, or a dict from the
         names of slots, of which those that are not named are kept.
-    block: elements along the last axis that share a scale, at least 2; `None` is 256
-        for 8 bits and 128 for 4.  A shorter one, at least a quarter, is taken where
-        only that divides the axis, on a mesh that of a device's part.
+    block: elements along the last axis that share a scale, at least 2; a shorter one,
+        at least a quarter, is taken where only that divides the axis.  `None` is up to
+        256 for 8 bits and 128 for 4, of neighbouring rows where an axis is short, such
+        that eight devices can share either of the last two axes.
     min_size: arrays with fewer elements are kept, as are those without such a block,
         and others than float32, bfloat16 and float16.
     mask: which parameters' slots are stored so; see `masked`.
@@ -214,8 +215,11 @@ class _How(NamedTuple):
         is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
         if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
             return None
-        most = _BLOCKS[bits] if self.block is None else self.block
-        block = block_within(length_of_part(as_array(p)), most, bits)
+        # By the shape alone: a state is the same whatever `init` knows of shardings.
+        if self.block is None:
+            tile = tile_within(jnp.shape(p), _BLOCKS[bits], bits)
+            return None if tile is None else Form(bits, is_signed, *tile)
+        block = block_within(jnp.shape(p)[-1], self.block, bits)
         return None if block is None else Form(bits, is_signed, block)
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine.arrays.placement import with_sharding_of
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
@@ -235,7 +236,11 @@ def identity() -> Rule:
 @public()
 def set_to_zero() -> Rule:
     """Replace the updates by zeros, whatever they are: u = 0."""
-    return Rule(lambda g, p, ctx: (jnp.zeros_like(g),), EmptyState, elementwise=True)
+
+    def leaf(g, p, ctx):
+        return (with_sharding_of(g, jnp.zeros_like(g)),)
+
+    return Rule(leaf, EmptyState, elementwise=True)
 
 
 @public()

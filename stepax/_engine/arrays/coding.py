@@ -1,7 +1,9 @@
 """Arrays in 8 or 4 bits for each element, with a scale for each block of elements.
 
-Blocks run along the last axis.  A code is an element divided by the largest of its
-block, under a root, which spends the codes on small elements: a square root with a sign
+Blocks run along the last axis, and of narrow matrices they take several rows: devices
+can share either axis, and which block an element is in follows from the shape of the
+array, not from its sharding.  A code is an element divided by the largest of its block,
+under a root, which spends the codes on small elements: a square root with a sign
 for what has both signs, and a fourth root for what is never negative, such as mean
 squares, whose square root is then as exact as the others.  Blocks of 8 bits go back to
 Dettmers, Lewis, Shleifer and Zettlemoyer, 2022, 8-bit Optimizers via Block-wise
@@ -25,18 +27,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .placement import apart
+
 
 class Form(NamedTuple):
     """How an array is coded.
 
     bits: for each element, 8 or 4.
     is_signed: whether elements may be negative.
-    block: how many elements share a scale.
+    block: how many elements of a row share a scale.
+    rows: how many rows do.
     """
 
     bits: int
     is_signed: bool
     block: int
+    rows: int = 1
 
     @property
     def most(self) -> int:
@@ -63,7 +69,8 @@ class Coded(_Fields):
     codes: int8 or uint8, of the shape of the array; in 4 bits half as long along the
         last axis: an element of the first half of its block in bits 0-3 of a byte, one
         of the second half in the others.
-    scales: float32, one for each block: the largest size of its elements.
+    scales: float32, one for each block, with as many axes as the array: the largest
+        size of its elements.
     """
 
     __slots__ = ()
@@ -79,8 +86,10 @@ class Coded(_Fields):
     @property
     def form(self) -> Form:
         """How it is coded."""
-        block = self.shape[-1] // self.scales.shape[-1]
-        return Form(self.bits, self.is_signed, block)
+        *front, n = self.shape
+        *above, blocks = self.scales.shape
+        rows = front[-1] // above[-1] if front and above[-1] else 1
+        return Form(self.bits, self.is_signed, n // blocks, rows)
 
 
 class Signed8(Coded):
@@ -120,14 +129,42 @@ def holds_codes(tree: object) -> bool:
     return any(map(is_coded, jax.tree.leaves(tree, is_leaf=is_coded)))
 
 
-def block_within(length: int, block: int, bits: int) -> int | None:
+def block_within(
+    length: int, block: int, bits: int, least: int | None = None
+) -> int | None:
     """The largest block that divides an axis of this length; `None` if all are small.
 
-    block: the most elements that share a scale; a quarter of it is the least.
+    block: the most elements that share a scale.
+    least: the least; a quarter of it by default.
     """
-    fits = range(min(block, length), max(1, math.ceil(block / 4)) - 1, -1)
+    least = max(1, math.ceil(block / 4)) if least is None else least
     step = 2 if bits == 4 else 1
+    fits = range(min(block, length), least - 1, -1)
     return next((b for b in fits if length % b == 0 and b % step == 0), None)
+
+
+# How many devices can share either of the last axes without cutting a block, unless its
+# elements would be fewer than these: scales are to take no more than 1 / 24 byte each.
+_DEVICES, _FEWEST = 8, 96
+
+
+def tile_within(shape: tuple[int, ...], most: int, bits: int) -> tuple[int, int] | None:
+    """How many elements of a row and how many rows make a block; `None` as above.
+
+    Devices share an axis if their number divides its length.
+
+    most: the most elements that share a scale.
+    """
+    *_, height, length = 1, *shape
+    if (block := block_within(length, most, bits)) is None:
+        return None
+    part = length // math.gcd(length, _DEVICES)
+    narrow = block_within(part, most, bits, least=1)
+    if narrow is None:
+        return block, 1
+    above = height // math.gcd(height, _DEVICES)
+    rows = block_within(above, most // narrow, 8, least=1) or 1
+    return (narrow, rows) if narrow * rows >= _FEWEST else (block, 1)
 
 
 # The least normal number: below it a device may flush to zero.
@@ -170,12 +207,13 @@ def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
 
 def _scales(keys: list[jax.Array], form: Form) -> jax.Array:
     largest = [jnp.max(key, axis=-1, keepdims=True) for key in keys]
-    most = ft.reduce(jnp.maximum, largest)
+    most = _highest(ft.reduce(jnp.maximum, largest), form.rows)
     return jnp.where(most < _INFINITE, _sizes(most, form), jnp.inf)
 
 
 def _coded(keys: list[jax.Array], scales: jax.Array, form: Form) -> Coded:
-    codes = _packed([_codes(key, scales, form) for key in keys], form)
+    beside = _beside(scales, form.rows)
+    codes = _packed([_codes(key, beside, form) for key in keys], form)
     return coded_as(form, codes, scales[..., 0])
 
 
@@ -208,7 +246,7 @@ def decode(x: Coded) -> jax.Array:
 
 def decode_pieces(x: Coded) -> list[jax.Array]:
     """The inverse of `encode_pieces`."""
-    scales = jnp.asarray(x.scales)[..., None]
+    scales = _beside(jnp.asarray(x.scales)[..., None], x.form.rows)
     return [_read(codes, scales, x.form) for codes in _unpacked(x.codes, x.form)]
 
 
@@ -236,11 +274,29 @@ def coded_zeros(shape: tuple[int, ...], form: Form) -> tuple:
     dtype = jnp.uint8 if is_pair or not form.is_signed else jnp.int8
     value = 0x88 if is_pair and form.is_signed else 0
     codes = ((*front, n * form.bits // 8), dtype, value)
+    if form.rows > 1:
+        front[-1] //= form.rows
     return codes, ((*front, n // form.block), jnp.float32, 0)
 
 
 def _blocks(x: jax.Array, block: int) -> jax.Array:
-    return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
+    return apart(x, -1, block)
+
+
+def _highest(x: jax.Array, rows: int) -> jax.Array:
+    """The maxima of neighbouring rows, of (..., rows, blocks, 1)."""
+    return x if rows == 1 else apart(x, -3, rows).max(-3)
+
+
+def _beside(scales: jax.Array, rows: int) -> jax.Array:
+    """Each of the scales for all of its rows; the inverse of `_highest`."""
+    if rows == 1:
+        return scales
+    *front, height, blocks, one = scales.shape
+    repeated = jnp.broadcast_to(
+        jnp.expand_dims(scales, -3), (*front, height, rows, blocks, one)
+    )
+    return repeated.reshape(*front, height * rows, blocks, one)
 
 
 def _keys(x: jax.Array, form: Form) -> jax.Array:

@@ -64,6 +64,32 @@ def replicated(x: jax.Array) -> jax.Array:
     return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
 
 
+def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSpec:
+    """The spec of an array whose elements stand for runs of those of a sharded one.
+
+    Axes that it cannot share out evenly are not sharded.
+    """
+    spec, sizes = sharding.spec, sharding.mesh.shape
+    fits = lambda entry, n: n % math.prod(sizes[name] for name in _names(entry)) == 0
+    pairs = zip(spec, shape, strict=False)
+    return PartitionSpec(*(entry if fits(entry, n) else None for entry, n in pairs))
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def apart(x: jax.Array, axis: int, length: int) -> jax.Array:
+    """`x` with an axis divided into runs of this length."""
+    at = axis % x.ndim
+    shape = (*x.shape[:at], x.shape[at] // length, *x.shape[at + 1 :])
+    sharding = jax.typeof(x).sharding
+    # An explicit axis may not be divided where devices cut runs.
+    if any(sharding.spec) and (spec := spec_of_runs(shape, sharding)) != sharding.spec:
+        x = moved(x, NamedSharding(sharding.mesh, spec))
+    return x.reshape(*shape[: at + 1], length, *shape[at + 1 :])
+
+
 def free_axes(x: jax.Array) -> tuple[str, ...]:
     """The axes of an array's mesh over which it may be moved."""
     # Not the manual ones: inside of `shard_map` only collectives cross them.
@@ -94,16 +120,17 @@ def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """
     names = free_axes(p) if isinstance(p, jax.Array) else ()
     at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
-    return x if at is None else _placed(p, x, PartitionSpec(*[None] * at, names))
+    return x if at is None else placed(p, x, PartitionSpec(*[None] * at, names))
 
 
 def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """`x` on all devices of the mesh of `p`, whatever the sharding of `p` is."""
     is_there = isinstance(p, jax.Array) and free_axes(p)
-    return _placed(p, x, PartitionSpec()) if is_there else x
+    return placed(p, x, PartitionSpec()) if is_there else x
 
 
-def _placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """`x` in this sharding, on the mesh of `p`."""
     if not isinstance(p, Tracer):
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)

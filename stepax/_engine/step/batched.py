@@ -202,8 +202,12 @@ def _home(row: Row) -> jax.Array:
 def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
     parts, param = jax.tree.map(split.whole, (row.parts, row.param))
     made = one(ctx, jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
-    mine = tuple(split.mine(x, row.parts[0]) for x in made.parts)
-    return _placed_like(row, Row(mine, made.wholes))
+    u, *alike = (split.mine(x, row.parts[0]) for x in made.parts)
+    if not split.entries and (row.wholes or alike):
+        # XLA divides what is computed from divided slots like them, also along axes of
+        # the mesh over which the matrix is replicated; it has to have come together.
+        u = whole_on_mesh_of(row.parts[0], u)
+    return _placed_like(row, Row((u, *alike), made.wholes))
 
 
 def _in_shard_map(

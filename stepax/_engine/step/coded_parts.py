@@ -45,7 +45,10 @@ def number_of_parts(g: jax.Array, row: Sequence) -> int:
         return 1
     if len({form.block for form in forms if form.pieces > 1}) > 1:
         return 1
-    blocks = g.size // math.lcm(*(form.block for form in forms))
+    unit = math.lcm(*(form.block for form in forms))
+    if _by_rows(forms):
+        unit = g.shape[-1] * math.lcm(*(form.rows for form in forms))
+    blocks = g.size // unit
     most = max(1, g.size // PART)
     return next(n for n in range(most, 0, -1) if blocks % n == 0)
 
@@ -66,7 +69,8 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
         new = zip(*map(treedef.flatten_up_to, made), strict=True)
         return None, treedef.unflatten(map(_whole, new, old))
 
-    cut = jax.tree.map(lambda x: x.reshape(n, -1), (g, p, row))
+    tail = lambda x: x.shape[-1:] if _by_rows(_forms(row)) else ()
+    cut = jax.tree.map(lambda x: x.reshape(n, -1, *tail(x)), (g, p, row))
     _, new = jax.lax.scan(part, None, cut)
     return jax.tree.map(lambda x, old: x.reshape(old.shape), new, (g, row))
 
@@ -99,10 +103,14 @@ def _forms(row: Sequence) -> list[Form]:
     return [x.form for slots in row for x in slots if isinstance(x, Coded)]
 
 
+def _by_rows(forms: Sequence[Form]) -> bool:
+    return any(form.rows > 1 for form in forms)
+
+
 def _pieces(x: Any, half: int | None) -> list[jax.Array]:
     """An array, or the first and the second halves of its blocks, apart."""
     if isinstance(x, Coded) and x.form.pieces > 1:
-        return decode_pieces(x)
+        return [y.reshape(-1, y.shape[-1]) for y in decode_pieces(x)]
     x = opened(x)
     if half is None:
         return [x]
@@ -113,8 +121,10 @@ def _pieces(x: Any, half: int | None) -> list[jax.Array]:
 def _whole(pieces: Sequence[jax.Array], old: Any) -> Any:
     """The inverse of `_pieces`."""
     if isinstance(old, Coded) and old.form.pieces > 1:
-        return encode_pieces(pieces, old.form)
-    return as_found(pieces[0] if len(pieces) == 1 else _joined(*pieces), old)
+        blocks = *old.shape[:-1], old.scales.shape[-1]
+        return encode_pieces([x.reshape(*blocks, -1) for x in pieces], old.form)
+    whole = pieces[0] if len(pieces) == 1 else _joined(*pieces)
+    return as_found(whole.reshape(old.shape), old)
 
 
 def _joined(first: jax.Array, second: jax.Array) -> jax.Array:

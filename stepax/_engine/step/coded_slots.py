@@ -4,48 +4,16 @@ The engine opens what is coded and stores the new value as it found the old one,
 does with dtypes; see `kernel.py`.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
-from math import prod
+import itertools as it
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.coding import Coded, Form, coded_as, coded_zeros, encoded
-from ..arrays.placement import spread_over_mesh_of
-
-
-# From shapes of parameters to the lengths of their last axes on one device, where these
-# are known though the arrays are traced.
-_KNOWN: ContextVar[Mapping[tuple, int] | None] = ContextVar("_KNOWN", default=None)
-
-
-@contextlib.contextmanager
-def knowing(parts: Mapping[tuple, int]) -> Iterator[None]:
-    """Within, `length_of_part` knows these lengths, by the shapes of parameters."""
-    token = _KNOWN.set(parts)
-    try:
-        yield
-    finally:
-        _KNOWN.reset(token)
-
-
-def length_of_part(p: Any) -> int:
-    """The length of the last axis of an array on one device, as far as it is known."""
-    n: int = p.shape[-1]
-    known = jax.typeof(p) if isinstance(p, Tracer) else p
-    sharding: Any = getattr(known, "sharding", None)
-    entries: Any = (*sharding.spec,) if isinstance(sharding, NamedSharding) else ()
-    if len(entries) < len(p.shape) or entries[-1] is None:
-        parts = _KNOWN.get() or {}
-        return parts.get(p.shape, n)
-    names = entries[-1] if isinstance(entries[-1], tuple) else (entries[-1],)
-    devices = prod(sharding.mesh.shape[name] for name in names)
-    return n // devices if n % devices == 0 else n
+from ..arrays.placement import placed, spec_of_runs, spread_over_mesh_of
 
 
 def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
@@ -54,37 +22,61 @@ def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
     in_leaf: whether they lie as the parameter; otherwise all devices share them.
     """
     # XLA would fold the maxima of a constant for seconds, and need all of it for that.
-    put = _shard_like if in_leaf else spread_over_mesh_of
+    arrays = coded_zeros(p.shape, form)
+    (*_, (scales, *_)) = arrays
     made = [
-        put(p, jnp.full(shape, value, dtype, device=_place(p, shape)))
-        for shape, dtype, value in coded_zeros(p.shape, form)
+        jnp.full(shape, value, dtype, device=_place(p, shape, scales))
+        for shape, dtype, value in arrays
     ]
-    return coded_as(form, *made)
+    return _put(p, coded_as(form, *made), in_leaf)
 
 
 def coded(p: Any, x: Any, form: Form, in_leaf: bool) -> Coded:
     """The first value of a slot in codes."""
     # Behind a barrier, or XLA would fold a constant.
     x = jax.lax.optimization_barrier(x) if isinstance(x, Tracer) else x
-    put = _shard_like if in_leaf else spread_over_mesh_of
-    made = encoded(x, form)
-    return coded_as(form, put(p, made.codes), put(p, made.scales))
+    return _put(p, encoded(x, form), in_leaf)
 
 
-def _place(p: Any, shape: tuple) -> Any:
+def _put(p: Any, x: Coded, in_leaf: bool) -> Coded:
+    if not in_leaf:
+        return type(x)(*(spread_over_mesh_of(p, y) for y in x))
+    return type(x)(*(_shard_like(p, y, x.scales.shape) for y in x))
+
+
+def _place(p: Any, shape: tuple, scales: tuple) -> Any:
     sharding = None if isinstance(p, Tracer) else getattr(p, "sharding", None)
-    is_there = isinstance(p, jax.Array) and isinstance(sharding, NamedSharding)
-    return sharding if is_there and len(shape) == p.ndim else None
+    if not (isinstance(p, jax.Array) and isinstance(sharding, NamedSharding)):
+        return None
+    return NamedSharding(sharding.mesh, spec_of_coded(shape, scales, sharding))
 
 
-def _shard_like(p: Any, x: jax.Array) -> jax.Array:
+def spec_of_coded(
+    shape: tuple, scales: tuple, sharding: NamedSharding
+) -> PartitionSpec:
+    """The spec of codes or scales of this shape, of an array that is sharded so.
+
+    scales: the shape of the scales.
+    """
+    # Blocks that devices cut are put together for a step; only with automatic axes
+    # can XLA still share out the codes.
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return spec_of_runs(scales, sharding)
+    entries = [*spec_of_runs(shape, sharding)]
+    while entries and entries[-1] is None:  # as XLA writes what it returns
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
+def _shard_like(p: Any, x: jax.Array, scales: tuple) -> jax.Array:
     """`x`, whose elements stand for runs of those of `p`, with the sharding of `p`."""
     # As `placement.shard_like`: a selection that XLA removes after it has propagated
     # the sharding.
     if not isinstance(p, Tracer):
         return x
-    if any(jax.typeof(p).sharding.spec):
-        return jax.sharding.reshard(x, jax.typeof(p).sharding)
-    n, m = p.shape[-1], x.shape[-1]
-    p = p if n == m else p.reshape(*p.shape[:-1], m, n // m).max(-1)
+    sharding: Any = jax.typeof(p).sharding
+    if any(sharding.spec):
+        return placed(p, x, spec_of_coded(x.shape, scales, sharding))
+    runs = [(m, n // m) for n, m in zip(p.shape, x.shape, strict=True)]
+    p = p.reshape(*it.chain(*runs)).max(range(1, 2 * p.ndim, 2))
     return jnp.where(jnp.zeros_like(p, bool), p.astype(x.dtype), x)
