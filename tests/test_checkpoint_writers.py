@@ -435,7 +435,7 @@ save_step(folder, 1, wait=False)
 reached.wait()
 if (pid := os.fork()) == 0:
     # Nothing is being saved here, and the lock is still the parent's.
-    busy = told(lambda: write.begin(folder, 2, {}, None, True)) or ""
+    busy = told(lambda: write.begin(folder, lambda: (2, None), {}, True)) or ""
     os._exit(0 if f"process {os.getppid()} on" in busy else 1)
 assert os.waitpid(pid, 0)[1] == 0
 go.set()

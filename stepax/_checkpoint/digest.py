@@ -29,7 +29,7 @@ def digest(x: Any) -> int:
 
     x: an array of any dtype but random keys.
     """
-    if isinstance(x, np.ndarray) or x.is_fully_addressable and _is_on_cpu(x):
+    if isinstance(x, np.ndarray) or x.is_fully_addressable and is_on_cpu(x):
         return share(x)
     if x.sharding.memory_kind != (kind := _default_memory(x)):
         x = jax.device_put(x, x.sharding.with_memory_kind(kind))
@@ -90,7 +90,7 @@ def _runs(block: tuple, first: tuple, shape: tuple, wide: int) -> np.ndarray:
     return found
 
 
-def _is_on_cpu(x: jax.Array) -> bool:
+def is_on_cpu(x: jax.Array) -> bool:
     return next(iter(x.sharding.device_set)).platform == "cpu"
 
 

@@ -34,10 +34,14 @@ class Step:
     def __init__(self, directory: Any, step: int | None):
         settle(directory)
         self.directory = place(directory)
-        self.step = int(agreed(lambda: str(self._chosen(step))))
+        self.step = int(agreed(lambda: self._chosen(step))[0])
         self.path = self.directory / str(self.step)
 
-    def _chosen(self, step: int | None) -> int:
+    def _chosen(self, step: int | None) -> str:
+        """The step as process 0 sees it; the others take it over."""
+        return "" if jax.process_index() else str(self._number(step))
+
+    def _number(self, step: int | None) -> int:
         known = steps.numbered(self.directory)
         if not known:
             raise ValueError(f"there is no checkpoint in `{self.directory}`")
@@ -114,9 +118,15 @@ class Step:
             yield
         except Exception as error:
             problem = error
-        failed = [i for i, x in enumerate(in_all_processes(problem is not None)) if x]
+        found = in_all_processes("", int(problem is not None))
+        failed = [i for i, (kind, _) in enumerate(found) if kind]
         if not failed:
             return
+        if not self.path.exists():
+            raise ValueError(
+                f"{self} was removed while it was read, as a save with `keep` does: "
+                "restore a newer one"
+            ) from problem
         before = steps.newest(self.directory, before=self.step)[0]
         hint = "" if before is None else f"; `step={before}` restores the one before"
         if problem is None:
