@@ -322,8 +322,10 @@ def as_before(folder):
 
     def change(body):
         del body["files"]
+        body["schema"] = 1
         for x in body["params"] + body["state"]:
             del x["kind"]
+            x["digest"] %= 2**32
 
     forged(folder, change, seal=False)
 
@@ -355,11 +357,11 @@ def test_a_hollow_checkpoint_without_check_sums_does_not_count(name, folder):
 
 
 def test_flipped_signs_in_the_files_of_arrays_are_an_error(tmp_path):
-    """Two thousand, an even number, of which the sum of an array knows nothing."""
+    """Two thousand, an even number, of which one half of the digest knows nothing."""
     params = {"w": jnp.asarray(np.random.RandomState(0).randn(50, 100), "float32")}
     save(tmp_path, 1, params, ())
     flipped = params["w"].ravel().at[:2000].multiply(-1).reshape(50, 100)
-    assert digest(flipped) == digest(params["w"])
+    assert digest(flipped) % 2**32 == digest(params["w"]) % 2**32
     save(tmp_path / "other", 1, {"w": flipped}, ())
     shutil.rmtree(tmp_path / "1" / "params")
     shutil.copytree(tmp_path / "other" / "1" / "params", tmp_path / "1" / "params")

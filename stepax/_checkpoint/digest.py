@@ -1,17 +1,20 @@
 """A digest of the values of an array that does not depend on its sharding.
 
-    sum of (w_i m_i) modulo 2^32,   m_i = (2654435761 (i + 1)) | 1
+    low   sum of (w_i m_i) modulo 2^32,    m_i = (2654435761 (i + 1)) | 1
+    high  sum of (v_i m_i^2) modulo 2^32,  digest = low + 2^32 high
 
-over the words w_i of 32 bits, or of the size of an element if that is less.  Odd
-factors are invertible, so that the digest changes if a single element does.  Orbax's
-files only have checksums of their indices; a flipped bit in the data goes unnoticed.
+over the words w_i of 32 bits, or of the size of an element if that is less.  v_i has
+the upper half of a word of 32 bits, or all of a shorter one: an even number of changed
+signs does not alter `low`.  Odd factors are invertible, so that the digest changes if a
+single element does.  Orbax's files only have checksums of their indices; a flipped bit
+in the data goes unnoticed.  Manifests of schema 1 have `low` alone.
 
-A sum can be computed in parts: each process adds up the shards that it holds, and none
+Sums can be computed in parts: each process adds up the shards that it holds, and none
 waits for another.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -33,12 +36,20 @@ def digest(x: Any) -> int:
         return share(x)
     if x.sharding.memory_kind != (kind := _default_memory(x)):
         x = jax.device_put(x, x.sharding.with_memory_kind(kind))
-    return int(_digest(x))
+    low, high = map(int, _digest(x))
+    return low + (high << 32)
 
 
 def share(x: Any) -> int:
     """The part of the digest that this process adds."""
-    return sum(_of_block(*row, x.shape) for row in _blocks(x)) % 2**32
+    return total(_of_block(*row, x.shape) for row in _blocks(x))
+
+
+def total(shares: Iterable[int]) -> int:
+    """The digest that these parts add up to."""
+    found = [*shares]
+    high = sum(x >> 32 for x in found) % 2**32
+    return sum(found) % 2**32 + (high << 32)
 
 
 def _blocks(x: Any) -> Iterator[tuple[np.ndarray, tuple]]:
@@ -62,7 +73,7 @@ def _of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
     if not _is_small(x.dtype):
         words = words.reshape(-1).view(f"uint{min(8 * x.dtype.itemsize, 32)}")
     words = words.reshape(len(runs), -1) if x.size else words.reshape(0, 0)
-    length, total = words.shape[1], 0
+    length, low, high = words.shape[1], 0, 0
     some = max(1, BLOCK // max(1, length))
     starts = range(0, len(words), some), range(0, length, BLOCK)
     for i, j in itertools.product(*starts):
@@ -72,9 +83,11 @@ def _of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
         start = (runs[i : i + some] + np.uint32(j % 2**32)) * FACTOR
         factors = _FACTORS[: w.shape[1]] + start[:, None]
         factors |= np.uint32(1)
-        factors *= w
-        total += int(factors.sum(dtype=np.uint32))
-    return total
+        low += int((w * factors).sum(dtype=np.uint32))
+        factors *= factors
+        factors *= w >> 16 if w.dtype == np.uint32 else w
+        high += int(factors.sum(dtype=np.uint32))
+    return low % 2**32 + (high % 2**32 << 32)
 
 
 def _runs(block: tuple, first: tuple, shape: tuple, wide: int) -> np.ndarray:
@@ -100,20 +113,28 @@ def _default_memory(x: jax.Array) -> Any:
 
 @jax.jit
 def _digest(x):
-    return _sum(_words(x))
+    low, high = jnp.uint32(0), jnp.uint32(0)
+    words = _words(x)
+    for n, w in enumerate(words):
+        factor = _factors(w.shape, n, len(words))
+        low += jnp.sum(w.astype(np.uint32) * factor, dtype=np.uint32)
+        v = w >> np.uint32(16) if w.dtype == np.uint32 else w.astype(np.uint32)
+        high += jnp.sum(v * factor * factor, dtype=np.uint32)
+    return low, high
 
 
 def _words(x: jax.Array) -> list:
     """Unsigned words, each shaped like the array."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return [*_words(jnp.real(x)), *_words(jnp.imag(x))]
-    if x.dtype == bool or _is_small(x.dtype):
+    if x.dtype == bool:
+        return [x.astype(np.uint8)]
+    if _is_small(x.dtype):
         x = x.astype(np.float32).astype(np.int32)
     if x.dtype.itemsize == 8:
         pairs = jax.lax.bitcast_convert_type(x, np.uint32)
         return [pairs[..., 0], pairs[..., 1]]
-    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-    return [bits.astype(np.uint32)]
+    return [jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")]
 
 
 def _is_small(dtype: Any) -> bool:
@@ -121,15 +142,11 @@ def _is_small(dtype: Any) -> bool:
     return dtype.name in ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
 
 
-def _sum(words: list) -> jax.Array:
-    total = jnp.uint32(0)
-    for n, w in enumerate(words):
-        w = jnp.atleast_1d(w)
-        index, stride = jnp.full(w.shape, n + 1, np.uint32), len(words)
-        for axis in reversed(range(w.ndim)):
-            along = jnp.arange(w.shape[axis], dtype=np.uint32)
-            shape = [-1 if i == axis else 1 for i in range(w.ndim)]
-            index = index + (along * np.uint32(stride % 2**32)).reshape(shape)
-            stride *= w.shape[axis]
-        total = total + jnp.sum(w * (index * FACTOR | np.uint32(1)), dtype=np.uint32)
-    return total
+def _factors(shape: tuple, n: int, stride: int) -> jax.Array:
+    """The factors of the n-th words of all elements, which have `stride` words each."""
+    index = jnp.full(shape, n + 1, np.uint32)
+    for axis in reversed(range(len(shape))):
+        along = jax.lax.broadcasted_iota(np.uint32, shape, axis)
+        index = index + along * np.uint32(stride % 2**32)
+        stride *= shape[axis]
+    return index * FACTOR | np.uint32(1)

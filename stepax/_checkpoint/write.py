@@ -26,7 +26,7 @@ from jax.experimental.multihost_utils import process_allgather
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import manifest, steps
-from .digest import is_on_cpu, share
+from .digest import is_on_cpu, share, total
 from .disk import orbax, place, require_unicode, sync_names, sync_tree
 from .entries import Entry, arrays_of
 from .lock import Turn
@@ -69,7 +69,7 @@ class Part(NamedTuple):
     def described(self, shares: list[list[int]]) -> list[Entry]:
         """The entries with the digests that the shares of all processes add up to."""
         rows = zip(self.entries, *shares, strict=True)
-        return [x._replace(digest=sum(own) % 2**32) for x, *own in rows]
+        return [x._replace(digest=total(own)) for x, *own in rows]
 
 
 def _dtype(entry: Entry, x: Any) -> str:
