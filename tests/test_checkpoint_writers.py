@@ -94,7 +94,7 @@ def test_threads_save_to_directories_of_their_own_at_once(tmp_path):
             assert is_as_saved(tmp_path / str(i), step)
 
     with ThreadPoolExecutor(6) as pool:
-        [*pool.map(work, range(6))]
+        list(pool.map(work, range(6)))
     checkpoint.wait()
     assert all(names(tmp_path / str(i)) == ["1", "2"] for i in range(6))
 

@@ -145,7 +145,8 @@ def _open(path: Any) -> Manifest:
 def _of_json(body: dict[str, Any]) -> Manifest:
     """Parse a manifest; any field may be missing or wrong if it has been edited."""
     step: Any = body.get("step")
-    schema, files = body.get("schema"), body.get("files")
+    schema: Any = body.get("schema")
+    files = body.get("files")
     if not _is_count(step) or not _is_count(schema) or schema == 0:
         raise Damage("the manifest has no step, or no schema")
     parts = {key: _entries(key, body.get(key)) for key in ("params", "state")}
@@ -153,7 +154,7 @@ def _of_json(body: dict[str, Any]) -> Manifest:
         if not isinstance(files, dict) or not all(map(_is_file, files.items())):
             raise Damage("the manifest has no list of files")
         files = {name: tuple(row) for name, row in files.items()}
-    return Manifest(step, int(schema), parts, files)
+    return Manifest(step, schema, parts, files)
 
 
 def _is_count(x: Any) -> bool:

@@ -90,7 +90,7 @@ def _copy(x: Any) -> Any:
     if not x.is_fully_addressable:
         return jax.device_put(x, x.sharding, may_alias=False)
     # What comes from another device is a copy already.
-    is_view = is_on_cpu(x) or x.sharding.memory_kind == "pinned_host"
+    is_view = is_on_cpu(x) or "host" in str(x.sharding.memory_kind)
     return np.array(x) if is_view else np.asarray(x)
 
 
