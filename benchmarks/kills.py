@@ -9,7 +9,8 @@ returned, or the one that was being saved, with identical bits, and go on from t
     python -m benchmarks.kills --kills 60
 
 `--processes 8` kills one of several processes that train together instead, and
-`--elastic 2,8,4` restarts them with other numbers; see `process_kills.py`.
+`--elastic 2,8,4` restarts them with other numbers; see `process_kills.py`.  With
+`--saves` the processes only save, and are killed during saves; see `save_kills.py`.
 The exit status is the number of lost checkpoints, which should be 0.
 """
 
@@ -28,7 +29,7 @@ import orbax.checkpoint  # noqa: F401  (before processes are forked)
 import stepax
 from stepax.checkpoint import latest_step, restore, save
 
-from . import process_kills
+from . import process_kills, save_kills
 
 
 def params_of(step, size):
@@ -126,11 +127,14 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=0, help="for the random times")
     parser.add_argument("--processes", type=int, help="of a run that is killed")
+    parser.add_argument("--saves", action="store_true", help="kill during saves alone")
     parser.add_argument("--elastic", help="numbers of processes, as in 2,8,4")
     args = parser.parse_args()
     random.seed(args.seed)
     if args.elastic:
         return process_kills.restart([int(x) for x in args.elastic.split(",")])
+    if args.processes and args.saves:
+        return save_kills.count_lost(args.processes, args.kills)
     if args.processes:
         return process_kills.count_lost(args.processes, args.kills)
     inside = outside = lost = 0

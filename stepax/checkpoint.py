@@ -81,10 +81,17 @@ def save(
     arrays have the same name, if parameters and state are swapped, and while another
     process is writing, which it names; a `TypeError` for arrays that are not numeric.
     """
-    step = _whole(step, "step", 0)
-    keep = None if keep is None else _whole(keep, "keep", 1, ", or `None` for all")
-    require_order(params, state)
-    write.begin(directory, step, {"params": params, "state": state}, keep, wait)
+
+    def plan() -> tuple[int, int | None]:
+        number = _whole(step, "step", 0)
+        if number >= 10**steps.DIGITS:
+            raise ValueError(f"`step` has more than {steps.DIGITS} digits")
+        require_order(params, state)
+        if keep is None:
+            return number, None
+        return number, _whole(keep, "keep", 1, ", or `None` for all")
+
+    write.begin(directory, plan, {"params": params, "state": state}, wait)
 
 
 def _whole(x: Any, name: str, least: int, more: str = "") -> int:

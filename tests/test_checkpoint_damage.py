@@ -115,8 +115,8 @@ def test_a_later_schema_is_refused(tmp_path):
     save_steps(tmp_path, 2)
     rewrite(tmp_path)
     assert is_as_saved(tmp_path, 2)
-    rewrite(tmp_path, schema=2, new={"anything": 1})
-    with pytest.raises(ValueError, match="step 2 in .* has the schema 2.* reads 1 and"):
+    rewrite(tmp_path, schema=3, new={"anything": 1})
+    with pytest.raises(ValueError, match="step 2 in .* has the schema 3.* reads 2 and"):
         restore(tmp_path, TX, params_of(0))
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint of two processes, which is damaged in the part of one of them."""
+"""Checkpoints of two processes, of which one fails, or its part is damaged."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from stepax.checkpoint import restore
 
 
 # Process 1 alone reads the second half of each array.
-PROCESS = """
+START = """
 import sys, warnings
 from pathlib import Path
 import jax
@@ -32,6 +32,10 @@ folder, tx = Path(sys.argv[3]), stepax.adam(0.1)
 split = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
 make = lambda key: jax.random.normal(key, (64, 30))
 params = {"w": jax.jit(make, out_shardings=split)(jax.random.key(0))}
+"""
+DAMAGED = (
+    START
+    + """
 state = tx.init(params)
 alone = state[0]._replace(count=jnp.int32(5))  # each process has it for itself
 for step in 1, 2:
@@ -87,39 +91,114 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     assert restore(folder, tx, params).step == 3
 """
+)
 
 
-@pytest.fixture
-def two(tmp_path):
+# Each fault in each process in turn, in the foreground and in the background.
+FAILING = (
+    START
+    + """
+import os, resource
+from stepax._checkpoint import disk, manifest, steps
+
+def refuse(*_, **__):
+    raise PermissionError(13, "Permission denied")
+
+def replaced(owner, name):
+    def start():
+        before = getattr(owner, name)
+        setattr(owner, name, refuse)
+        return lambda: setattr(owner, name, before)
+    return start
+
+def quota():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+kind = type(disk.place(folder))
+# With the processes that take part in it, and whether the step is there nonetheless.
+faults = {
+    "quota": (quota, (0, 1), False),
+    "names": (replaced(write, "arrays_of"), (0, 1), False),
+    "mkdir": (replaced(kind, "mkdir"), (0,), False),
+    "orbax": (replaced(write, "_handler"), (0, 1), False),
+    "say": (replaced(kind, "write_text"), (0, 1), False),
+    "manifest": (replaced(manifest, "write"), (0,), False),
+    "sync": (replaced(write, "sync_tree"), (0,), False),
+    "rename": (replaced(kind, "rename"), (0,), False),
+    "names on disk": (replaced(write, "sync_names"), (0,), True),
+    "prune": (replaced(steps, "prune"), (0,), True),
+}
+here, step = jax.process_index(), 1
+save(folder, step, params, ())
+for name, (start, who, is_saved) in faults.items():
+    for process in who:
+        for how in True, False:
+            last, step = latest_step(folder), step + 1
+            sync_global_devices("before")
+            stop = start() if process == here else lambda: None
+            try:
+                save(folder, step, params, (), wait=how, keep=2)
+                wait()
+                text = "nothing"
+            except (ValueError, OSError) as error:
+                text = str(error)
+            finally:
+                stop()
+            cause = "too large" if name == "quota" else "Permission denied"
+            about = "was saved, but" if is_saved else ""
+            assert cause in text and f"(in process {process})" in text, (name, text)
+            assert about in text, (name, text)
+            assert latest_step(folder) == (step if is_saved else last), name
+            sync_global_devices("after")
+save(folder, step + 1, params, (), keep=1)
+same = jax.jit(lambda a, b: jax.numpy.all(a == b))
+assert same(restore(folder, stepax.identity(), params).params["w"], params["w"])
+print("all told", flush=True)
+"""
+)
+
+
+def run_two(code, folder):
     """What two processes print; neither outlives the test."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    start = [sys.executable, "-c", PROCESS, address]
+    start = [sys.executable, "-c", code, address]
     how: dict = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # One device each, not those of the tests.
     how["env"] = {k: x for k, x in os.environ.items() if k != "XLA_FLAGS"}
-    both = [subprocess.Popen([*start, str(i), tmp_path], **how) for i in (0, 1)]
+    both = [subprocess.Popen([*start, str(i), folder], **how) for i in (0, 1)]
     try:
-        told = [x.communicate(timeout=90) for x in both]
+        # Far below the 1,200 s of a hang, and enough for a machine that is busy.
+        told = [x.communicate(timeout=300) for x in both]
         assert [x.returncode for x in both] == [0, 0], told
-        yield [out for out, _ in told]
+        return [out for out, _ in told]
     finally:
         for x in both:
             x.kill()
 
 
 @pytest.mark.slow
-def test_all_processes_learn_of_damage_that_one_has_seen(two, tmp_path):
+def test_all_processes_learn_why_one_could_not_save(tmp_path):
+    """At once: a process that waited for the other would outlive the time limit."""
+    assert all("all told" in text for text in run_two(FAILING, tmp_path / "run"))
+    (last,) = (tmp_path / "run").iterdir()
+    assert last.name == "30"
+
+
+@pytest.mark.slow
+def test_all_processes_learn_of_damage_that_one_has_seen(tmp_path):
+    two = run_two(DAMAGED, tmp_path)
     for text in two:
         assert f"step 2 in `{tmp_path}` is damaged" in text
         assert "`step=1` restores the one before" in text
         assert text.count("step 4 in") == text.count("was not saved") == 2
         assert "has step 3, and `step` is 3" in text
         assert "processes save different steps: 4, 5" in text
+        assert text.count("No space left on device (in process 0)") == 2
     assert any("it could not be read by process 1" in text for text in two)
-    assert "No space left on device" in two[0]
-    assert two[1].count("process 0 could not write it") == 2
     names = sorted(x.name for x in tmp_path.iterdir())
     assert names == ["3", "5"]
     template = {"w": np.zeros((64, 30), "float32")}

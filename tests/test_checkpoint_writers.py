@@ -19,12 +19,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 from runs import compare, equal
 
 import stepax
 from stepax import checkpoint
-from stepax._checkpoint import disk, write
+from stepax._checkpoint import disk, lock, manifest, write
 from stepax.checkpoint import latest_step, restore, save
 
 
@@ -82,6 +83,20 @@ def test_threads_take_turns(keep, tmp_path):
     wanted = done if keep is None else done[-keep:]
     assert names(tmp_path) == sorted(map(str, wanted))
     assert all(is_as_saved(tmp_path, i) for i in wanted)
+
+
+def test_threads_save_to_directories_of_their_own_at_once(tmp_path):
+    """And read there, while others save, in the background or not."""
+
+    def work(i):
+        for step in range(3):
+            save_step(tmp_path / str(i), step, wait=(i + step) % 2 == 0, keep=2)
+            assert is_as_saved(tmp_path / str(i), step)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    checkpoint.wait()
+    assert all(names(tmp_path / str(i)) == ["1", "2"] for i in range(6))
 
 
 # Children that are forked before JAX runs save at once, each some of the steps.
@@ -314,6 +329,93 @@ def test_a_disk_that_takes_no_more_is_told_and_loses_nothing(tmp_path):
     assert is_as_saved(tmp_path, 2)
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_step_whose_elders_cannot_be_removed_is_told_to_be_saved(
+    wait, tmp_path, monkeypatch
+):
+    save_step(tmp_path, 1)
+    kind = type(disk.place(tmp_path))
+    rename = kind.rename
+
+    def refuse(self, target):
+        if self.name == "1":
+            raise PermissionError(13, "Permission denied", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "rename", refuse)
+        with pytest.raises(ValueError, match="step 2 in .* was saved, but .*denied"):
+            save_step(tmp_path, 2, keep=1, wait=wait)
+            checkpoint.wait()
+    assert is_as_saved(tmp_path, 2) and is_as_saved(tmp_path, 1)
+    save_step(tmp_path, 3, keep=1)
+    assert names(tmp_path) == ["3"]
+
+
+def test_a_lock_whose_file_cannot_be_written_is_released(tmp_path, monkeypatch):
+    """As on a full disk: the file is empty, and the lock as good as ever."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_me", full)
+        save_step(tmp_path, 1)
+    save_step(tmp_path, 2)
+    assert names(tmp_path) == ["1", "2"]
+
+
+def test_a_step_that_is_removed_while_it_is_read_is_not_called_damaged(
+    tmp_path, monkeypatch
+):
+    save_step(tmp_path, 1)
+    read = manifest.read
+
+    def read_late(folder, step):
+        monkeypatch.undo()
+        save_step(tmp_path, 2, keep=1)
+        return read(folder, step)
+
+    monkeypatch.setattr(manifest, "read", read_late)
+    with pytest.raises(ValueError, match="step 1 in .* was removed while it was read"):
+        restore(tmp_path, TX, params_of(0), step=1)
+
+
+def test_a_save_in_the_background_copies_each_array_once(held, tmp_path, monkeypatch):
+    """What Orbax is given is the copy itself, which it does not copy again."""
+    copies, given, deep = [], [], []
+    copy, handler = write._copy, write._handler
+    numpy = orbax.checkpoint.type_handlers.NumpyHandler
+
+    def copied(x):
+        copies.append(copy(x))
+        return copies[-1]
+
+    def watched_numpy(**how):
+        deep.append(how["deepcopy_host_arrays"])
+        return numpy(**how)
+
+    def watched():
+        found = handler()
+        keep = found.save
+
+        def save(path, args):
+            given.extend(map(id, args.item.values()))
+            keep(path, args=args)
+
+        found.save = save
+        return found
+
+    monkeypatch.setattr(write, "_copy", copied)
+    monkeypatch.setattr(write, "_handler", watched)
+    monkeypatch.setattr(orbax.checkpoint.type_handlers, "NumpyHandler", watched_numpy)
+    save_step(tmp_path, 1, wait=False)
+    held.go.set()
+    checkpoint.wait()
+    assert sorted(given) == sorted(map(id, copies)) and len(copies) == 4
+    assert deep and not any(deep)
+
+
 def test_a_handler_of_a_signal_is_told_that_it_interrupts_a_save(tmp_path, monkeypatch):
     found = []
     handler = lambda *_: found.append(told(lambda: save_step(tmp_path, 2)))
@@ -435,7 +537,7 @@ save_step(folder, 1, wait=False)
 reached.wait()
 if (pid := os.fork()) == 0:
     # Nothing is being saved here, and the lock is still the parent's.
-    busy = told(lambda: write.begin(folder, 2, {}, None, True)) or ""
+    busy = told(lambda: write.begin(folder, lambda: (2, None), {}, True)) or ""
     os._exit(0 if f"process {os.getppid()} on" in busy else 1)
 assert os.waitpid(pid, 0)[1] == 0
 go.set()

@@ -26,11 +26,28 @@ def place(directory: Any) -> Any:
         raise TypeError(
             f"`directory` is of type `{type(directory).__name__}`, expected a path"
         ) from error
+    require_unicode("`directory`", name)
     return epath.Path(os.path.expanduser(name)).absolute()
+
+
+def require_unicode(what: str, name: str) -> None:
+    """Raise for a name that Orbax cannot write, which needs UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what}, {name!a}, has a lone surrogate and cannot be written as UTF-8: "
+            "give another name"
+        ) from None
 
 
 def is_local(path: Any) -> bool:
     return "://" not in os.fspath(path)
+
+
+def is_there(path: Any) -> bool:
+    """Whether there is such a name, even if it is a link to nowhere."""
+    return os.path.lexists(path) if is_local(path) else path.exists()
 
 
 def sync_tree(folder: Any) -> None:

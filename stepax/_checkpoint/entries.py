@@ -4,7 +4,8 @@ A slot, that is, an array of a state, is identified by the class of its state, i
 field, and the path of its parameter.  Its position in a chain is not part of its name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
@@ -72,7 +73,7 @@ def arrays_of(tree: Any) -> list[tuple[Entry, Any]]:
     found = [(_entry(x), x.value) for x in named(tree) if is_array(x.value)]
     names = [x.key for x, _ in found]
     if len(set(names)) < len(names):
-        twice = sorted({x for x in names if names.count(x) > 1})
+        twice = sorted(x for x, n in Counter(names).items() if n > 1)
         listed = list_some(f"`{x}`" for x in twice)
         raise ValueError(
             f"several arrays have the name {listed}, joined from the names on their "
@@ -89,9 +90,6 @@ def _entry(leaf: Any) -> Entry:
     return Entry(leaf.names, where, leaf.owner, leaf.own, shape, str(dtype), kind=kind)
 
 
-Paths = Iterable[tuple[str, ...]]
-
-
 def rename(
     renamed: Mapping[str, str], params: list[Entry], state: list[Entry]
 ) -> tuple[list[Entry], list[Entry]]:
@@ -103,8 +101,9 @@ def rename(
     """
     pairs = {_split(old): _split(new) for old, new in renamed.items()}
     known = [x.names for x in params]
+    starts = {path[:i] for path in known for i in range(len(path) + 1)}
     for old in pairs:
-        if not any(_begins(path, old) for path in known):
+        if old not in starts:
             raise ValueError(
                 f"`renamed` has the path `{'/'.join(old)}`, but the parameters of the "
                 f"checkpoint are {list_some(params)}"
@@ -127,24 +126,18 @@ def _split(path: str) -> tuple[str, ...]:
     return tuple(path.strip("/").split("/")) if path else ()
 
 
-def _begins(path: tuple, start: tuple) -> bool:
-    return path[: len(start)] == start
-
-
 def _renamed(path: tuple, pairs: Mapping[tuple, tuple]) -> tuple:
-    found = [old for old in pairs if _begins(path, old)]
-    if not found:
-        return path
-    old = max(found, key=len)
-    return (*pairs[old], *path[len(old) :])
+    """A path with the longest of its beginnings that is in `pairs` replaced."""
+    lengths = reversed(range(len(path) + 1))
+    i = next((i for i in lengths if path[:i] in pairs), None)
+    return path if i is None else (*pairs[path[:i]], *path[i:])
 
 
-def param_of(entry: Entry, params: Iterable[tuple]) -> tuple | None:
+def param_of(entry: Entry, params: Container[tuple]) -> tuple | None:
     """The path of the parameter of an array, if the array's path ends with it.
 
     Codes and scales of a slot are one name below.
     """
-    params = params if isinstance(params, Mapping) else set(params)
     owns = [entry.own, entry.own[:-1]] if entry.is_coded else [entry.own]
     ends = (own[i:] for own in owns for i in range(len(own) + 1))
     return next((end for end in ends if end in params), None)

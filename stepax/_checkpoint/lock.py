@@ -6,6 +6,7 @@ ends, however it ends, so that no lock is stale.  On stores and file systems wit
 such locks the only protection is that each writer uses its own temporary names.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -78,15 +79,17 @@ class Turn:
             if _is_same(opened, path):
                 break
             os.close(opened)  # the owner has just removed the file
-        os.ftruncate(opened, 0)
-        os.write(opened, _me())
         self.file, self.is_exclusive = opened, True
         _HELD.add(opened)
+        with contextlib.suppress(OSError):  # on a full disk the owner stays unnamed
+            os.ftruncate(opened, 0)
+            os.write(opened, _me())
 
     def give(self) -> None:
         """Release the turn."""
         if self.file >= 0:
-            (self.folder / NAME).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # closing the file releases the lock
+                (self.folder / NAME).unlink()
             _HELD.discard(self.file)
             os.close(self.file)
             self.file, self.is_exclusive = -1, False

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from .entries import Entry
 
 
-SCHEMA = 1  # readers reject higher ones
+SCHEMA = 2  # readers reject higher ones; 1 has check sums of all files, see `digest`
 FILE = ("manifest", "metadata")
 
 
@@ -27,7 +27,8 @@ class Manifest(NamedTuple):
     step: the number of the step.
     schema: if above `SCHEMA`, from a later version of Stepax; no other field is read.
     parts: entries by the names of the trees, "params" and "state".
-    files: from names to size and checksum; `None` in checkpoints of Stepax 0.1.
+    files: from names to size and checksum, "" for a large file, whose arrays have
+        digests; `None` in checkpoints of Stepax 0.1.
     """
 
     step: int
@@ -44,7 +45,7 @@ def write(folder: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     """Add the manifest to a folder, and flush all of it to disk."""
     files = sorted(_files(folder))
     with ThreadPoolExecutor() as pool:
-        sums = [*pool.map(_sum, files)]
+        sums = [*pool.map(_sum_if_small, files)]
     names = [_name(folder, x) for x in files]
     sizes = [_size(x) for x in files]
     body: dict[str, Any] = {"schema": SCHEMA, "step": step}
@@ -68,6 +69,13 @@ def _name(folder: Any, file: Any) -> str:
 
 def _size(file: Any) -> int:
     return file.stat().length
+
+
+LARGE = 2**20  # bytes; larger files have arrays only
+
+
+def _sum_if_small(file: Any) -> str:
+    return _sum(file) if _size(file) <= LARGE else ""
 
 
 def _sum(file: Any) -> str:
@@ -137,8 +145,9 @@ def _open(path: Any) -> Manifest:
 def _of_json(body: dict[str, Any]) -> Manifest:
     """Parse a manifest; any field may be missing or wrong if it has been edited."""
     step: Any = body.get("step")
-    schema, files = body.get("schema"), body.get("files")
-    if not _is_count(step) or schema != SCHEMA or isinstance(schema, bool):
+    schema: Any = body.get("schema")
+    files = body.get("files")
+    if not _is_count(step) or not _is_count(schema) or schema == 0:
         raise Damage("the manifest has no step, or no schema")
     parts = {key: _entries(key, body.get(key)) for key in ("params", "state")}
     if files is not None:
@@ -217,9 +226,10 @@ def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
     for name in names:
         if (size := _size(folder / name)) != files[name][0]:
             raise Damage(f"the file `{name}` has {size} bytes, not {files[name][0]}")
+    summed = [name for name in names if files[name][1]]
     with ThreadPoolExecutor() as pool:
-        sums = [*pool.map(lambda name: _sum(folder / name), names)]
-    for name, found in zip(names, sums, strict=True):
+        sums = [*pool.map(lambda name: _sum(folder / name), summed)]
+    for name, found in zip(summed, sums, strict=True):
         if found != files[name][1]:
             raise Damage(f"the file `{name}` has other values than saved")
 

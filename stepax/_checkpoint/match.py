@@ -1,7 +1,8 @@
 """Matching the arrays of a checkpoint to the places of a template."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .._engine.trees.errors import list_some
 from .entries import Entry, param_of
@@ -34,18 +35,23 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
 
     params: the paths of the parameters.
     """
-    old_groups, new_groups = _groups(old), _groups(new)
+    old_groups = _by(old, range(len(old)), _name)
+    new_groups = _by(new, range(len(new)), _name)
     params = set(params)
     result = Match([None] * len(new))
     taken = set()
     for name, places in new_groups.items():
         arrays = old_groups.get(name, [])
+        if len(arrays) == len(places) == 1:
+            result.chosen[places[0]] = arrays[0]
+            taken.add(arrays[0])
+            continue
         pairs = _pairs(old, new, arrays, places)
         rest = [j for j in places if j not in pairs]
         if _is_one(old, arrays) and param_of(new[places[0]], params) is None:
             pairs |= {j: arrays[0] for j in rest}
             taken |= {*arrays}
-        elif rest and any(i not in pairs.values() for i in arrays):
+        elif rest and len(pairs) < len(arrays):
             result.unclear += [new[j] for j in rest]
             taken |= {*arrays}
         taken |= {*pairs.values()}
@@ -55,25 +61,36 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     return result
 
 
-def _groups(found: list[Entry]) -> dict[tuple, list[int]]:
+def _by(
+    found: list[Entry], indices: Iterable[int], key: Callable[[Entry], Any]
+) -> dict[Any, list[int]]:
+    """The indices of the entries, grouped by a key of the entry, in order."""
     groups = {}
-    for i, x in enumerate(found):
-        groups.setdefault((x.owner, x.own), []).append(i)
+    for i in indices:
+        groups.setdefault(key(found[i]), []).append(i)
     return groups
+
+
+def _name(x: Entry) -> tuple:
+    return x.owner, x.own
+
+
+def _where(x: Entry) -> tuple:
+    return x.where
 
 
 def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:
     """A dict from places to arrays."""
     pairs = {}
-    for where in {new[j].where for j in places}:
-        here = [j for j in places if new[j].where == where]
-        there = [i for i in arrays if old[i].where == where]
-        if len(here) == len(there):
-            pairs |= dict(zip(here, there, strict=True))
+    there = _by(old, arrays, _where)
+    for where, here in _by(new, places, _where).items():
+        if len(here) == len(found := there.get(where, [])):
+            pairs |= zip(here, found, strict=True)
+    used = {*pairs.values()}
     rest = [j for j in places if j not in pairs]
-    left = [i for i in arrays if i not in pairs.values()]
+    left = [i for i in arrays if i not in used]
     if len(rest) == len(left):
-        pairs |= dict(zip(rest, left, strict=True))
+        pairs |= zip(rest, left, strict=True)
     return pairs
 
 

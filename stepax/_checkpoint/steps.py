@@ -10,7 +10,7 @@ from typing import Any
 
 from .._engine.functions.calls import level_of_user
 from . import manifest
-from .disk import is_local, place, sync_names
+from .disk import is_local, is_there, place, sync_names
 from .manifest import Damage
 
 
@@ -37,9 +37,14 @@ def _numbered(path: Any) -> list[int]:
     return sorted(int(x.name) for x in found if _is_number(x.name) and x.is_dir())
 
 
+DIGITS = (
+    100  # at most, in the number of a step, so that names of files are not too long
+)
+
+
 def _is_number(name: str) -> bool:
     """Whether `save` writes such a name: no sign, leading zero or non-ASCII digits."""
-    return re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None
+    return re.fullmatch(f"0|[1-9][0-9]{{0,{DIGITS - 1}}}", name) is not None
 
 
 def newest(
@@ -107,7 +112,9 @@ def _is_written(host: str, process: int) -> bool:
 
 
 def _remove(path: Any) -> None:
-    if is_local(path):
+    if is_local(path) and os.path.islink(path):  # what it leads to is not ours
+        path.unlink()
+    elif is_local(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.rmtree()
@@ -116,10 +123,10 @@ def _remove(path: Any) -> None:
 def make_room(folder: Any, step: int) -> None:
     """Rename a directory that has the name of a step but is not one."""
     path = folder / str(step)
-    if not path.exists():
+    if not is_there(path):
         return
     names = (f"{step}.broken{i}" for i in ("", *(f"-{n}" for n in range(2, 10**6))))
-    free = next(folder / x for x in names if not (folder / x).exists())
+    free = next(folder / x for x in names if not is_there(folder / x))
     path.rename(free)
     warnings.warn(
         f"`{path}` is not a complete step and is now called `{free.name}`",

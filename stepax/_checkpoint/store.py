@@ -6,6 +6,7 @@ written by Orbax, and a manifest; see `manifest`.
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -30,14 +31,20 @@ class Step:
 
     params: list[Entry]
     state: list[Entry]
+    _schema: int
+    _verified: Future[None]
 
     def __init__(self, directory: Any, step: int | None):
         settle(directory)
         self.directory = place(directory)
-        self.step = int(agreed(lambda: str(self._chosen(step))))
+        self.step = int(agreed(lambda: self._chosen(step))[0])
         self.path = self.directory / str(self.step)
 
-    def _chosen(self, step: int | None) -> int:
+    def _chosen(self, step: int | None) -> str:
+        """The step as process 0 sees it; the others take it over."""
+        return "" if jax.process_index() else str(self._number(step))
+
+    def _number(self, step: int | None) -> int:
         known = steps.numbered(self.directory)
         if not known:
             raise ValueError(f"there is no checkpoint in `{self.directory}`")
@@ -57,7 +64,7 @@ class Step:
         return f"step {self.step} in `{self.directory}`"
 
     def open(self) -> "Step":
-        """Read the manifest, and compare the files with their checksums.
+        """Read the manifest, and begin to compare the files with their checksums.
 
         Raises ValueError for a checkpoint that Stepax did not write, that has a later
         schema, or that is damaged.
@@ -70,8 +77,11 @@ class Step:
                 f"reads {SCHEMA} and lower: use the version that wrote it, or a later "
                 "one"
             )
-        with self.reading():
-            manifest.verify(self.path, found, jax.process_index(), jax.process_count())
+        here = jax.process_index(), jax.process_count()
+        with ThreadPoolExecutor(1) as pool:  # `read` waits for it
+            self._verified = pool.submit(manifest.verify, self.path, found, *here)
+            pool.shutdown(wait=False)
+        self._schema = found.schema
         self.params, self.state = found.parts["params"], found.parts["state"]
         return self
 
@@ -89,7 +99,10 @@ class Step:
         # Not with a `Checkpointer`, which would wait for processes that failed.
         with self.reading():
             reader = ocp.PyTreeCheckpointHandler()
-            found = reader.restore(self.path / name, args=args) if how else {}
+            try:
+                found = reader.restore(self.path / name, args=args) if how else {}
+            finally:  # a changed file is named, whatever Orbax says of it
+                self._verified.result()
         with self.reading():
             return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
 
@@ -97,11 +110,15 @@ class Step:
         is_key = entry.dtype.startswith("key<")
         if x is None:
             x = _empty_key_data(entry) if is_key else np.zeros(entry.shape, entry.dtype)
-        elif digest(x := of_bytes(x, entry.dtype)) != entry.digest:
+        elif self._digest(x := of_bytes(x, entry.dtype)) != entry.digest:
             raise ValueError(f"`{entry.key}` of `{name}` has other values than saved")
         if not is_key:
             return x
         return jax.random.wrap_key_data(jnp.asarray(x), impl=entry.dtype[4:-1])
+
+    def _digest(self, x: Any) -> int:
+        """The digest in the form of the schema."""
+        return digest(x) % 2**32 if self._schema == 1 else digest(x)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -114,9 +131,15 @@ class Step:
             yield
         except Exception as error:
             problem = error
-        failed = [i for i, x in enumerate(in_all_processes(problem is not None)) if x]
+        found = in_all_processes("", int(problem is not None))
+        failed = [i for i, (kind, _) in enumerate(found) if kind]
         if not failed:
             return
+        if not self.path.exists():
+            raise ValueError(
+                f"{self} was removed while it was read, as a save with `keep` does: "
+                "restore a newer one"
+            ) from problem
         before = steps.newest(self.directory, before=self.step)[0]
         hint = "" if before is None else f"; `step={before}` restores the one before"
         if problem is None:

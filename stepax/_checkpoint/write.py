@@ -1,16 +1,21 @@
 """Writing a step with Orbax, sealing it, and renaming it once it is on disk.
 
-Orbax writes under a unique name; then process 0 adds the manifest, flushes to disk and
-renames.  Everything that needs all processes and their devices runs in the thread that
-calls `begin` and `settle`; the rest may run in another.
+Each process writes its shards under a temporary name, and a file with its part of the
+digests: that file says that it has succeeded.  Then all meet; process 0 adds up the
+digests, adds the manifest, flushes to disk and renames; and all meet again.  A process
+that fails comes to both meetings, too, so that none waits for it.  Everything that
+needs all devices runs in the thread that calls `begin` and `settle`; the rest may run
+in another.
 """
 
 import concurrent.futures.thread  # noqa: F401  (must register its exit handler first)
-import functools as ft
+import contextlib
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -21,18 +26,19 @@ from jax.experimental.multihost_utils import process_allgather
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
 from . import manifest, steps
-from .digest import digest
-from .disk import orbax, place, sync_names, sync_tree
+from .digest import is_on_cpu, share, total
+from .disk import orbax, place, require_unicode, sync_names, sync_tree
 from .entries import Entry, arrays_of
 from .lock import Turn
 from .values import JAX, as_bytes, storable
 
 
 WAIT = 1200  # seconds to wait for other processes, as in Orbax
+SHARES = "shares"  # the folder of the files in which processes say what they wrote
 
 
 class Part(NamedTuple):
-    """The arrays of a tree, with their names and digests."""
+    """The arrays of a tree, with their names."""
 
     entries: list[Entry]
     arrays: list[Any]
@@ -40,8 +46,10 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, tree: Any) -> "Part":
         rows = [(x, a, storable(x.key, a)) for x, a in arrays_of(unpack(tree))]
-        found = [x._replace(dtype=_dtype(x, a), digest=digest(b)) for x, a, b in rows]
-        return cls(found, [b for *_, b in rows])
+        for x, *_ in rows:
+            require_unicode("the name of an array", x.key)
+        found = [x._replace(dtype=_dtype(x, a)) for x, a, _ in rows]
+        return cls(found, [_on_host(b) for *_, b in rows])
 
     def stored(self) -> dict[str, Any]:
         """A dict from names to arrays; Orbax rejects empty arrays."""
@@ -52,41 +60,115 @@ class Part(NamedTuple):
         """Copies, which are not affected if the originals are modified or donated."""
         return self._replace(arrays=[_copy(x) for x in self.arrays])
 
+    def shares(self) -> list[int]:
+        """What this process adds to the digests; process 0 writes arrays of NumPy."""
+        is_first = jax.process_index() == 0
+        is_mine = lambda x: is_first or not isinstance(x, np.ndarray)
+        return [share(x) if is_mine(x) else 0 for x in self.arrays]
+
+    def described(self, shares: list[list[int]]) -> list[Entry]:
+        """The entries with the digests that the shares of all processes add up to."""
+        rows = zip(self.entries, *shares, strict=True)
+        return [x._replace(digest=total(own)) for x, *own in rows]
+
 
 def _dtype(entry: Entry, x: Any) -> str:
     is_key = entry.kind == JAX and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return f"key<{jax.random.key_impl(x)}>" if is_key else entry.dtype
 
 
+def _on_host(x: Any) -> Any:
+    """An array that each of several processes has for itself, for NumPy to write."""
+    if jax.process_count() == 1 or isinstance(x, np.ndarray):
+        return x
+    return np.asarray(x) if x.is_fully_addressable else x
+
+
 def _copy(x: Any) -> Any:
-    if isinstance(x, np.ndarray) or x.is_fully_addressable:
-        return np.array(x)
-    return jax.device_put(x, x.sharding, may_alias=False)
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if not x.is_fully_addressable:
+        return jax.device_put(x, x.sharding, may_alias=False)
+    # What comes from another device is a copy already.
+    is_view = is_on_cpu(x) or "host" in str(x.sharding.memory_kind)
+    return np.array(x) if is_view else np.asarray(x)
 
 
 class Saving:
     """A step that is being written, in this thread or in its own.
 
+    parts: what to write, or the error of preparing it.
+    is_saved: whether the step has its name.
     done: set when writing has succeeded or failed.
     """
 
-    def __init__(self, turn: Turn, finish: Callable[[], None], what: str):
-        self.turn, self.what = turn, what
-        self.finish: Callable[[], None] | None = finish
+    def __init__(self, turn: Turn, new: Any, step: int, keep: int | None, parts: Any):
+        self.turn, self.new, self.step, self.keep = turn, new, step, keep
+        self.parts: Mapping[str, Part] | Exception | None = parts
+        self.what = f"step {step} in `{turn.folder}`"
+        self.is_saved = False
         self.error: BaseException | None = None
         self.done = threading.Event()
 
     def run(self) -> None:
         self.turn.hand_over()
         try:
-            assert self.finish is not None
-            self.finish()
+            self._write()
         except BaseException as error:
             self.error = error
         finally:
-            self.finish = None  # releases the arrays
+            self.parts = None  # releases the arrays
             self.turn.give()
             self.done.set()
+
+    def _write(self) -> None:
+        try:
+            try:
+                shares = _written(self.new, self.parts)
+            finally:
+                _meet(self.new, "written")
+            if jax.process_index() == 0:
+                self._finish(shares)
+        except BaseException:
+            if self.turn.is_exclusive:
+                with contextlib.suppress(OSError):  # the next save tries again
+                    steps.clear(self.turn.folder)
+            raise
+        finally:
+            # Other processes may look for the step as soon as they continue.
+            _meet(self.new, "published")
+
+    def _finish(self, shares: list) -> None:
+        """In process 0: give the step its name, and remove old ones."""
+        assert isinstance(self.parts, Mapping)
+        if jax.process_count() == 1:
+            rows = [shares]
+        else:
+            rows = _heard(self.new)
+        parts = zip(self.parts.items(), zip(*rows, strict=True), strict=True)
+        entries = {name: part.described([*own]) for (name, part), own in parts}
+        for name, part in self.parts.items():
+            if any(x.size for x in part.arrays):
+                _handler().finalize(self.new / name)
+        _publish(self.new, self.step, entries)
+        self.is_saved = True
+        sync_names(self.turn.folder)
+        if self.keep is not None:
+            steps.prune(self.turn.folder, self.keep)
+
+    @property
+    def outcome(self) -> str:
+        """What has happened, if there was an error."""
+        if (error := self.error) is None:
+            return ""
+        cause = f"{type(error).__name__}: {error}"
+        if self.is_saved:
+            return f"was saved, but not all that follows was done: {cause}"
+        return f"was not saved: {cause}"
+
+
+class Silence(ValueError):
+    """Other processes did not say that they have written; those say why."""
 
 
 # Saves by directory, until their outcome is requested.
@@ -94,24 +176,39 @@ _RUNNING: dict[str, Saving] = {}
 
 
 def begin(
-    directory: Any, step: int, trees: Mapping[str, Any], keep: int | None, wait: bool
+    directory: Any,
+    plan: Callable[[], tuple[int, int | None]],
+    trees: Mapping[str, Any],
+    wait: bool,
 ) -> None:
-    """Save named trees; in the background unless `wait`."""
-    parts = {name: Part.of(tree) for name, tree in trees.items()}
-    folder = place(directory)
+    """Save named trees; in the background unless `wait`.
+
+    plan: checks the arguments; returns the step and how many to keep.
+    """
+    given: Any = None
+
+    def checked() -> str:
+        nonlocal given
+        step, keep = plan()
+        parts = {name: Part.of(tree) for name, tree in trees.items()}
+        given = step, keep, parts, place(directory)
+        return str(step)
+
+    found = agreed(checked)
+    if len({*found}) > 1:
+        raise ValueError(f"processes save different steps: {', '.join(found)}")
+    step, keep, parts, folder = given
     turn = Turn(folder)
     turn.take()
     try:
         settle(folder)
-        new = folder / agreed(lambda: _prepared(turn, folder, step), step)
+        name = agreed(lambda: _prepared(turn, folder, step, parts))[0]
+        saving = Saving(turn, folder / name, step, keep, parts)
         if not wait:
-            parts = {name: part.copied() for name, part in parts.items()}
-        written = _start(new, parts)
+            saving.parts = _copied(parts)
     except BaseException:
         turn.give()
         raise
-    finish = ft.partial(_finish, turn, new, step, parts, keep, written)
-    saving = Saving(turn, finish, f"step {step} in `{folder}`")
     if wait:
         saving.run()
         _report(saving)
@@ -123,8 +220,10 @@ def begin(
         saving.run()
 
 
-def _prepared(turn: Turn, folder: Any, step: int) -> str:
-    """Prepare the directory in process 0; returns a temporary name."""
+def _prepared(turn: Turn, folder: Any, step: int, parts: Mapping[str, Part]) -> str:
+    """Prepare the directories in process 0; returns a temporary name."""
+    if jax.process_index() > 0:
+        return ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -138,79 +237,114 @@ def _prepared(turn: Turn, folder: Any, step: int) -> str:
         )
     if turn.is_exclusive:
         steps.clear(folder)
-    return steps.temporary(step, "new")
+    new = folder / steps.temporary(step, "new")
+    shared = [SHARES] if jax.process_count() > 1 else []
+    for name in "", *parts, *shared:
+        (new / name).mkdir(parents=True, exist_ok=True)
+    return new.name
+
+
+def _copied(parts: Mapping[str, Part]) -> Mapping[str, Part] | Exception:
+    try:
+        return {name: part.copied() for name, part in parts.items()}
+    except Exception as error:  # raised after the others have been met
+        return error
 
 
 TEXT = 2000  # bytes of messages between processes
 
 
-def agreed(prepare: Callable[[], str], step: int = 0) -> str:
-    """The result of process 0, in all processes; its errors are raised in all."""
+def in_all_processes(text: str, kind: int = 0) -> list[tuple[int, str]]:
+    """What each process says; to be called in all of them."""
     if jax.process_count() == 1:
-        return prepare()
+        return [(kind, text)]
+    told = text.encode(errors="backslashreplace")[:TEXT].ljust(TEXT, b"\0")
+    rows = process_allgather(np.array([kind, *told], np.uint8))
+    texts = [bytes(x[1:]).rstrip(b"\0").decode(errors="ignore") for x in rows]
+    return [(int(row[0]), x) for row, x in zip(rows, texts, strict=True)]
+
+
+def agreed(prepare: Callable[[], str]) -> list[str]:
+    """The result in each process; an error in one is raised in all."""
+    if jax.process_count() == 1:
+        return [prepare()]
     problem, text = None, ""
-    if jax.process_index() == 0:
-        try:
-            text = prepare()
-        except Exception as error:
-            problem, text = error, str(error) or type(error).__name__
-    told = f"{step}\n{text}".encode()[:TEXT].ljust(TEXT, b"\0")
-    rows = process_allgather(np.array([problem is not None, *told], np.uint8))
-    texts = [bytes(x[1:]).rstrip(b"\0").decode(errors="replace") for x in rows]
-    found, text = texts[0].split("\n", 1)
-    if rows[0, 0]:
-        raise ValueError(text) from problem
-    given = [x.partition("\n")[0] for x in texts]
-    if given != [found] * len(given):
-        raise ValueError(f"processes save different steps: {', '.join(given)}")
-    return text
-
-
-def _start(new: Any, parts: Mapping[str, Part]) -> Any:
-    """Let Orbax start to write; `None` if there is nothing to write."""
-    ocp = orbax()
-    kept = {name: part.stored() for name, part in parts.items()}
-    saved = {name: ocp.args.PyTreeSave(x) for name, x in kept.items() if x}
-    if not saved:
-        new.mkdir(exist_ok=True)
-        return None
-    handler = ocp.CompositeCheckpointHandler()
-    checkpointer = ocp.AsyncCheckpointer(handler, timeout_secs=WAIT)
-    checkpointer.save(new, args=ocp.args.Composite(**saved))
-    return checkpointer
-
-
-def _finish(
-    turn: Turn,
-    new: Any,
-    step: int,
-    parts: Mapping[str, Part],
-    keep: int | None,
-    written: Any,
-) -> None:
     try:
-        if written is not None:
-            written.close()  # waits until all processes have written
-        if jax.process_index() == 0:
-            _publish(new, step, parts)
-            if keep is not None:
-                steps.prune(new.parent, keep)
-    except BaseException:
-        if turn.is_exclusive:
-            steps.clear(new.parent)
-        raise
-    finally:
-        # Other processes may look for the step as soon as they continue.
-        barrier = orbax().multihost.get_barrier_sync_fn()
-        barrier(key=f"stepax {new.name}", timeout_ms=WAIT * 1000)
+        text = prepare()
+    except Exception as error:
+        problem, text = error, str(error) or type(error).__name__
+    found = in_all_processes(
+        text, (problem is not None) + isinstance(problem, TypeError)
+    )
+    for i, (kind, text) in enumerate(found):
+        if kind:
+            wrong = TypeError if kind == 2 else ValueError
+            raise wrong(f"{text} (in process {i})") from problem
+    return [x for _, x in found]
 
 
-def _publish(new: Any, step: int, parts: Mapping[str, Part]) -> None:
-    manifest.write(new, step, {name: part.entries for name, part in parts.items()})
+def _handler() -> Any:
+    """Orbax's, for the files of one tree; it does not wait for other processes."""
+    ocp = orbax()
+    types = ocp.type_handlers
+    try:
+        numpy = types.NumpyHandler(deepcopy_host_arrays=False)
+    except TypeError:  # earlier versions always copy
+        numpy = types.NumpyHandler()
+    rows = (np.ndarray, numpy), (jax.Array, types.ArrayHandler())
+    known = types.create_type_handler_registry(*rows)
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=known)
+
+
+def _written(new: Any, parts: Any) -> list[list[int]]:
+    """Write what this process has; returns its shares of the digests."""
+    if isinstance(parts, Exception):
+        raise parts
+    with ThreadPoolExecutor(1) as pool:
+        shares = pool.submit(lambda: [x.shares() for x in parts.values()])
+        for name, part in parts.items():
+            if kept := part.stored():
+                _handler().save(new / name, args=orbax().args.PyTreeSave(kept))
+        found = shares.result()
+    if jax.process_count() > 1:
+        path = new / SHARES / str(jax.process_index())
+        path.write_text(json.dumps(found))
+    return found
+
+
+def _heard(new: Any) -> list[list[list[int]]]:
+    """The shares of all processes, in process 0.
+
+    Raises `Silence` if there are none of a process.
+    """
+    found, silent = [], []
+    for i in range(jax.process_count()):
+        try:
+            found.append(json.loads((new / SHARES / str(i)).read_text()))
+        except (OSError, ValueError):
+            silent.append(i)
+    if silent:
+        raise Silence(
+            f"nothing that process {list_some(silent)} wrote is to be seen; all "
+            "processes need the same directory"
+        )
+    (new / SHARES).rmtree()
+    return found
+
+
+def _meet(new: Any, where: str) -> None:
+    barrier = orbax().multihost.get_barrier_sync_fn()
+    barrier(key=f"stepax {new.name} {where}", timeout_ms=WAIT * 1000)
+
+
+def _publish(new: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        synced = pool.submit(sync_tree, new)  # while check sums are computed
+        manifest.write(new, step, parts)
+        synced.result()
     sync_tree(new)
     steps.make_room(new.parent, step)
     new.rename(new.parent / str(step))
-    sync_names(new.parent)
 
 
 def settle(directory: Any) -> None:
@@ -241,22 +375,18 @@ def join(directory: Any) -> None:
 
 
 def _report(saving: Saving) -> None:
-    failed = [i for i, x in enumerate(in_all_processes(saving.error is not None)) if x]
-    if not failed:
+    """Raise what went wrong, in all processes."""
+    error = saving.error
+    kind = 0 if error is None else 1 if isinstance(error, Silence) else 2
+    found = in_all_processes(saving.outcome, kind)
+    if not any(kind for kind, _ in found):
         return
-    if isinstance(saving.error, KeyboardInterrupt | SystemExit):
-        raise saving.error
-    if saving.error is None:
-        text = f"process {list_some(failed)} could not write it"
-    else:
-        text = f"{type(saving.error).__name__}: {saving.error}"
-    raise ValueError(f"{saving.what} was not saved: {text}") from saving.error
-
-
-def in_all_processes(flag: bool) -> list[bool]:
-    if jax.process_count() == 1:
-        return [flag]
-    return [bool(x) for x in process_allgather(np.asarray(flag))]
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        raise error
+    i, (_, text) = max(enumerate(found), key=lambda row: (row[1][0], -row[0]))
+    if len(found) > 1:
+        text = f"{text} (in process {i})"
+    raise ValueError(f"{saving.what} {text}") from error
 
 
 def _end() -> None:
@@ -264,7 +394,7 @@ def _end() -> None:
     for saving in list(_RUNNING.values()):
         saving.done.wait()
         if (error := saving.error) is not None:
-            error.add_note(f"{saving.what} was not saved")
+            error.add_note(f"{saving.what} {saving.outcome}")
             sys.excepthook(type(error), error, error.__traceback__)
 
 

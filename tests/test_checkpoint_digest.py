@@ -1,0 +1,95 @@
+"""The digest of an array: the formula, on every sharding, and what it notices."""
+
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+from stepax._checkpoint import digest
+
+
+KINDS = ["float32", "float16", "bfloat16", "int8", "bool", "complex64", "int4"]
+SPECS = [P(), P("a"), P(None, "b"), P("a", "b"), P("b", "a"), P(("a", "b"))]
+
+
+def array_of(dtype, shape):
+    x = np.random.default_rng(0).normal(size=shape) * 4
+    return jnp.asarray(x > 0 if dtype == "bool" else x.clip(-7, 7)).astype(dtype)
+
+
+def words_of(x):
+    """The words of an array, and those of which the upper half counts."""
+    if x.dtype.name == "int4":
+        x = x.astype(np.int32)
+    size = min(x.dtype.itemsize, 4)
+    words = [int(w) for w in np.ravel(x).view(f"uint{8 * size}")]
+    return words, [w >> 16 for w in words] if size == 4 else words
+
+
+def reference(x):
+    low = high = 0
+    for i, (w, v) in enumerate(zip(*words_of(x), strict=True)):
+        m = 2654435761 * (i + 1) % 2**32 | 1
+        low, high = (low + w * m) % 2**32, (high + v * m * m) % 2**32
+    return low + (high << 32)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_digest_is_the_sum_of_its_formula_on_every_sharding(dtype):
+    mesh = jax.make_mesh((2, 4), ("a", "b"))
+    x = array_of(dtype, (16, 8))
+    wanted = reference(np.asarray(x))
+    assert digest.digest(x) == digest.digest(np.asarray(x)) == wanted
+    low, high = map(int, digest._digest(x))  # as on other devices than a CPU
+    assert low + (high << 32) == wanted
+    for spec in SPECS:
+        y = jax.device_put(x, NamedSharding(mesh, spec))
+        assert digest.digest(y) == digest.share(y) == wanted, spec
+
+
+def test_digests_of_shapes_and_blocks_are_those_of_the_formula(monkeypatch):
+    for block in 7, 2**15:
+        monkeypatch.setattr(digest, "BLOCK", block)
+        for shape in (), (0,), (3, 0, 2), (1,), (5, 3, 7), (2,) * 6, (400,):
+            for kind in "float64", "float32", "complex128", "uint16":
+                x = np.asarray(np.random.default_rng(1).normal(size=shape) * 9 + 50)
+                x = np.asarray(x.astype(kind))
+                assert digest.digest(x) == reference(x), (shape, kind)
+                if x.ndim == 3:
+                    assert digest.digest(x.T) == reference(np.ascontiguousarray(x.T))
+
+
+def test_parts_add_up_to_the_digest():
+    parts = [2**32 - 1, 5 + (2**32 - 1 << 32), 3 << 32]
+    assert digest.total(parts) == 4 + (2 << 32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "float64"])
+def test_each_flipped_bit_and_pairs_of_signs_are_noticed(dtype):
+    x = np.random.default_rng(0).normal(size=20).astype(dtype)
+    wanted, bits = digest.digest(x), x.view(np.uint8)
+    for i in range(bits.size):
+        for k in range(8):
+            bits[i] ^= 1 << k
+            assert digest.digest(x) != wanted
+            bits[i] ^= 1 << k
+    assert digest.digest(x) == wanted
+    if dtype != "uint8":
+        for i in range(1, 20):
+            y = x.copy()
+            y[[0, i]] *= -1
+            assert digest.digest(y) != wanted
+
+
+def test_a_digest_needs_little_memory():
+    x = np.ones(2**21, np.float32)
+    digest.digest(x)
+    tracemalloc.start()
+    try:
+        digest.digest(x)
+        assert tracemalloc.get_traced_memory()[1] < x.nbytes / 8
+    finally:
+        tracemalloc.stop()
