@@ -338,6 +338,10 @@ class Transformation(GradientTransformationExtraArgs):
         inner = self.inner
         return inner() if callable(inner) else inner
 
+    def _replace(self, **functions: Any) -> GradientTransformationExtraArgs:
+        # What is known of it need not hold for the functions of somebody else.
+        return GradientTransformationExtraArgs(**self._asdict() | functions)
+
     def with_functions(
         self, init: TransformInitFn, update: Callable, **changed: Any
     ) -> "Transformation":
