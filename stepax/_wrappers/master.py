@@ -131,8 +131,8 @@ def master_weights(
 
 def _checked(remainder: Any, dtype: Any) -> int | None:
     width = checked_width("master_weights", remainder)
-    # As it was asked for: without 64-bit mode float64, too, is float32 in JAX.  Python's
-    # `float` is of the width that JAX is set to.
+    # As it was asked for: without 64-bit mode float64, too, is float32 in JAX.  Of the
+    # width that JAX is set to is Python's `float` alone.
     asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
     if width is not None and asked != jnp.float32:
         raise ValueError(
