@@ -330,6 +330,11 @@ def _read_again(steps: list[_Step]) -> set[int]:
 
 def _programs(eqn: Any) -> Iterator[Jaxpr]:
     """The programs among the parameters of an equation."""
+    # Of a choice by platform that of a CPU, or the last one, which is for all others.
+    if platforms := eqn.params.get("branches_platforms"):
+        at = [i for i, names in enumerate(platforms) if names and "cpu" in names]
+        yield eqn.params["branches"][at[0] if at else -1].jaxpr
+        return
     for value in eqn.params.values():
         for x in value if isinstance(value, tuple | list) else (value,):
             if isinstance(x, ClosedJaxpr | Jaxpr):
