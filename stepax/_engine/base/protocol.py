@@ -343,6 +343,18 @@ class Transformation(GradientTransformationExtraArgs):
         inner = self.inner
         return inner() if callable(inner) else inner
 
+    def _replace(self, **functions: Any) -> GradientTransformationExtraArgs:
+        # What is known of it need not hold for the functions of somebody else.
+        return GradientTransformationExtraArgs(**self._asdict() | functions)
+
+    def with_functions(
+        self, init: TransformInitFn, update: Callable, **changed: Any
+    ) -> "Transformation":
+        """A copy with other functions, and all attributes that are not changed."""
+        new = Transformation(init, update)
+        vars(new).update(vars(self), **changed)
+        return new
+
 
 def _widened(tx: Transformation) -> Transformation:
     """A copy that passes for a transformation that takes keywords."""
@@ -385,11 +397,8 @@ def transformation(
 def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:
     """A transformation with another `init`, whose states its `update` accepts."""
     # Without a recipe: the call that made `tx` would make the old `init`.
-    new = Transformation(placed_init(init), tx.update)
-    new.node, new.plan, new.bare_init = tx.node, tx.plan, init
-    new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
-    new.only_places, new.take_step = tx.only_places, tx.take_step
-    return new
+    init, bare = placed_init(init), init
+    return tx.with_functions(init, tx.update, bare_init=bare, recipe=None)
 
 
 def init_of(tx: TransformationLike) -> Callable[[Params], OptState]:

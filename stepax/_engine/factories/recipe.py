@@ -97,9 +97,9 @@ class Recipe:
         is_local = self.build.__closure__ is not None
         if is_local or not all(map(_is_constant, rest.values())):
             return None
-        # A trace for real numbers would take no complex ones.
-        types = tuple((k, jax.typeof(x)) for k, x in arrays.items())
-        return Origin((self.build, frozen(rest), types), (*arrays.values(),))
+        # By their types, too: a trace converts an integer that it meets.
+        kinds = tuple((k, jax.typeof(x)) for k, x in arrays.items())
+        return Origin((self.build, frozen(rest), kinds), (*arrays.values(),))
 
     @property
     def trains(self) -> str:
@@ -147,8 +147,12 @@ def _plain(x: Any) -> Any:
     """A NumPy scalar as Python's, which takes the dtype of the arrays it meets."""
     if isinstance(x, Wraps):
         return x.with_amount(_plain(x.amount))
-    # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.
-    return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
+    if not isinstance(x, np.generic):
+        return x
+    # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.  The
+    # kind of bfloat16 is that of any record.
+    is_number = x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, jnp.floating)
+    return x.item() if is_number else x
 
 
 def in_scope(name: str, update: Callable) -> Callable:
@@ -310,9 +314,6 @@ def _renamed(
         return _of_node(made.node, made.bare_init, recipe, origin, is_piece)
     update = in_scope(recipe.build.__name__, made.update)
     closure = Made(made.bare_init, update, recipe)
-    tx = Transformation(*functions(closure, is_plan=False))
-    tx.is_plain = is_piece and _reads_none(made)
-    tx.bare_init, tx.recipe = made.bare_init, recipe
-    tx.inner, tx.hands_on, tx.reads_any = made.inner, made.hands_on, made.reads_any
-    tx.only_places, tx.take_step = made.only_places, made.take_step
-    return tx
+    is_plain = is_piece and _reads_none(made)
+    changed = {"recipe": recipe, "is_plain": is_plain}
+    return made.with_functions(*functions(closure, is_plan=False), **changed)
