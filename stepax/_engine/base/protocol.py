@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
@@ -292,36 +292,79 @@ class MadeBy(Protocol):
     def trains(self) -> str: ...
 
     @property
+    def origin(self) -> Any: ...
+
+    @property
     def given(self) -> dict[str, Any]: ...
 
     def reduced(self) -> tuple: ...
 
+    def titled(self, title: str) -> "MadeBy": ...
 
-class Transformation(GradientTransformationExtraArgs):
-    """What our own factories return: it also knows what it is made of.
 
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What a transformation of ours is made of; copied by `replace` alone.
+
+    init: its `init`, without placing anything on a mesh.
     node: the `Rule` or composite that it runs; `None` for a closure, which the engine
         does not look into.
     plan: what a step does, for a node.
-    bare_init: `init`, without placing anything on a mesh.
-    inner, hands_on, reads_any, only_places, take_step: of a closure; see
-        `transformation`.
+    inner: of a closure, the transformations that it calls, by the field of its state
+        that holds theirs, such as "inner_state" or "states/0", or by "" where its state
+        is theirs; a function that returns this if they are made at each step.
+    hands_on: the field of the member to which it passes all gradients without reading
+        them, if there is one.
+    reads_any: whether it may read any keyword itself.
+    only_places: whether it computes what `inner[""]` does, on other devices.
+    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
+        better than by `update`; see `stepax.step`.
     recipe: the factory and the arguments it was made with.
-
-    Equal recipes make equal transformations, so that a transformation can be a static
-    argument of `jax.jit`.  It is printed and pickled as the call that made it.
     """
 
-    # Attributes, and no fields: it stays a pair, which unpacks to `init` and `update`.
+    init: Callable[[Params], OptState]
     node: Node | None = None
     plan: Any = None
-    bare_init: Callable[[Params], OptState]
-    inner: Inner | Callable[[], Inner] = MappingProxyType({})
+    inner: Inner | Callable[[], Inner] = field(default_factory=dict)
     hands_on: str = ""
     reads_any: bool = False
     only_places: bool = False
     take_step: Callable[..., tuple[Params, OptState]] | None = None
     recipe: MadeBy | None = None
+
+
+class Transformation(GradientTransformationExtraArgs):
+    """What our own factories return: it also knows what it is made of.
+
+    Equal recipes make equal transformations, so that a transformation can be a static
+    argument of `jax.jit`.  It is printed and pickled as the call that made it.
+    """
+
+    # An attribute, and no field: it stays a pair, which unpacks to `init` and `update`.
+    record: Record
+
+    @classmethod
+    def of(cls, init: Callable, update: Callable, record: Record) -> "Transformation":
+        """The pair of functions with its record."""
+        tx = cls(init, update)
+        tx.record = record
+        return tx
+
+    @property
+    def recipe(self) -> MadeBy | None:
+        """The call that made it."""
+        return self.record.recipe
+
+    @property
+    def node(self) -> Node | None:
+        """The rule or composite that it runs."""
+        return self.record.node
+
+    @property
+    def members(self) -> Inner:
+        """What a closure calls, by the field of its state."""
+        inner = self.record.inner
+        return inner() if callable(inner) else inner
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
@@ -332,58 +375,40 @@ class Transformation(GradientTransformationExtraArgs):
             return super().__reduce_ex__(protocol)
         return self.recipe.reduced()
 
-    @property
-    def members(self) -> Inner:
-        """What a closure calls, by the field of its state."""
-        inner = self.inner
-        return inner() if callable(inner) else inner
-
 
 def transformation(
     init: Callable[[Params], OptState],
     update: Callable[..., tuple[Updates, OptState]],
-    *,
-    inner: Inner | Callable[[], Inner] = MappingProxyType({}),
-    hands_on: str = "",
-    reads_any: bool = False,
-    only_places: bool = False,
-    take_step: Callable[..., tuple[Params, OptState]] | None = None,
+    **declared: Any,
 ) -> Transformation:
     """A transformation that is a closure: two functions, and what they call.
 
-    inner: the transformations that it calls, by the field of its state that holds
-        theirs, such as "inner_state" or "states/0", or by "" where its state is theirs;
-        a function that returns this if they are made at each step.
-    hands_on: the field of the member to which it passes all gradients without reading
-        them, if there is one.
-    reads_any: whether it may read any keyword itself.
-    only_places: whether it computes what `inner[""]` does, on other devices.
-    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
-        better than by `update`; see `stepax.step`.
+    declared: what is known of it beside its functions; see `Record`.
     """
-    tx = Transformation(placed_init(init), update)
-    tx.bare_init = init
-    tx.inner = inner
-    tx.hands_on = hands_on
-    tx.reads_any = reads_any
-    tx.only_places, tx.take_step = only_places, take_step
-    return tx
+    return Transformation.of(placed_init(init), update, Record(init, **declared))
 
 
 def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:
     """A transformation with another `init`, whose states its `update` accepts."""
     # Without a recipe: the call that made `tx` would make the old `init`.
-    new = Transformation(placed_init(init), tx.update)
-    new.node, new.plan, new.bare_init = tx.node, tx.plan, init
-    new.inner, new.hands_on, new.reads_any = tx.inner, tx.hands_on, tx.reads_any
-    new.only_places, new.take_step = tx.only_places, tx.take_step
-    return new
+    record = replace(tx.record, init=init, recipe=None)
+    return Transformation.of(placed_init(init), tx.update, record)
+
+
+def with_recipe(tx: Transformation, recipe: MadeBy | None) -> Transformation:
+    """A transformation that is printed, compared and pickled as another call."""
+    return Transformation.of(tx.init, tx.update, replace(tx.record, recipe=recipe))
+
+
+def titled(tx: Transformation, title: str) -> Transformation:
+    """A transformation that is printed under another title."""
+    return with_recipe(tx, tx.recipe and tx.recipe.titled(title))
 
 
 def init_of(tx: TransformationLike) -> Callable[[Params], OptState]:
     """`init` of a member of a composite, without placement on a mesh."""
     # The outermost `init` places the whole state, once.
-    return tx.bare_init if type(tx) is Transformation else tx.init
+    return tx.record.init if type(tx) is Transformation else tx.init
 
 
 def placed_init(init: Callable[[Params], OptState]) -> TransformInitFn:

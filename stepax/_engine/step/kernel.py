@@ -24,7 +24,7 @@ from .gradients import Gradients, has_no_gradient
 from .leaf_program import measure, run_rules
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .programs import Calls, Shared
+from .programs import Shared
 from .rule import Rule
 from .stage import run_stage
 from .varied import ByLeaf
@@ -184,20 +184,17 @@ class Pass:
             return rule.global_stat([gradients.leaves[i] for i in on_it])
         # One statistic per leaf, added up below: to join leaves would copy them, and
         # gather those that are sharded.
-        found = {}
+        parts = []
         for i in on_it:
-            if labels[i] not in found:
-                found[labels[i]] = Calls(self._measure(n, labels[i]), scalars)
             p = params[i] if rule.needs_params else None
             slots = [column[i] for column in columns]
-            found[labels[i]].add(i, gradients.leaves[i], p, slots)
-        parts = {i: x for calls in found.values() for i, x in calls.results().items()}
-        return _add_up([parts[i] for i in on_it]) if parts else 0.0
+            one = self._measure(n, labels[i])
+            parts.append(one(scalars, gradients.leaves[i], p, slots))
+        return _add_up(parts) if parts else 0.0
 
     def _leaves(self, gradients, params, active, contexts, columns, labels):
         """Run on each leaf the rules that change it."""
-        kernels, calls, found = {}, {}, {}
-        queue = None
+        kernels, queue = {}, None
         for i, on in enumerate(active):
             if not on:
                 continue
@@ -205,32 +202,20 @@ class Pass:
             if key not in kernels:
                 kernels[key] = self._kernel(*key, contexts)
             kernel, ctx = kernels[key]
-            given = gradients.accepted, ctx
-            own = (
-                gradients.leaves[i],
-                params[i],
-                [[c[i] for c in columns[n]] for n in on],
-            )
+            g, row = gradients.leaves[i], [[c[i] for c in columns[n]] for n in on]
+            is_traced = isinstance(g, Tracer)
+            # Inside of a trace there is nothing to share but the trace.
+            run = kernel.jitted if is_traced else kernel
+            run = ft.partial(run, gradients.accepted, ctx)
+            # In line, since most leaves are small and need no queue.
+            if is_traced and g.size >= in_place.WAITS:
+                queue = queue or in_place.Queue(self.rules)
+                run = ft.partial(queue.run, run)
             try:
-                # Inside of a trace there is nothing to share but the trace.
-                if isinstance(own[0], Tracer):
-                    kernel = ft.partial(kernel.jitted, *given)
-                    # In line, since most leaves are small and need no queue.
-                    if own[0].size >= in_place.WAITS:
-                        queue = queue or in_place.Queue(self.rules)
-                        kernel = ft.partial(queue.run, kernel)
-                    found[i] = kernel(*own)
-                    continue
-                if key not in calls:
-                    calls[key] = Calls(kernel, *given)
-                calls[key].add(i, *own)
+                gradients.leaves[i], new = run(g, params[i], row)
             except Mistake as mistake:
                 raise mistake.at(gradients.path(i)) from None
-        for some in calls.values():
-            found.update(some.results())
-        for i, (u, new) in found.items():
-            gradients.leaves[i] = u
-            for n, slots in zip(active[i], new, strict=True):
+            for n, slots in zip(on, new, strict=True):
                 for column, x in zip(columns[n], slots, strict=True):
                     column[i] = x
 
@@ -243,10 +228,7 @@ class Pass:
             rules = [self.rules[n] for n in on]
             if labels is not None:
                 rules = [self.by_leaf.rule(n, labels) for n in on]
-            f = ft.partial(run_rules, rules)
-            vars(f)["__name__"] = self.name
-            kernel = Shared(f, "leaf", [rule.origin for rule in rules])
-            self.kernels[on, labels] = kernel
+            self.kernels[on, labels] = Shared(run_rules, rules, self.name)
         return self.kernels[on, labels], ctx
 
     def _batch(self, gradients, given, params, active, contexts, columns, labels):
@@ -307,14 +289,12 @@ class Pass:
     def _measure(self, n, labels):
         rule = self.rules[n] if labels is None else self.by_leaf.rule(n, labels)
         if rule not in self.measures:
-            one = Shared(ft.partial(measure, rule), "stat", [rule.origin])
-            self.measures[rule] = one
+            self.measures[rule] = Shared(measure, [rule], f"{self.name}_stat")
         return self.measures[rule]
 
     def _stage(self, rule):
         if rule not in self.stages:
-            one = Shared(ft.partial(run_stage, rule), "stage", [rule.origin])
-            self.stages[rule] = one
+            self.stages[rule] = Shared(run_stage, [rule], f"{self.name}_stage")
         return self.stages[rule]
 
     def _state(self, n, gradients, old, scope, scalars, columns):
