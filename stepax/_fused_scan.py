@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from ._engine.arrays.branch import branch, known_after
+from ._engine.arrays.branch import branch, by_platform, known_after
 from ._engine.base.protocol import (
     ArrayTree,
     OptState,
@@ -181,10 +181,12 @@ def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
 
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
     """`new`, all of it computed before any of it is written among the other layers."""
+
     # On a CPU XLA would compute each array in the loop that writes it.  As others read
     # what that overwrites, it would copy the arrays of all layers, for each layer.  It
     # computes nothing across a branch, and does not find out that one is never taken.
-    if jax.default_backend() != "cpu":
-        return new
-    known = known_after(jnp.array(True), jax.tree.leaves(done))
-    return branch(known, lambda: new, lambda: jax.tree.map(jnp.zeros_like, new))
+    def settle(new, done):
+        known = known_after(jnp.array(True), jax.tree.leaves(done))
+        return branch(known, lambda: new, lambda: jax.tree.map(jnp.zeros_like, new))
+
+    return by_platform(lambda new, done: new, new, done, cpu=settle)

@@ -191,7 +191,9 @@ def test_zero_leaves_other_axes_as_they_are():
 def test_zero_gathers_the_updates_alone():
     mesh = _mesh()
     p = {"w": _put(mesh, jnp.ones((64, 64)))}
-    found = audit(zero(stepax.adamw(0.1), mesh), p)
+    tx = zero(stepax.adamw(0.1), mesh)
+    found = audit(tx, p)
+    assert audit(stepax.rule()(lambda: tx)(), p).share == found.share
     assert [(x.kind, x.count, x.bytes) for x in found.collectives] == [
         ("all-gather", 1, 64 * 64 * 4)
     ]

@@ -27,6 +27,9 @@ DENSE = {
     "bias": shape(128),
     "scale": shape(3),
 }
+# Matrices whose means of squares are factored: sums of one wait for other sums.
+LARGE = {"up": [shape(256, 512), shape(256, 512)], "bias": shape(128)}
+LARGE |= {"down": [shape(128, 64)], "scale": shape(3)}
 EXPERTS = {"gate": [shape(8, 64, 128), shape(8, 64, 128)], "router": shape(64, 8)}
 ALONG_DATA = "data"
 ALONG_BOTH = {"up": P("data", "model"), "down": P("model", "data"), "bias": P("model")}
@@ -55,6 +58,7 @@ DATA, BOTH = {"data": 8}, {"data": 4, "model": 2}
 CASES: dict[str, tuple[Any, dict, Any, Any, bool]] = {
     "adamw": (lambda _: stepax.adamw(1e-3), DATA, DENSE, ALONG_DATA, False),
     "lamb": (lambda _: stepax.lamb(1e-3), BOTH, DENSE, ALONG_BOTH, False),
+    "factored": (lambda _: stepax.adafactor(1e-3), BOTH, LARGE, ALONG_BOTH, False),
     "8 bits": (lambda _: adamw_8_bits(), DATA, DENSE, ALONG_DATA, False),
     "zero": (lambda m: zero(adamw_8_bits(), m), BOTH, DENSE, None, False),
     "muon": (lambda _: muon(1e-3), BOTH, DENSE, ALONG_BOTH, True),

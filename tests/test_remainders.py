@@ -238,6 +238,37 @@ def test_other_remainders_are_refused(remainder):
         stepax.master_weights(stepax.sgd(0.1), remainder=remainder)
 
 
+# A remainder is of a float32, or of what is float32 with it; complex has none.
+WRAPS = {
+    "master_weights": (lambda **k: stepax.master_weights(stepax.sgd(0.1), **k), ()),
+    "average_params": (
+        lambda **k: stepax.average_params(stepax.sgd(0.1), 0.9, **k),
+        ("bfloat16",),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("name", WRAPS)
+def test_remainders_of_what_is_no_float32_are_refused(name, is_wide):
+    wrap, more = WRAPS[name]
+    kinds = "float64 float32 bfloat16 float16 float8_e4m3fn complex64 int32".split()
+    wrong = []
+    with jax.enable_x64(is_wide):
+        for remainder in (16, 8):
+            for dtype in (*kinds, np.float64, jnp.float64, jnp.float32):
+                is_right = jnp.dtype(dtype).name in ("float32", *more)
+                try:
+                    wrap(dtype=dtype, remainder=remainder)
+                    is_taken, said = True, ""
+                except (TypeError, ValueError) as error:
+                    is_taken, said = False, str(error)
+                named = jnp.dtype(dtype).name in said and name in said
+                if is_taken != is_right or not (is_taken or named):
+                    wrong.append((dtype, remainder, said))
+    assert not wrong
+
+
 def test_errors_name_the_path_and_what_to_do():
     sgd: Any = stepax.sgd(0.1)
     with pytest.raises(ValueError, match="masters are float32, but `dtype` is bfloat"):

@@ -1,6 +1,7 @@
 """Rules that somebody else writes: what they get, and what is said of mistakes."""
 
 import pickle
+from inspect import signature
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from runs import compilations
 import stepax
 from benchmarks import calls
 from stepax import Batched, testing
+from stepax._engine.base.protocol import transformation, with_init
 from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import Row, map_batched
 from stepax._engine.step.plan import flatten
@@ -82,6 +84,30 @@ def test_a_wrapper_of_ones_own_is_known_by_its_call():
     assert stepax.describe(tx, g).whole.reads == ("value",)
     with pytest.raises(TypeError, match="did you mean `value`"):
         stepax.strict(tx).update(g, tx.init(g), g, vlaue=1.0)
+
+
+def test_a_wrapper_of_ones_own_keeps_what_is_known_of_others():
+    """Whatever a transformation declares is known of one that is called otherwise."""
+    sgd = stepax.sgd(0.1)
+    declared = {
+        "inner": {"all": sgd},
+        "hands_on": "all",
+        "reads_any": True,
+        "only_places": True,
+        "take_step": lambda gradients, state, params, extra: (params, state),
+    }
+    # All arguments of `transformation`, and those of the class.
+    assert {*declared, "init", "update"} == {*signature(transformation).parameters}
+    made = transformation(sgd.init, sgd.update, **declared)
+    own = stepax.rule()(lambda: made)()
+    for tx in (own, with_init(own, sgd.init)):
+        assert {k: getattr(tx, k) for k in declared} == declared
+    assert {*vars(made)} <= {*vars(own)}
+    # Nothing is known of functions that somebody else puts in their place.
+    other = stepax.chain(sgd._replace(update=lambda u, s, p=None: (u, s)), sgd)
+    g = {"w": jnp.ones(2)}
+    steps = [tx.update(g, tx.init(g), g)[0] for tx in (other, sgd)]
+    assert_same_tree(*steps)
 
 
 def test_ranges_are_known_by_name_or_given():

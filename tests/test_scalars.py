@@ -1,13 +1,17 @@
 """A hyperparameter is one real number, and so is what a schedule gives."""
 
+import functools as ft
 import inspect
+import sys
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ARGUMENTS, make, rows
+from cases import ARGUMENTS, OTHERS, make, rows
+from injection import inject
 from keywords import keywords
 
 import stepax
@@ -297,3 +301,85 @@ def test_masked_integers_are_not_looked_at():
     tx = stepax.masked(stepax.adam(0.1), {"w": True, "deep": False})
     u, _ = step(tx, WHOLE)
     assert u["deep"]["n"].dtype == "int8"
+
+
+# How a number is written; integers are 1, which most arguments can be.
+KINDS = {
+    "float": float,
+    "int": lambda x: 1,
+    "NumPy float32": np.float32,
+    "NumPy int32": lambda x: np.int32(1),
+    "NumPy array": lambda x: np.asarray(x, np.float32),
+    "NumPy bfloat16": lambda x: jnp.bfloat16(x).dtype.type(x),
+    "weak": jnp.asarray,
+    "float32": jnp.float32,
+    "weak integer": lambda x: jnp.asarray(1),
+    "int32": lambda x: jnp.int32(1),
+    "bfloat16": lambda x: jnp.asarray(x, jnp.bfloat16),
+}
+
+
+def floats(row) -> dict[str, float]:
+    """The arguments of a factory that are real numbers."""
+    parameters = inspect.signature(row.factory).parameters
+    takes = {k: ARGUMENTS.get(k, p.default) for k, p in parameters.items()}
+    named = {p.values[1] for p in NUMBERS if p.values[0] is row}
+    return {k: x for k, x in takes.items() if k in named and type(x) is float}
+
+
+def of_each_kind(row) -> dict[str, dict]:
+    """Its real numbers, written in each way."""
+    found = {kind: {} for kind in KINDS}
+    for kind, write in KINDS.items():
+        for name, x in floats(row).items():
+            try:
+                make(row, **{name: write(x)})
+            except ValueError:
+                continue  # out of range: 1 or, in bfloat16, what is rounded to it
+            found[kind][name] = write(x)
+    return {kind: given for kind, given in found.items() if given}
+
+
+CACHED = type(ft.cache(len))
+
+
+def forget():
+    """Empty all caches of the engine."""
+    for name in [x for x in sys.modules if x.startswith("stepax._engine")]:
+        for f in vars(sys.modules[name]).values():
+            if isinstance(f, CACHED):
+                f.cache_clear()
+
+
+NUMERIC = [x for x in ROWS.values() if x.kind not in OTHERS and floats(x)]
+P = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}
+G = jax.tree.map(np.cos, P)
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("row", [pytest.param(x, id=x.name) for x in NUMERIC])
+def test_a_step_outside_of_jit_is_that_of_jit_after_numbers_of_any_kind(row):
+    given = of_each_kind(row)
+
+    def step(kind):
+        written = kind.removesuffix(", injected")
+        factory = row.factory if written == kind else inject(row.factory)
+        tx = make(replace(row, factory=factory), **given[written])
+        return tx.update(G, tx.init(P), P, **keywords(G))[0]
+
+    # Injected numbers become arrays of one type.
+    kinds = [*given, "float, injected"]
+    wanted = jax.jit(lambda: {kind: step(kind)["w"] for kind in kinds})()
+    wrong = []
+    for order in (kinds, kinds[::-1]):
+        forget()
+        for kind in order:
+            # In a matrix that is orthogonal small elements are differences.
+            largest = np.max(np.abs(wanted[kind]))
+            try:
+                found = step(kind)["w"]
+                np.testing.assert_allclose(found, wanted[kind], 0, 3e-6 * largest)
+            except (AssertionError, TypeError) as error:
+                wrong.append((kind, str(error)))
+    assert not wrong

@@ -172,8 +172,8 @@ class _Shards:
         if name in ("reshard", "sharding_constraint"):
             yield from self._moves(eqn)
             return
-        # XLA sums along one axis of an array after the other.
-        kind, sums = "all-reduce", _summed(eqn)
+        # XLA sums along one axis of an array after the other, the last one first.
+        kind, sums = "all-reduce", _summed(eqn)[::-1]
         if name in _MANUAL:
             kind = _MANUAL[name]
             sums = [_names(eqn.params.get("axes", eqn.params.get("axis_name")))]
@@ -261,19 +261,23 @@ def _sums(steps: list[_Step]) -> list[_Sum]:
 
 
 def _in_turn(sums: list[_Sum]) -> list[list[int]]:
-    """Which sums XLA joins: of one kind, and none of which waits for another."""
-    left, done, groups = dict(enumerate(sums)), set(), []
-    while left:
-        ready: dict[tuple, list[int]] = {}
-        late = {x.kind for x in left.values() if not x.waits <= done}
-        for i, x in left.items():
-            if x.waits <= done:
-                ready.setdefault(x.kind, []).append(i)
-        # First those kinds of which no other will be ready later.
-        kind = next((k for k in ready if k not in late), next(iter(ready)))
-        groups.append(ready[kind])
-        done.update(ready[kind])
-        left = {i: x for i, x in left.items() if i not in done}
+    """Which sums XLA joins: of one kind, one after the other, until one has to wait."""
+    groups: list[list[int]] = []
+    before: list[set[int]] = []  # the groups that each group waits for
+    place: dict[int, int] = {}
+    open_group: dict[tuple, int] = {}
+    for i, x in enumerate(sums):
+        waits = {place[j] for j in x.waits}
+        while more := {k for j in waits for k in before[j]} - waits:
+            waits |= more
+        at = open_group.get(x.kind, -1)
+        if at < 0 or at in waits:
+            at = open_group[x.kind] = len(groups)
+            groups.append([])
+            before.append(set())
+        groups[at].append(i)
+        before[at] |= waits
+        place[i] = at
     return groups
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from .._engine.arrays.branch import by_platform
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.trees.errors import require_one_of
@@ -175,10 +176,14 @@ def orthogonalize(
     # so many fewer that it is worth the longer program.
     is_long = x.shape[-1] >= 2 * x.shape[-2] and len(abc) > 1
     # Rolled loops: code size and memory are those of one turn.
+    by_steps = lambda x: jax.lax.scan(_one_step, x, abc)[0]
+    by_groups = lambda x: jax.lax.scan(_on_gram, x, _groups(abc))[0]
     if is_long and _is_exact(x.dtype):
-        x, _ = jax.lax.scan(_on_gram, x, _groups(abc))
+        x = by_groups(x)
+    elif is_long and not is_narrow:
+        x = by_platform(by_steps, x, cpu=by_groups)
     else:
-        x, _ = jax.lax.scan(_one_step, x, abc)
+        x = by_steps(x)
     return adjoint(x) if is_tall else x
 
 
@@ -187,14 +192,14 @@ _precision = attrgetter("jax_default_matmul_precision")
 
 
 def _is_exact(dtype):
-    """Whether products in a dtype are computed in float32 or wider.
+    """Whether products in a dtype are computed in float32 or wider on any platform.
 
     Gram matrices lose singular values below the square root of the rounding error.  In
     bfloat16 and TF32, which accelerators take for float32, these matter.
     """
     bits = jnp.finfo(dtype).bits
     is_asked = _precision(jax.config) in ("highest", "float32")
-    return bits > 32 or bits == 32 and (is_asked or jax.default_backend() == "cpu")
+    return bits > 32 or bits == 32 and is_asked
 
 
 def _one_step(x, abc):

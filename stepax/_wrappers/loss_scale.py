@@ -81,7 +81,8 @@ def dynamic_loss_scale(
     inner = with_extra_args_support(inner)
 
     def init(params):
-        scale = jnp.clip(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
+        bounded = promote_freely(jnp.clip)
+        scale = bounded(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
         zero = lambda: jnp.zeros([], jnp.int32)
         return DynamicLossScaleState(scale, zero(), zero(), inner.init(params))
 

@@ -91,7 +91,7 @@ def master_weights(
         with_extra_args_support(inner),
         require_floating("master_weights", dtype),
     )
-    width = _checked(remainder, wide)
+    width = _checked(remainder, dtype)
     slot = Slot(copy_of, wide) if width is None else Slot(dtype=KINDS[width])
 
     def init(params):
@@ -129,12 +129,15 @@ def master_weights(
     )
 
 
-def _checked(remainder: Any, wide: Any) -> int | None:
+def _checked(remainder: Any, dtype: Any) -> int | None:
     width = checked_width("master_weights", remainder)
-    if width is not None and wide != jnp.float32:
+    # As it was asked for: without 64-bit mode float64, too, is float32 in JAX.  Of the
+    # width that JAX is set to is Python's `float` alone.
+    asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
+    if width is not None and asked != jnp.float32:
         raise ValueError(
             "`master_weights`: with a `remainder` masters are float32, but `dtype` is "
-            f"{wide}"
+            f"{asked}"
         )
     return width
 

@@ -15,6 +15,24 @@ T = TypeVar("T")
 LARGE = 2**24
 
 
+def by_platform(
+    default: Callable[..., T],
+    *args: Any,
+    cpu: Callable[..., T] | None = None,
+    gpu: Callable[..., T] | None = None,
+) -> T:
+    """What the function returns for the platform that the program is lowered for.
+
+    All are traced, but only one is lowered.  The host, whose devices a trace could ask
+    for, need not be where the program runs.
+
+    default: for platforms whose function is `None`, of the same arguments.
+    """
+    given = {"cpu": cpu, "cuda": gpu, "rocm": gpu}
+    given = {name: f for name, f in given.items() if f is not None}
+    return jax.lax.platform_dependent(*args, default=default, **given)
+
+
 def branch(
     pred: ArrayLike,
     on_true: Callable[[], T],
@@ -36,11 +54,15 @@ def branch(
     # Only inside `shard_map` do types say along which mesh axes a value varies.
     if jax.sharding.get_abstract_mesh().manual_axes:
         on_true, on_false = _equally_varying(on_true, on_false)
-    if elements >= LARGE and jax.default_backend() == "gpu":
-        # Of three sides XLA does not compute all.
-        sides = [on_true, on_false, on_false]
-        return jax.lax.switch(jnp.where(pred, 0, 1), sides)
-    return jax.lax.cond(pred, on_true, on_false)
+    if elements < LARGE:
+        return jax.lax.cond(pred, on_true, on_false)
+    # Jitted, so that each is traced once.
+    on_true, on_false = jax.jit(on_true), jax.jit(on_false)
+    two = lambda pred: jax.lax.cond(pred, on_true, on_false)
+    # Of three sides XLA does not compute all, but a CPU would copy what they keep.
+    sides = [on_true, on_false, on_false]
+    three = lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides)
+    return by_platform(two, pred, gpu=three)
 
 
 def kept_or(

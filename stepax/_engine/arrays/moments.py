@@ -91,7 +91,8 @@ def power(decay: ArrayLike, t: ArrayLike) -> jax.Array:
 
 def _array(decay: ArrayLike) -> jax.Array:
     dtype = jnp.result_type(float) if jnp.ndim(decay) == 0 else None
-    dtype = getattr(decay, "dtype", dtype)
+    if jnp.issubdtype(jnp.result_type(decay), jnp.inexact):
+        dtype = getattr(decay, "dtype", dtype)
     return jnp.asarray(decay, dtype and jax.dtypes.canonicalize_dtype(dtype))
 
 

@@ -375,6 +375,10 @@ class Transformation(GradientTransformationExtraArgs):
             return super().__reduce_ex__(protocol)
         return self.recipe.reduced()
 
+    def _replace(self, **functions: Any) -> GradientTransformationExtraArgs:
+        # What is known of it need not hold for the functions of somebody else.
+        return GradientTransformationExtraArgs(**self._asdict() | functions)
+
 
 def transformation(
     init: Callable[[Params], OptState],

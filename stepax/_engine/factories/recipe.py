@@ -118,8 +118,12 @@ def _plain(x: Any) -> Any:
     """A NumPy scalar as Python's, which takes the dtype of the arrays it meets."""
     if isinstance(x, Wraps):
         return x.with_amount(_plain(x.amount))
-    # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.
-    return x.item() if isinstance(x, np.generic) and x.dtype.kind in "biufc" else x
+    if not isinstance(x, np.generic):
+        return x
+    # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.  The
+    # kind of bfloat16 is that of any record.
+    is_number = x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, jnp.floating)
+    return x.item() if is_number else x
 
 
 def in_scope(name: str, update: Callable) -> Callable:

@@ -35,13 +35,12 @@ LARGE, PART = 2**25, 2**16
 
 
 def number_of_parts(g: jax.Array, row: Sequence) -> int:
-    """In how many parts to step on a gradient and its slots; 1 for a whole.
+    """In how many parts a CPU is to step on a gradient and its slots; 1 for a whole.
 
     row: for each rule its slots, of which each element depends on the same ones alone.
     """
     forms = _forms(row)
-    is_cpu = jax.default_backend() == "cpu"
-    if g.size < LARGE or is_on_mesh(g) or not (forms and is_cpu):
+    if g.size < LARGE or is_on_mesh(g) or not forms:
         return 1
     if len({form.block for form in forms if form.pieces > 1}) > 1:
         return 1
@@ -72,9 +71,8 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
 
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
-    """Whether a step on a large gradient and its slots is to be computed twice."""
-    is_gpu = jax.default_backend() == "gpu"
-    return is_gpu and not is_on_mesh(g) and bool(_forms(row))
+    """Whether a GPU is to compute a step on a large gradient and its slots twice."""
+    return not is_on_mesh(g) and bool(_forms(row))
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:

@@ -13,13 +13,12 @@ by its norm.  XLA would take the first half of the step on all leaves before the
 half on any, and so hold a temporary for each.  Here leaves wait for earlier ones.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from ..arrays.branch import known_after, when_known
+from ..arrays.branch import by_platform, known_after, when_known
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
 from .applying import APPLY
@@ -39,9 +38,9 @@ _EXPENSIVE = {"div", "sqrt", "rsqrt", "exp", "log", "pow", "tanh", "atan2", "cbr
 # Elements of the least array that waits for others: XLA compiles more for it.
 WAITS = 2**16
 
-# Elements, for each core, of leaves that do not wait for each other: a gradient, its
-# parameter and two slots then fit into the core's share of the last cache.
-AT_ONCE = 2**19
+# Elements of leaves that do not wait for each other: a gradient, its parameter and two
+# slots then fit into the last cache that two cores share.  More cores share each leaf.
+AT_ONCE = 2**20
 
 
 class Queue:
@@ -51,21 +50,20 @@ class Queue:
         # To wait for an update that is not stored would store it.
         self.makes_params = rules[-1] is APPLY
         self.is_elementwise = all(rule.elementwise for rule in rules)
-        self.limit = AT_ONCE * (os.cpu_count() or 1)
         self.elements = 0
         self.last: jax.Array | None = None
-        self.is_known: jax.Array | None = None
+        self.awaited: jax.Array | None = None
 
     def run(self, kernel: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
         """`kernel(g, p, row)`, what it makes of p and slots, when it is its turn."""
         has_temporaries = not self.is_elementwise or _in_codes(row)
         if not (self.makes_params and has_temporaries and _is_ordered(g)):
             return kernel(g, p, row)
-        if self.last is not None and self.elements + g.size > self.limit:
-            self.is_known, self.elements = _is_known(self.last), 0
+        if self.last is not None and self.elements + g.size > AT_ONCE:
+            self.awaited, self.elements = self.last, 0
         self.elements += g.size
-        if self.is_known is not None:
-            row = _late(row, g, self.is_known)
+        if self.awaited is not None:
+            row = _late(row, g, self.awaited)
         self.last, new = kernel(g, p, row)
         return self.last, new
 
@@ -75,17 +73,17 @@ def has_order(g: jax.Array, row: Sequence) -> bool:
     return _is_ordered(g) and any(row) and not _in_codes(row)
 
 
-def _late(row: Sequence, g: jax.Array, is_known: jax.Array) -> list:
-    """The slots of a gradient, without which XLA cannot begin, once it knows this."""
+def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
+    """The slots of a gradient, without which XLA cannot begin, after another array."""
     # Not the gradient itself: XLA would copy what is reduced, as for its norm.  And no
     # more than one array: XLA compiles each loop that begins with a choice twice.
     row, is_coded = [list(slots) for slots in row], _in_codes(row)
     for slots in row:
         for i, x in enumerate(slots):
             if isinstance(x, Coded):
-                slots[i] = x._replace(scales=_when_known(is_known, x.scales))
+                slots[i] = x._replace(scales=_after(x.scales, done))
             elif not is_coded and getattr(x, "shape", None) == g.shape:
-                slots[i] = _when_known(is_known, x)
+                slots[i] = _after(x, done)
                 return row
     return row
 
@@ -95,9 +93,9 @@ def _in_codes(row: Sequence) -> bool:
 
 
 def _is_ordered(g: jax.Array) -> bool:
-    """Whether it pays to tell XLA in which order to compute what a leaf becomes."""
+    """Whether a CPU is to be told in which order to compute what a leaf becomes."""
     # On a mesh, all devices would wait for the one element that is looked at.
-    return g.size >= LARGE and jax.default_backend() == "cpu" and not is_on_mesh(g)
+    return g.size >= LARGE and not is_on_mesh(g)
 
 
 def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple:
@@ -127,11 +125,9 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
 
 # Jitted: in the trace of a step each is one equation per leaf.
 @jax.jit
-def _is_known(x):
-    return known_after(True, [x])
-
-
-_when_known = jax.jit(when_known)
+def _after(x, done):
+    held = lambda x, done: _held(x, [done])
+    return by_platform(lambda x, done: x, x, done, cpu=held)
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:

@@ -1,9 +1,12 @@
 """What a pass computes for one leaf: its rules, widened, decoded and rounded once."""
 
+import functools as ft
+
 import jax
 import jax.numpy as jnp
 
 from ..arrays import precision
+from ..arrays.branch import by_platform
 from ..arrays.coding import Coded, decode, encode
 from . import coded_parts, in_place, mistakes
 from .applying import APPLY
@@ -21,16 +24,19 @@ def run_rules(rules, accepted, contexts, g, p, row):
     step = lambda g, p, row: _step(rules, g, p, contexts, row)
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
+    cpu = gpu = None
     if all(rule.elementwise for rule in rules) and g.size >= coded_parts.LARGE:
         n = coded_parts.number_of_parts(g, row)
         if n > 1:
-            return coded_parts.in_parts(step, n, g, p, row)
+            cpu = ft.partial(coded_parts.in_parts, step, n)
     # The size in line: small arrays are traced without a call.
     if g.size >= coded_parts.PART and coded_parts.takes_two_passes(g, row):
-        return coded_parts.in_two_passes(step, g, p, row)
+        gpu = ft.partial(coded_parts.in_two_passes, step)
     if rules[-1] is APPLY and in_place.has_order(g, row):
-        return in_place.in_order(step, g, p, row)
-    return step(g, p, row)
+        cpu = ft.partial(in_place.in_order, step)
+    if cpu is gpu is None:
+        return step(g, p, row)
+    return by_platform(step, g, p, row, cpu=cpu, gpu=gpu)
 
 
 def _step(rules, g, p, contexts, row):
