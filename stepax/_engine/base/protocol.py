@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
@@ -383,13 +384,26 @@ class Transformation(GradientTransformationExtraArgs):
 def transformation(
     init: Callable[[Params], OptState],
     update: Callable[..., tuple[Updates, OptState]],
-    **declared: Any,
+    *,
+    inner: Inner | Callable[[], Inner] = MappingProxyType({}),
+    hands_on: str = "",
+    reads_any: bool = False,
+    only_places: bool = False,
+    take_step: Callable[..., tuple[Params, OptState]] | None = None,
 ) -> Transformation:
     """A transformation that is a closure: two functions, and what they call.
 
-    declared: what is known of it beside its functions; see `Record`.
+    inner, hands_on, reads_any, only_places, take_step: as in `Record`.
     """
-    return Transformation.of(placed_init(init), update, Record(init, **declared))
+    record = Record(
+        init,
+        inner=inner,
+        hands_on=hands_on,
+        reads_any=reads_any,
+        only_places=only_places,
+        take_step=take_step,
+    )
+    return Transformation.of(placed_init(init), update, record)
 
 
 def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:

@@ -3,11 +3,15 @@
 import functools as ft
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..trees.labels import Scope
 from .gradients import Gradients
 from .rule import Rule
+
+
+if TYPE_CHECKING:
+    from .kernel import Leaf
 
 
 # Of a leaf: one for each varied rule; `None` if no rule is varied.
@@ -42,13 +46,6 @@ class ByLeaf:
         """The labels of a leaf for some rules."""
         return [self.label(n, labels) for n in on]
 
-    def groups(self, n: int, at: Sequence[int], labels: Sequence[LeafLabels]) -> dict:
-        """Some leaves, by index, grouped by their labels for one rule."""
-        found: dict = {}
-        for i in at:
-            found.setdefault(self.label(n, labels[i]), []).append(i)
-        return found
-
     def rule(self, n: int, labels: LeafLabels) -> Rule:
         """The rule that runs on a leaf."""
         return self.of(n, self.label(n, labels))
@@ -59,13 +56,12 @@ class ByLeaf:
             self.found[n, label] = _of(self.rules[n], label)
         return self.found[n, label]
 
-    def met(self, n: int, active: Sequence, labels: Sequence[LeafLabels]) -> list:
+    def met(self, n: int, leaves: "Sequence[Leaf]") -> list:
         """The labels of the leaves that a rule changes, in order; `None` for all."""
         if n not in self.at:
             return [None]
-        pairs = zip(active, labels, strict=True)
-        found: Any = {self.label(n, x) for on, x in pairs if n in on} - {None}
-        return sorted(found) or [None]
+        found: Any = {self.label(n, leaf.label) for leaf in leaves if n in leaf.on}
+        return sorted(found - {None}) or [None]
 
 
 def _of(rule: Rule, label: Hashable) -> Rule:
