@@ -58,7 +58,7 @@ def calls(tx: Any) -> collections.Counter:
 def fresh(name: str) -> collections.Counter:
     """The calls of one case, of which nothing has been traced before."""
     jax.clear_caches()
-    programs._runs.cache_clear()
+    programs._variants.cache_clear()
     return calls(CASES[name]())
 
 

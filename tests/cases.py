@@ -20,7 +20,7 @@ from flax.core import FrozenDict
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.protocol import transformation
+from stepax._engine.base.protocol import transformation, with_recipe
 from stepax._engine.factories.examples import EXAMPLES
 from stepax._engine.factories.registry import ROWS, Row
 from stepax._engine.inspect.components import open_components
@@ -99,8 +99,7 @@ def beside_others(row: Row) -> Row:
     def factory(*args, **kwargs):
         tx = row.factory(*args, **kwargs)
         both: Any = stepax.partition({"matrix": tx, "other": others}, labels)
-        both.recipe = tx.recipe
-        return both
+        return with_recipe(both, tx.recipe)
 
     vars(factory)["__signature__"] = inspect.signature(row.factory)
     vars(factory)["refusing"] = vars(factory).pop("__wrapped__")
@@ -116,8 +115,7 @@ def on_fast_parameters(tx: Any) -> Any:
         return both.fast, state
 
     alone = transformation(lambda params: tx.init(pair(params)), update, inner={"": tx})
-    alone.recipe = tx.recipe
-    return alone
+    return with_recipe(alone, tx.recipe)
 
 
 # Measures return no updates, and aggregates take gradients of each example.

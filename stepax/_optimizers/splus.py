@@ -67,16 +67,11 @@ class SPlusAverageState(NamedTuple):
     average: Any
 
 
-class _Size(NamedTuple):
+def _size(shape: factors.Shape, max_dim: int, otherwise: ArrayLike) -> ArrayLike:
     """The factor of the learning rate that depends on the shape."""
-
-    max_dim: int
-    otherwise: ArrayLike
-
-    def __call__(self, shape: factors.Shape) -> ArrayLike:
-        if len(shape) == 2 and max(shape) <= self.max_dim:
-            return 2 / max(sum(shape), 1)
-        return self.otherwise
+    if len(shape) == 2 and max(shape) <= max_dim:
+        return 2 / max(sum(shape), 1)
+    return otherwise
 
 
 @public(paper=PAPER)
@@ -112,7 +107,6 @@ def scale_by_splus(
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
     """
-    size = _Size(max_dim, nonstandard_constant)
     renewal = Renewal(once_in, [inverse_every], stagger)
 
     def axes(shape):
@@ -130,7 +124,8 @@ def scale_by_splus(
             shifted = [x + eps * jnp.eye(len(x), dtype=x.dtype) for x in statistics]
             new = lambda: tuple(map(factors.eigenbasis, shifted))
             bases = kept_or(renew | is_first, new, bases, [u])
-        return size(g.shape) * u, mu, statistics, bases
+        size = _size(g.shape, max_dim, nonstandard_constant)
+        return size * u, mu, statistics, bases
 
     sides = lambda shape: [shape[i] for i in axes(shape)]
     slots = {
@@ -224,7 +219,6 @@ def splus(
         stagger=stagger,
         axis_name=axis_name,
     )
-    size = _Size(max_dim, nonstandard_constant)
     average: Any = _average(ema_rate)
     return chain(
         direction,
@@ -234,7 +228,8 @@ def splus(
             learning_rate,
             weight_decay,
             weight_decay_mask,
-            of_shape=size,
+            of_shape=_size,
+            sizes=(max_dim, nonstandard_constant),
             axis_name=axis_name,
         ),
     )

@@ -136,7 +136,8 @@ def decayed_after(
     mask: MaskOrFn,
     skip: int = 0,
     is_proximal: bool = False,
-    of_shape: Callable[[tuple[int, ...]], ArrayLike] | None = None,
+    of_shape: Callable[[tuple[int, ...], int, ArrayLike], ArrayLike] | None = None,
+    sizes: tuple[int, ArrayLike] = (0, 0.0),
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
@@ -145,11 +146,11 @@ def decayed_after(
 
     skip: the number of first steps without decay.
     is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
-    of_shape: from the shape of a parameter to a factor of its decay.
+    of_shape: from the shape of a parameter, and `sizes`, to a factor of its decay.
     axis_name: how parameters are sharded inside of `shard_map`.
     """
     amount = product(learning_rate, weight_decay)
-    decay = _decay_of_sum(amount, skip, is_proximal, of_shape, axis_name)
+    decay = _decay_of_sum(amount, skip, is_proximal, of_shape, *sizes, axis_name)
     return decay if mask is None else masked(decay, mask)
 
 
@@ -158,7 +159,9 @@ def _decay_of_sum(
     amount: ScalarOrSchedule,
     skip: int,
     is_proximal: bool,
-    of_shape: Callable[[tuple[int, ...]], ArrayLike] | None,
+    of_shape: Callable | None,
+    limit: int,
+    otherwise: ArrayLike,
     axis_name: AxisName,
 ) -> Rule:
     parts = ArraySplit(axis_name)
@@ -170,7 +173,9 @@ def _decay_of_sum(
         return jnp.where(count < skip, 0, now), (safe_increment(count),)
 
     def leaf(u, p, ctx):
-        amount = ctx if of_shape is None else ctx * of_shape(parts.shape(p))
+        amount = ctx
+        if of_shape is not None:
+            amount = ctx * of_shape(parts.shape(p), limit, otherwise)
         return (u - amount * (p + u),)
 
     return Rule(

@@ -15,7 +15,6 @@ import functools as ft
 import inspect
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -32,6 +31,7 @@ from .._engine.base.protocol import (
     Params,
     Updates,
     require_transformation,
+    titled,
     transformation,
     with_extra_args_support,
 )
@@ -406,9 +406,7 @@ class MultiSteps:
     def gradient_transformation(self) -> GradientTransformationExtraArgs:
         """The same transformation as a pair of functions."""
         tx: Any = _pair(self)
-        title = f"{self!r}.gradient_transformation()"
-        tx.recipe = replace(tx.recipe, title=title)
-        return tx
+        return titled(tx, f"{self!r}.gradient_transformation()")
 
 
 @recipe

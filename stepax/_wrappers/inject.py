@@ -7,7 +7,6 @@ import difflib
 import functools as ft
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
+    titled,
     transformation,
 )
 from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
@@ -215,9 +215,7 @@ def inject_hyperparams(
         # Sorted, so that calls are equal in whatever order their arguments are given.
         tx: Any = _injected(factory, static, dtype, args, dict(sorted(kwargs.items())))
         shown = [*map(repr, args), *(f"{k}={x!r}" for k, x in kwargs.items())]
-        title = f"inject_hyperparams({name})({', '.join(shown)})"
-        tx.recipe = replace(tx.recipe, title=title)
-        return tx
+        return titled(tx, f"inject_hyperparams({name})({', '.join(shown)})")
 
     return make
 

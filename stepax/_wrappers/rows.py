@@ -235,8 +235,8 @@ def _require_rules(tx: Any) -> None:
 
 def _require_rules_inside(tx: Any) -> None:
     # `inject_hyperparams` makes what it holds in each step, and passes gradients on.
-    if isinstance(tx, Transformation) and tx.hands_on:
-        return _require_rules(tx.members[tx.hands_on])
+    if isinstance(tx, Transformation) and tx.record.hands_on:
+        return _require_rules(tx.members[tx.record.hands_on])
     recipe = getattr(tx, "recipe", None)
     name = recipe.build.__name__ if recipe else type(tx).__name__
     raise _refused(name, "is no rule for each element")

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .lifted import Lifted
 from .numerics import upcast
 
 
@@ -27,17 +28,19 @@ from .numerics import upcast
 NEAR = 2.0**-10
 VERY_NEAR = 2.0**-14
 
+# Scalars that are known in double precision.
+_NUMBERS = (int, float, np.number, Lifted)
+
 
 def is_number(decay: object) -> TypeGuard[int | float | np.number]:
     """Whether a decay is a Python or NumPy scalar, known in double precision."""
-    return isinstance(decay, int | float | np.number)
+    return isinstance(decay, _NUMBERS)
 
 
 def is_near_1(decay: ArrayLike, distance: float) -> bool:
     """Whether a decay is known to be below 1 by less than `distance`."""
     # `is_number` once more, since this is asked for each mean of each leaf.
-    is_known = isinstance(decay, int | float | np.number)
-    return is_known and 0 < 1 - float(decay) < distance
+    return isinstance(decay, _NUMBERS) and 0 < 1 - decay < distance
 
 
 def one_minus(decay: Any) -> Any:

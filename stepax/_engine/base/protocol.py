@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -294,39 +295,87 @@ class MadeBy(Protocol):
     def trains(self) -> str: ...
 
     @property
+    def origin(self) -> Any: ...
+
+    @property
     def given(self) -> dict[str, Any]: ...
 
     def reduced(self) -> tuple: ...
 
+    def titled(self, title: str) -> "MadeBy": ...
 
-class Transformation(GradientTransformationExtraArgs):
-    """What our own factories return: it also knows what it is made of.
 
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What a transformation of ours is made of; copied by `replace` alone.
+
+    init: its `init`, without placing anything on a mesh.
     node: the `Rule` or composite that it runs; `None` for a closure, which the engine
         does not look into.
     plan: what a step does, for a node.
-    bare_init: `init`, without placing anything on a mesh.
-    inner, hands_on, reads_any, only_places, take_step: of a closure; see
-        `transformation`.
+    inner: of a closure, the transformations that it calls, by the field of its state
+        that holds theirs, such as "inner_state" or "states/0", or by "" where its state
+        is theirs; a function that returns this if they are made at each step.
+    hands_on: the field of the member to which it passes all gradients without reading
+        them, if there is one.
+    reads_any: whether it may read any keyword itself.
+    only_places: whether it computes what `inner[""]` does, on other devices.
+    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
+        better than by `update`; see `stepax.step`.
     recipe: the factory and the arguments it was made with.
     is_plain: whether it passes for a transformation that takes no keywords, as in
         Optax; it drops them.
-
-    Equal recipes make equal transformations, so that a transformation can be a static
-    argument of `jax.jit`.  It is printed and pickled as the call that made it.
     """
 
-    # Attributes, and no fields: it stays a pair, which unpacks to `init` and `update`.
+    init: Callable[[Params], OptState]
     node: Node | None = None
     plan: Any = None
-    bare_init: Callable[[Params], OptState]
-    inner: Inner | Callable[[], Inner] = MappingProxyType({})
+    inner: Inner | Callable[[], Inner] = field(default_factory=dict)
     hands_on: str = ""
     reads_any: bool = False
     only_places: bool = False
     take_step: Callable[..., tuple[Params, OptState]] | None = None
     recipe: MadeBy | None = None
     is_plain: bool = False
+
+
+class Transformation(GradientTransformationExtraArgs):
+    """What our own factories return: it also knows what it is made of.
+
+    Equal recipes make equal transformations, so that a transformation can be a static
+    argument of `jax.jit`.  It is printed and pickled as the call that made it.
+    """
+
+    # An attribute, and no field: it stays a pair, which unpacks to `init` and `update`.
+    record: Record
+
+    @classmethod
+    def of(cls, init: Callable, update: Callable, record: Record) -> "Transformation":
+        """The pair of functions with its record."""
+        tx = cls(init, update)
+        tx.record = record
+        return tx
+
+    @property
+    def recipe(self) -> MadeBy | None:
+        """The call that made it."""
+        return self.record.recipe
+
+    @property
+    def node(self) -> Node | None:
+        """The rule or composite that it runs."""
+        return self.record.node
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it passes for a transformation that takes no keywords."""
+        return self.record.is_plain
+
+    @property
+    def members(self) -> Inner:
+        """What a closure calls, by the field of its state."""
+        inner = self.record.inner
+        return inner() if callable(inner) else inner
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
@@ -337,30 +386,14 @@ class Transformation(GradientTransformationExtraArgs):
             return super().__reduce_ex__(protocol)
         return self.recipe.reduced()
 
-    @property
-    def members(self) -> Inner:
-        """What a closure calls, by the field of its state."""
-        inner = self.inner
-        return inner() if callable(inner) else inner
-
     def _replace(self, **functions: Any) -> GradientTransformationExtraArgs:
         # What is known of it need not hold for the functions of somebody else.
         return GradientTransformationExtraArgs(**self._asdict() | functions)
 
-    def with_functions(
-        self, init: TransformInitFn, update: Callable, **changed: Any
-    ) -> "Transformation":
-        """A copy with other functions, and all attributes that are not changed."""
-        new = Transformation(init, update)
-        vars(new).update(vars(self), **changed)
-        return new
-
 
 def _widened(tx: Transformation) -> Transformation:
     """A copy that passes for a transformation that takes keywords."""
-    new = Transformation(tx.init, tx.update)
-    vars(new).update(vars(tx), is_plain=False)
-    return new
+    return Transformation.of(tx.init, tx.update, replace(tx.record, is_plain=False))
 
 
 def transformation(
@@ -375,36 +408,40 @@ def transformation(
 ) -> Transformation:
     """A transformation that is a closure: two functions, and what they call.
 
-    inner: the transformations that it calls, by the field of its state that holds
-        theirs, such as "inner_state" or "states/0", or by "" where its state is theirs;
-        a function that returns this if they are made at each step.
-    hands_on: the field of the member to which it passes all gradients without reading
-        them, if there is one.
-    reads_any: whether it may read any keyword itself.
-    only_places: whether it computes what `inner[""]` does, on other devices.
-    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
-        better than by `update`; see `stepax.step`.
+    inner, hands_on, reads_any, only_places, take_step: as in `Record`.
     """
-    tx = Transformation(placed_init(init), update)
-    tx.bare_init = init
-    tx.inner = inner
-    tx.hands_on = hands_on
-    tx.reads_any = reads_any
-    tx.only_places, tx.take_step = only_places, take_step
-    return tx
+    record = Record(
+        init,
+        inner=inner,
+        hands_on=hands_on,
+        reads_any=reads_any,
+        only_places=only_places,
+        take_step=take_step,
+    )
+    return Transformation.of(placed_init(init), update, record)
 
 
 def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:
     """A transformation with another `init`, whose states its `update` accepts."""
     # Without a recipe: the call that made `tx` would make the old `init`.
-    init, bare = placed_init(init), init
-    return tx.with_functions(init, tx.update, bare_init=bare, recipe=None)
+    record = replace(tx.record, init=init, recipe=None)
+    return Transformation.of(placed_init(init), tx.update, record)
+
+
+def with_recipe(tx: Transformation, recipe: MadeBy | None) -> Transformation:
+    """A transformation that is printed, compared and pickled as another call."""
+    return Transformation.of(tx.init, tx.update, replace(tx.record, recipe=recipe))
+
+
+def titled(tx: Transformation, title: str) -> Transformation:
+    """A transformation that is printed under another title."""
+    return with_recipe(tx, tx.recipe and tx.recipe.titled(title))
 
 
 def init_of(tx: TransformationLike) -> Callable[[Params], OptState]:
     """`init` of a member of a composite, without placement on a mesh."""
     # The outermost `init` places the whole state, once.
-    return tx.bare_init if type(tx) is Transformation else tx.init
+    return tx.record.init if type(tx) is Transformation else tx.init
 
 
 def placed_init(init: Callable[[Params], OptState]) -> TransformInitFn:

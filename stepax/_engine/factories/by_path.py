@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from ..base.frozen import frozen
-from ..base.protocol import ArrayTree, Transformation, init_of
+from ..base.protocol import ArrayTree, Transformation, init_of, with_recipe
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
 from ..trees import selection
@@ -197,7 +197,7 @@ def _form(node: Any) -> tuple:
 def _with_recipe(tx: Transformation, like: Any) -> Transformation:
     recipe = getattr(like, "recipe", None)
     if recipe is not None:
-        tx.recipe = replace(recipe, title=f"{recipe.build.__name__} by path")
+        return with_recipe(tx, recipe.titled(f"{recipe.build.__name__} by path"))
     return tx
 
 

@@ -17,12 +17,14 @@ from ..base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Node,
+    Record,
     Transformation,
+    titled,
     transformation,
     with_extra_args_support,
 )
 from ..functions import calls, deprecations
-from ..step.plan import Composite, Plan
+from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.programs import Origin
 from ..step.rule import Rule
 from .argument_checks import ArgumentChecks, unchecked
@@ -37,20 +39,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-_CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
-
-
-def _is_constant(x: object) -> bool:
-    """Whether a cache that outlives the optimizer may keep `x`."""
-    # A function may hold arrays or a tracer, in its closure, defaults and globals, and
-    # a class in its attributes.  Classes that name a dtype are safe.
-    if isinstance(x, tuple):
-        return type(x) is tuple and all(map(_is_constant, x))
-    if isinstance(x, type):
-        return hasattr(x, "dtype") or x in _CONSTANTS
-    return isinstance(x, _CONSTANTS)
-
-
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """A factory and what it was called with.
@@ -59,12 +47,14 @@ class Recipe:
     build: the function it decorates.
     bound: all its arguments, defaults included.
     title: how it is printed, if not as a call of `factory`.
+    origin: what rules are made again by, for other arguments; `None` if they cannot be.
     """
 
     factory: Callable
     build: Callable
     bound: inspect.BoundArguments
     title: str = ""
+    origin: Origin | None = None
 
     def __repr__(self) -> str:
         if self.title:
@@ -86,21 +76,6 @@ class Recipe:
         except TypeError:
             return None
 
-    def origin(self, arrays: Mapping[str, jax.Array]) -> Origin | None:
-        """This call without its arrays; `None` if the rest is not all constants.
-
-        arrays: the arguments that are arrays.
-        """
-        # A factory that is itself a closure may differ from call to call.
-        arguments = self.bound.arguments.items()
-        rest = {k: x for k, x in arguments if k not in arrays}
-        is_local = self.build.__closure__ is not None
-        if is_local or not all(map(_is_constant, rest.values())):
-            return None
-        # By their types, too: a trace converts an integer that it meets.
-        kinds = tuple((k, jax.typeof(x)) for k, x in arrays.items())
-        return Origin((self.build, frozen(rest), kinds), (*arrays.values(),))
-
     @property
     def trains(self) -> str:
         """The name of an optimizer, which refuses integers; "" for other parts."""
@@ -120,6 +95,10 @@ class Recipe:
         arguments = self.bound.arguments.items()
         return {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
 
+    def titled(self, title: str) -> "Recipe":
+        """The same, printed otherwise."""
+        return replace(self, title=title)
+
     def again(self) -> Callable:
         """A function without arguments that calls the factory again."""
         # Defaults are left out, so that a pickle does not depend on them.
@@ -133,9 +112,7 @@ class Recipe:
 
 
 def _titled(again: Callable, title: str) -> Any:
-    made = again()
-    made.recipe = replace(made.recipe, title=title)
-    return made
+    return titled(again(), title)
 
 
 def _is_default(x: object, default: object) -> bool:
@@ -238,22 +215,19 @@ def recipe(
         mapped = {k: x for k, x in given.arguments.items() if isinstance(x, ByPath)}
         if mapped:
             made = made_by_path(mapped, lambda one: _again(make, given, one))
-            return _renamed(made, Recipe(make, factory, bound), None)
+            return _renamed(made, Recipe(make, factory, bound))
         for x in given.arguments.values():
             if isinstance(x, Wraps) and not x.taken_by(factory):
-                made = x.around(make, given, *[])
-                return _renamed(made, Recipe(make, factory, bound), None)
+                made = x.around(make, given)
+                return _renamed(made, Recipe(make, factory, bound))
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
             made = _as_closure(made)
-        recipe = Recipe(make, factory, bound)
-        values = given.arguments.items()
-        arrays = {k: x for k, x in values if isinstance(x, jax.Array)}
-        origin = recipe.origin(arrays) if shares else None
+        recipe = Recipe(make, factory, bound, origin=Origin(factory, given))
         if isinstance(made, Rule):
-            return _of_node(made, made.init, recipe, origin, is_piece)
+            return _of_node(made, made.init, recipe, is_piece)
         is_ours = isinstance(made, Transformation)
-        return _renamed(made, recipe, origin, is_piece) if is_ours else made
+        return _renamed(made, recipe, is_piece) if is_ours else made
 
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
     vars(make).update(__signature__=_shown(signature), scalars=checks)
@@ -282,38 +256,36 @@ def _as_closure(made: GradientTransformation) -> Transformation:
 
 
 def _of_node(
-    node: Node,
-    init: Callable,
-    recipe: Recipe,
-    origin: Origin | None,
-    is_piece: bool = False,
+    node: Node, init: Callable, recipe: Recipe, is_piece: bool = False
 ) -> Transformation:
     """The transformation that runs a rule or a composite."""
     if isinstance(node, Rule):
+        origin = next(origins_of(recipe), None)
         node = node.made_by(recipe.build.__name__, origin)
-    plan = Plan(cast(Rule | Composite, node), recipe.trains)
-    tx = Transformation(*functions(Made(init, plan, recipe), is_plan=True))
-    tx.is_plain = is_piece and isinstance(node, Rule) and not node.reads
-    tx.node, tx.plan, tx.bare_init, tx.recipe = node, plan, init, recipe
-    return tx
+    plan = Plan(cast(Rule | Composite, node), recipe)
+    is_plain = is_piece and isinstance(node, Rule) and not node.reads
+    record = Record(init, node, plan, recipe=recipe, is_plain=is_plain)
+    return Transformation.of(*functions(Made(init, plan, recipe), True), record)
 
 
 def _reads_none(closure: Transformation) -> bool:
     """Whether a closure neither reads keywords nor hands them on."""
     parameters = inspect.signature(closure.update).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-    return len(names) <= 3 and not closure.inner and not closure.reads_any
+    record = closure.record
+    return len(names) <= 3 and not record.inner and not record.reads_any
 
 
 def _renamed(
-    made: Transformation, recipe: Recipe, origin: Origin | None, is_piece: bool = False
+    made: Transformation, recipe: Recipe, is_piece: bool = False
 ) -> Transformation:
     """A transformation with another recipe: that of the factory that returned it."""
+    record = replace(made.record, recipe=recipe)
     if made.node is not None:
         # Its `init` may not be that of its node: `with_state_dtypes` replaces it.
-        return _of_node(made.node, made.bare_init, recipe, origin, is_piece)
+        return _of_node(made.node, record.init, recipe, is_piece)
+    adopt(made, recipe)
+    record = replace(record, is_plain=is_piece and _reads_none(made))
     update = in_scope(recipe.build.__name__, made.update)
-    closure = Made(made.bare_init, update, recipe)
-    is_plain = is_piece and _reads_none(made)
-    changed = {"recipe": recipe, "is_plain": is_plain}
-    return made.with_functions(*functions(closure, is_plan=False), **changed)
+    closure = Made(record.init, update, recipe)
+    return Transformation.of(*functions(closure, is_plan=False), record)

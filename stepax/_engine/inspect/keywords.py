@@ -41,7 +41,7 @@ def reads(tx: Any) -> frozenset[str] | None:
 def _ours(tx: Any) -> frozenset[str] | None:
     if tx.node:
         return _union(map(reads, flatten(tx)))
-    if tx.reads_any:
+    if tx.record.reads_any:
         return None
     own, _ = _named(tx.update)
     return _union([own, *map(reads, tx.members.values())])

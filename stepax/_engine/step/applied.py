@@ -6,7 +6,7 @@ once, and the engine knows which arrays take the place of which, and can order w
 read and written (`in_place.py`).
 """
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..base.protocol import (
     EmptyState,
@@ -71,8 +71,8 @@ def step(
     own = _own_step(tx)
     if own is not None:
         return own(gradients, state, params, extra_args)
-    if type(tx) is Transformation and tx.plan is not None and _fits(gradients, params):
-        return apply_plan(tx.plan, gradients, state, params, extra_args)
+    if type(tx) is Transformation and tx.record.plan and _fits(gradients, params):
+        return apply_plan(tx.record.plan, gradients, state, params, extra_args)
     updates, state = tx.update(gradients, state, params, **extra_args)
     return apply_updates(params, updates), state
 
@@ -80,8 +80,9 @@ def step(
 def _own_step(tx: TransformationLike) -> Any:
     # By the exact type: an attribute of this name may mean anything in another class,
     # and a subclass may override `update`.
-    is_known = type(tx) is Transformation or type(tx) in _CLASSES
-    return getattr(tx, "take_step", None) if is_known else None
+    if type(tx) is Transformation:
+        return tx.record.take_step
+    return cast(Any, tx).take_step if type(tx) in _CLASSES else None
 
 
 def _fits(gradients: Updates, params: Params) -> bool:

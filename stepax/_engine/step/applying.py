@@ -1,7 +1,13 @@
 """The rule that `stepax.step` appends to a plan: what it returns is the parameter."""
 
+import inspect
+
 from .programs import Origin
 from .rule import Rule
+
+
+def _apply() -> Rule:
+    return APPLY
 
 
 # The kernel rounds what it returns as the parameter is stored, and not as the gradient.
@@ -10,5 +16,5 @@ APPLY = Rule(
     needs_params=True,
     elementwise=True,
     name="apply_updates",
-    origin=Origin("apply_updates", ()),
+    origin=Origin(_apply, inspect.signature(_apply).bind()),
 )

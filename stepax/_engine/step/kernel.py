@@ -8,7 +8,8 @@ plain loop over the leaves.
 
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,10 @@ from .gradients import Gradients, has_no_gradient
 from .leaf_program import measure, run_rules
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .programs import Calls, Shared
+from .programs import Shared
 from .rule import Rule
 from .stage import run_stage
-from .varied import ByLeaf
+from .varied import ByLeaf, LeafLabels
 
 
 # The dtype of an integer's gradient, compared in line: a call of `is_float0` for each
@@ -37,6 +38,31 @@ _FLOAT0 = jax.dtypes.float0
 
 # A state never changes its types.
 _keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+
+
+@dataclass(slots=True)
+class Leaf:
+    """What a pass knows of one leaf.
+
+    at: its index among the leaves of the gradients.
+    g: the gradient as it came; `None` where there is none.
+    on: the indices of the rules that change it.
+    label: its labels for the varied rules; `None` if no rule is varied.
+    u: what the rules have made of the gradient.
+    p: the parameter; `None` if no rule reads it.
+    slots: for each rule, what is stored in each of its slots.
+    """
+
+    at: int
+    g: Any
+    on: tuple[int, ...]
+    label: LeafLabels
+    u: Any = field(init=False)
+    p: Any = None
+    slots: list[list] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.u = self.g
 
 
 class Pass:
@@ -78,22 +104,37 @@ class Pass:
             return new
 
     def _run(self, gradients, states, scopes, extra, labels):
-        labels = labels or [None] * len(gradients.leaves)
-        active = self._active(gradients.leaves, scopes)
-        columns = self._columns(gradients, states, active)
-        params = self._params(gradients, active)
-        # The leaves become updates below; a batched stage restores their dtypes.
-        given = list(gradients.leaves)
-        ctx, scalars = self._prepare(
-            gradients, states, params, columns, active, extra, labels
-        )
-        self._leaves(gradients, params, active, ctx, columns, labels)
+        leaves = self._open(gradients, states, scopes, labels)
+        contexts, scalars = self._prepare(gradients, states, leaves, extra)
+        self._step(gradients, leaves, contexts)
         if self.rules[-1].batched:
-            self._batch(gradients, given, params, active, ctx[-1], columns[-1], labels)
+            self._batch(gradients, leaves, contexts[-1])
+        for leaf in leaves:
+            gradients.leaves[leaf.at] = leaf.u
         return [
-            self._state(n, gradients, states[n], scopes[n], scalars[n], columns[n])
+            self._state(n, gradients, states[n], scopes[n], scalars[n], leaves)
             for n in range(len(self.rules))
         ]
+
+    def _open(self, gradients, states, scopes, labels):
+        """The leaves, with the parameters and the slots that rules read."""
+        labels = labels or [None] * len(gradients.leaves)
+        active = self._active(gradients.leaves, scopes)
+        rows = zip(gradients.leaves, active, labels, strict=True)
+        leaves = [Leaf(i, *row) for i, row in enumerate(rows)]
+        for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
+            if type(state) is not rule.State:
+                rule.check_state(state)
+            self._read_slots(n, gradients, state, leaves)
+        kinds = {leaf.g.dtype for leaf in leaves if leaf.on}
+        if not all(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+            mistakes.check_trained(gradients, self.rules, self.trains, leaves)
+        # `gradients.params` raises if there are none, so it is read only if needed.
+        readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
+        if readers:
+            for leaf, p in zip(leaves, gradients.params, strict=True):
+                leaf.p = None if readers.isdisjoint(leaf.on) else p
+        return leaves
 
     def _active(self, leaves, scopes):
         """For each leaf, the indices of the rules that change it."""
@@ -108,38 +149,24 @@ class Pass:
             for i, g in enumerate(leaves)
         ]
 
-    def _columns(self, gradients, states, active):
-        """For each rule and each of its slots, what is stored for each leaf."""
-        columns = []
-        for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
-            if type(state) is not rule.State:
-                rule.check_state(state)
-            columns.append([])
-            for name, slot in rule.slots.items():
-                column = gradients.leaves_of(getattr(state, name), name)
-                for i, x in enumerate(column):
-                    # In line for an array of the right shape, which it nearly always
-                    # is; the check converts anything else, or raises.
-                    if n in active[i] and not (
-                        isinstance(x, jax.Array)
-                        and (x.shape == gradients.leaves[i].shape or not slot.alike)
-                    ):
-                        column[i] = mistakes.check_stored(gradients, i, rule, name, x)
-                columns[n].append(column)
-        kinds = {g.dtype for g, on in zip(gradients.leaves, active, strict=True) if on}
-        if not all(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
-            mistakes.check_trained(gradients, self.rules, self.trains, active, columns)
-        return columns
+    def _read_slots(self, n, gradients, state, leaves):
+        """Give each leaf what a rule stores for it."""
+        rule, rows = self.rules[n], [[] for _ in leaves]
+        for name, slot in rule.slots.items():
+            column = gradients.leaves_of(getattr(state, name), name)
+            for leaf, row, x in zip(leaves, rows, column, strict=True):
+                # In line for an array of the right shape, which it nearly always is;
+                # the check converts anything else, or raises.
+                if n in leaf.on and not (
+                    isinstance(x, jax.Array)
+                    and (x.shape == leaf.g.shape or not slot.alike)
+                ):
+                    x = mistakes.check_stored(gradients, leaf.at, rule, name, x)
+                row.append(x)
+        for leaf, row in zip(leaves, rows, strict=True):
+            leaf.slots.append(row)
 
-    def _params(self, gradients, active):
-        # `gradients.params` raises if there are none, so it is read only if needed.
-        readers = {n for n, rule in enumerate(self.rules) if rule.needs_params}
-        if not readers:
-            return [None] * len(active)
-        pairs = zip(gradients.params, active, strict=True)
-        return [None if readers.isdisjoint(on) else p for p, on in pairs]
-
-    def _prepare(self, gradients, states, params, columns, active, extra, labels):
+    def _prepare(self, gradients, states, leaves, extra):
         """The contexts that the leaves get, and the new scalars, for each rule.
 
         Contexts are a dictionary, from the labels of a varied rule or from `None`.
@@ -147,25 +174,12 @@ class Pass:
         contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             old = [getattr(state, k) for k in rule.scalars]
-            met = self.by_leaf.met(n, active, labels) if rule.varied else [None]
+            met = self.by_leaf.met(n, leaves) if rule.varied else [None]
             if rule.prepare is None:
-                new = list(map(increment, old))
-                found = dict.fromkeys(met)
+                found, new = dict.fromkeys(met), list(map(increment, old))
             else:
-                stat = self._stat(n, gradients, params, columns[n], active, old, labels)
-                read = self.keywords[n]
-                read = mistakes.declared(rule, extra) if rule.reads else read
-                found, new = {}, old
-                # The scalars are those of any, as they do not depend on the label.
-                for label in met:
-                    one = rule if label is None else self.by_leaf.of(n, label)
-                    made = cast(Callable, one.prepare)(tuple(old), stat, read)
-                    is_pair = type(made) is tuple and len(made) == 2
-                    is_pair = is_pair and isinstance(made[1], tuple | list)
-                    if not is_pair or len(made[1]) != len(old):
-                        raise mistakes.unprepared(one, made)
-                    found[label], new = made
-                new = jax.tree.map(_keep, list(new), old)
+                stat = self._stat(n, leaves, old)
+                found, new = self._prepared(n, met, old, stat, extra)
             # Of a rejected step the counts must not go on, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
@@ -174,65 +188,64 @@ class Pass:
             scalars.append(new)
         return contexts, scalars
 
-    def _stat(self, n, gradients, params, columns, active, scalars, labels):
+    def _prepared(self, n, met, old, stat, extra):
+        """What `prepare` of a rule returns, for each label that leaves have."""
+        rule, read = self.rules[n], self.keywords[n]
+        read = mistakes.declared(rule, extra) if rule.reads else read
+        found, new = {}, old
+        # The scalars are those of any, as they do not depend on the label.
+        for label in met:
+            one = rule if label is None else self.by_leaf.of(n, label)
+            made = cast(Callable, one.prepare)(tuple(old), stat, read)
+            is_pair = type(made) is tuple and len(made) == 2
+            is_pair = is_pair and isinstance(made[1], tuple | list)
+            if not is_pair or len(made[1]) != len(old):
+                raise mistakes.unprepared(one, made)
+            found[label], new = made
+        return found, jax.tree.map(_keep, list(new), old)
+
+    def _stat(self, n, leaves, scalars):
         """What `prepare` gets to know about all leaves."""
         rule = self.rules[n]
         if rule.global_stat is None and rule.leaf_stat is None:
             return None
-        on_it = [i for i, on in enumerate(active) if n in on]
+        seen = [leaf for leaf in leaves if n in leaf.on]
         if rule.global_stat is not None:
-            return rule.global_stat([gradients.leaves[i] for i in on_it])
+            return rule.global_stat([leaf.u for leaf in seen])
         # One statistic per leaf, added up below: to join leaves would copy them, and
         # gather those that are sharded.
-        found = {}
-        for i in on_it:
-            if labels[i] not in found:
-                found[labels[i]] = Calls(self._measure(n, labels[i]), scalars)
-            p = params[i] if rule.needs_params else None
-            slots = [column[i] for column in columns]
-            found[labels[i]].add(i, gradients.leaves[i], p, slots)
-        parts = {i: x for calls in found.values() for i, x in calls.results().items()}
-        return _add_up([parts[i] for i in on_it]) if parts else 0.0
+        parts = []
+        for leaf in seen:
+            p = leaf.p if rule.needs_params else None
+            one = self._measure(n, leaf.label)
+            parts.append(one(scalars, leaf.u, p, leaf.slots[n]))
+        return _add_up(parts) if parts else 0.0
 
-    def _leaves(self, gradients, params, active, contexts, columns, labels):
+    def _step(self, gradients, leaves, contexts):
         """Run on each leaf the rules that change it."""
-        kernels, calls, found = {}, {}, {}
-        queue = None
-        for i, on in enumerate(active):
-            if not on:
+        kernels, queue = {}, None
+        for leaf in leaves:
+            if not leaf.on:
                 continue
-            key = on, labels[i]
+            key = leaf.on, leaf.label
             if key not in kernels:
                 kernels[key] = self._kernel(*key, contexts)
             kernel, ctx = kernels[key]
-            given = gradients.accepted, ctx
-            own = (
-                gradients.leaves[i],
-                params[i],
-                [[c[i] for c in columns[n]] for n in on],
-            )
+            is_traced = isinstance(leaf.u, Tracer)
+            # Inside of a trace there is nothing to share but the trace.
+            run = kernel.jitted if is_traced else kernel
+            run = ft.partial(run, gradients.accepted, ctx)
+            # In line, since most leaves are small and need no queue.
+            if is_traced and leaf.u.size >= in_place.WAITS:
+                queue = queue or in_place.Queue(self.rules)
+                run = ft.partial(queue.run, run)
+            row = [leaf.slots[n] for n in leaf.on]
             try:
-                # Inside of a trace there is nothing to share but the trace.
-                if isinstance(own[0], Tracer):
-                    kernel = ft.partial(kernel.jitted, *given)
-                    # In line, since most leaves are small and need no queue.
-                    if own[0].size >= in_place.WAITS:
-                        queue = queue or in_place.Queue(self.rules)
-                        kernel = ft.partial(queue.run, kernel)
-                    found[i] = kernel(*own)
-                    continue
-                if key not in calls:
-                    calls[key] = Calls(kernel, *given)
-                calls[key].add(i, *own)
+                leaf.u, new = run(leaf.u, leaf.p, row)
             except Mistake as mistake:
-                raise mistake.at(gradients.path(i)) from None
-        for some in calls.values():
-            found.update(some.results())
-        for i, (u, new) in found.items():
-            gradients.leaves[i] = u
-            for n, slots in zip(active[i], new, strict=True):
-                for column, x in zip(columns[n], slots, strict=True):
-                    column[i] = x
+                raise mistake.at(gradients.path(leaf.at)) from None
+            for n, slots in zip(leaf.on, new, strict=True):
+                leaf.slots[n] = list(slots)
 
     def _kernel(self, on, labels, contexts):
         """The kernel of some rules, and their contexts."""
@@ -243,56 +256,52 @@ class Pass:
             rules = [self.rules[n] for n in on]
             if labels is not None:
                 rules = [self.by_leaf.rule(n, labels) for n in on]
-            f = ft.partial(run_rules, rules)
-            vars(f)["__name__"] = self.name
-            kernel = Shared(f, "leaf", [rule.origin for rule in rules])
-            self.kernels[on, labels] = kernel
+            self.kernels[on, labels] = Shared(run_rules, rules, self.name)
         return self.kernels[on, labels], ctx
 
-    def _batch(self, gradients, given, params, active, contexts, columns, labels):
+    def _batch(self, gradients, leaves, contexts):
         """The whole-matrix stage of the last rule, on all of its arrays at once."""
         last = len(self.rules) - 1
         stage = cast(Batched, self.rules[-1].batched)
-        touched = [i for i, on in enumerate(active) if last in on]
-        wanted = [i for i in touched if stage.wants(gradients.leaves[i])]
-        groups = {None: wanted}
-        if last in self.by_leaf.at:
-            groups = self.by_leaf.groups(last, wanted, labels)
+        touched = [leaf for leaf in leaves if last in leaf.on]
+        groups: dict = {}
+        for leaf in touched:
+            if stage.wants(leaf.u):
+                label = self.by_leaf.label(last, leaf.label)
+                groups.setdefault(label, []).append(leaf)
         for label, same in groups.items():
-            rule = self.rules[-1] if label is None else self.by_leaf.of(last, label)
-            self._stack(rule, gradients, given, params, same, contexts[label], columns)
+            self._stack(self.by_leaf.of(last, label), gradients, same, contexts[label])
         # The leaves came here unrounded, so that the stage rounds once.
-        for i in touched:
-            if precision.is_inexact(given[i]):
-                gradients.leaves[i] = gradients.leaves[i].astype(given[i].dtype)
+        for leaf in touched:
+            if precision.is_inexact(leaf.g):
+                leaf.u = leaf.u.astype(leaf.g.dtype)
 
-    def _stack(self, rule, gradients, given, params, wanted, ctx, columns):
+    def _stack(self, rule, gradients, leaves, ctx):
         """The whole-matrix stage, on all arrays that have the same rule."""
-        stage = cast(Batched, rule.batched)
-        names = list(rule.slots)
-        kept = [columns[names.index(name)] for name in stage.slots]
-        us = [gradients.leaves[i] for i in wanted]
-        homes = self._homes(gradients, given, wanted)
-        ps = [params[i] if stage.needs_params else None for i in wanted]
-        rows = [(u, *[c[i] for c in kept]) for u, i in zip(us, wanted, strict=True)]
+        stage, names = cast(Batched, rule.batched), list(rule.slots)
+        at = [names.index(name) for name in stage.slots]
+        rows = [(leaf.u, *[leaf.slots[-1][k] for k in at]) for leaf in leaves]
+        ps = [leaf.p if stage.needs_params else None for leaf in leaves]
+        homes = self._homes(gradients, leaves)
         try:
             made = self._stage(rule)(rows, homes, ps, ctx)
         except Mistake as mistake:
             # They are traced in stacks, so that it is one of these.
-            raise mistake.at(errors.list_some(map(gradients.path, wanted))) from None
-        for i, (u, *slots) in zip(wanted, made, strict=True):
-            gradients.leaves[i] = u
-            for column, x in zip(kept, slots, strict=True):
-                column[i] = x
+            paths = [gradients.path(leaf.at) for leaf in leaves]
+            raise mistake.at(errors.list_some(paths)) from None
+        for leaf, (u, *slots) in zip(leaves, made, strict=True):
+            leaf.u = u
+            for k, x in zip(at, slots, strict=True):
+                leaf.slots[-1][k] = x
 
-    def _homes(self, gradients, given, wanted):
+    def _homes(self, gradients, leaves):
         """For each matrix an array whose sharding its update takes, or `None`."""
         # Devices may share a slot of a replicated parameter, and then `leaf` returns
         # what is divided like it.  The update is to be as the gradient was.
         slots = self.rules[-1].slots.values()
         if not any(slot.in_leaf and slot.alike for slot in slots):
-            return [None] * len(wanted)
-        homes = [given[i] for i in wanted]
+            return [None] * len(leaves)
+        homes = [leaf.g for leaf in leaves]
         off_mesh = [jax.typeof(x).sharding.mesh.empty for x in homes]
         if gradients.all_params is None or all(off_mesh):
             return [None if off else x for x, off in zip(homes, off_mesh, strict=True)]
@@ -301,28 +310,27 @@ class Pass:
         params = gradients.leaves_of(gradients.all_params, "params")
         place = lambda x: (x.shape, jax.typeof(x).sharding)
         fits = lambda p, g: isinstance(p, jax.Array) and place(p) == place(g)
-        pairs = [(params[i], g) for i, g in zip(wanted, homes, strict=True)]
+        pairs = [(params[leaf.at], leaf.g) for leaf in leaves]
         return [p if fits(p, g) else g for p, g in pairs]
 
     def _measure(self, n, labels):
         rule = self.rules[n] if labels is None else self.by_leaf.rule(n, labels)
         if rule not in self.measures:
-            one = Shared(ft.partial(measure, rule), "stat", [rule.origin])
-            self.measures[rule] = one
+            self.measures[rule] = Shared(measure, [rule], f"{self.name}_stat")
         return self.measures[rule]
 
     def _stage(self, rule):
         if rule not in self.stages:
-            one = Shared(ft.partial(run_stage, rule), "stage", [rule.origin])
-            self.stages[rule] = one
+            self.stages[rule] = Shared(run_stage, [rule], f"{self.name}_stage")
         return self.stages[rule]
 
-    def _state(self, n, gradients, old, scope, scalars, columns):
+    def _state(self, n, gradients, old, scope, scalars, leaves):
         rule = self.rules[n]
-        if not scalars and not columns:
+        if not scalars and not rule.slots:
             return old
         fields = dict(zip(rule.scalars, scalars, strict=True))
-        for name, column in zip(rule.slots, columns, strict=True):
+        for k, name in enumerate(rule.slots):
+            column = [leaf.slots[n][k] for leaf in leaves]
             fields[name] = gradients.tree_of(column, getattr(old, name), scope)
         return rule.State(**fields)
 

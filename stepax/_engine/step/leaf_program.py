@@ -134,8 +134,9 @@ def _as_read(slot, x, old):
     return x.astype(jax.eval_shape(slot.decode, old).dtype)
 
 
-def measure(rule, scalars, g, p, stored):
-    """The statistic of one leaf."""
+def measure(rules, scalars, g, p, stored):
+    """The statistic of one leaf that its rule asks for."""
+    (rule,) = rules
     wide = precision.compute_dtype(g, *jax.tree.leaves((p, stored)))
     was = decoded(rule.slots.values(), stored, wide)
     g, p, scalars = precision.widen((g, p, scalars), wide)

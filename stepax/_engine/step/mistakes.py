@@ -5,7 +5,7 @@ nothing of this, so that the checks cost no time.
 """
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,10 @@ from ..base.protocol import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
 from .rule import Rule, row_shape
+
+
+if TYPE_CHECKING:
+    from .kernel import Leaf
 
 
 class Mistake(Exception):
@@ -168,29 +172,23 @@ def check_trained(
     gradients: Gradients,
     rules: Sequence[Rule],
     trains: Sequence[str],
-    active: Sequence[Sequence[int]],
-    columns: list,
+    leaves: "Sequence[Leaf]",
 ) -> None:
-    """Raise for an integer parameter, which each step would round.
-
-    columns: for each rule and each of its slots, what is stored for each leaf.
-    """
+    """Raise for an integer parameter, which each step would round."""
     # The gradient of a floating-point parameter may be an integer, so its slots and the
     # parameter are looked at, too.  Python's integers are scalars like any.
-    for i, on in enumerate(active):
-        g = gradients.leaves[i]
-        if not on or precision.is_inexact(g) or jax.typeof(g).weak_type:
+    for leaf in leaves:
+        g = leaf.g
+        if not leaf.on or precision.is_inexact(g) or jax.typeof(g).weak_type:
             continue
         names = [
             trains[n] or rules[n].name
-            for n in on
+            for n in leaf.on
             if trains[n] or rules[n].keeps_gradients
         ]
-        row = [[column[i] for column in columns[n]] for n in on]
+        row = [leaf.slots[n] for n in leaf.on]
         known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
-        if gradients.all_params is not None:
-            known += [
-                jnp.asarray(p) for p in gradients.params[i : i + 1] if is_array(p)
-            ]
+        if gradients.all_params is not None and is_array(gradients.params[leaf.at]):
+            known.append(jnp.asarray(gradients.params[leaf.at]))
         if names and not any(map(precision.is_inexact, known)):
-            raise errors.not_floating(names[0], gradients.path(i), g.dtype)
+            raise errors.not_floating(names[0], gradients.path(leaf.at), g.dtype)

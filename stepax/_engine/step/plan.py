@@ -8,8 +8,9 @@ Neighbouring rules share a pass, also across nested chains, masks and partitions
 """
 
 import functools as ft
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import itertools as it
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
@@ -19,8 +20,10 @@ from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
 from ..base.protocol import (
+    MadeBy,
     OptState,
     Params,
+    Record,
     Transformation,
     TransformationLike,
     Updates,
@@ -36,6 +39,7 @@ from .applying import APPLY
 from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
+from .programs import Origin
 from .rule import Rule
 
 
@@ -128,6 +132,46 @@ def keeps_dtypes(tx: TransformationLike) -> bool:
     return all(isinstance(part, Rule) for part in flatten(tx))
 
 
+def _own_rules(tx: Part) -> Iterator[Rule]:
+    """The rules in a nest that no factory within it made, in order."""
+    node = node_of(tx)
+    if isinstance(node, Rule):
+        yield node
+    for member in _own_members(node):
+        yield from _own_rules(member)
+
+
+def _own_members(node: Part) -> list:
+    """The members that no factory made."""
+    if isinstance(node, Composite):
+        members = node.members
+    elif isinstance(node, Transformation) and isinstance(node.record.inner, Mapping):
+        members = node.members.values()
+    else:
+        members = ()
+    return [x for x in members if getattr(x, "recipe", None) is None]
+
+
+def _own_rule(made: Part, at: int) -> Rule:
+    return next(it.islice(_own_rules(made), at, None))
+
+
+def origins_of(recipe: MadeBy | None, first: int = 0) -> Iterator[Origin]:
+    """The origins of the rules that a call made by itself, from an index on."""
+    if recipe is None or recipe.origin is None:
+        return iter(())
+    return (replace(recipe.origin, at=at, find=_own_rule) for at in it.count(first))
+
+
+def adopt(closure: Transformation, recipe: MadeBy) -> None:
+    """Tell plans that a closure made by itself by which call they were made."""
+    at = 0
+    for tx in _own_members(closure):
+        if isinstance(tx, Transformation) and tx.record.plan is not None:
+            tx.record.plan.origins = ft.partial(origins_of, recipe, at)
+        at += len(list(_own_rules(tx)))
+
+
 def varies(tx: TransformationLike | Rule) -> bool:
     """Whether a transformation finds hyperparameters by the paths of leaves."""
     node = node_of(tx)
@@ -159,36 +203,40 @@ class _Run:
     at: list[int]
 
 
-class Plan:
-    """What a step of a nest does, in order.
+class _Listing:
+    """The steps of a nest, in order.
 
-    node: the rule or composite.
-    trains: the optimizer that it is, which refuses integers; "" for none.
+    size: the number of states, which are kept in one flat list, that of the whole
+        first.
     """
 
-    def __init__(self, node: Rule | Composite, trains: str = ""):
-        self.node, self.trains = node, trains
-        # States are kept in one flat list, that of the whole first.
+    def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Origin]):
         self.size = 1
         self.steps: list[_Open | _Run] = []
         self._pending: list[tuple[Rule, str, int]] = []
-        self._add(node, trains, 0)
+        self._add(node, trains, 0, origins)
         self._close_pass()
         self.opened = [step for step in self.steps if isinstance(step, _Open)]
 
-    def _add(self, tx: Part, trains: str, at: int) -> None:
-        """Append what `tx` does; its state has the index `at`."""
+    def _add(self, tx: Part, trains: str, at: int, origins: Iterator[Origin]) -> None:
+        """Append what `tx` does; its state has the index `at`.
+
+        origins: of the rules that no factory in `tx` made.
+        """
         # The outermost optimizer is named in errors: a user called that one.
         recipe = getattr(tx, "recipe", None)
-        trains = trains or (recipe.trains if recipe else "")
+        if recipe:
+            trains, origins = trains or recipe.trains, origins_of(recipe)
         node = node_of(tx)
         if isinstance(node, Rule):
+            origin = next(origins, None)
+            node = node if node.origin else replace(node, origin=origin)
             self._add_rule(node, trains, at)
         elif isinstance(node, Composite):
             first, self.size = self.size, self.size + len(node.members)
             self.steps.append(_Open(node, at, first))
             for n, member in enumerate(node.members):
-                self._add(member, trains, first + n)
+                self._add(member, trains, first + n, origins)
         else:
             self._close_pass()
             self.steps.append(_Run(_Foreign(node), [at]))
@@ -211,11 +259,31 @@ class Plan:
             self.steps.append(_Run(Pass(rules, trains), list(at)))
             self._pending = []
 
+
+class Plan:
+    """What a step of a nest does, listed when it is first asked for.
+
+    node: the rule or composite.
+    trains: the optimizer that it is, which refuses integers; "" for none.
+    origins: makes the origins of the rules in it that no factory within it made.
+    """
+
+    def __init__(self, node: Rule | Composite, recipe: MadeBy | None = None):
+        self.node, self.trains = node, recipe.trains if recipe else ""
+        self.origins: Callable[[], Iterator[Origin]] = ft.partial(origins_of, recipe)
+
+    @ft.cached_property
+    def listing(self) -> _Listing:
+        """Its steps."""
+        return _Listing(self.node, self.trains, self.origins())
+
     @ft.cached_property
     def applied(self) -> "Plan":
         """The plan that returns new parameters in place of updates."""
         members = cast(list[TransformationLike], [self.node, APPLY])
-        return Plan(Chain(members), self.trains)
+        plan = Plan(Chain(members))
+        plan.trains, plan.origins = self.trains, self.origins
+        return plan
 
     @property
     def is_elementwise(self) -> bool:
@@ -238,10 +306,11 @@ class Plan:
         kind = PackedGradients if isinstance(updates, Packed) else Gradients
         gradients = kind(updates, params)
         gradients.accepted = accepted
-        states: list = [None] * self.size
-        scopes: list[Scope] = [None] * self.size
+        listing = self.listing
+        states: list = [None] * listing.size
+        scopes: list[Scope] = [None] * listing.size
         states[0] = state
-        for step in self.steps:
+        for step in listing.steps:
             if isinstance(step, _Open):
                 node, at, first = step
                 states[first : first + len(node.members)] = node.unpack(states[at])
@@ -256,7 +325,7 @@ class Plan:
             for i, x in zip(step.at, new, strict=True):
                 states[i] = x
         # Innermost first, as the state of a composite is made of those of its members.
-        for node, at, first in reversed(self.opened):
+        for node, at, first in reversed(listing.opened):
             states[at] = node.pack(states[first : first + len(node.members)])
         return gradients.updates, states[0]
 
@@ -270,9 +339,8 @@ def build(node: Rule | Composite) -> Transformation:
     def update(updates, state, params=None, **extra_args):
         return plan(updates, state, params, extra_args)
 
-    tx = Transformation(placed_init(node.init), update)
-    tx.node, tx.plan, tx.bare_init = node, plan, node.init
-    return tx
+    record = Record(node.init, node, plan)
+    return Transformation.of(placed_init(node.init), update, record)
 
 
 class _Foreign:
@@ -307,7 +375,7 @@ def step_if(
     # would have to write the updates out.  What costs more than memory traffic, such as
     # a product of matrices, is better skipped by a branch.  So are codes: a step is not
     # computed from those that it stores, and would be computed twice.
-    plan = getattr(tx, "plan", None)
+    plan = tx.record.plan if isinstance(tx, Transformation) else None
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
         step = lambda: tx.update(updates, state, params, **extra)

@@ -1,209 +1,269 @@
 """Programs outside of `jit`, compiled once for all values of their hyperparameters.
 
-A rule computes with Python scalars: it branches on them, and takes `1 - b1` in double
-precision before anything is rounded.  So a rule is traced for each value, which becomes
-a literal of the trace.  Inside of `jit` that is all.  Outside, where each leaf is a
-program of its own, literals would lead to one compilation per value.  Here they are
-lifted out of the trace and passed as arguments, and traces that differ in nothing else
-share one compiled program.  Nothing that is shared holds a function or an array.
+Inside of `jit` a rule is traced with its hyperparameters as literals.  Outside, where
+each leaf is a program of its own, that would be one compilation for each value: a
+search over learning rates, or `inject_hyperparams`, which makes an optimizer at each
+step, would do little else.  Here the call of the factory is made again inside of the
+trace, with arguments of the program in place of its numbers and arrays.  What cannot be
+made so, such as a rule of a local function, is compiled for each optimizer.
 """
 
 import functools as ft
-import itertools as it
-from collections.abc import Callable, Hashable, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..arrays.lifted import Expression, Lifting
+from ..base.frozen import frozen
 from ..base.protocol import ArrayTree
-from .literals import NotShareable, Program, lift_literals
 
 
 if TYPE_CHECKING:
-    from jax.stages import Traced
+    from .rule import Rule
 
 
-# How many compiled programs are kept for optimizers that are yet to be made; each
-# optimizer also keeps its own.
-KEPT = 512
-
-# To start a program takes longer than a small array does.  So many calls, with so many
-# elements at most in an array, run as one, which hardly takes longer to compile.
-TOGETHER = 16
-SMALL = 2**16
+# How many kinds of programs are kept for optimizers that are yet to be made, and how
+# many of each kind, which differ in the branches they take; each optimizer also keeps
+# its own.
+KINDS, VARIANTS = 512, 8
 
 
-class Origin(NamedTuple):
-    """The call of a factory that made a rule, whose arguments are arrays and constants.
+class _Uncalled:
+    """Stands for a function, such as a schedule or a mask, that no leaf calls.
 
-    key: equal for calls that differ only in the values of these arrays.
-    arrays: the arguments that are arrays.
+    So that what is kept for other optimizers holds no function, and what that holds.
     """
 
-    key: object
-    arrays: tuple[jax.Array, ...]
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        raise TypeError("a leaf called a function that its factory was given")
+
+
+_UNCALLED = _Uncalled()
+_PACKAGE = __name__.partition(".")[0] + "."
+_CONSTANTS = (bool, int, float, complex, str, type(None), np.dtype)
+
+
+def _is_constant(x: object) -> bool:
+    """Whether a cache that outlives the optimizer may keep `x`."""
+    if type(x) in (tuple, list):
+        return all(map(_is_constant, cast(Sequence, x)))
+    if type(x) is dict:
+        return all(map(_is_constant, x.values()))
+    # A class may hold anything in its attributes; those that name a dtype are safe.
+    if isinstance(x, type):
+        return hasattr(x, "dtype") or x in _CONSTANTS
+    # A function may hold something in its closure, its defaults and its module.
+    if inspect.isfunction(x):
+        holds_none = x.__closure__ is None and x.__defaults__ is None
+        return holds_none and x.__module__.startswith(_PACKAGE)
+    return isinstance(x, _CONSTANTS)
+
+
+class Call(NamedTuple):
+    """The call of a factory, without what differs between those that share programs.
+
+    find: from what the factory makes to the rule.
+    numbers, arrays: the names of the arguments that differ.
+    key: equal for equal calls.
+    """
+
+    build: Callable
+    find: Callable[[Any], "Rule"]
+    signature: inspect.Signature
+    fixed: Mapping[str, Any]
+    numbers: tuple[str, ...]
+    arrays: tuple[str, ...]
+    key: Hashable
+
+    def rule(self, numbers: Sequence, arrays: Sequence) -> "Rule":
+        """What the factory makes of other numbers and arrays."""
+        varied = zip((*self.numbers, *self.arrays), (*numbers, *arrays), strict=True)
+        given = self.fixed | dict(varied)
+        bound = inspect.BoundArguments(
+            self.signature, {k: given[k] for k in self.signature.parameters}
+        )
+        return self.find(self.build(*bound.args, **bound.kwargs))
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The call of a factory that made a rule.
+
+    bound: its arguments, checked.
+    find: (made, at) -> the rule in what it makes.
+    at: which one; for a rule of a label, the index and the label.
+    """
+
+    build: Callable
+    bound: inspect.BoundArguments
+    find: Callable[[Any, Any], "Rule"] = lambda made, at: made
+    at: Hashable = 0
+
+    @ft.cached_property
+    def call(self) -> Call | None:
+        """The call by which programs are shared; `None` if they cannot be."""
+        numbers, arrays, fixed = {}, {}, {}
+        parameters = self.bound.signature.parameters
+        for name, x in self.bound.arguments.items():
+            if type(x) is float:
+                numbers[name] = x
+            elif isinstance(x, jax.Array):
+                arrays[name] = x
+            elif x is parameters[name].default or _is_constant(x):
+                fixed[name] = x
+            elif callable(x):
+                fixed[name] = _UNCALLED
+            else:
+                return None
+        # A factory that is itself a closure may differ from call to call.
+        if self.build.__closure__ is not None:
+            return None
+        names = (*numbers,), (*arrays,)
+        key = self.build, self.at, frozen(fixed), *names
+        find = lambda made: self.find(made, self.at)
+        return Call(self.build, find, self.bound.signature, fixed, *names, key)
+
+    def given(self, names: Sequence[str]) -> list:
+        """Some of its arguments."""
+        return [self.bound.arguments[name] for name in names]
 
 
 class Shared:
-    """A function that is jitted inside of `jit`, and shares its programs outside.
+    """A function of rules that is jitted in `jit`, and shares its programs outside.
 
-    origins: of the rules that it runs.  If all are known, a trace serves for other
-        arrays, too: `inject_hyperparams` makes an optimizer of new ones at each step.
+    f: (rules, *args) -> a tree of arrays.
+    name: by which profiles and traces show it.
     """
 
-    def __init__(self, f: Callable, kind: str, origins: Sequence[Origin | None]):
-        self.jitted = jax.jit(f)
-        known = [origin for origin in origins if origin is not None]
-        self.arrays = [x for origin in known for x in origin.arrays]
-        self.own: dict[tuple, _Run | None] = {}
-        self.all = self.own
-        if len(known) == len(origins):
-            self.all = _runs(kind, tuple(origin.key for origin in known))
+    def __init__(self, f: Callable, rules: "Sequence[Rule]", name: str):
+        self.f, self.name = f, name
+        own = ft.partial(f, rules)
+        vars(own)["__name__"] = name
+        self.jitted = jax.jit(own)
+        self.origins = [rule.origin for rule in rules]
+        self.runs: dict[Hashable, Callable] = {}
 
     def __call__(self, *args: ArrayTree) -> ArrayTree:
-        if any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
+        leaves, treedef = jax.tree.flatten(args)
+        if _jit_is_off(jax.config):
+            # `jit` would make arrays of Python scalars.
+            return self.jitted(*jax.tree.map(jnp.asarray, args))
+        kinds = set(map(type, leaves))
+        if any(issubclass(kind, Tracer) for kind in kinds):
             return self.jitted(*args)
-        calls = Calls(self)
-        calls.add(0, *args)
-        return calls.results()[0]
+        # JAX has a cache of traces, but to ask it takes longer than to run the program.
+        key = treedef, _types(leaves), _settings(jax.config)
+        if key not in self.runs:
+            self.runs[key] = self._run(key, args)
+        return self.runs[key](*args)
 
-    def run(self, key: tuple, args: tuple, inputs: int) -> "_Run | None":
-        """The program for some types; `None` if it keeps to itself."""
-        for runs in (self.own, self.all):
-            if key in runs:
-                return runs[key]
-        self._trace(key, args, inputs)
-        return self.run(key, args, inputs)
-
-    def _trace(self, key: tuple, args: tuple, inputs: int) -> None:
-        traced = self.jitted.trace(*args)
-        # Otherwise constants could become tracers, which must not outlive their trace.
+    def _run(self, key: Hashable, args: tuple) -> Callable:
+        """The program for some types, with its numbers and arrays."""
+        calls = [origin and origin.call for origin in self.origins]
+        pairs = [x for x in zip(calls, self.origins, strict=True) if x[0] and x[1]]
+        values = [x for call, origin in pairs for x in origin.given(call.numbers)]
+        arrays = [x for call, origin in pairs for x in origin.given(call.arrays)]
+        is_own = len(pairs) < len(calls) or any(isinstance(x, Tracer) for x in arrays)
+        if is_own or not jax.sharding.get_abstract_mesh().empty:
+            return self.jitted
+        # Otherwise numbers would become tracers of the program around this one.
         with jax.ensure_compile_time_eval():
-            run = _run_of(traced, inputs, self.arrays)
-        # What keeps an array of its own is not shared, or the array would live on.
-        keeps_none = run is not None and not run.consts
-        (self.all if keeps_none else self.own)[key] = run
+            kinds = tuple(call.key for call in calls), _types(arrays), key
+            variants = _variants(self.f, self.name, *kinds)
+            for program in variants:
+                if program.serves(values):
+                    return program.on(values, arrays)
+            made = _Program.traced(self.f, self.name, calls, values, arrays, args)
+            if made is None:
+                return self.jitted
+            variants[:] = [*variants[1 - VARIANTS :], made]
+            return made.on(values, arrays)
 
 
 # Bounded: a search over hyperparameters makes calls without end.
-@ft.lru_cache(maxsize=64)
-def _runs(kind: str, origins: tuple) -> dict:
-    """The programs of rules that were made by equal calls."""
-    return {}
+@ft.lru_cache(maxsize=KINDS)
+def _variants(*kinds: Hashable) -> "list[_Program]":
+    """The programs of one kind, which differ in the branches that they take."""
+    return []
 
 
-# By identity, of which there is one for each kind of call.
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """A compiled program, and what it takes besides its inputs.
+@dataclass(frozen=True)
+class _Program:
+    """A jitted function of numbers and arrays.
 
-    arrays: the indices of arrays among those of the factory calls, if all that the
-        rules close over are among them.
-    consts: otherwise all arrays that they close over.
-    vectors: the lifted literals, by dtype.
-    is_small: whether to start it may take longer than to run it.
+    slots: the numbers that it takes.
+    guards: what was asked of numbers where it was traced, and the answers.
     """
 
-    program: Callable
-    rebuild: Callable[[list], ArrayTree]
-    arrays: tuple[int, ...]
-    consts: tuple[jax.Array, ...]
-    vectors: dict[str, jax.Array]
-    is_small: bool
+    function: Callable
+    slots: tuple[Expression, ...]
+    guards: tuple[tuple[Expression, Any], ...]
 
-    def __call__(self, common: list, rows: list[list], arrays: list) -> list:
-        """The result for each row of inputs that follow the common ones."""
-        given = [arrays[i] for i in self.arrays] or self.consts
-        found = self.program([*given, *common], rows, self.vectors)
-        return list(map(self.rebuild, found))
+    @classmethod
+    def traced(
+        cls,
+        f: Callable,
+        name: str,
+        calls: Sequence[Call],
+        values: Sequence[float],
+        arrays: Sequence[jax.Array],
+        args: tuple,
+    ) -> "_Program | None":
+        """The program for some arguments; `None` if it cannot be made for others."""
+        found = Lifting(values)
+        try:
+            jax.eval_shape(ft.partial(_applied, f, calls, found), arrays, *args)
+        # Whatever it is: if it is not for want of a value, the function raises it when
+        # it is called with all values.
+        except Exception:
+            return None
 
+        def program(slots, arrays, *args):
+            return _applied(f, calls, Lifting(values, slots), arrays, *args)
 
-class Calls:
-    """Calls of a function, of which small ones of one kind run together.
+        program.__name__ = program.__qualname__ = name
+        return cls(jax.jit(program), tuple(found.slots), tuple(found.guards))
 
-    f: the function.
-    common: the first arguments of all of them.
-    """
+    def serves(self, values: Sequence[float]) -> bool:
+        """Whether other values lead to the same branches."""
+        return all(_is_same(ask(values), answer) for ask, answer in self.guards)
 
-    def __init__(self, f: Shared, *common: ArrayTree):
-        self.f, self.common = f, common
-        self.is_off = _jit_is_off(jax.config)
-        self.inputs, self.treedef = jax.tree.flatten(common)
-        self.is_alone = not self.is_off and jax.sharding.get_abstract_mesh().empty
-        self.is_alone = self.is_alone and not _is_traced([*self.inputs, *f.arrays])
-        self.found: dict = {}
-        self.runs: dict[tuple, _Run | None] = {}
-        # By what may be one program, on the same devices.
-        self.waiting: dict[tuple, dict] = {}
-
-    def add(self, name: Hashable, *own: ArrayTree) -> None:
-        """Call `f(*common, *own)`, now or later."""
-        run, inputs = None, []
-        if self.is_alone:
-            inputs, treedef = jax.tree.flatten(own)
-            run = None if _is_traced(inputs) else self._run(treedef, own, inputs)
-        if run is None:
-            args = *self.common, *own
-            # Otherwise `jit` makes arrays of Python scalars.
-            args = jax.tree.map(jnp.asarray, args) if self.is_off else args
-            self.found[name] = self.f.jitted(*args)
-        elif run.is_small:
-            place = run, _all(_PLACE, inputs)
-            self.waiting.setdefault(place, {})[name] = inputs
-        else:
-            # It need not keep what it takes until others are known.
-            (self.found[name],) = run(self.inputs, [inputs], self.f.arrays)
-
-    def _run(self, treedef, own, inputs):
-        # JAX has a cache of traces, but to ask it takes longer than to run the program.
-        kind = treedef, _all(_TYPE, inputs)
-        if kind not in self.runs:
-            first = self.treedef, _all(_TYPE, self.inputs), _settings(jax.config)
-            number = len(self.inputs) + len(inputs)
-            args = *self.common, *own
-            self.runs[kind] = self.f.run((*first, *kind), args, number)
-        return self.runs[kind]
-
-    def results(self) -> dict:
-        """What the calls return, by name."""
-        for (run, *_), calls in self.waiting.items():
-            names, rows = list(calls), list(calls.values())
-            for part in _parts(len(rows)):
-                made = run(self.inputs, rows[part], self.f.arrays)
-                self.found.update(zip(names[part], made, strict=True))
-        return self.found
+    def on(self, values: Sequence[float], arrays: Sequence[jax.Array]) -> Callable:
+        """The function of what remains."""
+        slots = [jnp.asarray(slot(values)) for slot in self.slots]
+        return ft.partial(self.function, slots, arrays)
 
 
-def _parts(n: int) -> list[slice]:
-    """So many calls, in parts of `TOGETHER` or of one."""
-    # Of no other number, for which one more program would be compiled: which parameters
-    # have a gradient may change from step to step.
-    whole = n // TOGETHER * TOGETHER
-    ends = [*range(0, whole, TOGETHER), *range(whole, n + 1)]
-    return [slice(*x) for x in it.pairwise(ends)]
+def _applied(f, calls, lifting, arrays, *args):
+    """`f` of the rules that some calls make, and of arguments."""
+    arrays, rules, at = iter(arrays), [], 0
+    for call in calls:
+        numbers = [lifting.number(at + i) for i in range(len(call.numbers))]
+        rules.append(call.rule(numbers, [next(arrays) for _ in call.arrays]))
+        at += len(numbers)
+    return f(rules, *args)
+
+
+def _is_same(x: Any, y: Any) -> bool:
+    return x == y or (x != x and y != y)  # NaN equals NaN
 
 
 _TYPE = attrgetter("aval")
-_PLACE = attrgetter("sharding", "committed")
 
 
-def _all(get: Callable, inputs: list) -> tuple:
-    """An attribute of all arrays of JAX, and the type of everything else."""
+def _types(leaves: list) -> tuple:
+    """The types of arrays; `aval` is quicker, which scalars of Python do not have."""
     try:
-        return tuple(map(get, inputs))
+        return tuple(map(_TYPE, leaves))
     except AttributeError:
-        is_array = lambda x: isinstance(x, jax.Array)
-        return tuple(get(x) if is_array(x) else jax.typeof(x) for x in inputs)
-
-
-def _is_traced(inputs: list) -> bool:
-    # By types, of which there are fewer.
-    return any(issubclass(kind, Tracer) for kind in set(map(type, inputs)))
+        return tuple(map(jax.typeof, leaves))
 
 
 # What a trace depends on besides the types of its inputs.  By name, because the type of
@@ -217,49 +277,3 @@ _settings = attrgetter(
     "jax_debug_nans",
 )
 _jit_is_off = attrgetter("jax_disable_jit")
-
-
-def _run_of(traced: "Traced", inputs: int, arrays: Sequence[jax.Array]) -> _Run | None:
-    """A compiled program with its literals; `None` if it cannot be shared.
-
-    inputs: how many the function has.
-    """
-    # A tracer that the function closes over becomes one more input.
-    if len(traced.jaxpr.jaxpr.invars) != inputs:
-        return None
-    try:
-        program, lifted, consts = lift_literals(traced.jaxpr, _joins())
-    except NotShareable:
-        return None
-    if any(isinstance(x, Tracer) for x in consts):
-        return None
-    compiled = _compiled(program, traced.fun_name)
-    # One vector per dtype: each argument of a program costs time at every call.
-    vectors = {dtype: jnp.asarray(np.stack(xs)) for dtype, xs in lifted.items()}
-    # By identity, because to compare elements would wait for the device.
-    at = {id(x): i for i, x in enumerate(arrays)}
-    places = tuple(at.get(id(x), -1) for x in consts)
-    rebuild = traced.out_tree.unflatten
-    is_small = all(x.size <= SMALL for x in traced.jaxpr.in_avals)
-    if -1 in places:  # an array that was computed when the rule was made
-        return _Run(compiled, rebuild, (), tuple(consts), vectors, is_small)
-    return _Run(compiled, rebuild, places, (), vectors, is_small)
-
-
-@ft.lru_cache(maxsize=KEPT)
-def _compiled(program: Program, name: str) -> Callable:
-    def run(given, rows, vectors):
-        lifted = {dtype: list(xs) for dtype, xs in vectors.items()}
-        return [program.run([*given, *row], lifted) for row in rows]
-
-    # For profiles, in which it would be `run`.
-    run.__name__ = run.__qualname__ = name
-    return jax.jit(run)
-
-
-@ft.cache
-def _joins() -> bool:
-    """Whether XLA computes x * a * b as x * (a * b), which rounds differently."""
-    # Tried out, because it depends on the version of XLA and on the backend.
-    a, b, x = np.float32(0.3), np.float32(0.7), np.linspace(1, 2, 64, dtype=np.float32)
-    return jax.jit(lambda x: x * a * b)(x).tobytes() == (x * (a * b)).tobytes()

@@ -74,8 +74,8 @@ def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
     if isinstance(node, Rule):
         return node.sanitizes
     # Optax's wrappers and those of a user do not say, and are not looked into.
-    if isinstance(node, Transformation) and node.hands_on:
-        return _has_sanitizer(node.members[node.hands_on])
+    if isinstance(node, Transformation) and node.record.hands_on:
+        return _has_sanitizer(node.members[node.record.hands_on])
     return False
 
 
@@ -97,7 +97,8 @@ def _visit(
         return state
     if not isinstance(node, Composite):
         closure = cast(Transformation, node)
-        field, member = closure.hands_on, closure.members[closure.hands_on]
+        field = closure.record.hands_on
+        member = closure.members[field]
         new = _visit(member, getattr(state, field), visit, gradients, scope)
         return state._replace(**{field: new})
     members, states = node.members, node.unpack(state)

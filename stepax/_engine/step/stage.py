@@ -10,8 +10,9 @@ from .batched import Row, map_batched
 from .leaf_program import decoded, encoded
 
 
-def run_stage(rule, rows, homes, params, ctx):
+def run_stage(rules, rows, homes, params, ctx):
     """The whole-matrix stage, in the precision in which the matrices come."""
+    (rule,) = rules
     stage, found = rule.batched, rows
     rows = [[opened(x) for x in row] for row in rows]
     slots = [rule.slots[name] for name in stage.slots]

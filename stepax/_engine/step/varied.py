@@ -1,11 +1,17 @@
 """Which rule runs on which leaf, where a hyperparameter is not the same for all."""
 
-from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+import functools as ft
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..trees.labels import Scope
 from .gradients import Gradients
 from .rule import Rule
+
+
+if TYPE_CHECKING:
+    from .kernel import Leaf
 
 
 # Of a leaf: one for each varied rule; `None` if no rule is varied.
@@ -19,6 +25,7 @@ class ByLeaf:
         self.rules = rules
         varied = [n for n, rule in enumerate(rules) if rule.varied is not None]
         self.at = {n: place for place, n in enumerate(varied)}
+        self.found: dict[tuple, Rule] = {}
 
     def labels(self, gradients: Gradients, scopes: Sequence[Scope]) -> list[LeafLabels]:
         """For each leaf, its labels for the varied rules; `None` out of scope."""
@@ -39,26 +46,36 @@ class ByLeaf:
         """The labels of a leaf for some rules."""
         return [self.label(n, labels) for n in on]
 
-    def groups(self, n: int, at: Sequence[int], labels: Sequence[LeafLabels]) -> dict:
-        """Some leaves, by index, grouped by their labels for one rule."""
-        found: dict = {}
-        for i in at:
-            found.setdefault(self.label(n, labels[i]), []).append(i)
-        return found
-
     def rule(self, n: int, labels: LeafLabels) -> Rule:
         """The rule that runs on a leaf."""
         return self.of(n, self.label(n, labels))
 
     def of(self, n: int, label: Hashable) -> Rule:
         """The rule for a label."""
-        rule = self.rules[n]
-        return rule.varied.rule(label) if rule.varied and label is not None else rule
+        if (n, label) not in self.found:
+            self.found[n, label] = _of(self.rules[n], label)
+        return self.found[n, label]
 
-    def met(self, n: int, active: Sequence, labels: Sequence[LeafLabels]) -> list:
+    def met(self, n: int, leaves: "Sequence[Leaf]") -> list:
         """The labels of the leaves that a rule changes, in order; `None` for all."""
         if n not in self.at:
             return [None]
-        pairs = zip(active, labels, strict=True)
-        found: Any = {self.label(n, x) for on, x in pairs if n in on} - {None}
-        return sorted(found) or [None]
+        found: Any = {self.label(n, leaf.label) for leaf in leaves if n in leaf.on}
+        return sorted(found - {None}) or [None]
+
+
+def _of(rule: Rule, label: Hashable) -> Rule:
+    """The rule that takes the place of one at leaves of a label."""
+    if rule.varied is None or label is None:
+        return rule
+    one, origin = rule.varied.rule(label), rule.origin
+    if one.origin is not None or origin is None:
+        return one
+    # It was made by the call that made the rule whose place it takes.
+    find = ft.partial(_find, origin.find)
+    return replace(one, origin=replace(origin, at=(origin.at, label), find=find))
+
+
+def _find(find: Callable, made: Any, at: tuple) -> Rule:
+    index, label = at
+    return find(made, index).varied.rule(label)
