@@ -84,7 +84,7 @@ LAYERS = (
     ),
     Layer(("__init__",), "the names of stepax"),
     Layer(("interop",), "Optax: the switch, states, signatures"),
-    Layer(("_demo", "_bench", "_plan", "__main__"), "the commands"),
+    Layer(("_plan", "__main__"), "the command line"),
 )  # fmt: skip
 
 

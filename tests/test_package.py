@@ -93,8 +93,8 @@ def test_workflows_name_targets_of_the_makefile():
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_neither_optax_nor_private_jax_is_imported(file):
-    banned = re.compile(r"optax(\.|$)|jax\._src")
+def test_neither_optax_nor_private_jax_nor_what_is_not_shipped_is_imported(file):
+    banned = re.compile(r"(optax|benchmarks|examples|website|tests)(\.|$)|jax\._src")
     assert [x for x in imported(file) if banned.match(x)] == []
 
 
