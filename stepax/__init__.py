@@ -7,7 +7,6 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from . import (
-    _moved as _moved,
     losses as losses,
     microbatching as microbatching,
     schedules as schedules,
