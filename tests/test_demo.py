@@ -15,6 +15,7 @@ from matplotlib.image import imread
 import stepax
 from examples.demo import __main__ as demo, digits, training
 from examples.demo.__main__ import main
+from stepax._engine.factories.registry import ROWS
 
 
 SCORE = re.compile(r"test accuracy (\d+\.\d) %")
@@ -128,6 +129,11 @@ def test_biases_do_not_decay():
     updates, _ = tx.update(gradient, state, params)  # the first rate of all is zero
     assert (updates["layer"]["weight"] < 0).all()
     assert (updates["layer"]["bias"] == 0).all()
+
+
+def test_what_takes_matrices_only_is_given_no_others():
+    said = {name for name, choice in training.CHOICES.items() if choice.matrices_only}
+    assert said == {name for name in training.CHOICES if ROWS[name].matrices_only}
 
 
 def test_held_out_digits_are_not_trained_on(data):
