@@ -36,7 +36,7 @@ help:
 	@echo 'make clean        remove environments and caches'
 
 demo: $(VENV)/demo.stamp
-	@$(BIN)/python -m stepax demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 demo-distributed: $(VENV)/distributed.stamp
 	@$(BIN)/python examples/distributed_digits.py $(ARGS)
@@ -74,7 +74,7 @@ conformance: $(VENV)/test.stamp
 	.ci/conformance $(BIN)/python $(JOBS)
 
 bench: $(VENV)/bench.stamp
-	$(BIN)/python -m stepax bench $(ARGS)
+	$(BIN)/python -m benchmarks.bench $(ARGS)
 
 bench-pages: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks.bench_pages
@@ -124,8 +124,8 @@ install = { $(BIN)/pip install --quiet $(UV) && \
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(1); } || \
 	{ $(BIN)/pip install --quiet '$(PIP)' && $(BIN)/pip install --quiet $(1); }
 
-DEMO := -e '.[demo]'
-DISTRIBUTED := -e '.[demo,checkpoint]'
+DEMO := -e . --group demo
+DISTRIBUTED := -e '.[checkpoint]' --group demo
 GPT := $(DISTRIBUTED) --group gpt
 TEST := $(DISTRIBUTED) --group dev --group test
 BENCH := $(DEMO) --group bench

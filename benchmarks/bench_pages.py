@@ -1,17 +1,17 @@
 """Write docs/bench.md and its picture from the files of runs.
 
 Run it with `make bench-pages`.  The files are in docs/evidence/bench, one for each
-machine, as `python -m stepax bench --json docs/evidence/bench/NAME.json` writes them.
-`reference.json` is that of the goals and of the picture.
+machine, as `python -m benchmarks.bench --json docs/evidence/bench/NAME.json` writes
+them.  `reference.json` is that of the goals and of the picture.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stepax._bench import command, report, results
-from stepax._bench.goals import GOALS, got, is_met
-from stepax._bench.picture import draw, drawn, step_ratios
+from benchmarks.bench import command, report, results
+from benchmarks.bench.goals import GOALS, got, is_met
+from benchmarks.bench.picture import draw, drawn, step_ratios
 
 from .pages import write_table, wrong_lines
 

@@ -20,11 +20,11 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
-from stepax._bench import report
-from stepax._bench.cases import CASES
-from stepax._bench.measure import WAYS, installed, ways
-from stepax._bench.shapes import SHAPES, abstract, size
-from stepax._bench.stages import step_of
+from benchmarks.bench import report
+from benchmarks.bench.cases import CASES
+from benchmarks.bench.measure import WAYS, installed, ways
+from benchmarks.bench.shapes import SHAPES, abstract, size
+from benchmarks.bench.stages import step_of
 
 from . import kernels
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 import stepax
+from benchmarks.bench.measure import timed
 from benchmarks.pages import write_table
-from stepax._bench.measure import timed
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "fused_scan.md"

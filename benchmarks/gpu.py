@@ -20,8 +20,8 @@ Install JAX for your GPU, Optax and PyTorch, and run in the root of the reposito
    about five minutes.
 
 A file of `measure` in docs/evidence/bench becomes tables of docs/bench.md by `make
-bench-pages`; `python -m stepax bench --from h100.json` prints them.  `--tiny` tries the
-commands in narrow trees, on a CPU as well.
+bench-pages`; `python -m benchmarks.bench --from h100.json` prints them.  `--tiny` tries
+the commands in narrow trees, on a CPU as well.
 """
 
 import argparse
@@ -35,11 +35,11 @@ from typing import Any
 
 import jax
 
-from stepax._bench import report, results
-from stepax._bench.cases import CASES, GPTS
-from stepax._bench.measure import installed, make_runners, ways
-from stepax._bench.rounds import timed
-from stepax._bench.shapes import SHAPES, abstract, filled, size
+from benchmarks.bench import report, results
+from benchmarks.bench.cases import CASES, GPTS
+from benchmarks.bench.measure import installed, make_runners, ways
+from benchmarks.bench.rounds import timed
+from benchmarks.bench.shapes import SHAPES, abstract, filled, size
 
 from . import kernels
 
@@ -99,10 +99,10 @@ def _measured(shape, name, path, tiny, seconds):
     """Measure a case in a process of its own; returns what it tells."""
     # A pattern of this name alone, as a plain word is in other names, too.
     only = f"[{name[0]}]{name[1:]}"
-    words = ["bench", "--shapes", shape, "--only", only, "--json", str(path), *LIMITS]
+    words = ["--shapes", shape, "--only", only, "--json", str(path), *LIMITS]
     words += ["--png", str(path.with_suffix(".png")), *["--quick"][: int(tiny)]]
     process = subprocess.run(
-        [sys.executable, "-m", "stepax", *words],
+        [sys.executable, "-m", "benchmarks.bench", *words],
         capture_output=True,
         text=True,
         timeout=max(seconds, 0),

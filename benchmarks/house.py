@@ -1,25 +1,36 @@
-"""How the library is built, in figures counted from its source.
+"""How the library is built, in figures counted from its source, and from running it.
 
 Run it with `python benchmarks/house.py`, or with another checkout's `stepax` folder as
-its argument, to compare.
+its argument, to compare.  `--run` also imports the package of that folder, and counts
+what it does: `benchmarks/house_run.py`.
 
 A line of code holds more than a comment or a docstring.  A comment is a line that has
 one, but for instructions to tools.  `Any` counts wherever it is used, and not where it
-is imported.  The body of a function has its nested functions in it.
+is imported; it is annotated where it is all of an annotation or a part of it.  The body
+of a function has its nested functions in it.  A named lambda is one that is assigned to
+a name.  A file reads jaxprs if it has `eqns` or `jax.extend.core`, and asks for the
+host if it has `default_backend`, `cpu_count` or `jax.devices`.
 """
 
+import argparse
 import ast
 import io
+import os
 import re
 import statistics
+import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 
 PACKAGE = Path(__file__).parents[1] / "stepax"
+RUN = Path(__file__).with_name("house_run.py")
+SHORT, LONG = 80, 400  # lines of a file: fewer, more
+_JAXPRS = re.compile(r"\.eqns\b|\bjax\.extend(\.| import )core\b")
+_HOST = re.compile(r"\bdefault_backend\b|\bcpu_count\b|\bjax\.devices\(")
 _LAYOUT = {
     tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -31,15 +42,26 @@ class Source(NamedTuple):
 
     lines: of the whole file.
     code: the numbers of its lines of code.
+    imports: the lines of its import statements.
     comments: of its lines with a comment.
     untyped: how often it says `Any`.
+    annotated: how many of its annotations do.
+    lambdas: those that have a name.
+    probes: calls of `getattr` and `hasattr`.
+    reads_jaxprs, asks_host: whether it does.
     bodies: the code lines of each function's body, by place and name.
     """
 
     lines: int
     code: set[int]
+    imports: int
     comments: int
     untyped: int
+    annotated: int
+    lambdas: int
+    probes: int
+    reads_jaxprs: bool
+    asks_host: bool
     bodies: dict[str, int]
 
 
@@ -56,13 +78,54 @@ def read(file: Path) -> Source:
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 code -= _span(node, node)
-    untyped = sum(isinstance(n, ast.Name) and n.id == "Any" for n in ast.walk(tree))
+    nodes = list(ast.walk(tree))
     bodies = {
         f"{file.name}:{f.lineno} {f.name}": len(code & _span(f.body[0], f.body[-1]))
-        for f in ast.walk(tree)
+        for f in nodes
         if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    return Source(len(text.splitlines()), code, comments, untyped, bodies)
+    return Source(
+        lines=len(text.splitlines()),
+        code=code,
+        imports=sum(len(_span(n, n)) for n in nodes if _is_import(n)),
+        comments=comments,
+        untyped=_anys(nodes),
+        annotated=sum(_anys(ast.walk(x)) > 0 for x in map(_annotation, nodes) if x),
+        lambdas=sum(map(_is_named_lambda, nodes)),
+        probes=sum(map(_is_probe, nodes)),
+        reads_jaxprs=bool(_JAXPRS.search(text)),
+        asks_host=bool(_HOST.search(text)),
+        bodies=bodies,
+    )
+
+
+def _is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _anys(nodes: Iterable[ast.AST]) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == "Any" for n in nodes)
+
+
+def _annotation(node: ast.AST) -> ast.expr | None:
+    match node:
+        case ast.arg() | ast.AnnAssign():
+            return node.annotation
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.returns
+    return None
+
+
+def _is_named_lambda(node: ast.AST) -> bool:
+    is_assigned = isinstance(node, ast.Assign | ast.AnnAssign)
+    return is_assigned and isinstance(node.value, ast.Lambda)
+
+
+def _is_probe(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="getattr" | "hasattr")):
+            return True
+    return False
 
 
 def _span(first: ast.stmt, last: ast.stmt) -> set[int]:
@@ -136,33 +199,64 @@ def optimizers(sources: dict[Path, Source]) -> float:
         text = file.read_text()
         number = len(re.findall(r'^@public\(\s*"optimizer"', text, re.MULTILINE))
         body = ast.parse(text).body if number else []
-        imports = [x for x in body if isinstance(x, ast.Import | ast.ImportFrom)]
-        lines = {line for x in imports for line in _span(x, x)}
+        lines = {line for x in body if _is_import(x) for line in _span(x, x)}
         shares += [len(source.code - lines) / max(number, 1)] * number
     return statistics.median(shares)
 
 
-def main() -> None:
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else PACKAGE
-    engine = root / "_engine"
-    sources = {file: read(file) for file in sorted(root.rglob("*.py"))}
-    bodies = {k: n for s in sources.values() for k, n in s.bodies.items()}
+def figures(root: Path, sources: dict[Path, Source]) -> dict[str, object]:
+    """The figures of the whole package, by what they count."""
+    all_of = list(sources.values())
+    lines = sum(s.lines for s in all_of)
+    bodies = {k: n for s in all_of for k, n in s.bodies.items()}
     longest = max(bodies, key=bodies.__getitem__)
     file = max(sources, key=lambda f: sources[f].lines)
-    print(f"lines of the package        {sum(s.lines for s in sources.values())}")
-    print(f"import arrows in the engine {len(arrows(engine))}")
-    print(f"files in the engine itself  {len(list(engine.glob('*.py')))}")
-    print(f"longest file                {sources[file].lines}   {file.name}")
-    print(f"longest body of a function  {bodies[longest]}   {longest}")
-    print(f"median body of a function   {statistics.median(bodies.values()):g}")
-    print(f"median code of an optimizer {optimizers(sources):g}")
-    print("\nin the engine      code   comments     Any   (for 100 lines of code)")
-    rooms = sorted({f.parent for f in sources if f.is_relative_to(engine)})
-    for room in rooms:
+    private = [f for f in root.glob("_*.py") if not f.name.startswith("__")]
+    return {
+        "lines of the package": lines,
+        "files": len(all_of),
+        f"files below {SHORT} lines": sum(s.lines < SHORT for s in all_of),
+        f"files above {LONG} lines": sum(s.lines > LONG for s in all_of),
+        "private files at its top": len(private),
+        "lines of imports, %": f"{100 * sum(s.imports for s in all_of) / lines:.1f}",
+        "named lambdas": sum(s.lambdas for s in all_of),
+        "`getattr`, `hasattr`": sum(s.probes for s in all_of),
+        "annotations with `Any`": sum(s.annotated for s in all_of),
+        "files that read jaxprs": sum(s.reads_jaxprs for s in all_of),
+        "files that ask for the host": sum(s.asks_host for s in all_of),
+        "import arrows in the engine": len(arrows(root / "_engine")),
+        "files in the engine itself": len(list((root / "_engine").glob("*.py"))),
+        "longest file": f"{sources[file].lines}   {file.name}",
+        "longest body of a function": f"{bodies[longest]}   {longest}",
+        "median body of a function": f"{statistics.median(bodies.values()):g}",
+        "median code of an optimizer": f"{optimizers(sources):g}",
+    }
+
+
+def _rooms(engine: Path, sources: dict[Path, Source]) -> Iterator[str]:
+    """A table of the folders of the engine."""
+    yield "in the engine      code   comments     Any   (for 100 lines of code)"
+    inside = {f: s for f, s in sources.items() if f.is_relative_to(engine)}
+    for room in sorted({f.parent for f in inside}):
         name = str(room.relative_to(engine)).replace(".", "(itself)")
-        print(f"{name:14}   {per_hundred([sources[f] for f in room.glob('*.py')])}")
-    inside = [s for f, s in sources.items() if f.is_relative_to(engine)]
-    print(f"{'all':14}   {per_hundred(inside)}")
+        yield f"{name:14}   {per_hundred([sources[f] for f in room.glob('*.py')])}"
+    yield f"{'all':14}   {per_hundred(list(inside.values()))}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path, nargs="?", default=PACKAGE)
+    parser.add_argument("--run", action="store_true", help="import it, and count")
+    args = parser.parse_args()
+    root = args.root.resolve()
+    sources = {file: read(file) for file in sorted(root.rglob("*.py"))}
+    for what, value in figures(root, sources).items():
+        print(f"{what:28}{value}")
+    print("", *_rooms(root / "_engine", sources), sep="\n")
+    if args.run:
+        print(flush=True)
+        env = dict(os.environ, PYTHONPATH=str(root.parent), JAX_PLATFORMS="cpu")
+        subprocess.run([sys.executable, RUN], env=env, check=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.profiler import ProfileData
 
-from stepax._bench.report import Table
+from benchmarks.bench.report import Table
 
 
 class Kernel(NamedTuple):

@@ -37,8 +37,8 @@ class Layer(NamedTuple):
 # From low to high: a module imports from its own layer and from lower ones.
 LAYERS = (
     Layer(
-        ("_names", "_later", "_moved", "_figure"),
-        "suggestions for wrong names; what is loaded late; old pickles; pictures",
+        ("_names", "_later", "_figure"),
+        "suggestions for wrong names; what is loaded late; pictures",
     ),
     Layer(("_engine/functions",), "Python functions: signatures, calls, old names"),
     Layer(("_engine/arrays",), "one array: numerics, moments, precision, placement"),
@@ -84,7 +84,7 @@ LAYERS = (
     ),
     Layer(("__init__",), "the names of stepax"),
     Layer(("interop",), "Optax: the switch, states, signatures"),
-    Layer(("_demo", "_bench", "_plan", "__main__"), "the commands"),
+    Layer(("_plan", "__main__"), "the command line"),
 )  # fmt: skip
 
 

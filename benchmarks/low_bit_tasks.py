@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stepax._demo.digits import load
+from examples.demo.digits import load
 
 
 WIDE = jnp.dtype("float32")

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import optax
 
 import stepax
-from stepax._bench.cases import RATE
-from stepax._bench.shapes import SHAPES, filled
-from stepax._bench.stages import build
+from benchmarks.bench.cases import RATE
+from benchmarks.bench.shapes import SHAPES, filled
+from benchmarks.bench.stages import build
 
 from .pages import write_table
 

@@ -26,7 +26,7 @@ from cases import TREES, gradients, make, rows
 from keywords import keywords
 
 import stepax
-from stepax._bench.measure import timed
+from benchmarks.bench.measure import timed
 
 
 LIMIT = {"float32": 1e-4, "bfloat16": 0.1}

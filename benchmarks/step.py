@@ -2,16 +2,16 @@
 
 Run it with `python -m benchmarks.step`; a word, as in `python -m benchmarks.step lamb`,
 chooses cases, and `--write` puts the table into `docs/step.md`.  The counts are XLA's,
-and exact; times are measured by `python -m stepax bench`.
+and exact; times are measured by `python -m benchmarks.bench`.
 """
 
 import argparse
 from pathlib import Path
 
+from benchmarks.bench.cases import CASES
+from benchmarks.bench.measure import ways
+from benchmarks.bench.shapes import abstract
 from benchmarks.pages import write_table
-from stepax._bench.cases import CASES
-from stepax._bench.measure import ways
-from stepax._bench.shapes import abstract
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "step.md"

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 import stepax
-from stepax._demo import digits, network, training
+from examples.demo import digits, network, training
 
 
 def single(loss, rate: float, seed: int, steps: int) -> np.ndarray:

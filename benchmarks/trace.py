@@ -20,8 +20,8 @@ import optax
 
 import stepax
 import stepax.contrib  # enters its optimizers into the registry
-from stepax._bench import cases, shapes
-from stepax._bench.shapes import is_shape
+from benchmarks.bench import cases, shapes
+from benchmarks.bench.shapes import is_shape
 from stepax._engine.factories.registry import ROWS
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from rich.progress import track
 
 import stepax
-from stepax._demo.digits import load
+from examples.demo.digits import load
 
 from .pages import write_table
 

@@ -7,9 +7,6 @@ import typing as _typing
 from importlib import import_module as _import_module
 
 from . import (
-    _moved as _moved,
-    losses as losses,
-    microbatching as microbatching,
     schedules as schedules,
     transforms as transforms,
     tree as tree,
@@ -59,11 +56,6 @@ from ._engine.trees.apply import (
     periodic_update as periodic_update,
 )
 from ._later import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
-from ._linear_algebra import (
-    matrix_inverse_pth_root as matrix_inverse_pth_root,
-    nnls as nnls,
-    power_iteration as power_iteration,
-)
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
     scale_by_backtracking_linesearch as scale_by_backtracking_linesearch,
@@ -76,38 +68,6 @@ from ._linesearch.zoom import (
     ZoomLinesearchInfo as ZoomLinesearchInfo,
     scale_by_zoom_linesearch as scale_by_zoom_linesearch,
 )
-from ._losses.binary import (
-    sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
-    sigmoid_focal_loss as sigmoid_focal_loss,
-)
-from ._losses.contrastive import ntxent as ntxent
-from ._losses.cosine import (
-    cosine_distance as cosine_distance,
-    cosine_similarity as cosine_similarity,
-)
-from ._losses.ctc import (
-    ctc_loss as ctc_loss,
-    ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
-)
-from ._losses.divergence import (
-    convex_kl_divergence as convex_kl_divergence,
-    generalized_kl_divergence as generalized_kl_divergence,
-    kl_divergence as kl_divergence,
-)
-from ._losses.margin import hinge_loss as hinge_loss
-from ._losses.regression import (
-    huber_loss as huber_loss,
-    l2_loss as l2_loss,
-    log_cosh as log_cosh,
-    squared_error as squared_error,
-)
-from ._losses.smoothing import smooth_labels as smooth_labels
-from ._losses.softmax import (
-    safe_softmax_cross_entropy as safe_softmax_cross_entropy,
-    softmax_cross_entropy as softmax_cross_entropy,
-    softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
-)
-from ._multi_normal import multi_normal as multi_normal
 from ._optimizers.adabelief import (
     ScaleByBeliefState as ScaleByBeliefState,
     adabelief as adabelief,
@@ -213,7 +173,6 @@ from ._optimizers.sm3 import (
     sm3 as sm3,
 )
 from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
-from ._scale_gradient import scale_gradient as scale_gradient
 from ._transforms.by_path import (
     scale_by_depth as scale_by_depth,
     scale_by_path as scale_by_path,
@@ -361,7 +320,6 @@ from ._wrappers.stochastic import (
     StochasticRoundingState as StochasticRoundingState,
     stochastic_rounding as stochastic_rounding,
 )
-from .microbatching import microbatch as microbatch
 from .schedules import (
     constant_schedule as constant_schedule,
     cosine_decay_schedule as cosine_decay_schedule,
@@ -399,7 +357,9 @@ if _typing.TYPE_CHECKING:
         distributed as distributed,
         experimental as experimental,
         interop as interop,
+        losses as losses,
         metrics as metrics,
+        microbatching as microbatching,
         perturbations as perturbations,
         projections as projections,
         second_order as second_order,
@@ -409,6 +369,42 @@ if _typing.TYPE_CHECKING:
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
     from ._fused_scan import FusedScan as FusedScan, fused_scan as fused_scan
+    from ._linear_algebra import (
+        matrix_inverse_pth_root as matrix_inverse_pth_root,
+        nnls as nnls,
+        power_iteration as power_iteration,
+    )
+    from ._losses.binary import (
+        sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+        sigmoid_focal_loss as sigmoid_focal_loss,
+    )
+    from ._losses.contrastive import ntxent as ntxent
+    from ._losses.cosine import (
+        cosine_distance as cosine_distance,
+        cosine_similarity as cosine_similarity,
+    )
+    from ._losses.ctc import (
+        ctc_loss as ctc_loss,
+        ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+    )
+    from ._losses.divergence import (
+        convex_kl_divergence as convex_kl_divergence,
+        generalized_kl_divergence as generalized_kl_divergence,
+        kl_divergence as kl_divergence,
+    )
+    from ._losses.margin import hinge_loss as hinge_loss
+    from ._losses.regression import (
+        huber_loss as huber_loss,
+        l2_loss as l2_loss,
+        log_cosh as log_cosh,
+        squared_error as squared_error,
+    )
+    from ._losses.smoothing import smooth_labels as smooth_labels
+    from ._losses.softmax import (
+        safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+        softmax_cross_entropy as softmax_cross_entropy,
+        softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
+    )
     from ._minimize.constraints import (
         Constraint as Constraint,
         equality as equality,
@@ -421,6 +417,8 @@ if _typing.TYPE_CHECKING:
         MinimizeStatus as MinimizeStatus,
     )
     from ._minimize.stop import Tolerances as Tolerances
+    from ._multi_normal import multi_normal as multi_normal
+    from ._scale_gradient import scale_gradient as scale_gradient
     from ._sweep.driver import sweep as sweep
     from ._sweep.result import SweepResult as SweepResult
     from .contrib import (
@@ -428,6 +426,7 @@ if _typing.TYPE_CHECKING:
         differentially_private_aggregate as differentially_private_aggregate,
         dpsgd as dpsgd,
     )
+    from .microbatching import microbatch as microbatch
 
 
 __version__ = "0.1.0"

@@ -16,8 +16,7 @@ from matplotlib.image import imread
 from test_demo import read_all
 
 import stepax
-from stepax.__main__ import main
-from stepax._bench import (
+from benchmarks.bench import (
     bandwidth,
     command,
     goals,
@@ -30,9 +29,10 @@ from stepax._bench import (
     rounds,
     stages,
 )
-from stepax._bench.cases import CASES, RATE
-from stepax._bench.picture import step_ratios
-from stepax._bench.shapes import SHAPES, Shape, abstract, filled, size
+from benchmarks.bench.__main__ import main
+from benchmarks.bench.cases import CASES, RATE
+from benchmarks.bench.picture import step_ratios
+from benchmarks.bench.shapes import SHAPES, Shape, abstract, filled, size
 
 
 optax = pytest.importorskip("optax", reason="it is what is compared with")
@@ -42,7 +42,7 @@ SHORT = "--rounds", "1", "--seconds", "0"
 
 def bench(*args, **kwargs):
     return subprocess.Popen(
-        [sys.executable, "-m", "stepax", "bench", *map(str, args)], text=True, **kwargs
+        [sys.executable, "-m", "benchmarks.bench", *map(str, args)], text=True, **kwargs
     )
 
 
@@ -61,7 +61,7 @@ def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     found = json.loads(files["json"].read_text())
     assert found["about"]["versions"]["jax"] == jax.__version__
     (called,) = found["about"]["commands"]
-    assert called.startswith("python -m stepax bench --rounds 1 --seconds 0 --quick")
+    assert called.startswith(f"{results.COMMAND} --rounds 1 --seconds 0 --quick")
     assert called.endswith("--only sgd*")  # files change no result
     by_library = {row["library"]: row for row in found["rows"]}
     assert {"stepax", "stepax.step", "optax"} <= set(by_library)
@@ -114,7 +114,7 @@ def test_what_is_not_installed_is_said_and_done_without(
         monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
     short = ["--shapes", "small", "--only", "lion", *SHORT]
-    assert main(["bench", *short]) == 0
+    assert main([*short]) == 0
     told = capsys.readouterr().out
     for name in ("optax", "torch", "rich", "matplotlib"):
         line = f"^{name} is not installed, so .*: pip install {name}$"
@@ -129,24 +129,24 @@ def test_a_run_goes_on_from_its_file(tiny, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "installed", lambda: ("stepax",))  # Optax promotes
     kept = tmp_path / "kept.json"
     to = ["--json", str(kept), "--png", str(tmp_path / "out.png"), *SHORT]
-    assert main(["bench", "--shapes", "small", "--only", "lion", *to]) == 0
+    assert main(["--shapes", "small", "--only", "lion", *to]) == 0
     first = json.loads(kept.read_text())["rows"]
     names = {row["case"] for row in first}
-    assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
+    assert main(["--shapes", "small", "--only", "sgd*", *to]) == 0
     second = json.loads(kept.read_text())["rows"]
     assert second[: len(first)] == first and len(second) > len(first)
     capsys.readouterr()
-    assert main(["bench", "--shapes", "small", "--only", "sgd*", *to]) == 0
+    assert main(["--shapes", "small", "--only", "sgd*", *to]) == 0
     assert json.loads(kept.read_text())["rows"] == second
     told = capsys.readouterr().out
     assert all(name in told for name in names)
-    assert main(["bench", "--quick", "--only", "sgd*", *to]) == 2
+    assert main(["--quick", "--only", "sgd*", *to]) == 2
     assert "is of a run with other divisor, 1" in capsys.readouterr().out
     about, rows = results.read(kept)
-    assert [x.split()[7] for x in about["commands"]] == ["lion", "sgd*"]
+    assert [x.split()[6] for x in about["commands"]] == ["lion", "sgd*"]
     # From the file alone the same tables come.
     monkeypatch.setattr(command, "measure", None)
-    assert main(["bench", "--from", str(kept), *to[2:]]) == 0
+    assert main(["--from", str(kept), *to[2:]]) == 0
     shown = capsys.readouterr().out
     found = command.tables(command.ordered(rows), about)
     assert all(report.plain(table) in shown for table in found.values())
@@ -163,7 +163,7 @@ def test_a_case_that_fails_is_named_and_the_others_go_on(
     monkeypatch.setattr(command, "measure", measured)
     kept = tmp_path / "kept.json"
     to = ["--json", str(kept), "--png", str(tmp_path / "out.png")]
-    assert main(["bench", "--shapes", "small", "--only", "l*", *to]) == 1
+    assert main(["--shapes", "small", "--only", "l*", *to]) == 1
     told = capsys.readouterr().out
     assert told.count("small: lion: MemoryError: too large\n") == 2
     assert told.endswith("failed: small: lion: MemoryError: too large\n")
@@ -173,7 +173,7 @@ def test_a_case_that_fails_is_named_and_the_others_go_on(
 @pytest.mark.parametrize("name", ["source", "versions", "machine", "limits"])
 def test_rows_of_two_kinds_are_not_mixed(name, tmp_path):
     limits = rounds.Limits(1, 1, 0.0, 0.05)
-    about = results.surroundings(["bench"], 1, limits)
+    about = results.surroundings([], 1, limits)
     path = tmp_path / "kept.json"
     results.save(made_rows(), about, path)
     assert len(results.kept(path, dict(about))) == 4
@@ -195,12 +195,12 @@ def test_rows_of_two_kinds_are_not_mixed(name, tmp_path):
 )
 def test_wrong_arguments_are_explained(args, message, capsys):
     with pytest.raises(SystemExit):
-        main(["bench", *args])
+        main([*args])
     assert message in capsys.readouterr().err
 
 
 def test_a_name_that_fits_nothing_is_an_error_with_all_names(capsys):
-    assert main(["bench", "--only", "adamm"]) == 2
+    assert main(["--only", "adamm"]) == 2
     told = capsys.readouterr().out
     assert 'nothing fits "adamm"' in told and "clip + adamw" in told
 
@@ -388,7 +388,7 @@ def test_calls_of_a_period_are_timed_one_by_one(monkeypatch):
 def test_a_file_of_another_kind_is_refused(tmp_path, capsys):
     path = tmp_path / "x.json"
     path.write_text('{"rows": []}')
-    assert main(["bench", "--from", str(path)]) == 2
+    assert main(["--from", str(path)]) == 2
     assert "x.json is not a file of this benchmark" in capsys.readouterr().out
 
 

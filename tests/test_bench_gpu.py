@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks import compiled, gpu, kernels
-from stepax._bench import in_torch, results
-from stepax._bench.cases import CASES
-from stepax._bench.rounds import Limits
-from stepax._bench.shapes import SHAPES, Shape
+from benchmarks.bench import in_torch, results
+from benchmarks.bench.cases import CASES
+from benchmarks.bench.rounds import Limits
+from benchmarks.bench.shapes import SHAPES, Shape
 
 
 PROGRAM = """

@@ -6,8 +6,8 @@ import pytest
 from pages import ROOT
 
 from benchmarks import bench_pages
-from stepax._bench.measure import WAYS
-from stepax._bench.ratios import all_ratios
+from benchmarks.bench.measure import WAYS
+from benchmarks.bench.ratios import all_ratios
 
 
 RUNS = bench_pages.read()

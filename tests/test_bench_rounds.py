@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stepax._bench import ratios, rounds
+from benchmarks.bench import ratios, rounds
 
 
 def test_traces_and_lowerings_are_added_up_in_each_round():

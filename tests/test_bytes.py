@@ -12,7 +12,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import stepax
-from stepax._bench import shapes, stages
+from benchmarks.bench import shapes, stages
 
 
 LEAVES, SIDE = 4, 128

@@ -1,4 +1,4 @@
-"""The command line, and the demonstration that a newcomer runs first."""
+"""The demonstration that a newcomer runs first."""
 
 import os
 import pty
@@ -13,8 +13,9 @@ import pytest
 from matplotlib.image import imread
 
 import stepax
-from stepax.__main__ import main
-from stepax._demo import command, digits, training
+from examples.demo import __main__ as demo, digits, training
+from examples.demo.__main__ import main
+from stepax._engine.factories.registry import ROWS
 
 
 SCORE = re.compile(r"test accuracy (\d+\.\d) %")
@@ -25,9 +26,9 @@ def data():
     return digits.load()
 
 
-def demo(*args, **kwargs):
+def start(*args, **kwargs):
     return subprocess.Popen(
-        [sys.executable, "-m", "stepax", "demo", *map(str, args)], text=True, **kwargs
+        [sys.executable, "-m", "examples.demo", *map(str, args)], text=True, **kwargs
     )
 
 
@@ -35,7 +36,7 @@ def demo(*args, **kwargs):
 def test_piped_demo_prints_plain_lines_and_draws_a_picture(tmp_path):
     out = tmp_path / "picture.png"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = demo("--steps", 30, "--optimizer", "Lion", "--out", out, **pipes)
+    process = start("--steps", 30, "--optimizer", "Lion", "--out", out, **pipes)
     told, errors = process.communicate()
     assert process.returncode == 0, errors
     first, *steps, where, last = told.splitlines()
@@ -64,7 +65,7 @@ def test_terminal_shows_a_table_and_a_bar_and_ends_with_the_score(tmp_path):
     ours, theirs = pty.openpty()
     env = dict(os.environ, TERM="xterm", COLUMNS="120")
     out = tmp_path / "picture.png"
-    with demo("--steps", 4, "--out", out, stdout=theirs, env=env) as process:
+    with start("--steps", 4, "--out", out, stdout=theirs, env=env) as process:
         os.close(theirs)
         told = read_all(ours)
     assert process.returncode == 0
@@ -130,6 +131,11 @@ def test_biases_do_not_decay():
     assert (updates["layer"]["bias"] == 0).all()
 
 
+def test_what_takes_matrices_only_is_given_no_others():
+    said = {name for name, choice in training.CHOICES.items() if choice.matrices_only}
+    assert said == {name for name in training.CHOICES if ROWS[name].matrices_only}
+
+
 def test_held_out_digits_are_not_trained_on(data):
     train, test = data
     assert (len(train.labels), len(test.labels)) == (1437, 360)
@@ -157,29 +163,22 @@ def test_held_out_digits_are_not_trained_on(data):
 )
 def test_wrong_argument_is_one_line_and_exit_code_2(args, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["demo", *args])
+        main(args)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_wrong_optimizer_gives_no_traceback():
-    process = demo("--optimizer", "adamv", stderr=subprocess.PIPE)
+    process = start("--optimizer", "adamv", stderr=subprocess.PIPE)
     _, errors = process.communicate()
     assert process.returncode == 2
     assert "did you mean" in errors and "Traceback" not in errors
 
 
-def test_missing_extra_is_one_line_that_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setitem(command.EXTRAS, "no_such_module", "some-package")
-    assert main(["demo"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == 'the demo needs some-package: pip install "stepax[demo]"'
-
-
 def test_divergence_is_said_and_not_drawn(tmp_path, capsys):
     out = tmp_path / "picture.png"
-    args = ["demo", "--optimizer", "sgd", "--learning-rate", "1e30", "--steps", "8"]
+    args = ["--optimizer", "sgd", "--learning-rate", "1e30", "--steps", "8"]
     assert main([*args, "--out", str(out)]) == 1
     assert "try a smaller --learning-rate" in capsys.readouterr().err
     assert not out.exists()
@@ -189,8 +188,8 @@ def test_interrupt_ends_without_a_traceback(monkeypatch):
     def interrupted(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run", interrupted)
-    assert main(["demo"]) == 130
+    monkeypatch.setattr(demo, "run", interrupted)
+    assert main([]) == 130
 
 
 @pytest.mark.slow
@@ -200,8 +199,3 @@ def test_any_number_of_steps_is_reported_to_the_last(steps, data):
     reports = list(training.train(tx, *data, steps=steps, seed=0))
     assert reports[-1].step == steps
     assert sum(len(report.trace.loss) for report in reports) == steps
-
-
-def test_no_command_prints_help(capsys):
-    assert main([]) == 0
-    assert "demo" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from pages import ROOT
 
 
 # Errors of the commands, whose users see `--help` and not the page.
-COMMANDS = ("_bench", "_demo", "_plan", "__main__.py")
+COMMANDS = ("_plan", "__main__.py")
 
 
 def texts(node: ast.AST) -> list[str]:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import stepax
+from stepax._later import LATER, NAMES_LATER
 
 
 ROOT = Path(__file__).parents[1]
@@ -44,10 +45,12 @@ def loaded_by(statement):
 
 
 @pytest.mark.slow
-def test_importing_stepax_imports_nothing_that_jax_has_not():
+def test_importing_stepax_imports_nothing_that_jax_has_not_and_nothing_late():
     new = loaded_by("import stepax") - loaded_by("import jax, numpy")
     outside = {x for x in new if x.split(".")[0] not in sys.stdlib_module_names}
     assert {x for x in outside if x.split(".")[0] != "stepax"} == set()
+    late = {f"stepax.{x}" for x in (*LATER, *NAMES_LATER.values())}
+    assert late & new == set()
 
 
 def test_run_time_dependencies_are_jax_and_numpy():
@@ -93,8 +96,8 @@ def test_workflows_name_targets_of_the_makefile():
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_neither_optax_nor_private_jax_is_imported(file):
-    banned = re.compile(r"optax(\.|$)|jax\._src")
+def test_neither_optax_nor_private_jax_nor_what_is_not_shipped_is_imported(file):
+    banned = re.compile(r"(optax|benchmarks|examples|website|tests)(\.|$)|jax\._src")
     assert [x for x in imported(file) if banned.match(x)] == []
 
 

@@ -106,6 +106,20 @@ def test_options_that_do_not_fit_together_are_named(args, message, capsys):
     assert message in line
 
 
+def test_no_command_prints_help(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "plan" in said and "make demo" in said
+
+
+def test_an_unknown_command_is_one_line_with_those_there_are(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo"])
+    assert stop.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "invalid choice: 'demo' (choose from" in line and "plan" in line
+
+
 def test_help_says_what_to_start_with(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "--help"])

@@ -64,7 +64,9 @@ class Alias(ModuleType):
         return f"{said}{hint} (Stepax stands for Optax here)"
 
     def __dir__(self) -> list[str]:
-        names = {x for home in self._homes for x in vars(home)} | set(vars(self))
+        # `dir` has names that are loaded late, and `vars` those that are not shown.
+        names = {x for home in self._homes for x in (*vars(home), *dir(home))}
+        names.update(vars(self))
         names.update(self._beside(), self._finder.below(self.__name__))
         return sorted(x for x in names if not x.startswith("_"))
 

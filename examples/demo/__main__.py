@@ -1,29 +1,42 @@
-"""The command `demo`: train, show progress, draw, and report the accuracy."""
+"""Train a small network on handwritten digits and draw its progress."""
 
 import argparse
-import importlib.util
+import functools as ft
 import sys
 import time
 
 import numpy as np
 
-from . import training
+from stepax._plan.command_line import exit_code, one_of, positive
+
+from . import digits, picture, training
+from .arguments import file, seed
+from .display import open_display
 
 
-EXTRAS = {"matplotlib": "matplotlib", "rich": "rich", "sklearn": "scikit-learn"}
+def main(argv: list[str] | None = None) -> int:
+    """Train as `argv` says, by default `sys.argv`; returns the exit code."""
+    parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__)
+    add = parser.add_argument
+    name = ft.partial(one_of, choices=training.CHOICES)
+    add("--optimizer", metavar="NAME", type=name, default="adamw", help=_NAMES)
+    add("--learning-rate", metavar="RATE", type=positive(float), help=_RATE)
+    add("--steps", metavar="N", type=positive(int), default=600, help=_STEPS)
+    add("--seed", metavar="SEED", type=seed, default=0, help=_SEED)
+    add("--out", metavar="FILE", type=file(".png"), default=_PICTURE, help=_OUT)
+    return exit_code(run, parser.parse_args(argv))
 
 
-def missing_extras() -> list[str]:
-    """The packages of the extra `demo` that are not installed."""
-    absent = lambda module: importlib.util.find_spec(module) is None
-    return [package for module, package in EXTRAS.items() if absent(module)]
+_PICTURE = "stepax-demo.png"
+_NAMES = f"one of {', '.join(training.CHOICES)} (default: %(default)s)"
+_RATE = "peak of the warm-up and cosine schedule (default: depends on the optimizer)"
+_STEPS = "mini-batches to train on (default: %(default)s)"
+_SEED = "seeds the initial weights and the mini-batches (default: %(default)s)"
+_OUT = "the picture to write, a PNG (default: %(default)s)"
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demonstration; the exit code is 1 if the training diverges."""
-    # Both need the extra `demo`.
-    from . import digits, picture
-
     train, test = digits.load()
     rate = args.learning_rate or training.CHOICES[args.optimizer].learning_rate
     print(
@@ -50,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _follow(training, args):
-    from .display import open_display
-
     reports = []
     with open_display(args.steps) as show:
         for report in training:
@@ -64,3 +75,7 @@ def _follow(training, args):
 
 def _diverged(report):
     return not np.isfinite(report.trace.loss).all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

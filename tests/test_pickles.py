@@ -1,26 +1,19 @@
-"""What `data/pickles.xz` holds: pickles of before the engine was sorted into rooms.
+"""Transformations, states and public names come back from a pickle as they were."""
 
-It was written by the code at commit 1c5f178, whose modules had other names, and is read
-by `test_old_pickles.py`.  It is not to be made again from newer code.  How it was made:
-
-    git worktree add ../before 1c5f178
-    cp tests/pickles.py ../before/tests
-    cd ../before/tests
-    PYTHONPATH=.. python -c "import conftest, pickles; pickles.write(FILE)"
-"""
-
+import functools as ft
 import inspect
-import lzma
 import pickle
-import warnings
-from pathlib import Path
+import re
+import subprocess
+import sys
 from types import FunctionType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from cases import ROWS, TREES, make, ndim
-from keywords import keywords
+from compare import assert_same_tree
 
 import stepax
 import stepax.contrib
@@ -32,7 +25,7 @@ import stepax.projections
 import stepax.second_order
 
 
-FILE = Path(__file__).parent / "data" / "pickles.xz"
+pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
 
 
 # Functions of a module, because pickles hold them by name.
@@ -58,12 +51,8 @@ def norm_after(before: Any, after: Any, params: Any) -> Any:
     return stepax.tree.norm(after)
 
 
-def square(params: Any) -> Any:
-    return stepax.tree.norm(params, squared=True)
-
-
-def flat(params: Any, **extra: Any) -> Any:
-    return jnp.float32(1.0)
+def first_layer(path: Any) -> int:
+    return 0
 
 
 def clipped_sgd(learning_rate: Any, max_norm: Any) -> Any:
@@ -72,15 +61,13 @@ def clipped_sgd(learning_rate: Any, max_norm: Any) -> Any:
     )
 
 
-# Two losses that some optimizers read: one for line searches, one for its curvature.
-LOSSES = {"value_fn": flat, "obj_fn": square}
-
 FUNCTIONS = {
     "mask": is_matrix,
     "freeze_mask": is_matrix,
     "param_labels": a_or_b,
     "should_transform_fn": is_even,
     "f": unchanged,
+    "layers": first_layer,
     "metrics": {"norm": norm_after},
 }
 
@@ -169,20 +156,9 @@ def parameters(name: str) -> Any:
     return stepax.tree.pack(params) if name.startswith("packed") else params
 
 
-def run(tx: Any, name: str, state: Any = None, steps: int = 2) -> Any:
-    """The state after some steps; what takes gradients of examples is given two."""
-    params = parameters(name)
-    state = tx.init(params) if state is None else state
-    for i in range(steps):
-        g = jax.tree.map(lambda p, i=i: jnp.full_like(p, 0.5 + i), params)
-        if name in ROWS and ROWS[name].kind == "aggregate":
-            g = jax.tree.map(lambda x: jnp.stack([x, x + 1]), g)
-        _, state = tx.update(g, state, params, **{**keywords(g), **LOSSES})
-    return state
-
-
+@ft.cache
 def transformations() -> dict[str, Any]:
-    """The transformations of the file, with what they are called there."""
+    """Each factory of the registry, nests, and transformations of packed parameters."""
     made = {row.name: factory(row) for row in ROWS.values()}
     made |= {f"nest: {name}": f() for name, f in NESTS.items()}
     return made | {f"packed: {n}": made[n] for n in ("adamw", "lion", "masked", "sgd")}
@@ -218,13 +194,55 @@ def public() -> dict[str, Any]:
     return {k: x for k, x in found.items() if isinstance(x, type | FunctionType)}
 
 
-def write(file: Path = FILE) -> None:
-    """All of it, with which JAX made it, in one compressed file."""
-    warnings.simplefilter("ignore")
+def printed(x: Any) -> str:
+    """Without where in memory it is."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(x))
+
+
+def again(x: Any) -> Any:
+    return pickle.loads(pickle.dumps(x))
+
+
+def test_transformations_come_back_as_the_calls_they_were():
     made = transformations()
-    states = {name: run(tx, name) for name, tx in made.items()}
-    tables = {"tx": made, "state": states, "other": others(), "public": public()}
-    data: dict[str, Any] = {"jax": jax.__version__}
-    for table, things in tables.items():
-        data[table] = {name: pickle.dumps(x) for name, x in things.items()}
-    file.write_bytes(lzma.compress(pickle.dumps(data), preset=9))
+    assert {k: x for k, x in made.items() if again(x) != x} == {}
+    assert {k: x for k, x in made.items() if printed(again(x)) != printed(x)} == {}
+
+
+def test_states_come_back():
+    for name, tx in transformations().items():
+        state = tx.init(parameters(name))
+        assert_same_tree(again(state), state)
+
+
+def test_other_things_come_back():
+    for name, x in others().items():
+        assert type(again(x)) is type(x), name
+        assert printed(again(x)) == printed(x), name
+
+
+def test_public_functions_and_classes_are_pickled_by_name():
+    assert len(public()) > 400
+    assert {k: x for k, x in public().items() if again(x) is not x} == {}
+
+
+def test_a_pickle_loads_where_nothing_is_imported_yet(tmp_path):
+    """Also a layout, whose hash is another one in that process."""
+    tx = transformations()["nest: injected"]
+    packed = parameters("packed")
+    saved = tx.init(parameters("dict")), packed
+    (tmp_path / "saved").write_bytes(pickle.dumps(saved))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "saved")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+    assert "\n".join(done.stdout.splitlines()[:-1]) == repr(saved[0])
+
+
+PROGRAM = """
+import pickle, sys
+state, packed = pickle.load(open(sys.argv[1], "rb"))
+print(state)
+from stepax import tree
+new = tree.pack(tree.unpack(packed))
+print(new.layout == packed.layout and hash(new.layout) == hash(packed.layout))
+"""

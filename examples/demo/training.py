@@ -10,7 +10,6 @@ import numpy as np
 import stepax
 import stepax.contrib
 
-from .._engine.factories.registry import ROWS
 from . import network
 from .digits import Digits
 
@@ -23,10 +22,12 @@ class Choice(NamedTuple):
 
     learning_rate: a suitable peak of the schedule.
     arguments: further arguments of its factory.
+    matrices_only: whether it refuses other arrays, which Adam then trains.
     """
 
     learning_rate: float
     arguments: dict[str, Any] = {}
+    matrices_only: bool = False
 
 
 class Trace(NamedTuple):
@@ -69,8 +70,8 @@ CHOICES = {
     "cautious_adamw": Choice(3e-3),
     "cautious_lion": Choice(1e-3),
     "dadapt_sgd": Choice(1.0, {"momentum": 0.9}),
-    "dion": Choice(2e-2),
-    "dion2": Choice(1e-1),
+    "dion": Choice(2e-2, matrices_only=True),
+    "dion2": Choice(1e-1, matrices_only=True),
     "gpa_adamw": Choice(3e-3),
     "grams": Choice(3e-3),
     "kl_shampoo": Choice(3e-3),
@@ -79,10 +80,10 @@ CHOICES = {
     "lion": Choice(1e-3, _DECAY),
     "mars": Choice(3e-3),
     "muon": Choice(1e-2),
-    "muown": Choice(1e-2),
+    "muown": Choice(1e-2, matrices_only=True),
     "nadam": Choice(3e-3),
     "nadamw": Choice(3e-3, _DECAY),
-    "normuon": Choice(1e-2),
+    "normuon": Choice(1e-2, matrices_only=True),
     "psgd_kron": Choice(1e-3),
     "radam": Choice(6e-3),
     "rmsprop": Choice(4e-3),
@@ -110,8 +111,9 @@ def optimizer(name, learning_rate, steps):
     )
     home = stepax if hasattr(stepax, name) else stepax.contrib
     factory = stepax.inject_hyperparams(getattr(home, name))
-    tx = factory(learning_rate=schedule, **CHOICES[name].arguments)
-    if ROWS[name].matrices_only:
+    choice = CHOICES[name]
+    tx = factory(learning_rate=schedule, **choice.arguments)
+    if choice.matrices_only:
         both = {"matrix": tx, "other": stepax.adam(schedule)}
         tx = stepax.partition(both, {"weight": "matrix", "bias": "other"})
     return stepax.chain(

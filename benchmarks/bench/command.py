@@ -1,4 +1,4 @@
-"""The command `bench`: measure, print and save."""
+"""Measure, print and save."""
 
 import argparse
 import fnmatch

@@ -11,17 +11,20 @@ from typing import Any
 
 import jax
 
+import stepax
+
 from .rounds import Limits
 
 
 PACKAGES = ("stepax", "jax", "jaxlib", "optax", "torch", "numpy")
+COMMAND = "python -m benchmarks.bench"
 FILES = ("--json", "--png", "--markdown")
 
 
 def surroundings(command: list[str], divisor: int, limits: Limits) -> dict[str, Any]:
     """The environment of a result: versions, machine, trees, limits, and command."""
     return {
-        "commands": [" ".join(["python -m stepax", *_without_files(command)])],
+        "commands": [" ".join([COMMAND, *_without_files(command)])],
         "date": datetime.date.today().isoformat(),
         "divisor": divisor,
         "limits": limits._asdict(),
@@ -35,9 +38,9 @@ def surroundings(command: list[str], divisor: int, limits: Limits) -> dict[str, 
 
 
 def _source():
-    """A digest of this package, so that rows of two states of it are not mixed."""
-    folder = Path(__file__).parents[1]
-    files = sorted(folder.rglob("*.py"))
+    """A digest of the library and of this folder: rows of two states are not mixed."""
+    folders = Path(stepax.__file__).parent, Path(__file__).parent
+    files = (path for x in folders for path in sorted(x.rglob("*.py")))
     return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 

@@ -1,0 +1,102 @@
+"""What the library does when it is imported, makes an optimizer, and traces a step.
+
+`benchmarks/house.py --run` runs it on the package of a folder.  All but the seconds are
+counts of Python's calls, the same in each run: a function of the library is one that is
+written in its folder, and not those that `dataclass` and the like have made.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+import jax
+import jax.numpy as jnp
+
+import stepax
+import stepax.contrib
+
+
+HOME = str(Path(stepax.__file__).parent)
+PARAMS = {"w": jnp.ones((4, 3)), "v": jnp.ones((3, 4)), "b": jnp.ones(3)}
+IMPORT = """
+import time, jax
+begin = time.process_time()
+import stepax
+print(time.process_time() - begin)
+"""
+
+
+@contextmanager
+def entered() -> Iterator[list[CodeType]]:
+    """The Python functions that are entered inside, in order."""
+    found: list[CodeType] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            found.append(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+def is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(HOME)
+
+
+def import_seconds(times: int = 5) -> float:
+    """Processor time of `import stepax` where JAX is imported already, a median."""
+    command = [sys.executable, "-c", IMPORT]
+    with tempfile.TemporaryDirectory() as cache:
+        # Compiled once, as where it is installed, whatever is set here.
+        env = os.environ | {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+        run = lambda: float(subprocess.check_output(command, text=True, env=env))
+        run()
+        return statistics.median(run() for _ in range(times))
+
+
+def construction(make: Callable[[], object]) -> tuple[int, int, int]:
+    """Calls of our functions, of others, and the plans of the engine that are made."""
+    make()  # what is done once in a process
+    with entered() as found:
+        make()
+    ours = [code for code in found if is_ours(code)]
+    plans = [code for code in ours if code.co_qualname == "Plan.__init__"]
+    return len(ours), len(found) - len(ours), len(plans)
+
+
+def traced(tx: stepax.GradientTransformation) -> int:
+    """The different functions of ours that are entered while a step is traced."""
+    state = tx.init(PARAMS)
+    with entered() as found:
+        jax.jit(tx.update).trace(PARAMS, state, PARAMS)
+    return len({code for code in found if is_ours(code)})
+
+
+def several_steps() -> stepax.GradientTransformation:
+    clip = stepax.clip_by_global_norm(1.0)
+    tx = stepax.chain(clip, stepax.adamw(1e-3))
+    return stepax.MultiSteps(tx, 4).gradient_transformation()
+
+
+def main() -> None:
+    print(f"import after JAX, ms of a processor   {1e3 * import_seconds():.0f}")
+    for make in (stepax.adamw, stepax.contrib.muon):
+        ours, others, plans = construction(lambda make=make: make(1e-3))
+        print(f"{make.__name__}(): calls of our functions    {ours}")
+        print(f"{make.__name__}(): calls of others           {others}")
+        print(f"{make.__name__}(): plans made                {plans}")
+    print(f"functions in a traced MultiSteps(clip + adamw)   {traced(several_steps())}")
+    print(f"functions in a traced muon   {traced(stepax.contrib.muon(1e-3))}")
+
+
+if __name__ == "__main__":
+    main()
