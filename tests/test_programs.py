@@ -3,6 +3,7 @@
 import inspect
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +86,7 @@ def test_numbers_act_as_literals_do():
     for name, factory in formulas.items():
         for a, b in ((0.3, 0.7), (0.31, 0.77), (1.0, -1.0), (0.3, 0.77)):
             call = inspect.signature(factory).bind(a, b)
-            rule = SimpleNamespace(
+            rule: Any = SimpleNamespace(
                 origin=programs.Origin(factory, call), f=factory(a, b)
             )
             run = programs.Shared(_first, [rule], "formula")

@@ -15,7 +15,7 @@ for which it comes out differently.
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -125,5 +125,7 @@ class Lifted:
 
 # Functions of JAX that are jitted take trees, and would refuse it otherwise.
 register_pytree_node(
-    Lifted, lambda x: ((x.__jax_array__(),), None), lambda _, children: children[0]
+    Lifted,
+    lambda x: ((x.__jax_array__(),), None),
+    lambda _, children: cast(Any, children[0]),  # the array, in place of the number
 )

@@ -85,7 +85,7 @@ class Call(NamedTuple):
     def rule(self, numbers: Sequence, arrays: Sequence) -> "Rule":
         """What the factory makes of other numbers and arrays."""
         varied = zip((*self.numbers, *self.arrays), (*numbers, *arrays), strict=True)
-        given = self.fixed | dict(varied)
+        given = {**self.fixed, **dict(varied)}
         bound = inspect.BoundArguments(
             self.signature, {k: given[k] for k in self.signature.parameters}
         )
@@ -166,12 +166,16 @@ class Shared:
 
     def _run(self, key: Hashable, args: tuple) -> Callable:
         """The program for some types, with its numbers and arrays."""
-        calls = [origin and origin.call for origin in self.origins]
-        pairs = [x for x in zip(calls, self.origins, strict=True) if x[0] and x[1]]
-        values = [x for call, origin in pairs for x in origin.given(call.numbers)]
-        arrays = [x for call, origin in pairs for x in origin.given(call.arrays)]
-        is_own = len(pairs) < len(calls) or any(isinstance(x, Tracer) for x in arrays)
-        if is_own or not jax.sharding.get_abstract_mesh().empty:
+        calls, values, arrays = [], [], []
+        for origin in self.origins:
+            call = origin.call if origin else None
+            if origin is None or call is None:
+                return self.jitted
+            calls.append(call)
+            values += origin.given(call.numbers)
+            arrays += origin.given(call.arrays)
+        is_traced = any(isinstance(x, Tracer) for x in arrays)
+        if is_traced or not jax.sharding.get_abstract_mesh().empty:
             return self.jitted
         # Otherwise numbers would become tracers of the program around this one.
         with jax.ensure_compile_time_eval():
