@@ -229,8 +229,9 @@ class _Program:
         except Exception:
             return None
 
-        def program(slots, arrays, *args):
-            return _applied(f, calls, Lifting(values, slots), arrays, *args)
+        def program(numbers, arrays, *args):
+            given = [numbers[i] for i in range(len(found.slots))]
+            return _applied(f, calls, Lifting(values, given), arrays, *args)
 
         program.__name__ = program.__qualname__ = name
         return cls(jax.jit(program), tuple(found.slots), tuple(found.guards))
@@ -241,8 +242,10 @@ class _Program:
 
     def on(self, values: Sequence[float], arrays: Sequence[jax.Array]) -> Callable:
         """The function of what remains."""
-        slots = [jnp.asarray(slot(values)) for slot in self.slots]
-        return ft.partial(self.function, slots, arrays)
+        # In one array, as each argument of a program costs time at every call.  It is
+        # weakly typed like the numbers in it, which `jnp.asarray` of a list is not.
+        numbers = [jnp.asarray(slot(values)) for slot in self.slots]
+        return ft.partial(self.function, numbers and jnp.stack(numbers), arrays)
 
 
 def _applied(f, calls, lifting, arrays, *args):
