@@ -7,7 +7,7 @@ nothing is compiled, and the mesh may be abstract.
 
 import itertools as it
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,12 +38,14 @@ class Counts:
         a loop as many times as it is known to run.
     work_once: the same with each loop counted once, as XLA does.
     temporaries: the most bytes of intermediate arrays on one device at once.
+    not_counted: names of what is not among them.
     """
 
     exchanges: list[Exchange] = field(default_factory=list)
     work: float = 0.0
     work_once: float = 0.0
     temporaries: int = 0
+    not_counted: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -95,7 +97,9 @@ class _Reader:
         found += [x for step in steps for x in step.exchanges if not _is_sum(x)]
         found += map(_joined, groups)
         steps = sorted(steps, key=lambda step: step.turn)
-        return Counts(found, work, once, _peak(steps, returned, self.shards))
+        results = set(returned)
+        peak = _peak(steps, results, self.shards)
+        return Counts(found, work, once, peak, _not_counted(steps, results))
 
     def _work(self, step: _Step) -> tuple[float, float]:
         """The operations of a step, and those with each loop counted once."""
@@ -276,21 +280,54 @@ def _joined(xs: list[Exchange]) -> Exchange:
     return xs[0]._replace(bytes=sum(x.bytes for x in xs))
 
 
-def _peak(steps: list[_Step], returned: Iterable[int], shards: _Shards) -> int:
+def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
     """The most bytes at once of values that are kept, but not returned."""
     last = {x: i for i, step in enumerate(steps) for x in step.read}
     twice = _read_again(steps)
     ends: dict[int, int] = defaultdict(int)
     most = now = 0
+    late: set[int] = set()  # what is computed from kept values, not from operands alone
     for i, step in enumerate(steps):
-        is_kept = step.eqn.primitive.name in _KEPT or bool(step.exchanges)
+        is_kept = _is_kept(step)
+        if is_kept or not late.isdisjoint(step.read):
+            late.update(step.made)
         for x, var in zip(step.made, step.eqn.outvars, strict=True):
-            if (is_kept or x in twice) and x in last and x not in returned:
+            if (
+                (is_kept or x in twice and x in late)
+                and x in last
+                and x not in returned
+            ):
                 n = shards.bytes(var.aval)
                 now, ends[last[x]] = now + n, ends[last[x]] + n
         inside = max((x.temporaries for x in step.inner), default=0)
         most, now = max(most, now + inside), now - ends[i]
     return most
+
+
+def _not_counted(steps: list[_Step], returned: set[int]) -> set[str]:
+    """What may be kept as well, but depends on what a compiler fuses and copies."""
+    found = {name for step in steps for x in step.inner for name in x.not_counted}
+    times = Counter(x for step in steps for x in set(step.read))
+    again = {x for x, n in times.items() if n > 1}
+    again.update(x for step in steps if _is_reduction(step.eqn) for x in step.read)
+    for step in steps:
+        if _is_kept(step):
+            found.add("copies and work space of products, loops and moves")
+        elif step.eqn.primitive.name in _RANDOM:
+            found.add("random bits")
+        elif step.inner or returned.issuperset(step.made):
+            continue
+        elif _is_reduction(step.eqn) or not step.eqn.outvars[0].aval.shape:
+            found.add("numbers and sums")
+        elif not again.isdisjoint(step.made):
+            found.add("elementwise results that are read again")
+    return found
+
+
+def _is_kept(step: _Step) -> bool:
+    """Whether a compiler writes the results to memory, other than sums."""
+    moves = [x for x in step.exchanges if not _is_sum(x)]
+    return step.eqn.primitive.name in _KEPT or bool(moves)
 
 
 def _read_again(steps: list[_Step]) -> set[int]:
@@ -376,6 +413,7 @@ _ELEMENTWISE = set(
     "add_any shift_left shift_right_logical shift_right_arithmetic nextafter "
     "population_count clz".split()
 )
+_RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator"}
 # What a compiler writes to memory, as it does not compute it in the loop of its reader.
 _KEPT = set(
     "dot_general shard_map concatenate cond while scan sort fft cholesky qr eigh svd "
