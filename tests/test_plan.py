@@ -256,15 +256,18 @@ def test_of_a_choice_by_platform_one_side_counts():
     assert eighth.share == pytest.approx(1, rel=1e-3)
 
 
-def test_work_of_a_rule_that_shards_is_shared_as_what_it_shards():
+def test_work_of_a_rule_that_shards_is_shared():
     @stepax.rule()
-    def sharded(mesh, learning_rate: stepax.ScalarOrSchedule = 1e-3):
-        return zero(stepax.adamw(learning_rate), mesh)
+    def sharded(mesh, b1: float = 0.9):
+        return zero(stepax.low_bit_states(stepax.adamw(1e-3, b1)), mesh)
 
     p = {"w": shape(512, 512)}
     found = plan(lambda mesh: sharded(mesh), p, DATA)
     assert found.share == pytest.approx(1, rel=1e-3)
     assert [(x.kind, x.count) for x in found.collectives] == [("all-gather", 1)]
+    # Not of what is in front of it: each device clips all gradients.
+    clip = stepax.clip_by_global_norm(1.0)
+    assert 1 < plan(lambda mesh: stepax.chain(clip, sharded(mesh)), p, DATA).share < 8
 
 
 def test_keywords_of_update_are_passed_on():

@@ -211,7 +211,7 @@ def plan(
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
     bare = lambda tree: jax.tree.map(_bare, tree)
     whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
-    alone = count(whole_step, {}).work
+    alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
     total, part = _bytes(arrays), _bytes(arrays, True)
     return Plan(
