@@ -15,6 +15,7 @@ from keywords import keywords
 
 import stepax
 from stepax._distributed.audit import _first_state, collectives
+from stepax._distributed.plan_join import Sum, joined
 from stepax._distributed.plan_place import abstract_mesh, placed
 from stepax.contrib import MuonDimensionNumbers, muon, soap
 from stepax.distributed import Plan, audit, offload, plan, zero
@@ -200,6 +201,18 @@ def test_a_plan_needs_no_devices():
     assert found.state_per_device == 2 * found.params_per_device + 4
     assert found.collectives == () and found.links == ()
     assert found.share == pytest.approx(1)
+
+
+def test_sums_are_joined_up_to_one_that_waits():
+    rows, means = ("rows",), ("means",)
+    one = [Sum(rows, ()), Sum(means, (0,)), Sum(rows, ()), Sum(means, (2,))]
+    assert joined(one, (1, 3)) == [[0, 2], [1, 3]]
+    # What waits for a mean of one kind is not summed with what is before it.
+    one.append(Sum(rows, (1, 3)))
+    assert joined(one, (4,)) == [[0, 2], [1, 3], [4]]
+    assert joined(one[:2] + [Sum(rows, (1,))], (2,)) == [[0], [1], [2]]
+    many = [Sum(rows, ()) for _ in range(300)]
+    assert list(map(len, joined(many, tuple(range(300))))) == [256, 44]
 
 
 def test_links_tell_what_a_device_sends():

@@ -185,8 +185,7 @@ class _Shards:
         turned = [(k, i, after.get(k, i)) for k, i in before if self._several([k])]
         turned = [x for x in turned if x[1] != x[2]]
         # At once, if no axis of the array both gives and takes.
-        _, given, taken = zip(*turned, strict=True) if turned else ((), (), ())
-        at_once = set(given).isdisjoint(taken)
+        at_once = {i for _, i, _ in turned}.isdisjoint(to for *_, to in turned)
         for _, names in it.groupby(turned, lambda x: at_once or x[1:]):
             yield Exchange("all-to-all", tuple(k for k, *_ in names), n)
         gone = [[k for k in names if k not in after] for names in _spec(x.aval)]
@@ -292,11 +291,8 @@ def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
         if is_kept or not late.isdisjoint(step.read):
             late.update(step.made)
         for x, var in zip(step.made, step.eqn.outvars, strict=True):
-            if (
-                (is_kept or x in twice and x in late)
-                and x in last
-                and x not in returned
-            ):
+            stays = is_kept or (x in twice and x in late)
+            if stays and x in last and x not in returned:
                 n = shards.bytes(var.aval)
                 now, ends[last[x]] = now + n, ends[last[x]] + n
         inside = max((x.temporaries for x in step.inner), default=0)
