@@ -61,7 +61,10 @@ class Plan(Printable):
     params, gradients, state: bytes in all, counting replicas once.
     params_per_device, gradients_per_device, state_per_device: bytes on one device.
     host_per_device: bytes of the state of one device that are in host memory.
-    temporaries: bytes of intermediate arrays on one device, estimated.
+    temporaries: bytes of intermediate arrays on one device, estimated: of matrix
+        products, loops, sorts and moves, and what is computed from these.
+    not_counted: names of what the step has that `temporaries` do not count, since a
+        compiler may keep it in memory or not.
     work: floating-point operations of a step on one device.
     work_once: the same with each loop counted once, as in an `Audit`.
     share: `work` relative to an even share; `devices` if the work is replicated.
@@ -80,6 +83,7 @@ class Plan(Printable):
     state_per_device: int
     host_per_device: int
     temporaries: int
+    not_counted: tuple[str, ...]
     work: float
     work_once: float
     share: float
@@ -131,7 +135,7 @@ class Plan(Printable):
     def to_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists, strings and scalars."""
         found = dataclasses.asdict(self)
-        lists = {k: list(found[k]) for k in ("collectives", "links")}
+        lists = {k: list(found[k]) for k in ("collectives", "links", "not_counted")}
         for x in lists["links"]:
             x["axes"] = list(x["axes"])
         sums = {"peak": self.peak, "traffic": self.traffic}
@@ -161,6 +165,7 @@ class Plan(Printable):
         return [
             *rows,
             ["temporaries, about", show(self.temporaries), ""],
+            *([f"- without {name}", "", ""] for name in self.not_counted),
             ["during a step, about", show(self.peak), ""],
         ]
 
@@ -206,7 +211,7 @@ def plan(
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
     bare = lambda tree: jax.tree.map(_bare, tree)
     whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
-    alone = count(whole_step, {}).work
+    alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
     total, part = _bytes(arrays), _bytes(arrays, True)
     return Plan(
@@ -221,6 +226,7 @@ def plan(
         state_per_device=mine,
         host_per_device=host,
         temporaries=done.temporaries,
+        not_counted=tuple(sorted(done.not_counted)),
         work=done.work,
         work_once=done.work_once,
         share=done.work * mesh.size / alone if alone else 1.0,

@@ -7,12 +7,14 @@ nothing is compiled, and the mesh may be abstract.
 
 import itertools as it
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from .plan_join import Sum, joined, read_by
 
 
 class Exchange(NamedTuple):
@@ -36,12 +38,14 @@ class Counts:
         a loop as many times as it is known to run.
     work_once: the same with each loop counted once, as XLA does.
     temporaries: the most bytes of intermediate arrays on one device at once.
+    not_counted: names of what is not among them.
     """
 
     exchanges: list[Exchange] = field(default_factory=list)
     work: float = 0.0
     work_once: float = 0.0
     temporaries: int = 0
+    not_counted: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -50,7 +54,7 @@ class _Step:
 
     read, made: numbers of its operands and results.
     inner: what its own programs, those of a loop for example, do.
-    waits: the sums over devices that have to be complete before it can run.
+    turn: how many sums over devices have to be complete before it can run.
     """
 
     eqn: Any
@@ -58,19 +62,7 @@ class _Step:
     made: list[int]
     inner: list[Counts] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
-    waits: frozenset[int] = frozenset()
-
-
-class _Sum(NamedTuple):
-    """A sum over devices, and those that have to be complete before it."""
-
-    exchange: Exchange
-    waits: frozenset[int]
-
-    @property
-    def kind(self) -> tuple:
-        """Equal for sums that XLA may join."""
-        return self.exchange.axes, self.exchange.how
+    turn: int = 0
 
 
 def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
@@ -99,14 +91,15 @@ class _Reader:
         for step in steps:
             step.inner = list(map(self.counts, _programs(step.eqn)))
             step.exchanges = list(self.shards.exchanges(step.eqn))
-        sums = _sums(steps)
-        groups = _in_turn(sums)
+        groups = _sums(steps, returned)
         work, once = map(sum, zip(*map(self._work, steps), (0.0, 0.0), strict=True))
         found = [x for step in steps for inner in step.inner for x in inner.exchanges]
         found += [x for step in steps for x in step.exchanges if not _is_sum(x)]
-        found += [_joined([sums[i].exchange for i in group]) for group in groups]
-        steps = _in_order(steps, groups)
-        return Counts(found, work, once, _peak(steps, returned, self.shards))
+        found += map(_joined, groups)
+        steps = sorted(steps, key=lambda step: step.turn)
+        results = set(returned)
+        peak = _peak(steps, results, self.shards)
+        return Counts(found, work, once, peak, _not_counted(steps, results))
 
     def _work(self, step: _Step) -> tuple[float, float]:
         """The operations of a step, and those with each loop counted once."""
@@ -116,7 +109,7 @@ class _Reader:
         work, once = max(inner)
         return step.eqn.params.get("length", 1) * work, once
 
-    def _inlined(self, jaxpr: Jaxpr) -> tuple[list[_Step], set[int]]:
+    def _inlined(self, jaxpr: Jaxpr) -> tuple[list[_Step], list[int]]:
         """The equations of a program, and what it returns.
 
         Calls that exchange something are replaced by what they call, since their sums
@@ -145,7 +138,7 @@ class _Reader:
             return list(map(number, jaxpr.outvars))
 
         returned = walk(jaxpr, [next(fresh) for _ in jaxpr.invars])
-        return steps, set(returned)
+        return steps, list(dict.fromkeys(returned))
 
     def _is_open(self, eqn: Any) -> bool:
         if eqn.primitive.name not in _CALLS:
@@ -189,8 +182,12 @@ class _Shards:
         after = {k: i for i, names in enumerate(_spec(made.aval)) for k in names}
         before = [(k, i) for i, names in enumerate(_spec(x.aval)) for k in names]
         n = self.bytes(made.aval)
-        if turned := self._several(k for k, i in before if after.get(k, i) != i):
-            yield Exchange("all-to-all", turned, n)
+        turned = [(k, i, after.get(k, i)) for k, i in before if self._several([k])]
+        turned = [x for x in turned if x[1] != x[2]]
+        # At once, if no axis of the array both gives and takes.
+        at_once = {i for _, i, _ in turned}.isdisjoint(to for *_, to in turned)
+        for _, names in it.groupby(turned, lambda x: at_once or x[1:]):
+            yield Exchange("all-to-all", tuple(k for k, *_ in names), n)
         gone = [[k for k in names if k not in after] for names in _spec(x.aval)]
         # One axis of the array after the other, the first one last.
         for axes in filter(None, map(self._several, gone)):
@@ -242,57 +239,44 @@ def _is_sum(x: Exchange) -> bool:
     return x.kind == "all-reduce"
 
 
-def _sums(steps: list[_Step]) -> list[_Sum]:
-    """The sums over devices; sets which of them each step waits for."""
-    sums: list[_Sum] = []
-    after: dict[int, frozenset[int]] = {}
-    none: frozenset[int] = frozenset()
-    for step in steps:
-        waits = none
-        for found in (after.get(x, none) for x in step.read):
-            # Most sets are the same object, so that there is little to unite.
-            waits = waits if found is waits or not found else found | waits
-        step.waits = waits
+def _sums(steps: list[_Step], returned: Iterable[int]) -> list[list[Exchange]]:
+    """The sums over devices, those that XLA joins together, in the order they run.
+
+    Sets the turn of each step.
+    """
+    sums: list[Sum] = []
+    exchanges: list[Exchange] = []
+    before: list[tuple[int, ...]] = []
+    after: dict[int, dict[int, int]] = {}
+    results = set(returned)
+    for i, step in enumerate(steps, 1):
+        found = read_by(i, [after[x] for x in step.read if x in after])
+        waits = tuple(found)
+        before.append(waits)
         for x in filter(_is_sum, step.exchanges):
-            sums.append(_Sum(x, waits))
-            waits = frozenset([len(sums) - 1])
-        after.update(dict.fromkeys(step.made, waits))
-    return sums
+            exchanges.append(x)
+            sums.append(Sum((x.axes, x.how), waits))
+            waits = (len(sums) - 1,)
+        if not _is_merged(step) or not results.isdisjoint(step.made):
+            found = dict.fromkeys(waits, 0)
+        if found:
+            after.update(dict.fromkeys(step.made, found))
+    last = dict.fromkeys(k for x in returned for k in after.get(x, ()))
+    groups = joined(sums, tuple(last))
+    turn = {i: n for n, group in enumerate(groups, 1) for i in group}
+    for step, waits in zip(steps, before, strict=True):
+        step.turn = max(map(turn.__getitem__, waits), default=0)
+    return [[exchanges[i] for i in group] for group in groups]
 
 
-def _in_turn(sums: list[_Sum]) -> list[list[int]]:
-    """Which sums XLA joins: of one kind, one after the other, until one has to wait."""
-    groups: list[list[int]] = []
-    before: list[set[int]] = []  # the groups that each group waits for
-    place: dict[int, int] = {}
-    open_group: dict[tuple, int] = {}
-    for i, x in enumerate(sums):
-        waits = {place[j] for j in x.waits}
-        while more := {k for j in waits for k in before[j]} - waits:
-            waits |= more
-        at = open_group.get(x.kind, -1)
-        if at < 0 or at in waits:
-            at = open_group[x.kind] = len(groups)
-            groups.append([])
-            before.append(set())
-        groups[at].append(i)
-        before[at] |= waits
-        place[i] = at
-    return groups
+def _is_merged(step: _Step) -> bool:
+    """Whether a step is computed in the loop of what reads it, as elementwise ones."""
+    is_whole = step.eqn.primitive.name in _KEPT or _is_reduction(step.eqn)
+    return not (is_whole or step.exchanges)
 
 
 def _joined(xs: list[Exchange]) -> Exchange:
     return xs[0]._replace(bytes=sum(x.bytes for x in xs))
-
-
-def _in_order(steps: list[_Step], groups: list[list[int]]) -> list[_Step]:
-    """The steps, each after the joined sums that it waits for."""
-    if not groups:
-        return steps
-    turn = {i: n for n, group in enumerate(groups, 1) for i in group}
-    different = {step.waits for step in steps}
-    last = {x: max(map(turn.__getitem__, x), default=0) for x in different}
-    return sorted(steps, key=lambda step: last[step.waits])
 
 
 def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
@@ -301,15 +285,45 @@ def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
     twice = _read_again(steps)
     ends: dict[int, int] = defaultdict(int)
     most = now = 0
+    late: set[int] = set()  # what is computed from kept values, not from operands alone
     for i, step in enumerate(steps):
-        is_kept = step.eqn.primitive.name in _KEPT or bool(step.exchanges)
+        is_kept = _is_kept(step)
+        if is_kept or not late.isdisjoint(step.read):
+            late.update(step.made)
         for x, var in zip(step.made, step.eqn.outvars, strict=True):
-            if (is_kept or x in twice) and x in last and x not in returned:
+            stays = is_kept or (x in twice and x in late)
+            if stays and x in last and x not in returned:
                 n = shards.bytes(var.aval)
                 now, ends[last[x]] = now + n, ends[last[x]] + n
         inside = max((x.temporaries for x in step.inner), default=0)
         most, now = max(most, now + inside), now - ends[i]
     return most
+
+
+def _not_counted(steps: list[_Step], returned: set[int]) -> set[str]:
+    """What may be kept as well, but depends on what a compiler fuses and copies."""
+    found = {name for step in steps for x in step.inner for name in x.not_counted}
+    times = Counter(x for step in steps for x in set(step.read))
+    again = {x for x, n in times.items() if n > 1}
+    again.update(x for step in steps if _is_reduction(step.eqn) for x in step.read)
+    for step in steps:
+        if _is_kept(step):
+            found.add("copies and work space of products, loops and moves")
+        elif step.eqn.primitive.name in _RANDOM:
+            found.add("random bits")
+        elif step.inner or returned.issuperset(step.made):
+            continue
+        elif _is_reduction(step.eqn) or not step.eqn.outvars[0].aval.shape:
+            found.add("numbers and sums")
+        elif not again.isdisjoint(step.made):
+            found.add("elementwise results that are read again")
+    return found
+
+
+def _is_kept(step: _Step) -> bool:
+    """Whether a compiler writes the results to memory, other than sums."""
+    moves = [x for x in step.exchanges if not _is_sum(x)]
+    return step.eqn.primitive.name in _KEPT or bool(moves)
 
 
 def _read_again(steps: list[_Step]) -> set[int]:
@@ -358,7 +372,7 @@ def _constant(x: Literal) -> tuple[str, str]:
     return str(x.aval), repr(value.item() if hasattr(value, "item") else value)
 
 
-def _needed(steps: list[_Step], returned: set[int]) -> list[_Step]:
+def _needed(steps: list[_Step], returned: Iterable[int]) -> list[_Step]:
     """The steps whose results are read, in order."""
     wanted, kept = set(returned), []
     for step in reversed(steps):
@@ -395,6 +409,7 @@ _ELEMENTWISE = set(
     "add_any shift_left shift_right_logical shift_right_arithmetic nextafter "
     "population_count clz".split()
 )
+_RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator"}
 # What a compiler writes to memory, as it does not compute it in the loop of its reader.
 _KEPT = set(
     "dot_general shard_map concatenate cond while scan sort fft cholesky qr eigh svd "
