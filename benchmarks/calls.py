@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 import stepax
 import stepax.contrib
-from stepax._engine.step import programs
+from stepax._engine.xla import programs
 
 
 HOME = os.path.dirname(stepax.__file__) + os.sep

@@ -43,6 +43,7 @@ LAYERS = (
     Layer(("_engine/functions",), "Python functions: signatures, calls, old names"),
     Layer(("_engine/arrays",), "one array: numerics, moments, precision, placement"),
     Layer(("_engine/base",), "what a transformation is"),
+    Layer(("_engine/xla",), "what the compiler does better when it is told"),
     Layer(("_engine/trees",), "trees, paths, masks, packed trees; no steps"),
     Layer(
         ("tree",),

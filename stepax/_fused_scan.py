@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from ._engine.arrays.branch import branch, by_platform, known_after
 from ._engine.arrays.numerics import is_numeric
 from ._engine.arrays.precision import is_inexact
 from ._engine.base.protocol import (
@@ -31,6 +30,7 @@ from ._engine.functions.calls import explain_misuse
 from ._engine.step.applied import step
 from ._engine.step.plan import flatten
 from ._engine.step.rule import Rule
+from ._engine.xla.branch import branch, by_platform, known_after
 
 
 @dataclass(frozen=True)

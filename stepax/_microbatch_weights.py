@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._engine.arrays.branch import varying
 from ._engine.trees.numbers import real_array, share, weights
+from ._engine.xla.branch import varying
 from ._microbatches import Parts, cut
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._engine.arrays.branch import varying
 from ._engine.base.protocol import is_none
 from ._engine.trees import errors
+from ._engine.xla.branch import varying
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:

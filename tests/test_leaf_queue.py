@@ -10,7 +10,7 @@ from compare import array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import stepax
-from stepax._engine.step import in_place
+from stepax._engine.xla import order
 
 
 SIDE = 256
@@ -42,7 +42,7 @@ def params(leaves=4, side=SIDE):
 @pytest.fixture(params=[False, True], ids=["at once", "in a queue"])
 def is_queued(request, monkeypatch):
     """Whether one leaf is taken at a time."""
-    monkeypatch.setattr(in_place, "AT_ONCE", SIDE**2 if request.param else 2**40)
+    monkeypatch.setattr(order, "AT_ONCE", SIDE**2 if request.param else 2**40)
     return request.param
 
 
@@ -56,12 +56,14 @@ def test_a_queue_needs_less_memory(name, monkeypatch):
     tx, p, found = QUEUED[name](), params(leaves=16), []
     state = tx.init(p)
     for at_once in (SIDE**2, 2**40):
-        monkeypatch.setattr(in_place, "AT_ONCE", at_once)
+        monkeypatch.setattr(order, "AT_ONCE", at_once)
         step = lambda p, s, g: stepax.step(tx, g, s, p)
         lowered = jax.jit(step, donate_argnums=(0, 1)).lower(p, state, p)
         compiled: Any = lowered.compile()
         found.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert found[0] < 0.7 * found[1]
+    # Codes in tiles of a few rows leave less to gain: XLA decodes them where they are
+    # read, and without a queue 16 leaves take 2.3 MB of temporaries in place of 9.5.
+    assert found[0] < 0.75 * found[1]
 
 
 @pytest.mark.parametrize("name", QUEUED)
@@ -69,7 +71,7 @@ def test_a_queue_changes_no_number(name, monkeypatch):
     tx, p = QUEUED[name](), params()
     g, found = gradients(p), []
     for at_once in (SIDE**2, 2**40):
-        monkeypatch.setattr(in_place, "AT_ONCE", at_once)
+        monkeypatch.setattr(order, "AT_ONCE", at_once)
         step = jax.jit(lambda p, s: stepax.step(tx, g, s, p))
         carry = p, tx.init(p)
         for _ in range(3):

@@ -19,8 +19,8 @@ from wrappers import FAMILIES, WRAPPERS
 
 import stepax
 from stepax import _fused_scan
-from stepax._engine.arrays import branch
-from stepax._engine.step import in_place, leaf_program
+from stepax._engine.step import leaf_program
+from stepax._engine.xla import branch, order
 from stepax._optimizers import orthogonal
 from stepax.distributed import offload
 
@@ -114,7 +114,7 @@ def operations(step: Any, platform: str) -> tuple[Counter, int]:
     return found - Counter({"stablehlo.case": n, "stablehlo.return": n}), n
 
 
-PLACES = leaf_program, in_place, branch, orthogonal, _fused_scan
+PLACES = leaf_program, order, branch, orthogonal, _fused_scan
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_what_is_for_one_platform_is_in_no_program_for_others(row, monkeypatch):
         patch.setattr(jax, "default_backend", lambda: "tpu")
         patch.setattr(os, "cpu_count", lambda: 64)
         assert lowered(traced(make(row), LARGE), "cpu") == on_cpu
-    monkeypatch.setattr(in_place, "_after", lambda x, done: x)
+    monkeypatch.setattr(order, "_after", lambda x, done: x)
     for platform in KNOWN:
         # As it would be written for this platform alone.
         def one(default, *args, gpu=None, platform=platform, **others):

@@ -15,7 +15,7 @@ from runs import no_leaks
 from test_budget import compilations
 
 import stepax
-from stepax._engine.step import programs
+from stepax._engine.xla import programs
 
 
 P = {"w": np.linspace(-1, 2, 6, dtype=np.float32).reshape(3, 2)}

@@ -7,8 +7,8 @@ import math
 
 import jax
 
-from .._engine.arrays.branch import varying
 from .._engine.arrays.joined import Joined
+from .._engine.xla.branch import varying
 
 
 # The largest number of elements of a small array: above it, a pass takes longer than

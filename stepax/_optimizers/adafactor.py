@@ -27,8 +27,8 @@ from .._engine.base.protocol import (
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.in_place import LARGE
 from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
+from .._engine.xla.order import LARGE
 from .._transforms.clip import at_most
 from .._transforms.decay import decayed
 from .._transforms.mean import ema

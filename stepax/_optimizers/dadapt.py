@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.arrays.precision import promote_freely
@@ -35,6 +34,7 @@ from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 from .._transforms.decay import ESTIMATED, add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
 from .._engine.arrays.precision import promote_freely
@@ -42,6 +41,7 @@ from .._engine.step.rule import Slot, is_trainable
 from .._engine.step.turns import divided, once_in, since_turn
 from .._engine.trees import errors
 from .._engine.trees.pack import by_leaf
+from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares
 from .._engine.step.array_split import AxisName
 from .._engine.step.rule import REAL, Rule, Slot
 from .._engine.step.turns import Renewal, once_in
+from .._engine.xla.branch import branch, kept_or
 from . import factors
 
 

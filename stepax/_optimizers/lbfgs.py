@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays import precision
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_divide, safe_increment, safe_sqrt
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -40,6 +39,7 @@ from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 from .._linesearch.gather import gather_short
 from .._linesearch.line import choose, divided, dot, hold, put, scaled_square
 from .._linesearch.zoom import scale_by_zoom_linesearch

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays import precision
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt
 from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
 from .._engine.base.protocol import (
@@ -39,6 +38,7 @@ from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import check_gradients, keep_dtypes, require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 from .._linesearch.line import put
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._wrappers.partition import identity

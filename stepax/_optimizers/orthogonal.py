@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import by_platform
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_sqrt
 from .._engine.trees.errors import require_one_of
+from .._engine.xla.branch import by_platform
 
 
 Coefficients: TypeAlias = (

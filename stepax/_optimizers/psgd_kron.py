@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import power_of_two, safe_increment
 from .._engine.arrays.precision import real_dtype
@@ -38,6 +37,7 @@ from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot, is_trainable
 from .._engine.trees.errors import require_one_of
+from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import kept_or
 from .._engine.arrays.moments import (
     bias_correction as correction,
     bounded_square,
@@ -43,6 +42,7 @@ from .._engine.step.array_split import AxisName
 from .._engine.step.rule import Rule, Slot
 from .._engine.step.turns import Renewal
 from .._engine.trees.errors import require_one_of
+from .._engine.xla.branch import kept_or
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch, kept_or
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
 from .._engine.base.protocol import (
@@ -31,6 +30,7 @@ from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._engine.step.rule import REAL, Rule, Slot
 from .._engine.step.turns import Renewal, once_in
+from .._engine.xla.branch import branch, kept_or
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain

@@ -21,7 +21,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .. import tree
 from .._engine.arrays import moments
-from .._engine.arrays.branch import branch
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import strong_type
 from .._engine.base.optax_types import optax_compatible
@@ -41,6 +40,7 @@ from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, require_floats
 from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain

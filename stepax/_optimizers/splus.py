@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import kept_or
 from .._engine.arrays.moments import ema
 from .._engine.arrays.precision import computed_wide
 from .._engine.base.protocol import (
@@ -30,6 +29,7 @@ from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import AxisName
 from .._engine.step.rule import Rule, Slot, real_scalar
 from .._engine.step.turns import Renewal, once_in
+from .._engine.xla.branch import kept_or
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain

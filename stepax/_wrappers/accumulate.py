@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -48,6 +47,7 @@ from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
 from .._engine.trees.numbers import real_scalar, weights
+from .._engine.xla.branch import branch
 from ..tree import norm
 from .returned import ReturnedParams, ReturnedUpdates
 from .weighing import mean_with, sum_with, weigh

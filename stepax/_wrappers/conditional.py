@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -20,6 +19,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 
 
 class ConditionFn(Protocol):

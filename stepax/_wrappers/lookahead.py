@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment, strong_type
 from .._engine.arrays.precision import computed_wide
 from .._engine.base.optax_types import optax_compatible
@@ -31,6 +30,7 @@ from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
 from .._engine.trees import errors
 from .._engine.trees.coded import stored_like
+from .._engine.xla.branch import branch
 
 
 @optax_compatible

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.branch import branch, varying
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -28,6 +27,7 @@ from .._engine.step.leafwise import keep_dtypes, map_gradients
 from .._engine.step.mesh_means import require_axes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
+from .._engine.xla.branch import branch, varying
 from .sam import own
 
 

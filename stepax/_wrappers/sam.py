@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import computed_wide
 from .._engine.base.optax_types import optax_compatible
@@ -35,6 +34,7 @@ from .._engine.step.rule import START, Rule, is_trainable
 from .._engine.trees import errors, reduce
 from .._engine.trees.apply import apply_updates
 from .._engine.trees.coded import stored_like
+from .._engine.xla.branch import branch
 
 
 NormalizeState = EmptyState

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from .. import tree
-from .._engine.arrays.branch import branch
 from .._engine.arrays.numerics import is_numeric, safe_increment, upcast
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
@@ -34,6 +33,7 @@ from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updat
 from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._engine.trees import errors
+from .._engine.xla.branch import branch
 from .._wrappers.partition import identity
 
 

@@ -25,8 +25,8 @@ from ..base.protocol import (
 )
 from ..functions import calls, deprecations
 from ..step.plan import Composite, Plan, adopt, origins_of
-from ..step.programs import Origin
 from ..step.rule import Rule
+from ..xla.programs import Origin
 from .argument_checks import ArgumentChecks, unchecked
 from .by_path import ByPath, made_by_path
 from .closures import Made, functions

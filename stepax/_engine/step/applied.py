@@ -3,7 +3,7 @@
 `apply_updates` gets updates that have been rounded, and written for every leaf, also
 where nothing changes.  `step` adds them in the pass that computes them.  So it rounds
 once, and the engine knows which arrays take the place of which, and can order what is
-read and written (`in_place.py`).
+read and written (`xla/order.py`).
 """
 
 from typing import Any, TypeVar, cast

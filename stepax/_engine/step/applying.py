@@ -2,7 +2,7 @@
 
 import inspect
 
-from .programs import Origin
+from ..xla.programs import Origin
 from .rule import Rule
 
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from ..arrays.branch import varying
 from ..arrays.numerics import abs_sq, safe_sqrt, strong_type
 from ..functions.signatures import NAMES
 from ..trees import reduce
+from ..xla.branch import varying
 
 
 AxisName: TypeAlias = str | tuple[str, ...] | PartitionSpec | None

@@ -2,7 +2,7 @@
 
 On a CPU, XLA writes to memory what it takes the maxima of, so that a step on a whole
 array needs temporaries of 10 bytes per element, which is more than the codes save.  If
-that array is one of many, it shares them with others (`in_place.py`); if it is most of
+that array is one of many, it shares them with others (`xla/order.py`); if it is most of
 the model, parts of it are updated one after the other, which takes 2 bytes, for the new
 codes.  That is slower: XLA runs such a loop on one core.
 Parts would cut what a mesh shares out, and other devices need none.
@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..arrays.branch import known_after, when_known
 from ..arrays.coding import (
     Coded,
     Form,
@@ -28,6 +27,7 @@ from ..arrays.coding import (
     scales_of,
 )
 from ..arrays.placement import is_on_mesh
+from ..xla.branch import known_after, when_known
 
 
 # Elements: of the least array that is divided, and of its parts.

@@ -19,13 +19,15 @@ from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
 from ..trees import errors
 from ..trees.labels import Scope
-from . import in_place, mistakes
+from ..xla import order
+from ..xla.programs import Shared
+from . import mistakes
+from .applying import APPLY
 from .batched import Batched
 from .gradients import Gradients, has_no_gradient
 from .leaf_program import measure, run_rules
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .programs import Shared
 from .rule import Rule
 from .stage import run_stage
 from .varied import ByLeaf, LeafLabels
@@ -81,6 +83,8 @@ class Pass:
         self.joins = [rule.takes_joined for rule in rules]
         self.keywords = [mistakes.Keywords(rule) for rule in rules]
         self.by_leaf = ByLeaf(self.rules)
+        is_elementwise = all(rule.elementwise for rule in rules)
+        self.queued = rules[-1] is APPLY, is_elementwise
         self.kernels: dict[tuple, Shared] = {}
         self.measures: dict[Rule, Shared] = {}
         self.stages: dict[Rule, Shared] = {}
@@ -236,8 +240,8 @@ class Pass:
             run = kernel.jitted if is_traced else kernel
             run = ft.partial(run, gradients.accepted, ctx)
             # In line, since most leaves are small and need no queue.
-            if is_traced and leaf.u.size >= in_place.WAITS:
-                queue = queue or in_place.Queue(self.rules)
+            if is_traced and leaf.u.size >= order.WAITS:
+                queue = queue or order.Queue(*self.queued)
                 run = ft.partial(queue.run, run)
             row = [leaf.slots[n] for n in leaf.on]
             try:

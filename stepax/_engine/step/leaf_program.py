@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from ..arrays import precision
-from ..arrays.branch import by_platform
 from ..arrays.coding import Coded, decode, encode
-from . import coded_parts, in_place, mistakes
+from ..xla import order
+from ..xla.branch import by_platform
+from ..xla.where import step_where
+from . import coded_parts, mistakes
 from .applying import APPLY
 from .mistakes import UNDECLARED, Mistake, Undeclared
-from .step_where import step_where
 
 
 # The only dtypes in most steps; with these nothing has to be widened.
@@ -32,8 +33,8 @@ def run_rules(rules, accepted, contexts, g, p, row):
     # The size in line: small arrays are traced without a call.
     if g.size >= coded_parts.PART and coded_parts.takes_two_passes(g, row):
         gpu = ft.partial(coded_parts.in_two_passes, step)
-    if rules[-1] is APPLY and in_place.has_order(g, row):
-        cpu = ft.partial(in_place.in_order, step)
+    if rules[-1] is APPLY and order.has_order(g, row):
+        cpu = ft.partial(order.in_order, step)
     if cpu is gpu is None:
         return step(g, p, row)
     return by_platform(step, g, p, row, cpu=cpu, gpu=gpu)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import ArrayLike
 
-from ..arrays.branch import branch
 from ..arrays.joined import join_small
 from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
 from ..arrays.precision import is_inexact
@@ -23,6 +22,7 @@ from ..base.protocol import (
     is_array,
 )
 from ..trees import errors
+from ..xla.branch import branch
 from .gradients import Gradients, has_no_gradient, is_float0
 
 

@@ -34,12 +34,12 @@ from ..base.protocol import (
 from ..trees import errors
 from ..trees.labels import Scope
 from ..trees.packed import Packed
+from ..xla.programs import Origin
 from . import leafwise
 from .applying import APPLY
 from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
-from .programs import Origin
 from .rule import Rule
 
 

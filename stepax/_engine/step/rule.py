@@ -35,8 +35,8 @@ from ..trees.parts import SlotMark
 
 
 if TYPE_CHECKING:
+    from ..xla.programs import Origin
     from .batched import Batched
-    from .programs import Origin
 
 
 @dataclass(frozen=True)

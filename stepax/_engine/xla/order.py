@@ -13,27 +13,18 @@ by its norm.  XLA would take the first half of the step on all leaves before the
 half on any, and so hold a temporary for each.  Here leaves wait for earlier ones.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
-from ..arrays.branch import by_platform, known_after, when_known
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
-from .applying import APPLY
-from .step_where import update_from
-
-
-if TYPE_CHECKING:
-    from jax.extend.core import ClosedJaxpr
+from .branch import by_platform, known_after, when_known
 
 
 # Elements of the least array for which a longer program is worth it.
 LARGE = 2**14
-
-# XLA rather writes a result of these than compute it twice.
-_EXPENSIVE = {"div", "sqrt", "rsqrt", "exp", "log", "pow", "tanh", "atan2", "cbrt"}
 
 # Elements of the least array that waits for others: XLA compiles more for it.
 WAITS = 2**16
@@ -44,12 +35,16 @@ AT_ONCE = 2**20
 
 
 class Queue:
-    """The leaves of `WAITS` elements or more, some of which wait for earlier ones."""
+    """The leaves of `WAITS` elements or more, some of which wait for earlier ones.
 
-    def __init__(self, rules: Sequence):
+    makes_params: whether the updates are added to the parameters.
+    is_elementwise: whether all rules are.
+    """
+
+    def __init__(self, makes_params: bool, is_elementwise: bool):
         # To wait for an update that is not stored would store it.
-        self.makes_params = rules[-1] is APPLY
-        self.is_elementwise = all(rule.elementwise for rule in rules)
+        self.makes_params = makes_params
+        self.is_elementwise = is_elementwise
         self.elements = 0
         self.last: jax.Array | None = None
         self.awaited: jax.Array | None = None
@@ -101,26 +96,25 @@ def _is_ordered(g: jax.Array) -> bool:
 def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple:
     """`step(g, p, row)`, a new parameter and new slots, which overwrite the old."""
     # Imported here, because it loads half of JAX.
-    from jax.extend.core import jaxpr_as_fun
+    from .jaxprs import traced, update_from
 
     old, treedef = jax.tree.flatten(row)
-    closed, shapes = jax.make_jaxpr(
-        lambda g, p, *slots: step(g, p, treedef.unflatten(slots)), return_shape=True
-    )(g, p, *old)
-    new_p, *new = jaxpr_as_fun(closed)(g, p, *old)
+    flat = lambda g, p, *slots: step(g, p, treedef.unflatten(slots))
+    closed, run, rebuild = traced(flat, g, p, *old)
+    new_p, *new = run(g, p, *old)
     is_late, is_shared = _reads(closed)
     if any(is_late):
         held = [
             _held(x, [new_p]) if y else x for x, y in zip(old, is_late, strict=True)
         ]
         # The same equations again, of which XLA keeps those of the slots it held.
-        _, *again = jaxpr_as_fun(closed)(g, p, *held)
+        _, *again = run(g, p, *held)
         rows = zip(new, again, is_late, strict=True)
         new = [y if late else x for x, y, late in rows]
     elif is_shared:
         g, p, *kept = (_held(x, new) for x in (g, p, *new))
         new_p = update_from(closed, kept, g, p, *old)
-    return jax.tree.structure(shapes).unflatten([new_p, *new])
+    return rebuild([new_p, *new])
 
 
 # Jitted: in the trace of a step each is one equation per leaf.
@@ -135,13 +129,15 @@ def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:
     return when_known(known_after(True, done), x)
 
 
-def _reads(closed: "ClosedJaxpr") -> tuple[list[bool], bool]:
+def _reads(closed: Any) -> tuple[list[bool], bool]:
     """Which old slots the new parameter is computed from, and what it has in common.
 
     Of a slot that it takes by its new value, as Adam does, it does not read the old.
     The second is whether it and a slot need the same expensive operation.
     """
-    values = _Values(closed.jaxpr)
+    from .jaxprs import Values
+
+    values = Values(closed.jaxpr)
     (_, p, *old), (new_p, *new) = values.inputs, values.outputs
     by_p = values.needed([new_p], set(new))
     is_late = [x in by_p for x in old]
@@ -154,42 +150,3 @@ def _reads(closed: "ClosedJaxpr") -> tuple[list[bool], bool]:
     # What they take from the new parameter is at hand.
     by_slots = values.needed(new, {new_p})
     return is_late, bool(by_p & by_slots & values.expensive)
-
-
-class _Values:
-    """The values of a program; equal ones have one number, since XLA computes one.
-
-    inputs, outputs: their numbers.
-    expensive: numbers of arrays that XLA does not compute twice.
-    """
-
-    def __init__(self, jaxpr: Any):
-        self.numbers: dict[Any, int] = {}
-        self.sources: dict[int, list[int]] = {}
-        self.expensive: set[int] = set()
-        self.inputs = [self._number(x) for x in jaxpr.invars]
-        size = jaxpr.outvars[0].aval.size
-        for eqn in jaxpr.eqns:
-            sources = [self._number(x) for x in eqn.invars]
-            for i, var in enumerate(eqn.outvars):
-                name = (eqn.primitive, *sources, str(eqn.params), i)
-                self.numbers[var] = number = self._number(name)
-                self.sources[number] = sources
-                if eqn.primitive.name in _EXPENSIVE and var.aval.size == size:
-                    self.expensive.add(number)
-        self.outputs = [self._number(x) for x in jaxpr.outvars]
-
-    def _number(self, x: Any) -> int:
-        key = (str(x.val), x.aval) if hasattr(x, "val") else x  # a literal
-        return self.numbers.setdefault(key, len(self.numbers))
-
-    def needed(self, wanted: Iterable[int], known: set[int]) -> set[int]:
-        """What some values are computed from, without the sources of known ones."""
-        seen: set[int] = set()
-        pending = list(wanted)
-        while pending:
-            number = pending.pop()
-            if number not in seen and number not in known:
-                seen.add(number)
-                pending += self.sources.get(number, ())
-        return seen

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,6 @@ from jax.core import Tracer
 from ..arrays.lifted import Expression, Lifting
 from ..base.frozen import frozen
 from ..base.protocol import ArrayTree
-
-
-if TYPE_CHECKING:
-    from .rule import Rule
 
 
 # How many kinds of programs are kept for optimizers that are yet to be made, and how
@@ -75,14 +71,14 @@ class Call(NamedTuple):
     """
 
     build: Callable
-    find: Callable[[Any], "Rule"]
+    find: Callable[[Any], Any]
     signature: inspect.Signature
     fixed: Mapping[str, Any]
     numbers: tuple[str, ...]
     arrays: tuple[str, ...]
     key: Hashable
 
-    def rule(self, numbers: Sequence, arrays: Sequence) -> "Rule":
+    def rule(self, numbers: Sequence, arrays: Sequence) -> Any:
         """What the factory makes of other numbers and arrays."""
         varied = zip((*self.numbers, *self.arrays), (*numbers, *arrays), strict=True)
         given = {**self.fixed, **dict(varied)}
@@ -103,7 +99,7 @@ class Origin:
 
     build: Callable
     bound: inspect.BoundArguments
-    find: Callable[[Any, Any], "Rule"] = lambda made, at: made
+    find: Callable[[Any, Any], Any] = lambda made, at: made
     at: Hashable = 0
 
     @ft.cached_property
@@ -142,7 +138,7 @@ class Shared:
     name: by which profiles and traces show it.
     """
 
-    def __init__(self, f: Callable, rules: "Sequence[Rule]", name: str):
+    def __init__(self, f: Callable, rules: Sequence, name: str):
         self.f, self.name = f, name
         own = ft.partial(f, rules)
         vars(own)["__name__"] = name
