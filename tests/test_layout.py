@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+import stepax
 from stepax._engine.trees.search import map_params
 from stepax._optimizers.adam import adam, scale_by_adam
 from stepax._transforms.clip import clip_by_global_norm
@@ -207,3 +208,20 @@ def test_errors_name_the_leaf_or_the_argument():
     make: Any = adam
     with pytest.raises(TypeError, match=r"`inner` of `flatten` .* did you mean"):
         flatten(make)
+
+
+def test_a_line_search_in_flatten_gets_vectors():
+    p, target = {"a": jnp.zeros((2, 3)), "b": jnp.zeros(())}, {"a": 1.0, "b": -2.0}
+    loss = lambda p: sum(jnp.sum((p[k] - target[k]) ** 4) for k in target)
+    tx = flatten(stepax.lbfgs())
+    step = jax.jit(lambda p, s: _lbfgs_step(tx, loss, p, s))
+    state: Any = tx.init(p)
+    for _ in range(20):
+        p, state, value = step(p, state)
+    assert value < 1e-4 and p["b"].shape == ()
+
+
+def _lbfgs_step(tx, loss, p, state):
+    value, g = jax.value_and_grad(loss)(p)
+    u, state = tx.update(g, state, p, value=value, grad=g, value_fn=loss)
+    return stepax.apply_updates(p, u), state, value

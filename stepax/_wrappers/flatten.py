@@ -32,7 +32,8 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
 
     If the leaves have several dtypes, it is applied to a dict of vectors, keyed by
     dtype name.  The dtypes are those of `params`, or those of the gradients if `update`
-    is called without.  Missing gradients are treated as 0 if `params` is given.
+    is called without.  Missing gradients are treated as 0 if `params` is given.  The
+    keywords `grad` and `value_fn` of a line search are those of the tree.
 
     inner: the transformation; it does not see the boundaries between arrays.  One with
         hyperparameters by path does: it is applied to `stepax.tree.pack(params)`.
@@ -55,13 +56,33 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
             return inner.update(updates, state, params, **extra_args)
         gs = list(map(_filled, gradients.leaves, ps))
         joined = None if params is None else _join(ps, groups)
-        out, state = inner.update(_join(gs, groups), state, joined, **extra_args)
+        extra = _for_vectors(extra_args, gradients, groups, ps)
+        out, state = inner.update(_join(gs, groups), state, joined, **extra)
         for i, u in _split(out, groups, gs):
             if not has_no_gradient(gradients.leaves[i]):
                 gradients.leaves[i] = u
         return gradients.treedef.unflatten(gradients.leaves), state
 
     return transformation(*by_leaf(init, update), inner={"": inner})
+
+
+def _for_vectors(extra, gradients, groups, ps):
+    """The keywords of a line search, of vectors in place of trees."""
+    extra = dict(extra)
+    if extra.get("grad") is not None:
+        leaves = gradients.leaves_of(extra["grad"], "the keyword `grad`")
+        extra["grad"] = _join(list(map(_filled, leaves, ps)), groups)
+    of_tree = extra.get("value_fn")
+    if callable(of_tree):
+
+        def value_fn(vectors, *args, **kwargs):
+            leaves = list(ps)
+            for i, p in _split(vectors, groups, ps):
+                leaves[i] = p
+            return of_tree(gradients.treedef.unflatten(leaves), *args, **kwargs)
+
+        extra["value_fn"] = value_fn
+    return extra
 
 
 def _packed(inner):

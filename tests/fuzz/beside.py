@@ -132,6 +132,8 @@ def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
     What is a rounding error of the parameter is nothing: some updates are differences
     of two parameters.
     """
+    # Where Optax makes a vector of one of a scalar, ours stays a scalar.
+    x, y = np.broadcast_arrays(x, y)
     at = np.isfinite(y)
     if not np.isfinite(x[at]).all():
         return np.nan
@@ -139,7 +141,8 @@ def difference(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> float:
         return np.inf
     least = lambda x: np.max(np.abs(x[np.isfinite(x)]), initial=np.finfo(float).tiny)
     error = np.max(np.abs(x[at] - y[at]), initial=0.0)
-    return float(max(0, error - 2.0**-48 * least(p)) / least(y[at]))
+    with np.errstate(over="ignore"):  # infinitely different is an answer
+        return float(max(0, error - 2.0**-48 * least(p)) / least(y[at]))
 
 
 # --- steps that are compiled ----------------------------------------------------------

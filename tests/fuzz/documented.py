@@ -155,8 +155,17 @@ DIFFERENCES = [
     Difference(
         "a gradient of zero gives a number",
         "Optax is not finite",
-        lambda program, finding: 0.0 in program.sizes,
+        # `apply_every` passes zeros on in the steps in which it waits.
+        lambda program, finding: (
+            0.0 in program.sizes or uses("apply_every")(program, finding)
+        ),
         Program(A, "o.contrib.normalize()", (0.0,) * 5),
+    ),
+    Difference(
+        "the first gradient of ACProp that is not zero is a step, not 10^5 times that",
+        "other numbers",
+        both(uses("acprop"), lambda program, finding: 0.0 in program.sizes),
+        Program(A, "o.contrib.acprop(learning_rate=0.1)", (0.0, 1.0, 1.0, 1.0, 1.0)),
     ),
     Difference(
         "a mask given as a tree fits what another mask has left of the parameters",
