@@ -166,7 +166,7 @@ def test_a_stale_row_is_shown_and_compared_with_none(folder):
     found = results.read(folder)
     assert "muon" not in found["digits"].comparisons
     text = "\n".join(leaderboard.all_tasks(found))
-    assert "`muon` is stale, as its rules changed, and not compared." in text
+    assert "`muon` is stale, because its rules changed, and is not compared." in text
     assert "| `muon` (stale) |" in text
     assert "| 16 of 16, 1 stale |" in "\n".join(leaderboard.state(found))
     changed(folder, "digits", "adamw", source="another")
