@@ -157,7 +157,7 @@ def test_a_choice_asks_for_three_ranked_tasks(folder):
     (folder / "digits" / "soap.json").unlink()
     lines = which.decisions(results.read(folder))
     assert lines == [
-        "The board has ranked 2 of 7 tasks so far, and a choice asks for 3."
+        "The leaderboard has ranked 2 of 7 tasks so far; a choice needs 3."
     ]
 
 
