@@ -108,7 +108,8 @@ def _task(task: TaskResults) -> list[str]:
         scale = (
             f"In each panel, losses go from {number(min(ends))} to {number(max(ends))}."
         )
-        lines += ["### Loss against learning rate", "", scale, "", f"![{_ALT}]({picture})", ""]
+        lines += ["### Loss against learning rate", "", scale, ""]
+        lines += [f"![{_ALT}]({picture})", ""]
         lines += ["### Expected loss of the best trial", "", *draws(task), ""]
     return lines
 
@@ -130,10 +131,8 @@ def _conditions(task: TaskResults) -> list[str]:
         lines.append(f"Not complete yet: {_names(task.partial)}.")
     for name, result in task.results.items():
         if result.stale:
-            changed = " and ".join(result.stale)
-            lines.append(
-                f"`{name}` is stale, because its {changed} changed, and is not compared."
-            )
+            why = f"because its {' and '.join(result.stale)} changed"
+            lines.append(f"`{name}` is stale, {why}, and is not compared.")
         elif task.fresh and name not in task.fresh:
             lines.append(f"`{name}` was run on other data, and is not compared.")
     for kind in ("machine", "versions"):
@@ -154,9 +153,10 @@ def losses(task: TaskResults) -> list[str]:
     """A row for each optimizer that has been run, from the lowest loss if complete."""
     order: Callable = (lambda r: r.mean) if task.is_complete else (lambda r: 0)
     shown = sorted(task.results.values(), key=order)
-    header = ["optimizer", "loss", "ratio", "p", "against AdamW", "steps to AdamW's loss"]
-    header += ["seconds per step", "state bytes per number", "tuned learning rate"]
-    header += ["learning rates within 25 %", "trials within 10 %"]
+    header = ["optimizer", "loss", "ratio", "p", "against AdamW"]
+    header += ["steps to AdamW's loss", "seconds per step", "state bytes per number"]
+    header += ["tuned learning rate", "learning rates within 25 %"]
+    header += ["trials within 10 %"]
     return table(header, [_row(task, r) for r in shown])
 
 

@@ -97,7 +97,8 @@ def _fast(over, names, ratio, loss):
         return []
     slowest = lambda name: max(t.seconds[name]["ratio"] for t in over)
     quick = [x for x in names if slowest(x) <= 1.25]
-    return [("a step may take only as long as AdamW's", quick, ratio, loss, "seconds per step")]
+    situation = "a step may take only as long as AdamW's"
+    return [(situation, quick, ratio, loss, "seconds per step")]
 
 
 def _decision(over, situation, names, score: Callable, figure, where):
