@@ -66,7 +66,7 @@ ROWS: list[tuple[str, Any, Callable[[], Any]]] = [
     ("AdamW", WIDE, lambda: stepax.adamw(1e-3)),
     ("AdamW, 8 bits", WIDE, lambda: low(stepax.adamw(1e-3))),
     ("AdamW, 4 bits", WIDE, lambda: low(stepax.adamw(1e-3), 4)),
-    ("AdamW, masters", HALF, lambda: stepax.master_weights(stepax.adamw(1e-3))),
+    ("AdamW, master weights", HALF, lambda: stepax.master_weights(stepax.adamw(1e-3))),
     ("AdamW, remainder 16", HALF, lambda: kept(stepax.adamw(1e-3), 16)),
     ("AdamW, remainder 16, 8 bits", HALF, lambda: kept(low(stepax.adamw(1e-3)), 16)),
     ("AdamW, remainder 8, 8 bits", HALF, lambda: kept(low(stepax.adamw(1e-3)), 8)),

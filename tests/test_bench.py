@@ -56,7 +56,7 @@ def test_a_piped_run_tells_plainly_and_writes_all_files(tmp_path):
     told, errors = process.communicate()
     assert process.returncode == 0, errors
     (line,) = [line for line in told.splitlines() if "of optax" in line]
-    assert line.startswith(" 1/1  small     sgd, momentum") and "in one" in line
+    assert line.startswith(" 1/1  small     sgd, momentum") and "fused" in line
     assert not any(c < " " and c != "\n" for c in told)
     found = json.loads(files["json"].read_text())
     assert found["about"]["versions"]["jax"] == jax.__version__
@@ -333,7 +333,7 @@ def test_tables_show_ratios_and_goals():
     rows = made_rows()
     _, (two, one) = report.times(rows, "large", 0.05)
     assert two[:2] == ["adamw", "2000.00 (~0.50)"] and two[-3:] == ["~2.00", "", ""]
-    assert one[0] == "adamw, in one" and one[1].startswith("1000.00 (~")
+    assert one[0] == "adamw, fused" and one[1].startswith("1000.00 (~")
     assert report.times(rows, "large", 0.6)[1][0][1] == "2000.00 (0.50)"
     _, lines = report.goals(rows)
     fused = ["adamw: step", "large", "torch fused", "1.3", "2.00", "", "~no"]

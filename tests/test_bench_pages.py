@@ -50,12 +50,12 @@ def test_a_stale_figure_is_named_with_its_line(tmp_path):
         shutil.copy(ROOT / file, tmp_path / file)
     page = tmp_path / bench_pages.PAGE
     lines = page.read_text().splitlines()
-    at = next(i for i, x in enumerate(lines) if x.startswith("| adamw, in one |"))
+    at = next(i for i, x in enumerate(lines) if x.startswith("| adamw, fused |"))
     right = lines[at]
     lines[at] = right.replace("(", "(9")
     page.write_text("\n".join(lines) + "\n")
     (error,) = bench_pages.wrong(RUNS, tmp_path)
-    assert error.startswith(f"docs/bench.md:{at + 1}: says '| adamw, in one | ")
+    assert error.startswith(f"docs/bench.md:{at + 1}: says '| adamw, fused | ")
     assert error.endswith(repr(right))
     bench_pages.write(RUNS, tmp_path)
     assert list(bench_pages.wrong(RUNS, tmp_path)) == []

@@ -157,7 +157,7 @@ def test_a_choice_asks_for_three_ranked_tasks(folder):
     (folder / "digits" / "soap.json").unlink()
     lines = which.decisions(results.read(folder))
     assert lines == [
-        "The board has ranked 2 of 7 tasks so far, and a choice asks for 3."
+        "The leaderboard has ranked 2 of 7 tasks so far; a choice needs 3."
     ]
 
 
@@ -166,7 +166,7 @@ def test_a_stale_row_is_shown_and_compared_with_none(folder):
     found = results.read(folder)
     assert "muon" not in found["digits"].comparisons
     text = "\n".join(leaderboard.all_tasks(found))
-    assert "`muon` is stale, as its rules changed, and not compared." in text
+    assert "`muon` is stale, because its rules changed, and is not compared." in text
     assert "| `muon` (stale) |" in text
     assert "| 16 of 16, 1 stale |" in "\n".join(leaderboard.state(found))
     changed(folder, "digits", "adamw", source="another")

@@ -49,7 +49,7 @@ def index() -> str:
         "",
         "The public modules, and all public names from A to Z.",
         "",
-        "| module | what it has | names |",
+        "| module | contents | names |",
         "| --- | --- | --- |",
     ]
     for module, names in explained().items():

@@ -20,10 +20,10 @@ def open_display(cases: int) -> Any:
 
 
 def summary(rows: list[dict]) -> str:
-    """The time of our step, by two calls and in one, and its ratios to the others."""
+    """The times of our step, unfused and fused, and their ratios to the others."""
     at = {row["library"]: row for row in rows}
     parts = [
-        f"step {1e3 * at[OURS]['step']:.2f} ms, {1e3 * at[IN_ONE]['step']:.2f} in one"
+        f"step {1e3 * at[OURS]['step']:.2f} ms, {1e3 * at[IN_ONE]['step']:.2f} fused"
     ]
     both = zip(*(at[way]["ratios"].items() for way in WAYS), strict=True)
     for (rival, two), (_, one) in both:

@@ -13,7 +13,7 @@ class Goal(NamedTuple):
     case, shape: the case and the tree it applies to.
     key: what is compared, as in `QUANTITIES`; of absolute values, the key of the row.
     rival: the library relative to which it is a ratio; `None` for an absolute value.
-    way: our two calls, or our step in one.
+    way: `update` and `apply_updates`, or our fused step.
     """
 
     asked: float
@@ -94,7 +94,7 @@ GOALS = (
 
 def named(goal: Goal) -> tuple[str, str, str]:
     """A goal in words: the case and key, the tree, and the library to compare with."""
-    way = ", in one" if goal.way == IN_ONE else ""
+    way = ", fused" if goal.way == IN_ONE else ""
     return f"{goal.case}{way}: {goal.key}", goal.shape, goal.rival or ""
 
 

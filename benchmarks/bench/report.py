@@ -62,7 +62,7 @@ def _lines(rows, shape):
     at = {(row["case"], row["library"]): row for row in rows if row["shape"] == shape}
     for (case, library), row in at.items():
         if library in WAYS:
-            name = f"{case}, in one" if library == IN_ONE else case
+            name = f"{case}, fused" if library == IN_ONE else case
             yield name, row, at.get((case, "optax"))
 
 
@@ -113,7 +113,7 @@ def on_device(rows: list[dict], width: float) -> Table:
     lines = []
     for row in rows:
         if row["library"] in WAYS and "of copy" in row:
-            way = ", in one" if row["library"] == IN_ONE else ""
+            way = ", fused" if row["library"] == IN_ONE else ""
             ratios = (shown(row, "step", x, width) for x in ("optax", *TORCH.values()))
             rates = f"{row['bytes per second'] / 1e12:.2f}", f"{row['of copy']:.2f}"
             time = f"{row['step'] / 1e-3:.2f}"

@@ -106,10 +106,11 @@ def _task(task: TaskResults) -> list[str]:
         picture = f"assets/board/{task.name}.svg"
         ends = [f(r.curve) for f in (np.min, np.max) for r in task.fresh.values()]
         scale = (
-            f"In each panel losses go from {number(min(ends))} to {number(max(ends))}."
+            f"In each panel, losses go from {number(min(ends))} to {number(max(ends))}."
         )
-        lines += ["### Loss against rate", "", scale, "", f"![{_ALT}]({picture})", ""]
-        lines += ["### Expected loss of the best draw", "", *draws(task), ""]
+        lines += ["### Loss against learning rate", "", scale, ""]
+        lines += [f"![{_ALT}]({picture})", ""]
+        lines += ["### Expected loss of the best trial", "", *draws(task), ""]
     return lines
 
 
@@ -130,10 +131,8 @@ def _conditions(task: TaskResults) -> list[str]:
         lines.append(f"Not complete yet: {_names(task.partial)}.")
     for name, result in task.results.items():
         if result.stale:
-            changed = " and ".join(result.stale)
-            lines.append(
-                f"`{name}` is stale, as its {changed} changed, and not compared."
-            )
+            why = f"because its {' and '.join(result.stale)} changed"
+            lines.append(f"`{name}` is stale, {why}, and is not compared.")
         elif task.fresh and name not in task.fresh:
             lines.append(f"`{name}` was run on other data, and is not compared.")
     for kind in ("machine", "versions"):
@@ -154,9 +153,10 @@ def losses(task: TaskResults) -> list[str]:
     """A row for each optimizer that has been run, from the lowest loss if complete."""
     order: Callable = (lambda r: r.mean) if task.is_complete else (lambda r: 0)
     shown = sorted(task.results.values(), key=order)
-    header = ["optimizer", "loss", "ratio", "p", "than AdamW", "steps to its loss"]
-    header += ["seconds a step", "state bytes a number", "tuned rate"]
-    header += ["rates within 25 %", "draws within 10 %"]
+    header = ["optimizer", "loss", "ratio", "p", "against AdamW"]
+    header += ["steps to AdamW's loss", "seconds per step", "state bytes per number"]
+    header += ["tuned learning rate", "learning rates within 25 %"]
+    header += ["trials within 10 %"]
     return table(header, [_row(task, r) for r in shown])
 
 
@@ -198,7 +198,7 @@ def _compared(task, result):
 
 
 def draws(task: TaskResults) -> list[str]:
-    """The expected best of so many draws, as a multiple of AdamW's best of all."""
+    """The expected best of so many trials, as a multiple of AdamW's best of all."""
     least = task.fresh[rules.REFERENCE].tuned.min()
     shown = sorted(task.fresh.values(), key=lambda r: r.expected(DRAWS[0]))
     rows = [

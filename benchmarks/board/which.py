@@ -31,7 +31,7 @@ def decisions(found: Found) -> list[str]:
     over = ranked(found)
     if len(over) < _LEAST:
         few = f"{len(over)} of {len(found)} tasks"
-        return [f"The board has ranked {few} so far, and a choice asks for {_LEAST}."]
+        return [f"The leaderboard has ranked {few} so far; a choice needs {_LEAST}."]
     seeds = len(over[0].fresh[rules.REFERENCE].losses)
     n = f"{len(over)} tasks × {seeds} seeds"
     rows = [[*row, n] for row in _decisions(over, in_all(over))]
@@ -50,32 +50,32 @@ def _decisions(over: list[TaskResults], names: list[str]) -> list[list[str]]:
     rows = [
         ("there is time to tune", names, ratio, loss, "ratio"),
         (
-            f"there is time for {_FEW} draws",
+            f"there is time for {_FEW} trials",
             names,
             median(_of_few),
-            f"median expected loss of the best of {_FEW} draws {{:.3g}} of AdamW's",
-            "draws",
+            f"median expected loss of the best of {_FEW} trials {{:.3g}} of AdamW's",
+            "expected loss",
         ),
         (
-            "the rate will not be tuned finely",
+            "the learning rate will not be tuned finely",
             names,
             lambda name: -median(_width)(name),
-            "loss within 25 % over a factor of {:.2g} in the rate (median)",
-            "rates within 25 %",
+            "loss within 25 % over a factor of {:.2g} in the learning rate (median)",
+            "learning rates within 25 %",
         ),
         (
-            "one rate has to serve several tasks",
+            "one learning rate has to serve several tasks",
             names,
             lambda name: _moved(over, name),
-            "good rates move by a factor of {:.2g} between tasks",
-            "loss against rate",
+            "good learning rates move by a factor of {:.2g} between tasks",
+            "loss against learning rate",
         ),
         (
             "each step is expensive",
             others,
             median(lambda t, name: t.comparisons[name].share),
             "reaches AdamW's loss after {:.0%} of the steps (median)",
-            "steps to its loss",
+            "steps to AdamW's loss",
         ),
         ("the state may hold one number per parameter", small, ratio, loss, "ratio"),
         ("the length of the run is not known", plain, ratio, loss, "ratio"),
@@ -97,7 +97,8 @@ def _fast(over, names, ratio, loss):
         return []
     slowest = lambda name: max(t.seconds[name]["ratio"] for t in over)
     quick = [x for x in names if slowest(x) <= 1.25]
-    return [("a step may cost what AdamW's does", quick, ratio, loss, "seconds a step")]
+    situation = "a step may take only as long as AdamW's"
+    return [(situation, quick, ratio, loss, "seconds per step")]
 
 
 def _decision(over, situation, names, score: Callable, figure, where):

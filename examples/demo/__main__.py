@@ -32,7 +32,7 @@ _NAMES = f"one of {', '.join(training.CHOICES)} (default: %(default)s)"
 _RATE = "peak of the warm-up and cosine schedule (default: depends on the optimizer)"
 _STEPS = "mini-batches to train on (default: %(default)s)"
 _SEED = "seeds the initial weights and the mini-batches (default: %(default)s)"
-_OUT = "the picture to write, a PNG (default: %(default)s)"
+_OUT = "the PNG to plot into (default: %(default)s)"
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,13 +37,13 @@ def main(argv: list[str] | None = None) -> int:
     return exit_code(run, parser.parse_args(argv))
 
 
-_LIST = "one or more of the demonstration's, by commas (default: %(default)s)"
+_LIST = "optimizers of the demo, separated by commas (default: %(default)s)"
 _LOWEST = "lowest peak of the schedule (default: %(default)s)"
 _HIGHEST = "highest peak of the schedule (default: %(default)s)"
-_RATES = "number of rates, evenly on a logarithmic axis (default: %(default)s)"
-_SEEDS = "number of runs of each rate, with different seeds (default: %(default)s)"
+_RATES = "number of learning rates, evenly on a logarithmic axis (default: %(default)s)"
+_SEEDS = "number of seeds for each learning rate (default: %(default)s)"
 _STEPS = "mini-batches to train on (default: %(default)s)"
-_CURVES = "draw loss against rate there, a PNG"
+_CURVES = "plot the loss against the learning rate in this PNG"
 _FILE = "store the losses in this .npz; the same sweep continues from there"
 
 

@@ -41,8 +41,8 @@ def arguments(given=None):
     add("--every", **number, default=200, help="steps per checkpoint")
     add("--devices", **number, help="virtual devices of the CPU")
     add("--folder", type=Path, default=Path("stepax-gpt"), help="for checkpoints")
-    add("--resume", action="store_true", help="go on with the run in the folder")
-    add("--out", type=Path, default=Path("stepax-gpt.png"), help="the picture")
+    add("--resume", action="store_true", help="continue the run in the folder")
+    add("--out", type=Path, default=Path("stepax-gpt.png"), help="the PNG to plot into")
     args = parser.parse_args(given)
     if args.width % 4:
         parser.error(f"--width is {args.width}, expected a multiple of 4, the heads")

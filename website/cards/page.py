@@ -98,13 +98,13 @@ def costs(found: dict[str, Any]) -> list[str]:
             read, written = traffic(state, found["needs_params"])
             cells = [f"{name}, {shape}", *map(per_element, (state, read, written))]
             rows.append(cells)
-    heads = ["float32, bytes for each element", "state", "read in a step", "written"]
+    heads = ["float32, bytes per entry", "state", "read in a step", "written"]
     return [
         *table(heads, rows),
         "",
         "A step reads at least the gradient, the state and, where it needs them, the "
         "parameters, and writes at least the update and the state.",
-        f"A step of one matrix is lowered to {found['lines']} lines of StableHLO.",
+        f"A step on one matrix is lowered to {found['lines']} lines of StableHLO.",
         "Communication on a mesh depends on how parameters are sharded: see "
         "[On many devices](../distributed.md).",
     ]
@@ -148,9 +148,9 @@ def traits_of(row: Row, found: dict[str, Any]) -> list[str]:
     yes = lambda x: "yes" if x else "no"
     keywords = ", ".join(map(code, found["keywords"])) or "none"
     rows = [
-        ["an element of the update depends on", found["reach"]],
+        ["an entry of the update depends on", found["reach"]],
         ["`update` needs the parameters", yes(found["needs_params"])],
-        ["keywords of `update` that it reads", keywords],
+        ["keywords that `update` reads", keywords],
         ["takes arrays that are not matrices", yes(not row.matrices_only)],
         ["takes complex parameters", yes(row.holomorphic)],
         ["finds its learning rate itself", yes(traits.is_rate_free(row))],
@@ -189,8 +189,8 @@ def numbers(row: Row) -> list[str]:
         "",
         "As tuned for the small models of the [leaderboard](../leaderboard.md)"
         + (f", with `{given}`." if given else "."),
-        "Larger models need smaller rates; the wider the span of good rates, the less "
-        "tuning is needed.",
+        "Larger models need smaller learning rates; the wider the range of good ones, "
+        "the less tuning is needed.",
         "",
         picture.spans(row.name, found),
         "",

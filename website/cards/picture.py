@@ -163,7 +163,7 @@ def spans(name: str, found: dict[str, dict[str, Any]]) -> str:
         marks.append(f'<text x="144" y="{y + 8}">{task}</text>')
         marks.append(f'<path class="span" d="{ends}"/>')
         marks.append(f'<circle cx="{across(one["rate"]):.0f}" cy="{y}" r="8"/>')
-    said = f"Rates of {name} with a loss within 25 % of the best, by task"
+    said = f"Learning rates of {name} with a loss within 25 % of the best, by task"
     drawn = svg("spans", said, *marks, height=bottom + 40)
     return f'<figure class="card">\n{drawn}\n</figure>'
 

@@ -12,11 +12,11 @@ HEADS = [
     "optimizer",
     "state, matrix",
     "state, vector",
-    "an element depends on",
+    "an entry depends on",
     "reads parameters",
     "keywords",
     "complex",
-    "rate-free",
+    "finds its learning rate",
     "in",
 ]
 
@@ -31,9 +31,10 @@ hide:
 All {count} optimizers, in one table.
 Click a heading to sort by it, or reach it with the tab key and press Enter.
 
-State is in bytes for each element, of float32 parameters of 1024 × 1024 and of 1024.
-"Rate-free" is what finds its learning rate itself, or needs none.
-"Keywords" are those of `update` that it reads, such as the loss as `value`.
+State is in bytes per entry, for float32 parameters of shape 1024 × 1024 and 1024.
+"An entry depends on" tells what one entry of the update depends on.
+"Finds its learning rate" marks optimizers that estimate it, or need none.
+"Keywords" are those that `update` reads, such as the loss as `value`.
 
 """
 

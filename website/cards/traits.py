@@ -19,7 +19,7 @@ from stepax._engine.step.plan import node_of
 from stepax._engine.step.rule import Rule
 
 
-ELEMENTS, ARRAYS = "the same element", "its array"
+ELEMENTS, ARRAYS = "the same entry", "its array"
 MATRICES, TREE = "its matrix", "the whole tree"
 
 
