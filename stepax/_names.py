@@ -9,6 +9,8 @@ from typing import Any
 _MODULES = (
     "stepax",
     "stepax.contrib",
+    "stepax.rules",
+    "stepax.constraints",
     "stepax.losses",
     "stepax.metrics",
     "stepax.schedules",

@@ -201,6 +201,7 @@ from ._wrappers.ema_nesterov import (
 )
 from ._wrappers.mechanic import MechanicState as MechanicState, mechanize as mechanize
 from ._wrappers.outer import OuterState as OuterState, outer as outer
+from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.sam import (
     NormalizeState as NormalizeState,
     SAMState as SAMState,

@@ -103,7 +103,7 @@ AROUND: dict[str, Any] = {
     "partition": lambda tx: stepax.partition({"a": tx}, "a"),
     "masked": lambda tx: stepax.masked(tx, {"w": True, "**": False}),
     "closure": lambda tx: stepax.apply_if_finite(tx, 2),
-    "two": lambda tx: stepax.average_params(stepax.chain(stepax.flatten(tx)), 0.9),
+    "two": lambda tx: stepax.averages(stepax.chain(stepax.flatten(tx)), 0.9),
     "MultiSteps": lambda tx: stepax.MultiSteps(tx, 2),
 }
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from stepax import GradientTransformationExtraArgs, Rule
+from stepax import GradientTransformationExtraArgs
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
 from stepax._later import MOVED
 from stepax._names import _MODULES
+from stepax.rules import Rule
 
 
 # What Python prints of types where it does not know their names.

@@ -107,7 +107,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "reduce_on_plateau": lambda tx: stepax.chain(
         tx, stepax.contrib.reduce_on_plateau(patience=1)
     ),
-    "average_params": lambda tx: stepax.average_params(tx, 0.9),
+    "averages": lambda tx: stepax.averages(tx, 0.9),
     "master_weights": stepax.master_weights,
     "stochastic_rounding": lambda tx: stepax.stochastic_rounding(tx, 0),
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx, 2.0),

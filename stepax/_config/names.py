@@ -99,7 +99,7 @@ class Names:
             if not is_factory(f):
                 raise TypeError(
                     f"`factories` holds {f!r}, whose calls are not recorded; decorate "
-                    "it with `stepax.rule()`"
+                    "it with `stepax.rules.rule()`"
                 )
             self.own[name_of(f)] = f
 
