@@ -193,7 +193,10 @@ from ._transforms.decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
     add_decayed_weights as add_decayed_weights,
 )
-from ._transforms.decay_kinds import decay as decay, with_decay as with_decay
+from ._transforms.decay_kinds import (
+    weight_decay as weight_decay,
+    with_weight_decay as with_weight_decay,
+)
 from ._transforms.mean import (
     ApplyEvery as ApplyEvery,
     EmaState as EmaState,

@@ -28,6 +28,13 @@ _MODULES = (
     "stepax.experimental.aggregating",
 )
 
+# Names from before the first release that resemble others than their successors.
+_RENAMED = {
+    "average_params": "stepax.averages",
+    "decay": "stepax.weight_decay",
+    "with_decay": "stepax.with_weight_decay",
+}
+
 
 def missing(module: str, name: str) -> AttributeError:
     """The error for `module.name`, with suggestions of existing names.
@@ -64,6 +71,8 @@ def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], An
 
 
 def _nearest(module: str, name: str) -> list[str]:
+    if renamed := _RENAMED.get(name):
+        return [renamed]
     names = {home: import_module(home).__all__ for home in (*_MODULES, module)}
     elsewhere = [f"{home}.{name}" for home, known in names.items() if name in known]
     if elsewhere:

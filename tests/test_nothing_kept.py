@@ -399,11 +399,11 @@ OTHERS: dict[str, Callable] = {
         (X[0],), None, {}
     ),
     "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
-    "decay(weight_decay)": lambda hold: a_step(
-        stepax.sgd(0.1, weight_decay=stepax.decay(hold(rate)))
+    "weight_decay(amount)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(hold(rate)))
     ),
-    "decay(mask)": lambda hold: a_step(
-        stepax.sgd(0.1, weight_decay=stepax.decay(0.1, mask=hold(whole)))
+    "weight_decay(mask)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(0.1, mask=hold(whole)))
     ),
     "equality(fun)": lambda hold: stepax.minimize(
         square, X, constraints=stepax.constraints.equality(hold(jnp.sum), 1.0)
