@@ -30,6 +30,7 @@ _MODULES = (
 
 # Names from before the first release that resemble others than their successors.
 _RENAMED = {
+    "add_cautious_decayed_weights": "stepax.weight_decay",
     "average_params": "stepax.averages",
     "decay": "stepax.weight_decay",
     "with_decay": "stepax.with_weight_decay",

@@ -177,9 +177,6 @@ from ._optimizers.stable_adamw import (
     scale_by_stable_adam as scale_by_stable_adam,
     stable_adamw as stable_adamw,
 )
-from ._transforms.decay import (
-    add_cautious_decayed_weights as add_cautious_decayed_weights,
-)
 from ._transforms.grokfast import (
     GrokfastEmaState as GrokfastEmaState,
     GrokfastMaState as GrokfastMaState,
