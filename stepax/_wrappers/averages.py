@@ -95,28 +95,24 @@ def averages(
         w_t = (1 - d) / (1 - d^t) if debias, otherwise 1 - d;   w_t = 1 / t if d is None
 
     t counts the averaged parameters.  Read an average with `averaged_params`, or
-    exchange it for the parameters with `swap_averages`.  Put this last in a chain,
-    inside `MultiSteps`, and inside `master_weights`, so that it averages the parameters
-    that result from the step.
+    exchange it with `swap_averages`.  Put this last in a chain, inside `MultiSteps` and
+    `master_weights`, so that it averages the parameters that result from the step.
 
-    With a `remainder` float32 averages are stored as bfloat16 arrays, ready for use,
-    and what rounding leaves over: with 16 bits exactly, with 8 to 24 bits of 32, so
-    that an average stops at 2^-17 / (1 - d) of its size from what it approaches.
+    With a `remainder` float32 averages are stored in bfloat16, ready for use, with what
+    rounding leaves over: 16 bits keep them exactly, 8 bits 24 of 32, so that an average
+    stops at 2^-17 / (1 - d) of its size from what it approaches.
 
     inner: the transformation.
-    decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
-        average (SWA).  For several averages, a mapping from names to these, as in
-        `{"fast": 0.99, "slow": 0.9999}`.
-    debias: whether an average starts from the first averaged parameters rather than
-        from those before them.
+    decay: decay rate d, in [0, 1], a schedule of t - 1, or `None` for the uniform
+        average (SWA); or several by name, as in `{"fast": 0.99, "slow": 0.9999}`.
+    debias: whether it starts from the first averaged parameters, not those before.
     start: steps before averaging starts, at least 0; until then a is p + u.
     every: steps between averaged parameters, at least 1.
     dtype: dtype of the averages; that of the parameter, but at least float32, if
         `None`.  In bfloat16 `average` stops changing.
     remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
 
-    Raises a `ValueError` for a mapping without names, and for a `remainder` of a
-    `dtype` other than float32 or bfloat16.
+    Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.
     """
     require_transformation(inner, "`inner` of `averages`")
     options = debias, start, every, dtype, remainder
