@@ -35,9 +35,9 @@ def start(problem: Limited) -> jax.Array:
 def ours(problem: Limited, **options: Any) -> stepax.MinimizeResult:
     constraints = []
     if problem.zero is not None:
-        constraints.append(stepax.equality(problem.zero))
+        constraints.append(stepax.constraints.equality(problem.zero))
     if problem.positive is not None:
-        constraints.append(stepax.inequality(problem.positive))
+        constraints.append(stepax.constraints.inequality(problem.positive))
     options |= {} if problem.bounds is None else {"bounds": _sides(problem)}
     return stepax.minimize(
         problem.fun, start(problem), constraints=constraints, **options

@@ -74,11 +74,11 @@ LAYERS = (
     Layer(("_checkpoint",), "files"),
     Layer(
         (
-            "assignment", "checkpoint", "contrib", "distributed", "experimental",
-            "losses", "metrics", "_metrics", "microbatching",
+            "assignment", "checkpoint", "constraints", "contrib", "distributed",
+            "experimental", "losses", "metrics", "_metrics", "microbatching",
             "_microbatches", "_microbatch_weights", "_fused_scan", "perturbations",
-            "projections", "second_order", "testing", "transfer", "_coordinates",
-            "transforms", "tree_utils",
+            "projections", "rules", "second_order", "testing", "transfer",
+            "_coordinates", "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

@@ -29,7 +29,6 @@ from ._engine.base.protocol import (
     Params as Params,
     ScalarOrSchedule as ScalarOrSchedule,
     Schedule as Schedule,
-    Transformation as Transformation,
     TransformInitFn as TransformInitFn,
     TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn,
     TransformUpdateFn as TransformUpdateFn,
@@ -38,23 +37,15 @@ from ._engine.base.protocol import (
     with_extra_args_support as with_extra_args_support,
 )
 from ._engine.base.stateful import WrappedSchedule as WrappedSchedule
-from ._engine.factories.ranges import Range as Range
-from ._engine.factories.registry import rule as rule
 from ._engine.functions import deprecations as _deprecated
 from ._engine.inspect.keywords import strict as strict
 from ._engine.step.applied import step as step
-from ._engine.step.batched import Batched as Batched
-from ._engine.step.rule import (
-    COUNT as COUNT,
-    Rule as Rule,
-    Slot as Slot,
-    from_step as from_step,
-)
 from ._engine.trees.apply import (
     apply_updates as apply_updates,
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
+from ._engine.trees.reduce import global_norm as global_norm
 from ._later import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
@@ -202,7 +193,10 @@ from ._transforms.decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
     add_decayed_weights as add_decayed_weights,
 )
-from ._transforms.decay_kinds import decay as decay, with_decay as with_decay
+from ._transforms.decay_kinds import (
+    weight_decay as weight_decay,
+    with_weight_decay as with_weight_decay,
+)
 from ._transforms.mean import (
     ApplyEvery as ApplyEvery,
     EmaState as EmaState,
@@ -241,9 +235,8 @@ from ._wrappers.accumulate import (
     skip_not_finite as skip_not_finite,
 )
 from ._wrappers.average import (
-    AverageParamsState as AverageParamsState,
+    AverageState as AverageState,
     SwappedAverage as SwappedAverage,
-    average_params as average_params,
     averaged_params as averaged_params,
 )
 from ._wrappers.averages import (
@@ -306,11 +299,6 @@ from ._wrappers.partition import (
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
 )
-from ._wrappers.power_average import (
-    power_average_decay as power_average_decay,
-    power_average_weights as power_average_weights,
-)
-from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
@@ -334,14 +322,10 @@ from .schedules import (
     sgdr_schedule as sgdr_schedule,
     warmup_constant_schedule as warmup_constant_schedule,
     warmup_cosine_decay_schedule as warmup_cosine_decay_schedule,
-    warmup_cosine_restarts_schedule as warmup_cosine_restarts_schedule,
     warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
-    warmup_inverse_sqrt_schedule as warmup_inverse_sqrt_schedule,
-    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
 )
 from .tree import (
     bias_correction as bias_correction,
-    global_norm as global_norm,
     update_infinity_moment as update_infinity_moment,
     update_moment as update_moment,
     update_moment_per_elem_norm as update_moment_per_elem_norm,
@@ -353,6 +337,7 @@ if _typing.TYPE_CHECKING:
     from . import (
         assignment as assignment,
         checkpoint as checkpoint,
+        constraints as constraints,
         contrib as contrib,
         distributed as distributed,
         experimental as experimental,
@@ -362,6 +347,7 @@ if _typing.TYPE_CHECKING:
         microbatching as microbatching,
         perturbations as perturbations,
         projections as projections,
+        rules as rules,
         second_order as second_order,
     )
     from ._config.from_config import from_config as from_config
@@ -404,11 +390,6 @@ if _typing.TYPE_CHECKING:
         safe_softmax_cross_entropy as safe_softmax_cross_entropy,
         softmax_cross_entropy as softmax_cross_entropy,
         softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
-    )
-    from ._minimize.constraints import (
-        Constraint as Constraint,
-        equality as equality,
-        inequality as inequality,
     )
     from ._minimize.driver import minimize as minimize
     from ._minimize.result import (

@@ -4,9 +4,9 @@ None of them is in the registry of factories, which are all there at once.
 """
 
 LATER = (
-    "assignment", "checkpoint", "contrib", "distributed", "experimental", "interop",
-    "losses", "metrics", "microbatching", "perturbations", "projections",
-    "second_order", "testing", "transfer",
+    "assignment", "checkpoint", "constraints", "contrib", "distributed",
+    "experimental", "interop", "losses", "metrics", "microbatching", "perturbations",
+    "projections", "rules", "second_order", "testing", "transfer",
 )  # fmt: skip
 _HOMES = {
     "_config.from_config": ("from_config",),
@@ -15,7 +15,6 @@ _HOMES = {
     "_engine.inspect.hyperparams": ("hyperparams",),
     "_fused_scan": ("FusedScan", "fused_scan"),
     "_linear_algebra": ("matrix_inverse_pth_root", "nnls", "power_iteration"),
-    "_minimize.constraints": ("Constraint", "equality", "inequality"),
     "_minimize.driver": ("minimize",),
     "_minimize.result": ("MinimizeHistory", "MinimizeResult", "MinimizeStatus"),
     "_minimize.stop": ("Tolerances",),

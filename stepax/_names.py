@@ -9,6 +9,8 @@ from typing import Any
 _MODULES = (
     "stepax",
     "stepax.contrib",
+    "stepax.rules",
+    "stepax.constraints",
     "stepax.losses",
     "stepax.metrics",
     "stepax.schedules",
@@ -25,6 +27,14 @@ _MODULES = (
     "stepax.transfer",
     "stepax.experimental.aggregating",
 )
+
+# Names from before the first release that resemble others than their successors.
+_RENAMED = {
+    "add_cautious_decayed_weights": "stepax.weight_decay",
+    "average_params": "stepax.averages",
+    "decay": "stepax.weight_decay",
+    "with_decay": "stepax.with_weight_decay",
+}
 
 
 def missing(module: str, name: str) -> AttributeError:
@@ -62,6 +72,8 @@ def attributes(module: str) -> tuple[Callable[[], list[str]], Callable[[str], An
 
 
 def _nearest(module: str, name: str) -> list[str]:
+    if renamed := _RENAMED.get(name):
+        return [renamed]
     names = {home: import_module(home).__all__ for home in (*_MODULES, module)}
     elsewhere = [f"{home}.{name}" for home, known in names.items() if name in known]
     if elsewhere:

@@ -28,11 +28,12 @@ from ._engine.base.protocol import (
 )
 from ._engine.functions.calls import explain_misuse
 from ._names import attributes
+from ._schedules.power_average import power_average_weights as power_average_weights
 
 
 __all__ = [
-    "Checkpoint", "average", "from_optax", "from_torch", "latest_step", "restore",
-    "save", "to_safetensors", "wait",
+    "Checkpoint", "average", "from_optax", "from_torch", "latest_step",
+    "power_average_weights", "restore", "save", "to_safetensors", "wait",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

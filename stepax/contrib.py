@@ -177,9 +177,6 @@ from ._optimizers.stable_adamw import (
     scale_by_stable_adam as scale_by_stable_adam,
     stable_adamw as stable_adamw,
 )
-from ._transforms.decay import (
-    add_cautious_decayed_weights as add_cautious_decayed_weights,
-)
 from ._transforms.grokfast import (
     GrokfastEmaState as GrokfastEmaState,
     GrokfastMaState as GrokfastMaState,
@@ -201,6 +198,7 @@ from ._wrappers.ema_nesterov import (
 )
 from ._wrappers.mechanic import MechanicState as MechanicState, mechanize as mechanize
 from ._wrappers.outer import OuterState as OuterState, outer as outer
+from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.sam import (
     NormalizeState as NormalizeState,
     SAMState as SAMState,

@@ -42,6 +42,7 @@ from ._schedules.piecewise import (
     piecewise_constant_schedule as piecewise_constant_schedule,
     piecewise_interpolate_schedule as piecewise_interpolate_schedule,
 )
+from ._schedules.power_average import power_average_decay as power_average_decay
 from ._schedules.warmup import (
     sgdr_schedule as sgdr_schedule,
     warmup_constant_schedule as warmup_constant_schedule,
@@ -63,10 +64,10 @@ __all__ = [
     "cosine_onecycle_schedule", "exponential_decay", "inject_hyperparams",
     "inject_stateful_hyperparams", "join_schedules", "linear_onecycle_schedule",
     "linear_schedule", "piecewise_constant_schedule", "piecewise_interpolate_schedule",
-    "plot", "polynomial_schedule", "sgdr_schedule", "warmup_constant_schedule",
-    "warmup_cosine_decay_schedule", "warmup_cosine_restarts_schedule",
-    "warmup_exponential_decay_schedule", "warmup_inverse_sqrt_schedule",
-    "warmup_stable_decay_schedule",
+    "plot", "polynomial_schedule", "power_average_decay", "sgdr_schedule",
+    "warmup_constant_schedule", "warmup_cosine_decay_schedule",
+    "warmup_cosine_restarts_schedule", "warmup_exponential_decay_schedule",
+    "warmup_inverse_sqrt_schedule", "warmup_stable_decay_schedule",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

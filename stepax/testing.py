@@ -83,7 +83,8 @@ def check(
     and have its hyperparameters injected.  A rule that claims to be elementwise must
     give a joined array the update of its parts.
 
-    factory: makes a transformation; of `stepax.rule`, or any function that returns one.
+    factory: makes a transformation; under `stepax.rules.rule`, or any function that
+        returns one.
     args, kwargs: what it is called with.
     keywords: keywords that its `update` reads, such as `{"value": 1.0}`, or a function
         from the parameters to these.

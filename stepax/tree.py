@@ -25,7 +25,6 @@ from jax.typing import ArrayLike, DTypeLike
 
 from ._engine.arrays.numerics import is_numeric
 from ._engine.base.protocol import as_array, is_none
-from ._engine.functions import deprecations
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
 from ._engine.trees.migrate import Migration as Migration, migrate as migrate
@@ -58,9 +57,9 @@ from ._names import attributes
 __all__ = [
     "Migration", "Packed", "add", "add_scale", "allclose", "batch_shape",
     "bias_correction", "cast", "cast_like", "clip", "conj", "dequantize", "div",
-    "dtype", "flat", "full_like", "get", "get_all_with_path", "global_norm",
-    "map_params", "max", "migrate", "min", "mul", "norm", "ones_like", "pack",
-    "quantize", "random_like", "real", "reset", "scale", "set", "size",
+    "dtype", "flat", "full_like", "get", "get_all_with_path", "map_params",
+    "max", "migrate", "min", "mul", "norm", "ones_like", "pack", "quantize",
+    "random_like", "real", "reset", "scale", "set", "size",
     "split_key_like", "sub", "sum", "unpack", "unwrap_random_key_data",
     "update_infinity_moment", "update_moment", "update_moment_per_elem_norm", "vdot",
     "where", "zeros_like",
@@ -348,16 +347,6 @@ def allclose(
     with jax.numpy_dtype_promotion("standard"):
         results = jax.tree.leaves(jax.tree.map(leaf, a, b))
     return ft.reduce(jnp.logical_and, results) if results else True
-
-
-@explain_misuse
-def global_norm(updates: Any) -> jax.Array:
-    """The Euclidean norm of a tree; deprecated name of `norm`.
-
-    updates: a tree of arrays or scalars.
-    """
-    deprecations.warn("global_norm")
-    return norm(updates)
 
 
 @explain_misuse

@@ -124,6 +124,8 @@ def _value(x: Any, reference: Reference, package: Any) -> Any:
         return x
     if len(x) == 1 and next(iter(x)).startswith("$"):
         [(kind, given)] = x.items()
+        if kind == "$call":
+            return _call(given[0], again(given[1]), package)
         if kind == "$fn":
             return {"waves": waves}[given]
         if kind == "$tree":

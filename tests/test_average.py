@@ -1,4 +1,4 @@
-"""`average_params` keeps an average of the parameters beside any optimizer."""
+"""`averages` keeps an average of the parameters beside any optimizer."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def weight(decay: Any, debias, t):
 @pytest.mark.parametrize("debias, start, every", [(1, 0, 1), (0, 0, 1), (1, 3, 2)])
 def test_the_average_is_that_of_the_formula(decay, debias, start, every):
     decay, p = DECAYS[decay], jnp.array([1.0, -2.0, 0.5])
-    tx = stepax.average_params(
+    tx = stepax.averages(
         stepax.sgd(0.3), decay, debias=bool(debias), start=start, every=every
     )
     ps, states = train(tx, p)
@@ -65,7 +65,7 @@ def test_the_average_is_that_of_the_formula(decay, debias, start, every):
 
 def test_a_debiased_average_is_optax_s_mean_of_the_parameters():
     p = jnp.array([1.0, -2.0, 0.5])
-    ps, states = train(stepax.average_params(stepax.adam(0.1), 0.9), p)
+    ps, states = train(stepax.averages(stepax.adam(0.1), 0.9), p)
     mean: Any = optax.ema(0.9)
     state = mean.init(p)
     for x, found in zip(ps, states.average, strict=True):
@@ -77,7 +77,7 @@ def test_a_debiased_average_is_optax_s_mean_of_the_parameters():
 def test_a_uniform_average_is_pytorch_s():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     p = jnp.array([1.0, -2.0, 0.5])
-    ps, states = train(stepax.average_params(stepax.adam(0.1), None), p)
+    ps, states = train(stepax.averages(stepax.adam(0.1), None), p)
     model = torch.nn.Linear(3, 1, bias=False)
     averaged = torch.optim.swa_utils.AveragedModel(model)
     for x, found in zip(ps, states.average, strict=True):
@@ -91,7 +91,7 @@ def test_a_uniform_average_is_pytorch_s():
 def test_the_optimizer_is_as_it_was(run):
     p, gs = parameters(), many(3)
     inner = stepax.adamw(1e-2)
-    u, state = run(stepax.average_params(inner), gs, p)
+    u, state = run(stepax.averages(inner), gs, p)
     v, wanted = run(inner, gs, p)
     compare(close, (u, state.inner_state), (v, wanted))
 
@@ -99,7 +99,7 @@ def test_the_optimizer_is_as_it_was(run):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_parameters_are_averaged_in_single_precision(dtype):
     p = jnp.ones(3, dtype)
-    tx = stepax.average_params(stepax.sgd(0.25), None)
+    tx = stepax.averages(stepax.sgd(0.25), None)
     ps, states = train(tx, p)
     assert states.average.dtype == jnp.float32
     last = jax.tree.map(lambda x: x[-1], states)
@@ -115,7 +115,7 @@ def test_what_has_no_average_is_that_of_the_parameters():
     p = {"model": model, "n": jnp.arange(3), "key": key, "none": None, "w": jnp.ones(2)}
     g = jax.tree.map(lambda x: None, p, is_leaf=lambda x: x is key)
     g["w"] = jnp.ones(2)
-    tx = stepax.average_params(stepax.sgd(0.5), None)
+    tx = stepax.averages(stepax.sgd(0.5), None)
     u, state = tx.update(g, tx.init(p), p)
     new = stepax.apply_updates(p, u)
     found = stepax.averaged_params(state, new | {"n": jnp.ones(3, jnp.int32)})
@@ -127,7 +127,7 @@ def test_what_has_no_average_is_that_of_the_parameters():
 
 def test_the_average_is_found_wherever_it_is():
     p, gs = parameters(), many(4)
-    averaged = stepax.average_params(stepax.sgd(0.5), None)
+    averaged = stepax.averages(stepax.sgd(0.5), None)
     wanted = {k: p[k] - 0.5 * gs[0][k] for k in p}
     for tx, n in [
         (stepax.chain(stepax.clip(1e6), averaged), 1),
@@ -140,7 +140,7 @@ def test_the_average_is_found_wherever_it_is():
     tx = stepax.masked(averaged, {"w": True, "b": False})
     _, state = eager(tx, gs[:1], p)
     compare(close, stepax.averaged_params(state, p), {"w": wanted["w"], "b": p["b"]})
-    tx = stepax.average_params(stepax.average_params(stepax.sgd(0.5), 0.5), None)
+    tx = stepax.averages(stepax.averages(stepax.sgd(0.5), 0.5), None)
     _, state = eager(tx, gs, p)
     equal(stepax.averaged_params(state, p)["w"], state.average["w"])
 
@@ -149,30 +149,30 @@ def test_it_costs_no_pass_of_its_own():
     p = {str(i): jnp.ones(3) for i in range(50)}
     count = lambda tx: len(jax.make_jaxpr(tx.update)(p, tx.init(p), p).eqns)
     bare = stepax.adamw(1e-2)
-    assert count(stepax.average_params(bare)) <= count(bare) + 25
+    assert count(stepax.averages(bare)) <= count(bare) + 25
 
 
 def test_errors_say_what_is_wrong():
-    p, tx = parameters(), stepax.average_params(stepax.sgd(0.1))
-    with pytest.raises(ValueError, match=r"`averaged_params` needs a state `AverageP"):
+    p, tx = parameters(), stepax.averages(stepax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"`averaged_params` needs a state `AverageS"):
         stepax.averaged_params(stepax.adam(0.1).init(p), p)
     with pytest.raises(ValueError, match=r"\['w'\], but `average` in the state has"):
         stepax.averaged_params(tx.init(p), p | {"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="`average` differ in structure"):
         stepax.averaged_params(tx.init(p), {"w": p["w"]})
-    with pytest.raises(ValueError, match="`average_params` needs a state"):
+    with pytest.raises(ValueError, match="`averages` needs a state"):
         tx.update(p, stepax.sgd(0.1).init(p), p)
     with pytest.raises(ValueError, match="`params` is missing"):
         tx.update(p, tx.init(p))
     not_called: Any = stepax.sgd
-    with pytest.raises(TypeError, match="`inner` of `average_params`"):
-        stepax.average_params(not_called)
+    with pytest.raises(TypeError, match="`inner` of `averages`"):
+        stepax.averages(not_called)
 
 
 def test_hyperparameters_are_injected():
-    tx = stepax.inject_hyperparams(stepax.average_params)(stepax.sgd(0.5), 0.9)
+    tx = stepax.inject_hyperparams(stepax.averages)(stepax.sgd(0.5), 0.9)
     p, gs = parameters(), many(3)
     _, state = jitted(tx, gs, p)
-    _, wanted = jitted(stepax.average_params(stepax.sgd(0.5), 0.9), gs, p)
+    _, wanted = jitted(stepax.averages(stepax.sgd(0.5), 0.9), gs, p)
     assert set(state.hyperparams) == {"decay"}
     compare(close, state.inner_state, wanted)

@@ -37,7 +37,7 @@ def train(tx, p, steps=6) -> Any:
 
 
 def averaged(remainder=None, **options):
-    return stepax.average_params(stepax.sgd(0.3), 0.9, remainder=remainder, **options)
+    return stepax.averages(stepax.sgd(0.3), 0.9, remainder=remainder, **options)
 
 
 def joined(state):
@@ -169,7 +169,7 @@ def test_nothing_is_warned_of():
 
 @pytest.mark.parametrize("remainder", [4, 32, True, 16.0, "16"])
 def test_other_remainders_are_refused(remainder):
-    with pytest.raises(ValueError, match="`average_params`: `remainder` must be 16, 8"):
+    with pytest.raises(ValueError, match="`averages`: `remainder` must be 16, 8"):
         averaged(remainder)
 
 

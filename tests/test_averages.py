@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import stepax
 from stepax import checkpoint
 from stepax._checkpoint.store import Step
+from stepax.schedules import power_average_decay
 
 
 def params():
@@ -38,12 +39,12 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_each_average_is_that_of_average_params(options):
+def test_each_of_several_averages_is_that_of_one(options):
     decays = {"fast": 0.5, "uniform": None, "slow": stepax.constant_schedule(0.9)}
     more = OPTIONS[options]
     state, p = run(stepax.averages(stepax.sgd(0.1), decays, **more), params())
     for name, decay in decays.items():
-        alone, q = run(stepax.average_params(stepax.sgd(0.1), decay, **more), params())
+        alone, q = run(stepax.averages(stepax.sgd(0.1), decay, **more), params())
         found = stepax.tree.get(state, name)
         assert_equal(p, q)
         assert_equal(found.average, alone.average)
@@ -52,15 +53,15 @@ def test_each_average_is_that_of_average_params(options):
 
 
 HOLDERS = {
-    "average_params": stepax.average_params,
+    "one": stepax.averages,
     "averages": lambda tx: stepax.averages(tx, {"fast": 0.5, "slow": 0.9}),
     "remainder": lambda tx: stepax.averages(tx, {"slow": 0.9}, remainder=16),
-    "nested": lambda tx: stepax.average_params(stepax.average_params(tx, 0.5), 0.9),
+    "nested": lambda tx: stepax.averages(stepax.averages(tx, 0.5), 0.9),
     "partition": lambda tx: stepax.partition(
-        {"a": stepax.average_params(tx), "b": stepax.average_params(stepax.sgd(0.1))},
+        {"a": stepax.averages(tx), "b": stepax.averages(stepax.sgd(0.1))},
         {"w": "a", "**": "b"},
     ),
-    "MultiSteps": lambda tx: stepax.MultiSteps(stepax.average_params(tx), 2),
+    "MultiSteps": lambda tx: stepax.MultiSteps(stepax.averages(tx), 2),
 }
 
 
@@ -107,7 +108,7 @@ BAD = {
     "two without names": (
         lambda s: stepax.averaged_params(
             stepax.chain(
-                stepax.sgd(0.1), *[stepax.average_params(stepax.identity())] * 2
+                stepax.sgd(0.1), *[stepax.averages(stepax.identity())] * 2
             ).init(params()),
             params(),
         ),
@@ -120,9 +121,7 @@ BAD = {
                               "exchanged for 'slow', not for 'fast'; call it once"),
     "exchanged and unknown": (lambda s: away(s, "fsat"),
                               "no average 'fsat' .*; did you mean `fast`"),
-    "empty": (lambda s: stepax.averages(stepax.sgd(0.1), {}), "`decays` must be"),
-    "number": (lambda s: stepax.averages(stepax.sgd(0.1), 0.9),  # type: ignore
-               "`decays` must be a dict, as in .* but is 0.9"),
+    "empty": (lambda s: stepax.averages(stepax.sgd(0.1), {}), "is an empty mapping"),
     "decay": (lambda s: stepax.averages(stepax.sgd(0.1), {"a": 1.5}),
               r"`averages`: 'a': .*`decay` must be in \[0, 1\]"),
     "other names": (
@@ -131,9 +130,9 @@ BAD = {
         ),
         r"has the names \['a'\], but was given a state of \['fast', 'slow'\]",
     ),
-    "too wide": (lambda s: stepax.power_average_decay(0.3), "`width` must be above 0"),
-    "no width": (lambda s: stepax.power_average_decay(0.0), "`width` must be above 0"),
-    "too late": (lambda s: stepax.power_average_weights([(9, 0.1)], 10, 0.1),
+    "too wide": (lambda s: power_average_decay(0.3), "`width` must be above 0"),
+    "no width": (lambda s: power_average_decay(0.0), "`width` must be above 0"),
+    "too late": (lambda s: stepax.checkpoint.power_average_weights([(9, 0.1)], 10, 0.1),
                  r"`step` is 10, but must be from 1 .* the steps \[9\]"),
 }  # fmt: skip
 
@@ -147,8 +146,8 @@ def test_what_does_not_fit_is_named(name):
 
 
 def averages_of(path, width) -> Any:
-    """The power average after each step, as `average_params` computes it."""
-    decays = np.asarray(stepax.power_average_decay(width)(np.arange(len(path))), float)
+    """The power average after each step, as `averages` computes it."""
+    decays = np.asarray(power_average_decay(width)(np.arange(len(path))), float)
     a, found = 0.0, []
     for x, d in zip(path, decays, strict=True):
         a = d * a + (1 - d) * x
@@ -162,7 +161,7 @@ def test_any_width_is_made_of_two(width, step):
     path = np.cumsum(np.random.RandomState(0).randn(400)) / 20
     kept = [(t, w) for t in range(25, 401, 25) for w in (0.05, 0.1)]
     values = [averages_of(path, w)[t - 1] for t, w in kept]
-    weights = stepax.power_average_weights(kept, step, width)
+    weights = stepax.checkpoint.power_average_weights(kept, step, width)
     wanted = averages_of(path, width)[step - 1]
     # The paths differ by about 1, single snapshots from what is wanted by 0.1.
     np.testing.assert_allclose(weights @ values, wanted, atol=5e-3)
@@ -172,7 +171,7 @@ def test_any_width_is_made_of_two(width, step):
 def test_the_usual_widths_have_the_powers_of_the_paper():
     for width, power in (0.1, 6.94), (0.05, 16.97):
         # d(1) = 2^-(γ + 1), of the second step.
-        decay: Any = stepax.power_average_decay(width)(1)
+        decay: Any = power_average_decay(width)(1)
         np.testing.assert_allclose(-np.log2(decay) - 1, power, rtol=1e-3)
 
 

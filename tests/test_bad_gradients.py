@@ -181,7 +181,7 @@ AROUND = {
     ),
     "rounded": lambda tx: stepax.stochastic_rounding(injected(tx), 0),
     "observed": lambda tx: stepax.observe(tx, {}),
-    "averaged": lambda tx: stepax.average_params(injected(tx), 0.9),
+    "averaged": lambda tx: stepax.averages(injected(tx), 0.9),
     "state in half": lambda tx: stepax.with_state_dtypes(
         stepax.chain(stepax.trace(0.9), tx), {"trace": jnp.bfloat16}
     ),

@@ -171,7 +171,7 @@ WARNED = {
     "seed": lambda: stepax.add_noise(0.1, 0.1, seed=0),
     "key": lambda: stepax.add_noise(0.1, 0.1),
     "optimistic_adam": lambda: stepax.optimistic_adam(0.1),
-    "global_norm": lambda: stepax.tree.global_norm(X),
+    "global_norm": lambda: stepax.global_norm(X),
     "inject": lambda: stepax.inject_stateful_hyperparams(stepax.sgd),
     "divergence": lambda: stepax.losses.convex_kl_divergence(X, X),
     "hvp": lambda: stepax.second_order.hvp(square, X, X, X, X),

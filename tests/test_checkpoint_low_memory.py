@@ -14,7 +14,7 @@ from stepax.checkpoint import restore, save
 PARAMS = {"w": jnp.ones((8, 512), jnp.bfloat16)}
 low = lambda **how: stepax.low_bit_states(stepax.adam(0.1), **how)
 masters = lambda remainder: stepax.master_weights(stepax.sgd(0.1), remainder=remainder)
-average = lambda remainder: stepax.average_params(stepax.sgd(0.1), remainder=remainder)
+average = lambda remainder: stepax.averages(stepax.sgd(0.1), remainder=remainder)
 # What wrappers store, and what the error says to do.
 STORED = {
     "codes": (

@@ -226,7 +226,7 @@ def test_every_schedule_survives_a_file(name):
     np.testing.assert_array_equal(again(3), schedule(3))
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def halve(times: int = 1, size: stepax.ScalarOrSchedule = 1.0):
     return stepax.scale(0.5**times)
 
@@ -280,7 +280,7 @@ def test_values_survive_a_file(name):
     assert_round_trip(VALUES[name]())
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def calls(rate, /, *others, by_name=1.0, **more):
     return stepax.chain(*map(stepax.scale, (rate, *others, by_name, *more.values())))
 
@@ -297,7 +297,7 @@ def test_factories_of_a_user_are_known_by_module_and_name():
     assert config["_args_"][0]["_target_"] == f"{__name__}.halve"
     with pytest.raises(ValueError, match="is no name of the registry"):
         stepax.from_config(config)
-    with pytest.raises(TypeError, match=r"decorate it with `stepax.rule\(\)`"):
+    with pytest.raises(TypeError, match=r"decorate it with `stepax.rules.rule\(\)`"):
         stepax.from_config(config, factories=[lambda: halve()])
 
 
@@ -376,7 +376,7 @@ def wrapped(inner):
         st.builds(stepax.masked, inner, masks),
         labels.map(lambda xs: stepax.partition(xs, {"**": next(iter(xs))})),
         st.builds(stepax.apply_if_finite, inner, st.integers(0, 9)),
-        st.builds(stepax.average_params, inner, fractions),
+        st.builds(stepax.averages, inner, fractions),
         st.builds(stepax.MultiSteps, inner, st.integers(1, 9)).map(
             lambda x: x.gradient_transformation()
         ),
@@ -409,7 +409,11 @@ BAD_CONFIGS = {
         ValueError,
         "no name of the registry",
     ),
-    "class": ({"_target_": "stepax.Rule"}, ValueError, "is no name of the registry"),
+    "class": (
+        {"_target_": "stepax.rules.Rule"},
+        ValueError,
+        "is no name of the registry",
+    ),
     "private": ({"_target_": "stepax._names.missing"}, ValueError, "is no name"),
     "pair": ({"_target_": "stepax.GradientTransformation"}, ValueError, "is no name"),
     "callable name": ({"_target_": stepax.sgd}, TypeError, "holds no functions"),
@@ -479,7 +483,7 @@ NO_DATA = {
     "foreign itself": (lambda: optax.sgd(0.1), "^the root is a transformation made by"),
     "injected function": (
         lambda: stepax.inject_hyperparams(lambda rate: stepax.sgd(rate))(0.1),
-        r"^\['inner_factory'\] is the function .*`stepax.rule\(\)` decorates",
+        r"^\['inner_factory'\] is the function .*`stepax.rules.rule\(\)` decorates",
     ),
     "object": (
         lambda: stepax.masked(stepax.sgd(0.1), {"**": frozenset()}),

@@ -37,7 +37,7 @@ FORMULAS = {
 
 def decay(kind: Any, amount: Any = W, **more) -> Any:
     peak = PEAK if kind == "corrected" else None
-    return stepax.decay(amount, kind, peak=peak, **more)
+    return stepax.weight_decay(amount, kind, peak=peak, **more)
 
 
 def params() -> Any:
@@ -80,10 +80,10 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
     shared = inspect.getattr_static(ROWS[row.name].factory, "scalars").shared
     if not takes(row, "weight_decay"):
         plain = make(row, **given)
-        follows(stepax.with_decay(plain, decay(kind), RATE), plain, kind)
+        follows(stepax.with_weight_decay(plain, decay(kind), RATE), plain, kind)
         return
     if "decay" in shared and kind != "coupled":
-        with pytest.raises(ValueError, match=f"cannot be `decay.*{shared['decay']}"):
+        with pytest.raises(ValueError, match=f"cannot be `weight.*{shared['decay']}"):
             make(row, **given, weight_decay=decay(kind))
         return
     tx = make(row, **given, weight_decay=decay(kind))
@@ -103,7 +103,7 @@ AROUND: dict[str, Any] = {
     "partition": lambda tx: stepax.partition({"a": tx}, "a"),
     "masked": lambda tx: stepax.masked(tx, {"w": True, "**": False}),
     "closure": lambda tx: stepax.apply_if_finite(tx, 2),
-    "two": lambda tx: stepax.average_params(stepax.chain(stepax.flatten(tx)), 0.9),
+    "two": lambda tx: stepax.averages(stepax.chain(stepax.flatten(tx)), 0.9),
     "MultiSteps": lambda tx: stepax.MultiSteps(tx, 2),
 }
 
@@ -118,11 +118,11 @@ def test_what_does_not_follow_a_decay_says_so_in_every_composition():
             ("alone", "cautious"),
         ]:
             with pytest.raises(ValueError, match=says):
-                stepax.with_decay(AROUND[around](tx), decay(kind), RATE)
-        stepax.with_decay(tx, decay("coupled"), RATE)
+                stepax.with_weight_decay(AROUND[around](tx), decay(kind), RATE)
+        stepax.with_weight_decay(tx, decay("coupled"), RATE)
     with pytest.raises(ValueError, match="after `prodigy`, as its learning rate"):
         injected = stepax.inject_hyperparams(stepax.contrib.prodigy)(1.0)
-        stepax.with_decay(injected, W, RATE)
+        stepax.with_weight_decay(injected, W, RATE)
 
 
 def shrunk(tx: Any, n: int = 6) -> Any:
@@ -153,7 +153,7 @@ def decays_as_said(make_tx):
     plain = make_tx()
     if refuses_decay(plain):
         return  # as the test above says
-    found, wanted = shrunk(stepax.with_decay(make_tx(), W, 0.5)), shrunk(plain)
+    found, wanted = shrunk(stepax.with_weight_decay(make_tx(), W, 0.5)), shrunk(plain)
     for k in found:
         # A decay of its own is 1e-2, or less, of this one; sums are in bfloat16.
         np.testing.assert_allclose(found[k], 0.95**6 * wanted[k], rtol=0.04)
@@ -168,7 +168,7 @@ def decays_as_said(make_tx):
         "mapping",
         "schedule",
         "number",
-        "with_decay",
+        "with_weight_decay",
     ],
 )
 def test_masks_mappings_and_schedules_are_followed(kind, given):
@@ -185,7 +185,7 @@ def test_masks_mappings_and_schedules_are_followed(kind, given):
             amount = (lambda count: W) if given == "schedule" else W
             tx = stepax.sgd(rate, weight_decay=decay(kind, amount, mask=mask))
         case _:
-            tx = stepax.with_decay(plain, decay(kind, mask=mask))
+            tx = stepax.with_weight_decay(plain, decay(kind, mask=mask))
     follows(tx, plain, kind, ("w",), rate)
 
 
@@ -195,7 +195,7 @@ def test_rates_by_path_are_those_of_the_decay(kind):
     tx = stepax.sgd(rates, weight_decay=decay(kind, mask=mask))
     follows(tx, stepax.sgd(rates), kind, ("w",), PEAK)
     plain = stepax.sgd({"w": PEAK, "b": PEAK})
-    follows(stepax.with_decay(plain, decay(kind)), plain, kind, rate=PEAK)
+    follows(stepax.with_weight_decay(plain, decay(kind)), plain, kind, rate=PEAK)
 
 
 def test_kinds_may_differ_by_path():
@@ -321,17 +321,17 @@ def test_only_the_start_is_remembered():
 
 def test_it_is_shown_compared_and_pickled_as_its_call():
     tx = stepax.adamw(PEAK, weight_decay=decay("corrected", mask={"w": True}))
-    shown = "decay(0.1, kind='corrected', mask={'w': True}, peak=0.02)"
+    shown = "weight_decay(0.1, kind='corrected', mask={'w': True}, peak=0.02)"
     assert repr(tx) == f"adamw(learning_rate=0.02, weight_decay={shown})"
     assert tx == pickle.loads(pickle.dumps(tx))
     assert tx != stepax.adamw(PEAK, weight_decay=decay("decoupled", mask={"w": True}))
     data = stepax.to_config(tx)
-    assert data["weight_decay"]["_target_"] == "stepax.decay"
+    assert data["weight_decay"]["_target_"] == "stepax.weight_decay"
     assert stepax.from_config(json.loads(json.dumps(data))) == tx
 
 
 SGD: Any = stepax.sgd
-DECAY: Any = stepax.decay  # wrong arguments are given on purpose
+DECAY: Any = stepax.weight_decay  # wrong arguments are given on purpose
 
 
 @pytest.mark.parametrize(
@@ -351,10 +351,10 @@ DECAY: Any = stepax.decay  # wrong arguments are given on purpose
          r"`weight_decay\['w'\]` must be a number"),
         (lambda: SGD(DECAY(W)), TypeError, "`learning_rate` must be a number"),
         (lambda: SGD(1.0, weight_decay=DECAY(W, mask={}), weight_decay_mask={}),
-         ValueError, "is given twice, to `decay` and as `weight_decay_mask`"),
+         ValueError, "is given twice, to `weight_decay` and as `weight_decay_mask`"),
         (lambda: stepax.add_decayed_weights(DECAY(W)), TypeError,
-         "there is no `learning_rate`; use `with_decay`"),
-        (lambda: stepax.with_decay(stepax.scale(-1.0), DECAY(W)), ValueError,
+         "there is no `learning_rate`; use `with_weight_decay`"),
+        (lambda: stepax.with_weight_decay(stepax.scale(-1.0), DECAY(W)), ValueError,
          "is multiplied by the learning rate, which is `None`: give `learning_rate`"),
     ],
 )  # fmt: skip

@@ -193,7 +193,7 @@ def test_zero_gathers_the_updates_alone():
     p = {"w": _put(mesh, jnp.ones((64, 64)))}
     tx = zero(stepax.adamw(0.1), mesh)
     found = audit(tx, p)
-    assert audit(stepax.rule()(lambda: tx)(), p).share == found.share
+    assert audit(stepax.rules.rule()(lambda: tx)(), p).share == found.share
     assert [(x.kind, x.count, x.bytes) for x in found.collectives] == [
         ("all-gather", 1, 64 * 64 * 4)
     ]

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from stepax import GradientTransformationExtraArgs, Rule
+from stepax import GradientTransformationExtraArgs
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
 from stepax._later import MOVED
 from stepax._names import _MODULES
+from stepax.rules import Rule
 
 
 # What Python prints of types where it does not know their names.
@@ -132,7 +133,7 @@ OTHERS = {"kwargs", "extra_args"}
 LINES, SCREEN = 25, 45
 LONGER = {
     "stepax.minimize": 27,  # it has 13 arguments, and says what is differentiable
-    "stepax.contrib.muon": 28,  # it has 26 arguments, of two optimizers
+    "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
 }
 

@@ -292,7 +292,7 @@ WITHIN = {
     "MultiSteps": lambda tx: stepax.MultiSteps(tx, 2).gradient_transformation(),
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx),
     "apply_if_finite": lambda tx: stepax.apply_if_finite(tx, 2),
-    "average_params": lambda tx: stepax.average_params(tx),
+    "averages": lambda tx: stepax.averages(tx),
     "master_weights": lambda tx: stepax.master_weights(tx),
     "stochastic_rounding": lambda tx: stepax.stochastic_rounding(tx, 0),
     "optax.chain": lambda tx: optax.chain(optax.clip(1.0), tx),

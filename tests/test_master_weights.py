@@ -115,7 +115,7 @@ def test_masters_may_be_in_double_precision(x64):
 
 
 def test_an_average_inside_is_that_of_the_masters():
-    tx = stepax.master_weights(stepax.average_params(stepax.sgd(1e-4), None))
+    tx = stepax.master_weights(stepax.averages(stepax.sgd(1e-4), None))
     _, state = train(tx, narrow(), 8)
     steps = 1e-4 * np.cumsum(np.where(np.arange(8) % 4 == 0, -0.5, 1.0))
     wanted = np.float32(narrow()["w"]) - steps.mean()

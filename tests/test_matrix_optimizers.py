@@ -65,7 +65,7 @@ FACTORS = {
 }
 
 
-def plain_normuon(p, gs, nesterov, shape_factor, cautious_weight_decay):
+def plain_normuon(p, gs, nesterov, shape_factor, weight_decay=None):
     m, v = np.zeros_like(p), np.zeros(p.shape[1])
     for g in gs:
         m = 0.9 * m + 0.1 * g
@@ -73,7 +73,7 @@ def plain_normuon(p, gs, nesterov, shape_factor, cautious_weight_decay):
         v = 0.8 * v + 0.2 * np.mean(o**2, 0)
         u = o / (np.sqrt(v) + 1e-3)
         u = FACTORS[shape_factor](*p.shape) * u * size(o) / (size(u) + 1e-3)
-        decaying = np.where(u * p >= 0, p, 0) if cautious_weight_decay else p
+        decaying = np.where(u * p >= 0, p, 0) if weight_decay is CAUTIOUS else p
         p = p - RATE * (u + 0.3 * decaying)
         yield p
 
@@ -128,6 +128,8 @@ def plain_muown(p, gs, ns_steps, norm_schedule_steps, norm_target):
         yield p
 
 
+CAUTIOUS = stepax.weight_decay(0.3, "cautious")
+DECAYS = [{}, {}, {"weight_decay": CAUTIOUS}, {"weight_decay": CAUTIOUS}]
 NORMUON = ft.partial(normuon, RATE, 0.9, 0.8, norm_eps=1e-3, weight_decay=0.3)
 DION = ft.partial(dion, RATE, sampler=waves)
 # The optimizer, what it is by its equations, and options of both.
@@ -136,8 +138,8 @@ CASES = {
         NORMUON,
         plain_normuon,
         [
-            {"nesterov": n, "shape_factor": f, "cautious_weight_decay": c}
-            for f, n, c in zip(FACTORS, it.cycle([1, 0]), [0, 0, 1, 1], strict=False)
+            {"nesterov": n, "shape_factor": f, **decay}
+            for f, n, decay in zip(FACTORS, it.cycle([1, 0]), DECAYS, strict=False)
         ],
     ),
     "dion": (DION, plain_dion, [{"rank": r, "beta": 0.8} for r in (1, 2, 99)]),

@@ -14,8 +14,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import stepax
 from benchmarks.constrained import measured, ours
 from benchmarks.problems.hock_schittkowski import PROBLEMS
-from stepax import MinimizeStatus, Tolerances, equality, inequality
+from stepax import MinimizeStatus, Tolerances
 from stepax._minimize import active
+from stepax.constraints import equality, inequality
 
 
 # The fields of its result may be `None`, so that types would be in the way.
@@ -388,7 +389,7 @@ def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
 # --- bad input -----------------------------------------------------------------------
 
 WRONG: dict[str, Any] = {
-    "a number": (3.0, TypeError, "`constraints` is a `float`, expected `stepax.equal"),
+    "a number": (3.0, TypeError, "`constraints` is a `float`, expected `equality("),
     "a string in a list": ([DICT, "x"], TypeError, "`constraints[1]` is a `str`"),
     "a dict": ({"type": "equal", "fun": total}, ValueError, "{'type': 'eq' or 'ineq'"),
     "a dict without": ([{"type": "eq"}], ValueError, "`constraints[0]` is a dict of"),

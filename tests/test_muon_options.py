@@ -7,7 +7,7 @@ import pytest
 
 import stepax
 from stepax._optimizers.orthogonal import newton_schulz
-from stepax.contrib import add_cautious_decayed_weights, muon, scale_by_muon
+from stepax.contrib import muon, scale_by_muon
 
 
 SHAPES = {"tall": (5, 3), "wide": (2, 6)}
@@ -104,15 +104,15 @@ def test_steps_are_those_of_jordan_with_any_factor_and_decay(
     random = np.random.default_rng(1)
     start = {k: random.normal(size=shape) for k, shape in SHAPES.items()}
     gs = {k: random.normal(size=(6, *shape)) for k, shape in SHAPES.items()}
+    decay = lambda count: DECAY
     tx = muon(
         RATE,
         beta=BETA,
         eps=0.0,
-        weight_decay=lambda count: DECAY,
+        weight_decay=stepax.weight_decay(decay, "cautious") if cautious else decay,
         nesterov=nesterov,
         bias_correction=False,
         shape_factor=factor,
-        cautious_weight_decay=cautious,
     )
     found = path(tx, start, gs)
     for k in SHAPES:
@@ -155,8 +155,10 @@ def test_what_the_step_makes_smaller_decays(name, dtype):
         p, u = p * 1j, u * (1 + 1j)  # the angle between them counts: 45 or 135 degrees
     tree = {"a": jnp.asarray(u), "b": jnp.asarray(u)}
     params = {"a": jnp.asarray(p), "b": jnp.asarray(p)}
-    tx = add_cautious_decayed_weights(DECAYS[name], {"a": True, "b": False})
+    decay = stepax.weight_decay(DECAYS[name], "cautious", mask={"a": True, "b": False})
+    tx = stepax.with_weight_decay(stepax.scale(-1.0), decay, 1.0)
     found, _ = tx.update(tree, tx.init(params), params)
+    found = jax.tree.map(jnp.negative, found)
     decays = np.where(np.real(u * p.conj()) >= 0, p, 0)
     assert 0 < np.count_nonzero(decays) < np.count_nonzero(p)
     np.testing.assert_allclose(found["a"], u + np.asarray(0.5, dtype) * decays)

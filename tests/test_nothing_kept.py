@@ -395,19 +395,21 @@ OTHERS: dict[str, Callable] = {
         hold(square), X, X, X
     ),
     "hvp(loss)": lambda hold: stepax.second_order.hvp(hold(square), X, X, X, X),
-    "from_step(f)": lambda hold: stepax.from_step(hold(lambda t: t))((X[0],), None, {}),
-    "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
-    "decay(weight_decay)": lambda hold: a_step(
-        stepax.sgd(0.1, weight_decay=stepax.decay(hold(rate)))
+    "from_step(f)": lambda hold: stepax.rules.from_step(hold(lambda t: t))(
+        (X[0],), None, {}
     ),
-    "decay(mask)": lambda hold: a_step(
-        stepax.sgd(0.1, weight_decay=stepax.decay(0.1, mask=hold(whole)))
+    "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
+    "weight_decay(amount)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(hold(rate)))
+    ),
+    "weight_decay(mask)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(0.1, mask=hold(whole)))
     ),
     "equality(fun)": lambda hold: stepax.minimize(
-        square, X, constraints=stepax.equality(hold(jnp.sum), 1.0)
+        square, X, constraints=stepax.constraints.equality(hold(jnp.sum), 1.0)
     ),
     "inequality(fun)": lambda hold: stepax.minimize(
-        square, X, constraints=stepax.inequality(hold(jnp.sum), 1.0)
+        square, X, constraints=stepax.constraints.inequality(hold(jnp.sum), 1.0)
     ),
     "sweep(loss)": lambda hold: swept(loss=hold(lambda p, key: square(p))),
     "sweep(init)": lambda hold: swept(init=hold(lambda key: X)),
@@ -435,7 +437,7 @@ def test_all_public_functions_of_functions_are_tried():
         for p in inspect.signature(f).parameters.values()
         if f.__name__ not in ROWS and "Callable" in str(p.annotation)
     }
-    # It takes functions under `stepax.rule` only, which are in the registry for good.
+    # It takes functions under `rules.rule` only, which are in the registry for good.
     assert given - {"from_config(factories)"} <= OTHERS.keys()
 
 

@@ -248,7 +248,8 @@ def test_every_line_of_every_piece_comes_into_the_changelog(news):
     after = (news / "CHANGELOG.md").read_text()
     head, _, section = after.partition("\n## [99.0] - 2000-01-01\n")
     assert before.startswith(head)
-    assert "\n### Breaking\n\n- One.\n- Two.\n- Three.\n\n### Deprecated\n" in section
+    assert "\n### Breaking\n\n- One.\n- Two.\n- Three.\n" in section
+    assert "\n\n### Deprecated\n\n- Four.\n" in section
     shown = [x[2:] for x in section.splitlines() if x.startswith("- ")]
     old = [x[2:] for x in before.splitlines() if x.startswith("- ")]
     assert sorted(shown) == sorted(lines + old)

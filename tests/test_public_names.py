@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -68,6 +69,26 @@ def test_star_imports_give_all_that_they_give_of_optax(path):
     assert own and own <= starred(f"stepax{path}")
 
 
+def test_what_optax_lacks_has_one_path():
+    homes: dict[int, set[str]] = {}
+    for module in PUBLIC:
+        if module not in (KERAS, INTEROP):
+            ours = import_module(module)
+            for name in dir(ours):
+                value = getattr(ours, name)
+                if not isinstance(value, ModuleType):
+                    homes.setdefault(id(value), set()).add(f"{module}.{name}")
+    twice = {x for paths in homes.values() if len(paths) > 1 for x in paths}
+    # All are names of types: of any tree of arrays.
+    assert {x for x in twice if not is_of_optax(x)} == {"stepax.ArrayTree"}
+
+
+def is_of_optax(path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    theirs = "optax" + module.removeprefix("stepax")
+    return find_spec(theirs) is not None and hasattr(import_module(theirs), name)
+
+
 def starred(module: str) -> set[str]:
     names = {}
     exec(f"from {module} import *", names)
@@ -91,6 +112,13 @@ def starred(module: str) -> set[str]:
         ("stepax.tree_utils", "tree_zeros_lik", "stepax.tree_utils.tree_zeros_like"),
         (INTEROP, "to_stepx", f"{INTEROP}.to_stepax"),
         ("stepax.interop", "optx", INTEROP),
+        ("stepax", "Rule", "stepax.rules.Rule"),
+        ("stepax", "equality", "stepax.constraints.equality"),
+        ("stepax", "lazy", "stepax.contrib.lazy"),
+        ("stepax", "average_params", "stepax.averages"),
+        ("stepax", "decay", "stepax.weight_decay"),
+        ("stepax.transforms", "master_weights", "stepax.master_weights"),
+        ("stepax.tree", "global_norm", "stepax.global_norm"),
     ],
 )
 def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):

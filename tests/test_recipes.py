@@ -48,9 +48,12 @@ SCHEDULES: dict[str, Any] = {
     "warmup exponential": lambda o, v: o.warmup_exponential_decay_schedule(
         0.0, v, 3, 5, 0.9
     ),
-    "warmup stable": lambda o, v: o.warmup_stable_decay_schedule(v, 3, 4, 5),
-    "warmup root": lambda o, v: o.warmup_inverse_sqrt_schedule(v, 3),
-    "warmup restarts": lambda o, v: o.warmup_cosine_restarts_schedule(v, 5, 2),
+    "warmup stable": lambda o, v: o.schedules.warmup_stable_decay_schedule(v, 3, 4, 5),
+    "warmup root": lambda o, v: o.schedules.warmup_inverse_sqrt_schedule(v, 3),
+    "power average": lambda o, v: o.schedules.power_average_decay(v / 5),
+    "warmup restarts": lambda o, v: o.schedules.warmup_cosine_restarts_schedule(
+        v, 5, 2
+    ),
 }
 BOTH = [k for k, f in SCHEDULES.items() if hasattr(optax, f(stepax, 0.1).__name__)]
 

@@ -241,8 +241,8 @@ def test_other_remainders_are_refused(remainder):
 # A remainder is of a float32, or of what is float32 with it; complex has none.
 WRAPS = {
     "master_weights": (lambda **k: stepax.master_weights(stepax.sgd(0.1), **k), ()),
-    "average_params": (
-        lambda **k: stepax.average_params(stepax.sgd(0.1), 0.9, **k),
+    "averages": (
+        lambda **k: stepax.averages(stepax.sgd(0.1), 0.9, **k),
         ("bfloat16",),
     ),
 }

@@ -76,7 +76,7 @@ def test_other_dtypes_and_slow_copies_are_kept():
     tx = stepax.adam(0.1)
     old = jax.tree.map(lambda x: x.astype(jnp.bfloat16), stepped(tx, p))
     assert types(stepax.tree.reset(tx, old, p, "nu")) == types(old)
-    tx = stepax.average_params(stepax.sgd(0.1), 0.9)
+    tx = stepax.averages(stepax.sgd(0.1), 0.9)
     p2 = jax.tree.map(lambda x: 3 * x, p)
     new = stepax.tree.reset(tx, stepped(tx, p), p2, "**")
     assert_equal(new, tx.init(p2))

@@ -30,8 +30,8 @@ def gradient(p, step=0, zero=()):
 
 
 def test_both_go_together():
-    tx, p = stepax.lazy(stepax.rowwise(stepax.adamw(0.1))), params()
-    for made in (tx, stepax.rowwise(stepax.lazy(stepax.adamw(0.1)))):
+    tx, p = stepax.contrib.lazy(stepax.contrib.rowwise(stepax.adamw(0.1))), params()
+    for made in (tx, stepax.contrib.rowwise(stepax.contrib.lazy(stepax.adamw(0.1)))):
         state = made.init(p)
         u, state = made.update(gradient(p, zero=[2]), state, p)
         nu = stepax.tree.get(state, "nu")["table"]
@@ -61,7 +61,7 @@ def test_rows_of_equal_elements_step_as_whole_ones(row):
     # The mean over such a row is each of its squares, so that nothing else may differ.
     p = {"table": jnp.repeat(jnp.arange(1.0, 7)[:, None], 4, 1), "bias": jnp.ones(3)}
     tx = make(row)
-    few, state, whole = stepax.rowwise(tx), None, None
+    few, state, whole = stepax.contrib.rowwise(tx), None, None
     state, whole = few.init(p), tx.init(p)
     for i in range(3):
         g = jax.tree.map(lambda x, i=i: (i - 1.5) * x / 4, p)
@@ -83,7 +83,7 @@ def adam(g, mu, nu, t):
 
 
 def test_adam_by_rows_is_that_of_the_formula():
-    tx, p = stepax.rowwise(stepax.scale_by_adam()), params()
+    tx, p = stepax.contrib.rowwise(stepax.scale_by_adam()), params()
     state, mu, nu = tx.init(p), 0.0, 0.0
     for t in range(1, 4):
         g = gradient(p, t)
@@ -94,7 +94,7 @@ def test_adam_by_rows_is_that_of_the_formula():
 
 
 def test_adagrad_by_rows_is_that_of_the_formula():
-    tx, p = stepax.rowwise(stepax.adagrad(0.1, 0.5)), params()
+    tx, p = stepax.contrib.rowwise(stepax.adagrad(0.1, 0.5)), params()
     state, s = tx.init(p), 0.5
     for t in range(3):
         g = gradient(p, t)
@@ -106,7 +106,7 @@ def test_adagrad_by_rows_is_that_of_the_formula():
 
 def test_the_mean_squares_of_a_table_are_a_number_for_each_row():
     p = {"table": jnp.zeros((1000, 64)), "deep": jnp.zeros((5, 2, 3))}
-    state = jax.jit(stepax.rowwise(stepax.adam(0.1)).init)(p)
+    state = jax.jit(stepax.contrib.rowwise(stepax.adam(0.1)).init)(p)
     nu = stepax.tree.get(state, "nu")
     assert nu["table"].nbytes == 4000
     assert nu["deep"].shape == (5, 1, 1)
@@ -114,7 +114,7 @@ def test_the_mean_squares_of_a_table_are_a_number_for_each_row():
     assert size == 4 * (64000 + 1000 + 30 + 5 + 1)
 
 
-WRAPS = {"rowwise": stepax.rowwise, "lazy": stepax.lazy}
+WRAPS = {"rowwise": stepax.contrib.rowwise, "lazy": stepax.contrib.lazy}
 both = pytest.mark.parametrize("wrap", WRAPS)
 
 
@@ -177,7 +177,7 @@ def test_rows_without_a_gradient_stay_and_others_step(row):
         row.factory
     ).parameters else {}  # fmt: skip
     tx = row.factory(ARGUMENTS["learning_rate"], **decays)
-    few, p = stepax.lazy(tx), params()
+    few, p = stepax.contrib.lazy(tx), params()
     state, whole = few.init(p), tx.init(p)
     g = gradient(p)
     (u, state), (v, whole) = few.update(g, state, p), tx.update(g, whole, p)
@@ -199,7 +199,7 @@ def test_rows_without_a_gradient_stay_and_others_step(row):
 
 
 def test_the_step_count_goes_on_without_a_gradient():
-    tx, p = stepax.lazy(stepax.adam(0.1)), params()
+    tx, p = stepax.contrib.lazy(stepax.adam(0.1)), params()
     state = tx.init(p)
     for _ in range(3):
         _, state = tx.update(jax.tree.map(jnp.zeros_like, p), state, p)
@@ -223,31 +223,33 @@ def test_sharded_tables_keep_their_sharding(wrap):
 
 REFUSED = {
     "matrix": (
-        lambda: stepax.lazy(stepax.contrib.scale_by_muon()).init(params()),
+        lambda: stepax.contrib.lazy(stepax.contrib.scale_by_muon()).init(params()),
         "`scale_by_muon`, which computes with whole arrays; put it around the other",
     ),
     "norm": (
-        lambda: stepax.lazy(stepax.chain(stepax.clip_by_global_norm(1.0))).init(
+        lambda: stepax.contrib.lazy(stepax.chain(stepax.clip_by_global_norm(1.0))).init(
             params()
         ),
         r"`clip_by_global_norm`, which measures .*`chain\(clip_by_global_norm",
     ),
     "closure": (
-        lambda: stepax.lazy(stepax.contrib.mechanize(stepax.sgd(0.1))).init(params()),
+        lambda: stepax.contrib.lazy(stepax.contrib.mechanize(stepax.sgd(0.1))).init(
+            params()
+        ),
         "`mechanize`, which is no rule for each element",
     ),
     "accumulator": (
-        lambda: stepax.lazy(
+        lambda: stepax.contrib.lazy(
             stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation()
         ).init(params()),
         "`MultiStepsState`, which keeps `acc_grads`, which is no slot",
     ),
     "joined": (
-        lambda: stepax.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
+        lambda: stepax.contrib.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
         "no rows in `nu`, which is of other arrays .* put it inside of .*`flatten`",
     ),
     "no square": (
-        lambda: stepax.rowwise(stepax.lion(0.1)).init(params()),
+        lambda: stepax.contrib.rowwise(stepax.lion(0.1)).init(params()),
         r"`rowwise`: nothing .* by rows; the slots .* are \['mu'\]",
     ),
 }
@@ -264,8 +266,8 @@ def test_packed_parameters():
     p = params()
     packed = stepax.tree.pack(p)
     with pytest.raises(TypeError, match="`rowwise` finds no rows in packed parameters"):
-        stepax.rowwise(stepax.adam(0.1)).init(packed)
-    tx, g = stepax.lazy(stepax.adam(0.1)), gradient(p, zero=[1])
+        stepax.contrib.rowwise(stepax.adam(0.1)).init(packed)
+    tx, g = stepax.contrib.lazy(stepax.adam(0.1)), gradient(p, zero=[1])
     wanted, _ = tx.update(g, tx.init(p), p)
     u, _ = tx.update(stepax.tree.pack(g, like=packed), tx.init(packed), packed)
     assert_equal(stepax.tree.unpack(u), wanted)
@@ -275,8 +277,8 @@ def test_rows_and_codes_go_together():
     tables = {"table": True, "**": False}
     p = {"table": jnp.ones((8, 512)), "w": jnp.ones((8, 512))}
     few = ft.partial(stepax.low_bit_states, min_size=2)
-    inside = few(stepax.rowwise(stepax.adam(0.1), tables))
-    outside = stepax.rowwise(few(stepax.adam(0.1)), tables)
+    inside = few(stepax.contrib.rowwise(stepax.adam(0.1), tables))
+    outside = stepax.contrib.rowwise(few(stepax.adam(0.1)), tables)
     state = inside.init(p)
     assert stepax.tree.get(state, "nu")["table"].shape == (8, 1)
     assert_equal(outside.init(p), state)
@@ -288,6 +290,6 @@ def test_rows_and_codes_go_together():
 
 def test_codes_are_kept_whole():
     p = {"table": jnp.ones((8, 512))}
-    tx = stepax.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
+    tx = stepax.contrib.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
     with pytest.raises(TypeError, match="leave out `low_bit_states`"):
         tx.update(p, tx.init(p), p)

@@ -17,11 +17,12 @@ from runs import compilations
 
 import stepax
 from benchmarks import calls
-from stepax import Batched, testing
+from stepax import testing
 from stepax._engine.base.protocol import transformation, with_init
 from stepax._engine.step.array_split import ArraySplit
 from stepax._engine.step.batched import Row, map_batched
 from stepax._engine.step.plan import flatten
+from stepax.rules import COUNT, Batched, Rule, Slot
 
 
 class LionState(NamedTuple):
@@ -29,13 +30,13 @@ class LionState(NamedTuple):
     mu: Any
 
 
-@stepax.rule(paper="arXiv:2302.06675")
+@stepax.rules.rule(paper="arXiv:2302.06675")
 def my_lion(b1: float = 0.9, b2: float = 0.99):
     def leaf(g, p, ctx, mu):
         return jnp.sign(b1 * mu + (1 - b1) * g), b2 * mu + (1 - b2) * g
 
-    slots = {"mu": stepax.Slot()}
-    return stepax.Rule(leaf, LionState, slots, stepax.COUNT, elementwise=True)
+    slots = {"mu": Slot()}
+    return Rule(leaf, LionState, slots, COUNT, elementwise=True)
 
 
 def test_a_rule_of_ones_own_is_a_good_transformation():
@@ -64,7 +65,7 @@ def test_a_rule_is_printed_compared_hashed_and_pickled_as_its_call():
     assert pickle.loads(pickle.dumps(tx)) == tx
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def doubled(inner: stepax.GradientTransformation):
     def update(updates, state, params=None, *, value=None):
         del value
@@ -99,7 +100,7 @@ def test_a_wrapper_of_ones_own_keeps_what_is_known_of_others():
     # All arguments of `transformation`, and those of the class.
     assert {*declared, "init", "update"} == {*signature(transformation).parameters}
     made = transformation(sgd.init, sgd.update, **declared)
-    own = stepax.rule()(lambda: made)()
+    own = stepax.rules.rule()(lambda: made)()
     for tx in (own, with_init(own, sgd.init)):
         assert {k: getattr(tx.record, k) for k in declared} == declared
     # Nothing is known of functions that somebody else puts in their place.
@@ -113,9 +114,9 @@ def test_ranges_are_known_by_name_or_given():
     with pytest.raises(ValueError, match=r"`my_lion`: `b1` must be in \[-1, 1\]"):
         my_lion(b1=1.5)
 
-    @stepax.rule(ranges={"power": stepax.Range(1, 2)})
+    @stepax.rules.rule(ranges={"power": stepax.rules.Range(1, 2)})
     def powered(power: float = 1.0):
-        return stepax.Rule(lambda g, p, ctx: (jnp.sign(g) * jnp.abs(g) ** power,))
+        return Rule(lambda g, p, ctx: (jnp.sign(g) * jnp.abs(g) ** power,))
 
     assert powered(2.0) == powered(2.0) != powered()
     with pytest.raises(ValueError, match=r"`powered`: `power` must be in \[1, 2\]"):
@@ -136,10 +137,10 @@ def test_injected_hyperparameters_change_without_a_compilation():
 
 
 # A rule may branch on the value of an array, which is known outside of `jit`.
-@stepax.rule()
+@stepax.rules.rule()
 def branching(factor: Any = 1.0):
     scale = 2.0 if factor > 0 else -3.0
-    return stepax.Rule(lambda g, p, ctx: (scale * g,), elementwise=True)
+    return Rule(lambda g, p, ctx: (scale * g,), elementwise=True)
 
 
 def test_what_depends_on_a_value_is_not_shared_with_another_value():
@@ -154,7 +155,7 @@ class One(NamedTuple):
     mu: Any
 
 
-MU = {"State": One, "slots": {"mu": stepax.Slot()}}
+MU = {"State": One, "slots": {"mu": Slot()}}
 AT = r"for the gradient at \['a'\]\['w'\]"
 WRONG: dict[str, tuple[dict, str]] = {
     "too few": ({**MU, "leaf": lambda g, p, ctx, mu: (g,)}, rf"1 values, not 2 .*{AT}"),
@@ -208,7 +209,7 @@ WRONG: dict[str, tuple[dict, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_mistake_names_the_rule_the_slot_and_the_path(name, wrap):
     given, said = WRONG[name]
-    wrong = stepax.rule()(_factory(given))
+    wrong = stepax.rules.rule()(_factory(given))
     p = {"a": {"w": jnp.ones((2, 3))}}
     tx = wrong()
     state = tx.init(p)
@@ -217,8 +218,8 @@ def test_a_mistake_names_the_rule_the_slot_and_the_path(name, wrap):
 
 
 def _factory(given: dict) -> Any:
-    def wrong() -> stepax.Rule:
-        return stepax.Rule(**given)
+    def wrong() -> Rule:
+        return Rule(**given)
 
     return wrong
 
@@ -226,15 +227,15 @@ def _factory(given: dict) -> Any:
 def test_a_rule_says_at_once_what_does_not_fit_together():
     leaf: Any = lambda g, p, ctx, mu: (g, mu)
     with pytest.raises(TypeError, match=r"`One` has the fields \(mu\).*\(nu\)"):
-        stepax.Rule(leaf, One, {"nu": stepax.Slot()})
+        Rule(leaf, One, {"nu": Slot()})
     with pytest.raises(ValueError, match=r"`mu` has another shape"):
-        stepax.Rule(leaf, One, {"mu": stepax.Slot(alike=False)}, elementwise=True)
+        Rule(leaf, One, {"mu": Slot(alike=False)}, elementwise=True)
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def normalized(is_elementwise: bool = False):
     leaf = lambda g, p, ctx: (g / jnp.maximum(jnp.linalg.norm(g), 1e-6),)
-    return stepax.Rule(leaf, elementwise=is_elementwise)
+    return Rule(leaf, elementwise=is_elementwise)
 
 
 def test_a_wrong_claim_to_be_elementwise_is_found():
@@ -315,10 +316,10 @@ class WhitenedState(NamedTuple):
 def _square(make_one):
     # Of matrices alone: what is no matrix keeps nothing.
     make = lambda p: make_one(p.shape[0]) if p.ndim == 2 else jnp.zeros((0, 0))
-    return stepax.Slot(lambda p: make(p).astype(p.dtype), alike=False, in_leaf=False)
+    return Slot(lambda p: make(p).astype(p.dtype), alike=False, in_leaf=False)
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def whitened(decay: float = 0.9, every: int = 2, sharding: Any = "auto"):
     def prepare(scalars, stat, extra):
         return scalars[0] % every == 0, (scalars[0] + 1,)
@@ -334,20 +335,18 @@ def whitened(decay: float = 0.9, every: int = 2, sharding: Any = "auto"):
         return root @ u, left, root
 
     slots = {"left": _square(lambda n: jnp.zeros((n, n))), "root": _square(jnp.eye)}
-    batched = stepax.Batched(
+    batched = stepax.rules.Batched(
         stage, lambda u: u.ndim == 2, ("left", "root"), sharding=sharding
     )
     leaf = lambda g, p, ctx: (g,)
-    return stepax.Rule(
-        leaf, WhitenedState, slots, stepax.COUNT, prepare, batched=batched
-    )
+    return Rule(leaf, WhitenedState, slots, COUNT, prepare, batched=batched)
 
 
 def test_a_mistake_of_a_stage_names_the_rule_and_the_paths():
-    @stepax.rule()
+    @stepax.rules.rule()
     def wrong():
-        stage = stepax.Batched(lambda u, ctx: u, lambda u: u.ndim == 2)
-        return stepax.Rule(lambda g, p, ctx: (g,), batched=stage)
+        stage = stepax.rules.Batched(lambda u, ctx: u, lambda u: u.ndim == 2)
+        return Rule(lambda g, p, ctx: (g,), batched=stage)
 
     p = {"a": jnp.ones((2, 3)), "b": jnp.ones(3), "c": jnp.ones((2, 3))}
     tx = wrong()
@@ -454,7 +453,7 @@ def test_a_stage_works_on_parts_inside_of_shard_map(number):
 def test_python_s_integers_are_parameters_like_any(row):
     p = {"a": 1, "b": 2}
     tx = make(row)
-    if not all(isinstance(x, stepax.Rule) for x in flatten(tx)):
+    if not all(isinstance(x, Rule) for x in flatten(tx)):
         pytest.skip("a closure may refuse them, as noise and L-BFGS do")
     u, state = tx.update(p, tx.init(p), p, **keywords(p))
     assert jax.tree.structure(u) == jax.tree.structure(p)

@@ -41,22 +41,22 @@ def _apply(g, refresh, mu, sides):
     return u, mu, jax.lax.cond(refresh, lambda: new, lambda: sides)
 
 
-@stepax.rule()
+@stepax.rules.rule()
 def two_sided(every: int = 2, axis_name: Any = None, apply: Any = _apply):
     eyes = lambda p: tuple(jnp.eye(n) for n in p.shape if p.ndim > 1)
     split = ArraySplit(axis_name)
     names = ("mu", "sides")
     slots = {
-        "mu": stepax.Slot(in_leaf=False),
-        "sides": stepax.Slot(eyes, alike=False, in_leaf=False),
+        "mu": stepax.rules.Slot(in_leaf=False),
+        "sides": stepax.rules.Slot(eyes, alike=False, in_leaf=False),
     }
-    return stepax.Rule(
+    return stepax.rules.Rule(
         lambda g, p, ctx: (g,),
         SidesState,
         slots,
-        stepax.COUNT,
-        stepax.from_step(lambda t: t % every == 0),
-        batched=stepax.Batched(apply, lambda u: True, names, split=split),
+        stepax.rules.COUNT,
+        stepax.rules.from_step(lambda t: t % every == 0),
+        batched=stepax.rules.Batched(apply, lambda u: True, names, split=split),
     )
 
 

@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+import stepax
 from stepax import tree, tree_utils
 
 
@@ -420,7 +421,7 @@ def test_global_norm_is_the_norm_and_warns_as_optax_s_does():
     with pytest.warns(DeprecationWarning):
         theirs = optax.global_norm([draw(3)])
     with pytest.warns(DeprecationWarning, match="use `tree.norm`"):
-        assert tree.global_norm([draw(3)]) == theirs
+        assert stepax.global_norm([draw(3)]) == theirs
 
 
 def test_unknown_names_are_attribute_errors():

@@ -45,7 +45,7 @@ def _lookahead(tx: Any) -> Any:
 def _decaying(tx: Any) -> Any:
     # Of what refuses others, the kind that all take.
     kind: Any = "coupled" if refuses_decay(tx) else "to_start"
-    return stepax.with_decay(tx, stepax.decay(1e-2, kind), 0.5)
+    return stepax.with_weight_decay(tx, stepax.weight_decay(1e-2, kind), 0.5)
 
 
 def refuses_decay(tx: Any) -> bool:
@@ -107,7 +107,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "reduce_on_plateau": lambda tx: stepax.chain(
         tx, stepax.contrib.reduce_on_plateau(patience=1)
     ),
-    "average_params": lambda tx: stepax.average_params(tx, 0.9),
+    "averages": lambda tx: stepax.averages(tx, 0.9),
     "master_weights": stepax.master_weights,
     "stochastic_rounding": lambda tx: stepax.stochastic_rounding(tx, 0),
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx, 2.0),
@@ -122,7 +122,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     ),
     "grokfast_ma": lambda tx: stepax.chain(stepax.contrib.grokfast_ma(2), tx),
     "hyperball": lambda tx: stepax.chain(tx, stepax.contrib.hyperball(1e-2)),
-    "with_decay": _decaying,
+    "with_weight_decay": _decaying,
     "observe": lambda tx: stepax.observe(tx, {"change": _change}),
 }
 

@@ -96,7 +96,10 @@ def _has_page(module: str) -> bool:
 
 
 # Where a bare name is looked for, as in `adamw`.
-BARE = ("stepax", "stepax.contrib", "stepax.losses", "stepax.schedules")
+BARE = (
+    "stepax", "stepax.contrib", "stepax.losses", "stepax.schedules", "stepax.rules",
+    "stepax.constraints",
+)  # fmt: skip
 
 
 def find(written: str, module: str = "stepax") -> Name | str | None:

@@ -73,7 +73,9 @@ def create(library, size, key):
 
 def schedule(peak, steps):
     """Up in the first twentieth of the steps, and down in the last three tenths."""
-    return stepax.warmup_stable_decay_schedule(peak, 0.05, None, 0.3, total_steps=steps)
+    return stepax.schedules.warmup_stable_decay_schedule(
+        peak, 0.05, None, 0.3, total_steps=steps
+    )
 
 
 def optimizer(name, learning_rate, steps, matrices):

@@ -31,7 +31,7 @@ def from_config(
     config: a mapping with a `_target_`, the name of a factory or schedule such as
         "stepax.adamw" or "adamw"; `_args_` holds arguments without a name, the other
         keys are arguments.  With `_partial_` a `functools.partial` is returned.
-    factories: functions decorated by `stepax.rule()`, known by module and name.
+    factories: functions decorated by `stepax.rules.rule()`, known by module and name.
 
     Raises a `ValueError` for an unknown name and a `TypeError` for an unknown argument,
     both with the nearest one, and for values that are no data; they name the place.

@@ -20,7 +20,7 @@ from .._engine.factories.registry import ROWS
 from .._engine.factories.scheduled import SCHEDULES
 from .._engine.functions.calls import nearest
 from .._names import _MODULES
-from .._transforms.decay_kinds import decay
+from .._transforms.decay_kinds import weight_decay
 from .._wrappers.accumulate import MultiSteps
 from .._wrappers.inject import inject_hyperparams
 
@@ -71,8 +71,11 @@ def is_factory(x: object) -> bool:
     return isinstance(checks, ArgumentChecks) and checks.factory is plain
 
 
+_OTHERS = (MultiSteps, WrappedSchedule, inject_hyperparams, weight_decay)
+
+
 def _is_listed(x: object) -> bool:
-    if x in (MultiSteps, WrappedSchedule, inject_hyperparams, decay) or is_record(x):
+    if x in _OTHERS or is_record(x):
         return True
     return is_factory(x) or SCHEDULES.get(getattr(x, "__name__", "")) is x
 
@@ -99,7 +102,7 @@ class Names:
             if not is_factory(f):
                 raise TypeError(
                     f"`factories` holds {f!r}, whose calls are not recorded; decorate "
-                    "it with `stepax.rule()`"
+                    "it with `stepax.rules.rule()`"
                 )
             self.own[name_of(f)] = f
 
@@ -120,7 +123,7 @@ class Names:
 
 def _public(name: str) -> Callable | None:
     home, _, last = name.rpartition(".")
-    for one in [home] if home else ["stepax", "stepax.contrib"]:
+    for one in [home] if home else ["stepax", "stepax.contrib", "stepax.schedules"]:
         if one in _MODULES:
             found = vars(import_module(one)).get(last)
             if found is not None and _is_listed(found):

@@ -57,8 +57,8 @@ def _instead(x: Any, path: tuple) -> str:
         return 'use patterns of paths, as in {"embed/**": True, "**": False}'
     if callable(x):
         return (
-            "use a schedule of `stepax.schedules`, or a factory that `stepax.rule()` "
-            "decorates"
+            "use a schedule of `stepax.schedules`, or a factory that "
+            "`stepax.rules.rule()` decorates"
         )
     return "use dictionaries, lists, strings, numbers, arrays and transformations"
 
@@ -66,4 +66,4 @@ def _instead(x: Any, path: tuple) -> str:
 def _of_transformation(name: str) -> str:
     if name in ROWS:
         return f"make it with the `{name}` of Stepax"
-    return "decorate the function that makes it with `stepax.rule()`"
+    return "decorate the function that makes it with `stepax.rules.rule()`"

@@ -20,8 +20,8 @@ from .frame import Frame, open_arguments
 
 
 _FORMS = (
-    "`stepax.equality(fun)`, `stepax.inequality(fun, lower, upper)`, a function that "
-    "is to be 0, SciPy's dict or constraint, or a list of these"
+    "`equality(fun)` or `inequality(fun, lower, upper)` of `stepax.constraints`, a "
+    "function that is to be 0, SciPy's dict or constraint, or a list of these"
 )
 
 
@@ -144,7 +144,7 @@ def _from_scipy(x: Any, name: str, frame: Frame) -> Constraint:
     if not frame.is_one:
         raise ValueError(
             f"{name} is SciPy's `LinearConstraint`, which says nothing of a tree; "
-            "expected `stepax.inequality(fun, lower, upper)`"
+            "expected `constraints.inequality(fun, lower, upper)`"
         )
     return Constraint(_product, *limits, (np.asarray(x.A),))
 

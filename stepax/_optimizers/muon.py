@@ -38,7 +38,7 @@ from .._engine.step.batched import Batched, Sharding, check_sharding
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, Rule, Slot
 from .._engine.trees.errors import require_one_of
-from .._transforms.decay import decay_of
+from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition
@@ -228,7 +228,6 @@ def muon(
     axis_name: AxisName = None,
     bias_correction: bool = True,
     shape_factor: ShapeFactor = "jordan",
-    cautious_weight_decay: bool = False,
     adam_eps: ArrayLike | None = None,
     adam_nesterov: bool | None = None,
 ) -> GradientTransformationExtraArgs:
@@ -253,7 +252,6 @@ def muon(
     shape_factor: f: "jordan" sqrt(max(1, outputs / inputs)), "spectral" sqrt(outputs /
         inputs), "rms" 0.2 sqrt(max(inputs, outputs)), or `None` 1.
     bias_correction: whether the mean is corrected; Jordan's is not.
-    cautious_weight_decay: see `add_cautious_decayed_weights`.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
     sharding, axis_name: how the iteration is distributed; see `scale_by_muon`.
 
@@ -284,7 +282,7 @@ def muon(
     for_matrices = chain(
         orthogonal,
         by_shape,
-        decay_of(weight_decay, weight_decay_mask, cautious_weight_decay),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
     for_others = adamw(

@@ -24,7 +24,7 @@ from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
 from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import decay_of
+from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from . import matrices
@@ -129,7 +129,6 @@ def normuon(
     *,
     nesterov: bool = True,
     shape_factor: ShapeFactor = "jordan",
-    cautious_weight_decay: bool = False,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
@@ -146,7 +145,6 @@ def normuon(
     mu_dtype: storage dtype of the EMA of g; the parameter's if `None`.
     nesterov: whether to use Nesterov momentum.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
-    cautious_weight_decay: see `add_cautious_decayed_weights`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
     axis_name: as `scale_by_muon`'s, inside of `shard_map`.
 
@@ -166,6 +164,6 @@ def normuon(
             weight_dimension_numbers=weight_dimension_numbers,
             axis_name=axis_name,
         ),
-        decay_of(weight_decay, weight_decay_mask, cautious_weight_decay),
+        add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )

@@ -1,8 +1,6 @@
 """Decoupled weight decay.
 
-Loshchilov and Hutter, 2019, Decoupled Weight Decay Regularization (arXiv:1711.05101);
-Chen et al., 2025, Cautious Weight Decay (arXiv:2510.12402), for the decay that only
-acts where it agrees with the step.
+Loshchilov and Hutter, 2019, Decoupled Weight Decay Regularization (arXiv:1711.05101).
 
 The `weight_decay` and `weight_decay_mask` arguments of optimizers are handled here.
 """
@@ -15,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import is_number
-from .._engine.arrays.numerics import agreement, safe_increment
+from .._engine.arrays.numerics import safe_increment
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     EmptyState,
@@ -58,37 +56,15 @@ def add_decayed_weights(
     """
     if mask is not None:
         return masked(add_decayed_weights(weight_decay), mask)
-    return build(_decay(weight_decay, lambda p, u: p))
+    return build(_decay(weight_decay))
 
 
-@public(paper="arXiv:2510.12402")
-def add_cautious_decayed_weights(
-    weight_decay: ScalarOrSchedule, mask: MaskOrFn = None
-) -> GradientTransformationExtraArgs:
-    """Add a multiple of the parameters where the step shrinks them anyway.
-
-        u = g + weight_decay p   where g p >= 0, otherwise g
-
-    It goes where `add_decayed_weights` would, before the learning rate.  Of complex
-    numbers the real part of conj(g) p counts.
-
-    weight_decay: a scalar, at least 0, or a schedule.
-    mask: which parameters decay; see `masked`.
-    """
-    if mask is not None:
-        return masked(add_cautious_decayed_weights(weight_decay), mask)
-    return build(
-        _decay(weight_decay, lambda p, u: jnp.where(agreement(u, p) >= 0, p, 0))
-    )
-
-
-def _decay(amount: ScalarOrSchedule, pulled: Callable) -> Rule:
-    """Add a multiple of what `pulled` makes of the parameter and the update."""
+def _decay(amount: ScalarOrSchedule) -> Rule:
     if is_number(amount) and amount == 0:
         # Without the sum, for which large parameters would be read once more.
         return Rule(lambda g, p, ctx: (g,), needs_params=True, elementwise=True)
     if not callable(amount):
-        leaf = lambda g, p, ctx: (g + amount * pulled(p, g),)
+        leaf = lambda g, p, ctx: (g + amount * p,)
         return Rule(leaf, needs_params=True, elementwise=True)
 
     def prepare(scalars, stat, extra):
@@ -96,21 +72,13 @@ def _decay(amount: ScalarOrSchedule, pulled: Callable) -> Rule:
         return jnp.asarray(amount(count)), (safe_increment(count),)
 
     return Rule(
-        lambda g, p, ctx: (g + ctx * pulled(p, g),),
+        lambda g, p, ctx: (g + ctx * p,),
         WeightDecaySchedule,
         scalars=COUNT,
         prepare=prepare,
         needs_params=True,
         elementwise=True,
     )
-
-
-def decay_of(
-    weight_decay: ScalarOrSchedule, mask: MaskOrFn, is_cautious: bool
-) -> GradientTransformationExtraArgs:
-    """The weight decay stage of a chain, cautious or not."""
-    add = add_cautious_decayed_weights if is_cautious else add_decayed_weights
-    return add(weight_decay, mask)
 
 
 def decayed(

@@ -56,7 +56,7 @@ _ALONE = "coupled", "to_start"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decay(Wraps):
-    """What `decay` returns: a weight decay of some kind.
+    """What `weight_decay` returns: a weight decay of some kind.
 
     amount, kind, mask, peak: its arguments.
     """
@@ -70,14 +70,14 @@ class Decay(Wraps):
         shown = [repr(self.amount), f"kind={self.kind!r}"]
         shown += [f"mask={self.mask!r}"] if self.mask is not None else []
         shown += [f"peak={self.peak!r}"] if self.peak is not None else []
-        return f"decay({', '.join(shown)})"
+        return f"weight_decay({', '.join(shown)})"
 
     @property
     def recipe(self) -> Recipe:
         """The call that makes it, for configurations."""
         more = {k: getattr(self, k) for k in ("kind", "mask", "peak")}
-        bound = inspect.signature(decay).bind(self.amount, **more)
-        return Recipe(decay, decay, bound)
+        bound = inspect.signature(weight_decay).bind(self.amount, **more)
+        return Recipe(weight_decay, weight_decay, bound)
 
     def _key(self) -> object:
         return frozen((self.amount, self.kind, self.mask, self.peak))
@@ -104,14 +104,14 @@ class Decay(Wraps):
             )
 
     def taken_by(self, factory: Callable) -> bool:
-        return factory.__name__ == "with_decay"
+        return factory.__name__ == "with_weight_decay"
 
     def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
         name = f"`{make.__name__}`"
         if "learning_rate" not in given.arguments:
             raise TypeError(
                 f"{name}: `weight_decay` must be a number or a schedule, as there is "
-                "no `learning_rate`; use `with_decay`"
+                "no `learning_rate`; use `with_weight_decay`"
             )
         values, mask = _without_decay(given, self.mask)
         call = inspect.BoundArguments(given.signature, OrderedDict(values))
@@ -141,7 +141,7 @@ def _without_decay(given: inspect.BoundArguments, mask: MaskOrFn) -> tuple[dict,
     own = resolve_mask_alias(changed.get("mask"), changed.get("weight_decay_mask"))
     if own is not None and mask is not None:
         raise ValueError(
-            "the mask of the weight decay is given twice, to `decay` and as "
+            "the mask of the weight decay is given twice, to `weight_decay` and as "
             f"`{next(iter(changed))}`: give one of them"
         )
     return values, own if mask is None else mask
@@ -224,8 +224,8 @@ def _decay_by(
 
 
 @explain_misuse
-def decay(
-    weight_decay: ScalarOrSchedule,
+def weight_decay(
+    amount: ScalarOrSchedule,
     kind: Kind = "decoupled",
     *,
     mask: MaskOrFn = None,
@@ -243,7 +243,7 @@ def decay(
     a is the learning rate of the step, p_0 the first parameters, and opt(g) what the
     optimizer adds to p without decay; the formula takes the place of its own one.
 
-    weight_decay: w, a scalar, at least 0, a schedule, or a mapping of path patterns.
+    amount: w, a scalar, at least 0, a schedule, or a mapping of path patterns.
     kind: one of these names.
     mask: which parameters decay; see `masked`.
     peak: the largest learning rate of the run, above 0; for "corrected" alone.
@@ -257,34 +257,34 @@ def decay(
             f'"corrected", but `kind` is {kind!r} and `peak` is {peak}'
         )
     if peak is not None:
-        peak = scalar("`decay`: `peak`", peak, allowed=POSITIVE)
-    return Decay(weight_decay, kind, mask, peak)
+        peak = scalar("`weight_decay`: `peak`", peak, allowed=POSITIVE)
+    return Decay(amount, kind, mask, peak)
 
 
 @public("wrapper")
-def with_decay(
+def with_weight_decay(
     inner: GradientTransformation,
     weight_decay: ScalarOrSchedule | Decay,
     learning_rate: ScalarOrSchedule | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Let the parameters of any optimizer decay, as `decay` describes.
+    """Let the parameters of any optimizer decay, as `weight_decay` describes.
 
     It is for optimizers without an argument `weight_decay`, and for chains.
 
     inner: the optimizer, whose updates are added to the parameters.
-    weight_decay: what `decay` returns; a number is of the kind "decoupled".
+    weight_decay: what `weight_decay` returns; a number is of the kind "decoupled".
     learning_rate: that of the optimizer, a scalar or a schedule; by default the
         argument of this name with which `inner` was made.
 
     Raises a `ValueError` if the learning rate is needed and not known, and with the
     reason if `inner` would not follow the decay.
     """
-    require_transformation(inner, "`inner` of `with_decay`")
+    require_transformation(inner, "`inner` of `with_weight_decay`")
     made = getattr(inner, "recipe", None)
     if learning_rate is None and made is not None:
         learning_rate = made.bound.arguments.get("learning_rate")
         if isinstance(learning_rate, Mapping):
-            return with_decay(inner, weight_decay, learning_rate)
+            return with_weight_decay(inner, weight_decay, learning_rate)
     held = weight_decay if isinstance(weight_decay, Decay) else Decay(weight_decay)
-    _require_followed(inner, held, "`with_decay`")
-    return _joined(inner, held, learning_rate, "`with_decay`")
+    _require_followed(inner, held, "`with_weight_decay`")
+    return _joined(inner, held, learning_rate, "`with_weight_decay`")

@@ -28,11 +28,8 @@ from .._engine.base.protocol import (
     OptState,
     Params,
     Schedule,
-    require_transformation,
 )
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
 from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse, nearest
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import build
@@ -43,8 +40,8 @@ from .followed import Followed
 from .remainders import checked_width, halved, whole, whole_tree
 
 
-class AverageParamsState(NamedTuple):
-    """State of `average_params`.
+class AverageState(NamedTuple):
+    """State of `averages` with one average.
 
     count: steps taken, a scalar.
     average: average of the parameters, shaped like them; with a `remainder` in two
@@ -69,7 +66,7 @@ class SwappedAverage(NamedTuple):
 
 
 class _Average(NamedTuple):
-    """The fields of `AverageParamsState` except that of the inner transformation."""
+    """The fields of `AverageState` except that of the inner transformation."""
 
     count: jax.Array
     average: Any
@@ -124,7 +121,7 @@ def _check(dtype: DTypeLike | None) -> None:
     """Raise unless averages with remainders may be asked for in this dtype."""
     if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
         raise ValueError(
-            "`average_params`: with a `remainder` averages are bfloat16, and with it "
+            "`averages`: with a `remainder` averages are bfloat16, and with it "
             f"float32, but `dtype` is {jnp.dtype(dtype)}"
         )
 
@@ -144,65 +141,34 @@ class _Followed(Followed):
         return super().unpack(state)
 
 
-@public(
-    "wrapper",
-    paper="arXiv:1803.05407",
-    ranges={"start": AT_LEAST_0, "every": AT_LEAST_1},
-)
-def average_params(
+@recipe
+def average(
     inner: GradientTransformation,
-    decay: ArrayLike | Schedule | None = 0.999,
-    *,
-    debias: bool = True,
-    start: int = 0,
-    every: int = 1,
-    dtype: DTypeLike | None = None,
-    remainder: Literal[16, 8] | None = None,
+    decay: ArrayLike | Schedule | None,
+    debias: bool,
+    start: int,
+    every: int,
+    dtype: DTypeLike | None,
+    remainder: Literal[16, 8] | None,
 ) -> GradientTransformationExtraArgs:
-    """Maintain an average of the parameters; the updates are unchanged.
-
-        u = inner(g),   a = a + w_t (p + u - a)
-        w_t = (1 - d) / (1 - d^t) if debias, otherwise 1 - d;   w_t = 1 / t if d is None
-
-    t counts the averaged parameters.  Read the average with `averaged_params`.  Put
-    this last in a chain, inside `MultiSteps`, and inside `master_weights`, so that it
-    averages the parameters that result from the step.
-
-    With a `remainder` float32 averages are stored as bfloat16 arrays, ready for use,
-    and what rounding leaves over: with 16 bits exactly, with 8 to 24 bits of 32, so
-    that an average stops at 2^-17 / (1 - d) of its size from what it approaches.
-
-    inner: the transformation.
-    decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
-        average (SWA).
-    debias: whether the average starts from the first averaged parameters rather than
-        from those before them.
-    start: steps before averaging starts, at least 0; until then a is p + u.
-    every: steps between averaged parameters, at least 1.
-    dtype: dtype of the average; that of the parameter, but at least float32, if `None`.
-        In bfloat16 `average` stops changing.
-    remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
-
-    Raises a `ValueError` for a `remainder` of a `dtype` other than float32 or bfloat16.
-    """
-    require_transformation(inner, "`inner` of `average_params`")
-    width = checked_width("average_params", remainder)
+    """A transformation with one average, of the arguments of `averages`."""
+    width = checked_width("averages", remainder)
     if width is not None:
         _check(dtype)
         dtype = None
     own: Any = _averaging(decay, debias, start, every, dtype, width)
-    return build(_Followed("average_params", inner, own, AverageParamsState))
+    return build(_Followed("averages", inner, own, AverageState))
 
 
 @explain_misuse
 def averaged_params(state: OptState, params: Params, name: str | None = None) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
-    state: that of `average_params`, or a state that contains it, such as that of
-        `chain`, `MultiSteps` or `partition`.
+    state: that of `averages`, or a state that contains it, such as that of `chain`,
+        `MultiSteps` or `partition`.
     params: the parameters; leaves without an average, such as integers, are taken from
         here.
-    name: of the average, if there are several, as those of `averages`.
+    name: of the average, if there are several.
 
     Raises a `ValueError` if there is no such average, if several have no name, or if it
     does not fit `params`.
@@ -210,7 +176,7 @@ def averaged_params(state: OptState, params: Params, name: str | None = None) ->
     return average_of(chosen("averaged_params", state, name), params)
 
 
-def average_of(states: list[AverageParamsState], params: Params) -> Params:
+def average_of(states: list[AverageState], params: Params) -> Params:
     """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
         as_param = lambda a, p: a.astype(p.dtype)
@@ -219,18 +185,16 @@ def average_of(states: list[AverageParamsState], params: Params) -> Params:
     return params
 
 
-def is_swapped(x: AverageParamsState) -> bool:
+def is_swapped(x: AverageState) -> bool:
     """Whether the parameters are exchanged for this average."""
     return isinstance(x.average, SwappedAverage)
 
 
-def chosen(
-    caller: str, state: OptState, name: str | None = None
-) -> list[AverageParamsState]:
+def chosen(caller: str, state: OptState, name: str | None = None) -> list[AverageState]:
     """The states of the average of a name, of which a partition has several."""
-    found = get_all_with_path(state, "AverageParamsState")
+    found = get_all_with_path(state, "AverageState")
     if not found:
-        raise errors.foreign_state(caller, AverageParamsState, state)
+        raise errors.foreign_state(caller, AverageState, state)
     names = names_in(state)
     if name is None and len(names) > 1:
         raise ValueError(f"`{caller}`: there are {names}; give the `name` of one")
@@ -257,7 +221,7 @@ def _require_one_each(caller: str, found: list) -> None:
             )
 
 
-def _average_in(x: AverageParamsState) -> Any:
+def _average_in(x: AverageState) -> Any:
     return x.average.average if is_swapped(x) else x.average
 
 

@@ -1,4 +1,7 @@
-"""Several averages of the parameters at once, and their exchange for an evaluation."""
+"""Averages of the parameters, and their exchange with them for an evaluation.
+
+The file beside this one has a single average; here are several at once.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -22,10 +25,10 @@ from .._engine.step.plan import Composite, build
 from .._engine.trees import errors
 from .._engine.trees.search import get_all_with_path
 from .average import (
-    AverageParamsState,
+    AverageState,
     SwappedAverage,
+    average,
     average_of,
-    average_params,
     chosen,
     is_swapped,
     names_in,
@@ -34,9 +37,9 @@ from .partition import identity
 
 
 class AveragesState(NamedTuple):
-    """State of `averages`.
+    """State of `averages` with several averages.
 
-    averages: from each name to an `AverageParamsState`.
+    averages: from each name to an `AverageState`.
     inner_state: state of the inner transformation.
     """
 
@@ -68,10 +71,17 @@ class _Averages(Composite):
         return AveragesState(dict(zip(self.names, rest, strict=True)), inner)
 
 
-@public("wrapper", ranges={"start": AT_LEAST_0, "every": AT_LEAST_1})
+@public(
+    "wrapper",
+    paper="arXiv:1803.05407",
+    ranges={"start": AT_LEAST_0, "every": AT_LEAST_1},
+)
 def averages(
     inner: GradientTransformation,
-    decays: Mapping[str, ArrayLike | Schedule | None],
+    decay: ArrayLike
+    | Schedule
+    | Mapping[str, ArrayLike | Schedule | None]
+    | None = 0.999,
     *,
     debias: bool = True,
     start: int = 0,
@@ -79,39 +89,47 @@ def averages(
     dtype: DTypeLike | None = None,
     remainder: Literal[16, 8] | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Maintain several averages of the parameters; the updates are unchanged.
+    """Maintain averages of the parameters; the updates are unchanged.
 
-        u = inner(g),   a_k = a_k + w_k (p + u - a_k)   for each name k
+        u = inner(g),   a = a + w_t (p + u - a)
+        w_t = (1 - d) / (1 - d^t) if debias, otherwise 1 - d;   w_t = 1 / t if d is None
 
-    with the weights of `average_params`, all in the one pass over the parameters.  Read
-    one by `averaged_params(state, params, "slow")`, or exchange it for the parameters
-    with `swap_averages`.
+    t counts the averaged parameters.  Read an average with `averaged_params`, or
+    exchange it with `swap_averages`.  Put this last in a chain, inside `MultiSteps` and
+    `master_weights`, so that it averages the parameters that result from the step.
+
+    With a `remainder` float32 averages are stored in bfloat16, ready for use, with what
+    rounding leaves over: 16 bits keep them exactly, 8 bits 24 of 32, so that an average
+    stops at 2^-17 / (1 - d) of its size from what it approaches.
 
     inner: the transformation.
-    decays: from names to decay rates in [0, 1], schedules, or `None` for the uniform
-        average, as in `{"fast": 0.99, "slow": 0.9999}`.
-    debias, start, every, remainder: of each; see `average_params`.
-    dtype: of each; that of the parameter, but at least float32, if `None`.  In bfloat16
-        `average` stops changing.
+    decay: decay rate d, in [0, 1], a schedule of t - 1, or `None` for the uniform
+        average (SWA); or several by name, as in `{"fast": 0.99, "slow": 0.9999}`.
+    debias: whether it starts from the first averaged parameters, not those before.
+    start: steps before averaging starts, at least 0; until then a is p + u.
+    every: steps between averaged parameters, at least 1.
+    dtype: dtype of the averages; that of the parameter, but at least float32, if
+        `None`.  In bfloat16 `average` stops changing.
+    remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
 
-    Raises a `ValueError` for no decays, and errors of `average_params` with the name.
+    Raises a `ValueError` for an empty mapping, and for a `remainder` of other dtypes.
     """
     require_transformation(inner, "`inner` of `averages`")
-    if not isinstance(decays, Mapping) or not decays:
+    options = debias, start, every, dtype, remainder
+    if not isinstance(decay, Mapping):
+        return average(inner, decay, *options)
+    if not decay:
         raise ValueError(
-            '`averages`: `decays` must be a dict, as in {"fast": 0.99, "slow": 0.9999},'
-            f" but is {decays!r}"
+            "`averages`: `decay` is an empty mapping: name the averages, as in "
+            '{"fast": 0.99, "slow": 0.9999}'
         )
-    found = {}
-    for name, decay in decays.items():
-        options: Any = dict(debias=debias, start=start, every=every, dtype=dtype)
+    named = {}
+    for name, d in decay.items():
         try:
-            found[name] = average_params(
-                identity(), decay, **options, remainder=remainder
-            )
+            named[name] = average(identity(), d, *options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"`averages`: {name!r}: {error}") from None
-    return build(_Averages(inner, found))
+    return build(_Averages(inner, named))
 
 
 @explain_misuse
@@ -126,7 +144,7 @@ def swap_averages(
     Two calls return what was given, bit for bit, also where the average is wider than
     the parameters: the state keeps both meanwhile, and a step with it raises.
 
-    state: that of `average_params` or `averages`, or one that contains it.
+    state: that of `averages`, or one that contains it.
     params: the parameters.
     name: of the average, if there are several; it may be left out in the second call.
 
@@ -160,13 +178,13 @@ def _require_swapped(state: OptState, name: str | None) -> None:
     )
 
 
-def _restored(x: AverageParamsState) -> AverageParamsState:
+def _restored(x: AverageState) -> AverageState:
     return x._replace(average=x.average.average) if is_swapped(x) else x
 
 
 def _mapped(f: Any, tree: Any) -> Any:
     """A tree with `f` of each state of an average."""
-    is_average = lambda x: isinstance(x, AverageParamsState)
+    is_average = lambda x: isinstance(x, AverageState)
 
     def one(x):
         if not is_average(x):

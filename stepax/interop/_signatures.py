@@ -27,7 +27,6 @@ ADDED = {
     "bias_correction": (
         "dadapt_adamw muon prodigy scale_by_muon scale_by_yogi sophia yogi"
     ),
-    "cautious_weight_decay": "muon",
     "center_late": "acprop scale_by_acprop",
     "change_factor": "adan scale_by_adan",
     "eps_in_sqrt": "adagrad scale_by_rss",

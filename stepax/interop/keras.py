@@ -30,7 +30,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     The arrays of the state are variables of the optimizer, so that Keras saves,
     restores and distributes them.  Other options of Keras's optimizers are wrappers
-    here: `MultiSteps` for accumulation, `clip_by_global_norm`, `average_params`.
+    here: `MultiSteps` for accumulation, `clip_by_global_norm`, `averages`.
 
     tx: a transformation, as by `stepax.adamw(1e-3)`.  Its `update` gets gradients and
         parameters, and no keywords, since Keras hands over no loss.

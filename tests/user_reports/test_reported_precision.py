@@ -60,7 +60,7 @@ def close(x, y, **tolerance):
 @row("EMA / SWA of parameters", optax="fails")
 @optimizers
 def test_any_optimizer_keeps_the_average_of_its_parameters(row):
-    tx = optax.average_params(make(row), decay=None)
+    tx = optax.averages(make(row), decay=None)
     ps, state = train(tx, [constant(0.1), constant(0.2)], parameters())
     mean = jax.tree.map(lambda x, y: (x + y) / 2, *ps)
     close(optax.averaged_params(state, ps[-1]), mean, rtol=1e-6)
@@ -69,7 +69,7 @@ def test_any_optimizer_keeps_the_average_of_its_parameters(row):
 @row("EMA / SWA of parameters", optax="fails")
 @pytest.mark.parametrize("dtype", NARROW)
 def test_averages_of_narrow_parameters_follow_small_steps(dtype):
-    tx = optax.average_params(optax.sgd(2.0**-8), decay=0.999)
+    tx = optax.averages(optax.sgd(2.0**-8), decay=0.999)
     _, state = train(tx, [constant(1.0, dtype)] * 8, parameters(dtype))
     average = optax.tree_utils.tree_get(state, "average")
     assert all((x < 1).all() for x in jax.tree.leaves(average))
@@ -79,7 +79,7 @@ def test_averages_of_narrow_parameters_follow_small_steps(dtype):
 
 @row("EMA / SWA of parameters", optax="fails")
 def test_an_average_is_debiased_and_can_start_late():
-    tx = optax.average_params(optax.sgd(1.0), decay=0.5, start=1)
+    tx = optax.averages(optax.sgd(1.0), decay=0.5, start=1)
     ps, state = train(tx, [constant(1.0)] * 3, parameters())
     # Weights of the two that enter: 0.5 * 0.5 and 0.5, whose sum is 1 - 0.5^2.
     wanted = jax.tree.map(lambda x, y: (0.25 * x + 0.5 * y) / 0.75, *ps[1:])

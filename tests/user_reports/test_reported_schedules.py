@@ -220,7 +220,9 @@ def test_the_plateau_is_kept_in_a_chain_and_under_jit():
 @pytest.mark.parametrize("shape", ["linear", "sqrt", "cosine"])
 def test_a_plateau_is_left_by_a_decay_of_some_shape(shape):
     """AI-Hypercomputer/maxtext#2883."""
-    schedule = optax.warmup_stable_decay_schedule(0.3, 4, 6, 5, 0.0, 0.01, shape=shape)
+    schedule = optax.schedules.warmup_stable_decay_schedule(
+        0.3, 4, 6, 5, 0.0, 0.01, shape=shape
+    )
     values = np.array([schedule(t) for t in range(20)], "float32")
     assert (values[4:11] == np.float32(0.3)).all()
     assert (np.diff(values[10:16]) < 0).all() and (values[15:] == 0.01).all()

@@ -55,6 +55,7 @@ class Takes:
         `None`.
     complex: whether the scalar may be complex.
     by_path: whether it takes a mapping from path patterns to these.
+    by_name: whether it takes one from names, each for a factory that checks its value.
     parts: what the members of a tuple are; `None` for those that are not checked.
     """
 
@@ -63,6 +64,7 @@ class Takes:
     none: bool = False
     complex: bool = False
     by_path: bool = False
+    by_name: bool = False
     parts: tuple["Takes | None", ...] = ()
 
     def __str__(self) -> str:
@@ -70,7 +72,8 @@ class Takes:
             return f"a tuple of {len(self.parts)}"
         kinds = ["a number"] * self.number + ["a function of the step"] * self.schedule
         said = " or ".join(kinds + ["`None`"] * self.none)
-        return f"{said}, or a mapping of path patterns to these" * self.by_path or said
+        keys = "path patterns" * self.by_path or "names" * self.by_name
+        return f"{said}, or a mapping of {keys} to these" if keys else said
 
 
 def _is_number(hint: Hint) -> bool:
@@ -96,7 +99,9 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         return Takes(none=none, parts=parts) if any(parts) else None
     number, schedule = _is_number(hint), any(map(_returns_number, hint))
     is_complex = parameter.name == "step_size"  # a factor, which may be one
-    found = Takes(number, schedule, none, is_complex, parameter.name in BY_PATH)
+    by_name = any(typing.get_origin(h) is Mapping for h in hint)
+    by_path = parameter.name in BY_PATH
+    found = Takes(number, schedule, none, is_complex, by_path, by_name)
     return found if number or schedule else None
 
 
@@ -149,7 +154,7 @@ class ArgumentChecks:
                 if why := self.shared.get(key):
                     raise _one_for_all(subject, x, why)
                 given[key] = _by_path(subject, key, x, takes, allowed)
-            else:
+            elif not (takes.by_name and isinstance(x, Mapping)):
                 given[key] = _argument(subject, x, takes, allowed)
         return given
 

@@ -22,6 +22,7 @@ from ..arrays.numerics import (
     upcast,
 )
 from ..base.protocol import ArrayTree, as_array, is_array, is_none
+from ..functions import deprecations
 from ..functions.calls import explain_misuse
 from . import errors
 from .apply import map_pairs
@@ -114,6 +115,16 @@ def norm(
     how = (_sizes, _in_order) if ord == 1 else (_largest, _maximum)
     length = _reduce(*how, leaves)
     return jnp.square(length) if squared else length
+
+
+@explain_misuse
+def global_norm(updates: ArrayTree) -> jax.Array:
+    """The Euclidean norm of a tree; deprecated name of `norm`.
+
+    updates: a tree of arrays or scalars.
+    """
+    deprecations.warn("global_norm")
+    return norm(updates)
 
 
 def _arrays(tree):

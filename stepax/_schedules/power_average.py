@@ -39,8 +39,8 @@ def power_average_decay(width: float) -> Schedule:
 
         d(t - 1) = (1 - 1 / t)^(γ + 1),   an average of the weights τ^γ up to t
 
-    Give it to `average_params` or `averages` with `debias=False`.  In float32 its steps
-    are exact to 1 % for about a million steps.
+    Give it to `averages` with `debias=False`.  In float32 its steps are exact to 1 %
+    for about a million steps.
 
     width: its standard deviation as a fraction of the steps so far, in (0, 0.2887];
         0.1 and 0.05 are usual, with γ = 6.94 and 16.97.

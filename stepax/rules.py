@@ -1,0 +1,27 @@
+"""What transformations of your own are written with; this module only lists names.
+
+A `Rule` is an optimizer for one array, and `rule` decorates the function that makes it,
+or that returns any other transformation.
+"""
+
+from typing import TYPE_CHECKING
+
+from ._engine.base.protocol import Transformation as Transformation
+from ._engine.factories.ranges import Range as Range
+from ._engine.factories.registry import rule as rule
+from ._engine.step.batched import Batched as Batched
+from ._engine.step.rule import (
+    COUNT as COUNT,
+    Rule as Rule,
+    Slot as Slot,
+    from_step as from_step,
+)
+from ._names import attributes
+
+
+__all__ = [
+    "COUNT", "Batched", "Range", "Rule", "Slot", "Transformation", "from_step", "rule",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __dir__, __getattr__ = attributes(__name__)
