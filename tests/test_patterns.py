@@ -109,7 +109,7 @@ def test_a_traced_mask_is_refused():
 def test_an_unknown_label_is_named_whatever_it_is(label):
     tx = stepax.partition({"a": stepax.scale(1.0)}, {"w": label, "b": "a"})
     with pytest.raises(
-        ValueError, match=r"no transformation: .* at \['w'\]; known are"
+        ValueError, match=r"no transformation: .* at \['w'\]; the known labels are"
     ):
         tx.init({"w": jnp.ones(2), "b": jnp.ones(2)})
 

@@ -234,13 +234,13 @@ REFUSED = {
     ),
     "closure": (
         lambda: stepax.lazy(stepax.contrib.mechanize(stepax.sgd(0.1))).init(params()),
-        "`mechanize`, which is no rule for each element",
+        "`mechanize`, which is not an elementwise rule",
     ),
     "accumulator": (
         lambda: stepax.lazy(
             stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation()
         ).init(params()),
-        "`MultiStepsState`, which keeps `acc_grads`, which is no slot",
+        "`MultiStepsState`, which keeps `acc_grads`, which is not a slot",
     ),
     "joined": (
         lambda: stepax.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),

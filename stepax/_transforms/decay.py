@@ -34,7 +34,7 @@ from .scale import product, value_at
 
 AddDecayedWeightsState = EmptyState
 
-# Why some optimizers would not follow other kinds of decay than "coupled".
+# Why some optimizers only support the kind of decay "coupled".
 AVERAGED = {"decay": "its parameters follow a sequence, which would not decay"}
 ESTIMATED = {"decay": "its learning rate is only a factor of an estimated one"}
 STORED = {"decay": "its parameters follow its state, which would not decay"}
@@ -65,12 +65,12 @@ def add_decayed_weights(
 def add_cautious_decayed_weights(
     weight_decay: ScalarOrSchedule, mask: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:
-    """Add a multiple of the parameters where the step shrinks them anyway.
+    """Add a multiple of the parameters where the step already shrinks them.
 
         u = g + weight_decay p   where g p >= 0, otherwise g
 
-    It goes where `add_decayed_weights` would, before the learning rate.  Of complex
-    numbers the real part of conj(g) p counts.
+    Place it like `add_decayed_weights`, before the learning rate.  For complex numbers
+    the real part of conj(g) p decides.
 
     weight_decay: a scalar, at least 0, or a schedule.
     mask: which parameters decay; see `masked`.
@@ -83,9 +83,9 @@ def add_cautious_decayed_weights(
 
 
 def _decay(amount: ScalarOrSchedule, pulled: Callable) -> Rule:
-    """Add a multiple of what `pulled` makes of the parameter and the update."""
+    """Add a multiple of `pulled` of the parameter and the update."""
     if is_number(amount) and amount == 0:
-        # Without the sum, for which large parameters would be read once more.
+        # Without the sum, which would read large parameters once more.
         return Rule(lambda g, p, ctx: (g,), needs_params=True, elementwise=True)
     if not callable(amount):
         leaf = lambda g, p, ctx: (g + amount * pulled(p, g),)
@@ -142,11 +142,12 @@ def decayed_after(
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
-    It follows the learning rate in a chain, for optimizers whose authors decay last.
+    It comes after the learning rate in a chain, for optimizers whose authors decay
+    last.
 
     skip: the number of first steps without decay.
     is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
-    of_shape: from the shape of a parameter, and `sizes`, to a factor of its decay.
+    of_shape: maps the shape of a parameter, and `sizes`, to a factor of its decay.
     axis_name: how parameters are sharded inside of `shard_map`.
     """
     amount = product(learning_rate, weight_decay)

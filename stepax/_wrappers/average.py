@@ -5,8 +5,8 @@ a debiased mean; the uniform average (SWA) is that of Izmailov, Podoprikhin, Gar
 Vetrov and Wilson, 2018, Averaging Weights Leads to Wider Optima and Better
 Generalization (arXiv:1803.05407), Algorithm 1.
 
-The stored average is already debiased, by its weights, so that it can be read from the
-state as it is.
+The stored average is already debiased, by its weights, so that it can be read directly
+from the state.
 """
 
 import functools as ft
@@ -58,10 +58,10 @@ class AverageParamsState(NamedTuple):
 
 
 class SwappedAverage(NamedTuple):
-    """In place of an average while the parameters are exchanged for it.
+    """Takes the place of an average while it is exchanged with the parameters.
 
-    average: as it was, in full precision.
-    params: the parameters of the training.
+    average: the average as it was, in full precision.
+    params: the parameters that are being trained.
     """
 
     average: Any
@@ -121,11 +121,11 @@ def _averaging(
 
 
 def _check(dtype: DTypeLike | None) -> None:
-    """Raise unless averages with remainders may be asked for in this dtype."""
+    """Raise unless averages with remainders support this dtype."""
     if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
         raise ValueError(
-            "`average_params`: with a `remainder` averages are bfloat16, and with it "
-            f"float32, but `dtype` is {jnp.dtype(dtype)}"
+            "`average_params`: with a `remainder` averages are float32 numbers, stored "
+            f"in two parts, but `dtype` is {jnp.dtype(dtype)}"
         )
 
 
@@ -139,7 +139,7 @@ class _Followed(Followed):
         if isinstance(getattr(state, "average", None), SwappedAverage):
             raise ValueError(
                 "the parameters are exchanged for their average: call `swap_averages` "
-                "once more before the next step"
+                "again before the next step"
             )
         return super().unpack(state)
 
@@ -169,19 +169,21 @@ def average_params(
     averages the parameters that result from the step.
 
     With a `remainder` float32 averages are stored as bfloat16 arrays, ready for use,
-    and what rounding leaves over: with 16 bits exactly, with 8 to 24 bits of 32, so
-    that an average stops at 2^-17 / (1 - d) of its size from what it approaches.
+    and the rounding errors: exactly if these have 16 bits; with 8 bits, 24 of the 32
+    bits are kept, so that an average stops at 2^-17 / (1 - d) of its size from what it
+    approaches.
 
     inner: the transformation.
     decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
         average (SWA).
     debias: whether the average starts from the first averaged parameters rather than
-        from those before them.
-    start: steps before averaging starts, at least 0; until then a is p + u.
-    every: steps between averaged parameters, at least 1.
+        from the parameters before them.
+    start: number of steps before averaging starts, at least 0; until then a is p + u.
+    every: number of steps between averaged parameters, at least 1.
     dtype: dtype of the average; that of the parameter, but at least float32, if `None`.
-        In bfloat16 `average` stops changing.
-    remainder: bits of the remainders, 16 or 8; `None` stores averages whole.
+        In bfloat16 small changes are rounded away, and the average stops changing.
+    remainder: bits of the stored rounding errors, 16 or 8; `None` stores whole
+        averages.
 
     Raises a `ValueError` for a `remainder` of a `dtype` other than float32 or bfloat16.
     """
@@ -198,20 +200,20 @@ def average_params(
 def averaged_params(state: OptState, params: Params, name: str | None = None) -> Params:
     """The averaged parameters, in the dtypes of the parameters.
 
-    state: that of `average_params`, or a state that contains it, such as that of
+    state: the state of `average_params`, or a state that contains it, such as that of
         `chain`, `MultiSteps` or `partition`.
     params: the parameters; leaves without an average, such as integers, are taken from
         here.
-    name: of the average, if there are several, as those of `averages`.
+    name: the name of the average, if there are several, as with `averages`.
 
-    Raises a `ValueError` if there is no such average, if several have no name, or if it
-    does not fit `params`.
+    Raises a `ValueError` if there is no such average, if there are several and `name`
+    is missing, or if it does not fit `params`.
     """
     return average_of(chosen("averaged_params", state, name), params)
 
 
 def average_of(states: list[AverageParamsState], params: Params) -> Params:
-    """The parameters, with the averages of these states in place of those they have."""
+    """The parameters, replaced by the averages of these states where there are any."""
     for found in reversed(states):  # if nested, the outer average wins
         as_param = lambda a, p: a.astype(p.dtype)
         own = whole_tree(_average_in(found))
@@ -227,7 +229,7 @@ def is_swapped(x: AverageParamsState) -> bool:
 def chosen(
     caller: str, state: OptState, name: str | None = None
 ) -> list[AverageParamsState]:
-    """The states of the average of a name, of which a partition has several."""
+    """The states of the average with a name; a partition has several."""
     found = get_all_with_path(state, "AverageParamsState")
     if not found:
         raise errors.foreign_state(caller, AverageParamsState, state)
@@ -246,14 +248,14 @@ def chosen(
 
 
 def _require_one_each(caller: str, found: list) -> None:
-    """Raise if averages that are not nested are of the same parameters."""
+    """Raise if averages that are not nested belong to the same parameters."""
     of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
     for (a, x), (b, y) in it.combinations(found, 2):
         is_nested = a == b[: len(a)] or b == a[: len(b)]
         if not is_nested and of(x) & of(y):
             raise ValueError(
                 f"`{caller}`: there are averages of the same parameters at {spell(a)} "
-                f"and {spell(b)}; give the part of the state that has one"
+                f"and {spell(b)}; pass the part of the state that has one of them"
             )
 
 

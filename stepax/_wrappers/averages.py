@@ -1,4 +1,4 @@
-"""Several averages of the parameters at once, and their exchange for an evaluation."""
+"""Several averages of the parameters, and swapping one in for an evaluation."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -36,7 +36,7 @@ from .partition import identity
 class AveragesState(NamedTuple):
     """State of `averages`.
 
-    averages: from each name to an `AverageParamsState`.
+    averages: a dict from names to `AverageParamsState`s.
     inner_state: state of the inner transformation.
     """
 
@@ -83,18 +83,20 @@ def averages(
 
         u = inner(g),   a_k = a_k + w_k (p + u - a_k)   for each name k
 
-    with the weights of `average_params`, all in the one pass over the parameters.  Read
-    one by `averaged_params(state, params, "slow")`, or exchange it for the parameters
+    with the weights of `average_params`, all in one pass over the parameters.  Read one
+    with `averaged_params(state, params, "slow")`, or exchange it for the parameters
     with `swap_averages`.
 
     inner: the transformation.
-    decays: from names to decay rates in [0, 1], schedules, or `None` for the uniform
-        average, as in `{"fast": 0.99, "slow": 0.9999}`.
-    debias, start, every, remainder: of each; see `average_params`.
-    dtype: of each; that of the parameter, but at least float32, if `None`.  In bfloat16
-        `average` stops changing.
+    decays: a dict from names to decay rates in [0, 1], schedules, or `None` for the
+        uniform average, as in `{"fast": 0.99, "slow": 0.9999}`.
+    debias, start, every, remainder: for each average; see `average_params`.
+    dtype: dtype of each average; that of the parameter, but at least float32, if
+        `None`.  In bfloat16 small changes are rounded away, and the average stops
+        changing.
 
-    Raises a `ValueError` for no decays, and errors of `average_params` with the name.
+    Raises a `ValueError` if `decays` is empty; errors of `average_params` are raised
+    with the name.
     """
     require_transformation(inner, "`inner` of `averages`")
     if not isinstance(decays, Mapping) or not decays:
@@ -118,20 +120,22 @@ def averages(
 def swap_averages(
     state: OptState, params: Params, name: str | None = None
 ) -> tuple[OptState, Params]:
-    """Exchange the parameters for their average, and in a second call back.
+    """Exchange the parameters for their average; a second call exchanges them back.
 
         state, params = swap_averages(state, params)   # evaluate with these
         state, params = swap_averages(state, params)   # train on
 
-    Two calls return what was given, bit for bit, also where the average is wider than
-    the parameters: the state keeps both meanwhile, and a step with it raises.
+    Two calls return the original state and parameters, bit for bit, even if the average
+    has a wider dtype than the parameters: in between the state keeps both, and a step
+    with it raises.
 
-    state: that of `average_params` or `averages`, or one that contains it.
+    state: the state of `average_params` or `averages`, or a state that contains it.
     params: the parameters.
-    name: of the average, if there are several; it may be left out in the second call.
+    name: the name of the average, if there are several; it may be omitted in the second
+        call.
 
-    Raises a `ValueError` if there is no such average, if several have no name, or if
-    the parameters are exchanged for another one.
+    Raises a `ValueError` if there is no such average, if there are several and `name`
+    is missing, or if the parameters are exchanged for another average.
     """
     swapped = [x for _, x in get_all_with_path(state, "SwappedAverage")]
     if swapped:
@@ -156,7 +160,7 @@ def _require_swapped(state: OptState, name: str | None) -> None:
     here = [k for k in names_in(state) if any(map(is_swapped, chosen("", state, k)))]
     raise ValueError(
         f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
-        f"{name!r}; call it once more, without a name, and then with {name!r}"
+        f"{name!r}; call it again without a name, and then with {name!r}"
     )
 
 

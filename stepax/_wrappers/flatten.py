@@ -1,4 +1,4 @@
-"""Running a transformation on vectors instead of trees.
+"""Transformations that run on vectors instead of trees.
 
 Concatenating all leaves into one vector saves operations for many small arrays, at the
 cost of copies and of the sharding of large ones.  `stepax.tree.pack` avoids the copies.
@@ -32,10 +32,10 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
 
     If the leaves have several dtypes, it is applied to a dict of vectors, keyed by
     dtype name.  The dtypes are those of `params`, or those of the gradients if `update`
-    is called without.  Missing gradients are treated as 0 if `params` is given.
+    is called without them.  Missing gradients are treated as 0 if `params` is given.
 
-    inner: the transformation; it does not see the boundaries between arrays.  One with
-        hyperparameters by path does: it is applied to `stepax.tree.pack(params)`.
+    inner: the transformation; it does not see the boundaries between arrays, unless it
+        has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
     require_transformation(inner, "`inner` of `flatten`")
     inner = with_extra_args_support(inner)

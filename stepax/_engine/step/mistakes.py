@@ -156,7 +156,7 @@ def check_stored(
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise ValueError(
             f"`{rule.name}` has nothing in `{name}` for the gradient at "
-            f"{gradients.path(i)}: there was no parameter when `init` was called, "
+            f"{gradients.path(i)}: the parameter did not exist when `init` was called, "
             "or a mask left it out then"
         )
     elif slot.is_array and not is_array(x):
