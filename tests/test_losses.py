@@ -181,7 +181,7 @@ def test_the_old_name_of_a_divergence_warns():
 
 ONES = jnp.ones
 INT = "softmax_cross_entropy_with_integer_labels"
-FITS = "expected shapes of which one broadcasts to another"
+FITS = "expected shapes where one broadcasts to the other"
 # Name, arguments, keywords, what is raised and what it says.
 MISTAKES = [
     ("softmax_cross_entropy", (ONES((3, 1)), ONES((3, 4))), {}, "equal sizes along"),

@@ -91,13 +91,13 @@ REFUSED = {
         {"options": {"maxiter": 9, "ftol": 1e-9, "iprint": 1}},
         TypeError,
         r"write `max_steps=9` for `maxiter`, `tol=stepax.Tolerances\(value=1e-09\)` "
-        "for `ftol`, nothing, which has no counterpart for `iprint`",
+        "for `ftol`, nothing, since there is no counterpart for `iprint`",
     ),
     "SciPy's method": (
         (parabola, ONES),
         {"method": "L-BFGS-B"},
         ValueError,
-        "the former stand for SciPy's 'BFGS' and 'L-BFGS-B'",
+        "the former correspond to SciPy's 'BFGS' and 'L-BFGS-B'",
     ),
     "a misspelt argument": (
         (parabola, ONES),

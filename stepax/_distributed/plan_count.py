@@ -1,8 +1,8 @@
-"""What the devices of a mesh do in a program, read from its types.
+"""The work and communication of a program on a mesh, read from its types.
 
-Traced with explicit axes, every value of a program has its sharding in its type.  So a
-reduction along a sharded axis, and each `reshard`, says which collective it becomes:
-nothing is compiled, and the mesh may be abstract.
+In a program that is traced with explicit axes, the type of every value contains its
+sharding.  So each reduction along a sharded axis, and each `reshard`, determines a
+collective: nothing is compiled, and the mesh may be abstract.
 """
 
 import itertools as it
@@ -20,7 +20,7 @@ class Exchange(NamedTuple):
 
     axes: the mesh axes that it crosses.
     bytes: size of its result on one device.
-    how: sums with the same operation and dtype may be one collective.
+    how: sums with the same operation and dtype may be joined into one collective.
     """
 
     kind: str
@@ -31,10 +31,10 @@ class Exchange(NamedTuple):
 
 @dataclass
 class Counts:
-    """exchanges: the collectives; those in a branch or a loop count once.
-    work: floating-point operations on one device; of a branch the most costly, and of
-        a loop as many times as it is known to run.
-    work_once: the same with each loop counted once, as XLA does.
+    """exchanges: the collectives; one in a branch or a loop counts once.
+    work: floating-point operations on one device, with the most costly branch, and with
+        each loop as many times as it is known to run.
+    work_once: `work` with each loop counted once, as XLA does.
     temporaries: the most bytes of intermediate arrays on one device at once.
     """
 
@@ -46,10 +46,10 @@ class Counts:
 
 @dataclass
 class _Step:
-    """An equation, after calls have been replaced by what they call.
+    """An equation, after calls have been inlined.
 
     read, made: numbers of its operands and results.
-    inner: what its own programs, those of a loop for example, do.
+    inner: the counts of its inner programs, such as those of a loop.
     waits: the sums over devices that have to be complete before it can run.
     """
 
@@ -62,7 +62,7 @@ class _Step:
 
 
 class _Sum(NamedTuple):
-    """A sum over devices, and those that have to be complete before it."""
+    """A sum over devices, and the sums that have to be complete before it."""
 
     exchange: Exchange
     waits: frozenset[int]
@@ -74,7 +74,7 @@ class _Sum(NamedTuple):
 
 
 def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
-    """What one device does in a program.
+    """The counts of one device for a program.
 
     sizes: the number of devices along each axis of the mesh.
     """
@@ -82,7 +82,7 @@ def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
 
 
 class _Reader:
-    """Reads programs, each of them once."""
+    """Reads programs, each one once."""
 
     def __init__(self, shards: "_Shards"):
         self.shards = shards
@@ -109,7 +109,7 @@ class _Reader:
         return Counts(found, work, once, _peak(steps, returned, self.shards))
 
     def _work(self, step: _Step) -> tuple[float, float]:
-        """The operations of a step, and those with each loop counted once."""
+        """The operations of a step, and the same with each loop counted once."""
         if not (inner := [(x.work, x.work_once) for x in step.inner]):
             alone = self.shards.operations(step.eqn)
             return alone, alone
@@ -117,11 +117,10 @@ class _Reader:
         return step.eqn.params.get("length", 1) * work, once
 
     def _inlined(self, jaxpr: Jaxpr) -> tuple[list[_Step], set[int]]:
-        """The equations of a program, and what it returns.
+        """The equations of a program, and its results.
 
-        Calls that exchange something are replaced by what they call, since their sums
-        may be joined with others.  Of equations that make the same values only the
-        first is there.
+        Calls that contain collectives are inlined, since their sums may be joined with
+        others.  Of equations that compute the same values only the first is kept.
         """
         steps: list[_Step] = []
         fresh, known = it.count(), {}
@@ -154,13 +153,13 @@ class _Reader:
 
 
 class _Shards:
-    """How much of an array one device has, and what that lets it exchange."""
+    """The share of an array that one device has, and the resulting collectives."""
 
     def __init__(self, sizes: dict[str, int]):
         self.sizes = sizes
 
     def numbers(self, aval: Any) -> int:
-        """How many elements of an array are on one device."""
+        """The number of elements of an array on one device."""
         return math.prod(aval.shape) // self._ways(it.chain(*_spec(aval)))
 
     def bytes(self, aval: Any) -> int:
@@ -172,7 +171,7 @@ class _Shards:
         if name in ("reshard", "sharding_constraint"):
             yield from self._moves(eqn)
             return
-        # XLA sums along one axis of an array after the other, the last one first.
+        # XLA sums along the axes of an array one by one, starting with the last.
         kind, sums = "all-reduce", _summed(eqn)[::-1]
         if name in _MANUAL:
             kind = _MANUAL[name]
@@ -192,7 +191,7 @@ class _Shards:
         if turned := self._several(k for k, i in before if after.get(k, i) != i):
             yield Exchange("all-to-all", turned, n)
         gone = [[k for k in names if k not in after] for names in _spec(x.aval)]
-        # One axis of the array after the other, the first one last.
+        # The axes of the array are moved one by one, the first axis last.
         for axes in filter(None, map(self._several, gone)):
             yield Exchange("all-gather", axes, n)
             n //= self._ways(axes)
@@ -217,7 +216,7 @@ class _Shards:
         return math.prod(self.sizes[x] for x in names)
 
     def _several(self, names: Iterable[Any]) -> tuple[str, ...]:
-        """Those mesh axes along which there are several devices."""
+        """The mesh axes along which there are several devices."""
         return tuple(x for x in names if isinstance(x, str) and self.sizes[x] > 1)
 
 
@@ -243,14 +242,14 @@ def _is_sum(x: Exchange) -> bool:
 
 
 def _sums(steps: list[_Step]) -> list[_Sum]:
-    """The sums over devices; sets which of them each step waits for."""
+    """The sums over devices; also sets the sums that each step waits for."""
     sums: list[_Sum] = []
     after: dict[int, frozenset[int]] = {}
     none: frozenset[int] = frozenset()
     for step in steps:
         waits = none
         for found in (after.get(x, none) for x in step.read):
-            # Most sets are the same object, so that there is little to unite.
+            # Most sets are the same object, so there is little to merge.
             waits = waits if found is waits or not found else found | waits
         step.waits = waits
         for x in filter(_is_sum, step.exchanges):
@@ -261,7 +260,7 @@ def _sums(steps: list[_Step]) -> list[_Sum]:
 
 
 def _in_turn(sums: list[_Sum]) -> list[list[int]]:
-    """Which sums XLA joins: of one kind, one after the other, until one has to wait."""
+    """The sums that XLA joins: successive ones of one kind, until one has to wait."""
     groups: list[list[int]] = []
     before: list[set[int]] = []  # the groups that each group waits for
     place: dict[int, int] = {}
@@ -296,7 +295,7 @@ def _in_order(steps: list[_Step], groups: list[list[int]]) -> list[_Step]:
 
 
 def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
-    """The most bytes at once of values that are kept, but not returned."""
+    """The largest number of bytes at once of values that are kept, but not returned."""
     last = {x: i for i, step in enumerate(steps) for x in step.read}
     twice = _read_again(steps)
     ends: dict[int, int] = defaultdict(int)
@@ -313,8 +312,9 @@ def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
 
 
 def _read_again(steps: list[_Step]) -> set[int]:
-    """Values that a reduction reads, and another step after its result."""
-    # Others are computed where they are needed, in the loop of what reads them.
+    """Values that a reduction reads, and that another step reads after its result."""
+    # Other values are computed where they are needed, fused into the loop of their
+    # reader.
     reduced: set[int] = set()
     for step in reversed(steps):
         if _is_reduction(step.eqn) or reduced.intersection(step.made):
@@ -330,7 +330,7 @@ def _read_again(steps: list[_Step]) -> set[int]:
 
 def _programs(eqn: Any) -> Iterator[Jaxpr]:
     """The programs among the parameters of an equation."""
-    # Of a choice by platform that of a CPU, or the last one, which is for all others.
+    # Of alternatives by platform, that of a CPU, or the last one, which is the default.
     if platforms := eqn.params.get("branches_platforms"):
         at = [i for i, names in enumerate(platforms) if names and "cpu" in names]
         yield eqn.params["branches"][at[0] if at else -1].jaxpr
@@ -342,7 +342,7 @@ def _programs(eqn: Any) -> Iterator[Jaxpr]:
 
 
 def _key(eqn: Any, read: list[int]) -> Any:
-    """Equal for equations that make the same values."""
+    """Equal for equations that compute the same values."""
     constants = [_constant(x) for x in eqn.invars if isinstance(x, Literal)]
     key = eqn.primitive, *eqn.params.values(), *read, *constants
     try:
@@ -395,7 +395,8 @@ _ELEMENTWISE = set(
     "add_any shift_left shift_right_logical shift_right_arithmetic nextafter "
     "population_count clz".split()
 )
-# What a compiler writes to memory, as it does not compute it in the loop of its reader.
+# Operations whose results are written to memory, as they are not fused into their
+# reader.
 _KEPT = set(
     "dot_general shard_map concatenate cond while scan sort fft cholesky qr eigh svd "
     "triangular_solve lu cumsum cumprod gather scatter scatter-add".split()

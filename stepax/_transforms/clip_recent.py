@@ -30,7 +30,7 @@ from .._engine.trees.errors import require_one_of
 
 
 class ZClipState(NamedTuple):
-    """State of `clip_by_recent_norm` with "zclip"; scalars, or one scalar for each leaf.
+    """State of `clip_by_recent_norm` with "zclip"; scalars, or one for each leaf.
 
     count: number of norms in the statistics, one scalar.
     mean, variance: mean and variance of the clipped norms.
@@ -66,7 +66,7 @@ class AdaGCState(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What a rule knows about a step: `cap` is the norm after clipping to `max_norm`."""
+    """The inputs of a rule: `cap` is the norm after clipping to `max_norm`."""
 
     cap: jax.Array
     count: jax.Array
