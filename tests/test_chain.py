@@ -231,7 +231,7 @@ ERRORS = {
     "a name twice": (
         lambda: lib.named_chain(("a", SCALE), ("b", SCALE), ("a", SCALE)),
         ValueError,
-        r"names must differ in `named_chain`.*: \['a'\]$",
+        r"names in `named_chain` must be unique.*: \['a'\]$",
     ),
     "too many states": (
         lambda: update_with(lib.chain(SCALE), lib.chain(SCALE, SCALE).init(P)),

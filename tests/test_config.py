@@ -136,7 +136,7 @@ def test_every_public_function_that_makes_a_transformation_survives_a_file():
             stepax.to_config(made)
         except TypeError as error:
             refused.add(name.rpartition(".")[2])
-            assert re.match(r"\['(mesh|measure)'\] is .* which is no data", f"{error}")
+            assert re.match(r"\['(mesh|measure)'\] is .* which is not data", f"{error}")
             continue
         assert_round_trip(made)
         assert made == pickle.loads(pickle.dumps(made))
@@ -295,7 +295,7 @@ def test_factories_of_a_user_are_known_by_module_and_name():
     tx = stepax.chain(halve(3, size=jnp.float32(2.0)), stepax.sgd(0.1))
     config = assert_round_trip(tx, factories=[halve])
     assert config["_args_"][0]["_target_"] == f"{__name__}.halve"
-    with pytest.raises(ValueError, match="is no name of the registry"):
+    with pytest.raises(ValueError, match="is not a name in the registry"):
         stepax.from_config(config)
     with pytest.raises(TypeError, match=r"decorate it with `stepax.rule\(\)`"):
         stepax.from_config(config, factories=[lambda: halve()])
@@ -409,10 +409,10 @@ BAD_CONFIGS = {
         ValueError,
         "no name of the registry",
     ),
-    "class": ({"_target_": "stepax.Rule"}, ValueError, "is no name of the registry"),
+    "class": ({"_target_": "stepax.Rule"}, ValueError, "is not a name in the registry"),
     "private": ({"_target_": "stepax._names.missing"}, ValueError, "is no name"),
     "pair": ({"_target_": "stepax.GradientTransformation"}, ValueError, "is no name"),
-    "callable name": ({"_target_": stepax.sgd}, TypeError, "holds no functions"),
+    "callable name": ({"_target_": stepax.sgd}, TypeError, "cannot hold functions"),
     "callable": (sgd(abs), TypeError, r"^\['learning_rate'\] is a `builtin"),
     "array": (sgd(jnp.ones([])), TypeError, "mappings, lists, strings, numbers"),
     "nested": (
@@ -483,9 +483,9 @@ NO_DATA = {
     ),
     "object": (
         lambda: stepax.masked(stepax.sgd(0.1), {"**": frozenset()}),
-        "is a `frozenset`, which is no data; use dictionaries",
+        "is a `frozenset`, which is not data; use dictionaries",
     ),
-    "not a transformation": (lambda: 3, "^the root is a `int`, which is no data"),
+    "not a transformation": (lambda: 3, "^the root is a `int`, which is not data"),
 }
 
 

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     @property
     def is_remainder(self) -> bool:
-        """Whether its name is that of a master weight, or of a part with a remainder."""
+        """Whether its name is that of a master weight, or of a remainder's array."""
         is_part = self.own[-1:] in (("rounded",), ("remainder",))
         return self.owner == "MasterWeightsState" or bool(self.owner) and is_part
 

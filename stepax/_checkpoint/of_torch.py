@@ -33,7 +33,8 @@ SLOTS = {
 
 # Options for which PyTorch's step has no equivalent here.
 REFUSED = {
-    "amsgrad": "its maximum is taken before bias correction, that of Stepax's `amsgrad` after it",
+    "amsgrad": "its maximum is taken before bias correction, and that of Stepax's "
+    "`amsgrad` after it",
     "dampening": "Stepax's `trace` adds undamped gradients",
 }
 

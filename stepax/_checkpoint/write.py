@@ -61,7 +61,7 @@ class Part(NamedTuple):
         return self._replace(arrays=[_copy(x) for x in self.arrays])
 
     def shares(self) -> list[int]:
-        """The contribution of this process to the digests; process 0 writes NumPy arrays."""
+        """The shares of this process in the digests; process 0 writes NumPy arrays."""
         is_first = jax.process_index() == 0
         is_mine = lambda x: is_first or not isinstance(x, np.ndarray)
         return [share(x) if is_mine(x) else 0 for x in self.arrays]

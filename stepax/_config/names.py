@@ -104,7 +104,7 @@ class Names:
             self.own[name_of(f)] = f
 
     def find(self, name: str) -> Callable:
-        """The object that a name refers to; raises a `ValueError` if it is not in the table."""
+        """The object with this name; raises a `ValueError` for an unknown name."""
         if name == PAIR:
             return MultiSteps.gradient_transformation
         found = VALUES.get(name) or self.own.get(name) or _public(name)

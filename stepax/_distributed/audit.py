@@ -126,7 +126,7 @@ def audit(
 
 
 def computing(tx: Any) -> Any:
-    """`tx` without wrappers that only place it, such as `zero`; the state is the same."""
+    """`tx` without wrappers that only place it, such as `zero`; with the same state."""
     while getattr(tx, "only_places", False):
         tx = tx.members[""]
     return tx

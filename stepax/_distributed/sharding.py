@@ -74,7 +74,7 @@ def state_sharding(
 
 
 def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
-    """The sharding of an array, from that of its parameter and those given by `init`."""
+    """The sharding of an array, from that of its parameter and those set by `init`."""
     # Devices that replicate the parameter share its state.
     spec = loose if firm is None and not any(place.spec) else firm
     return place if spec is None else place.update(spec=_merged(spec, place.spec))

@@ -104,9 +104,7 @@ def _reused(function, params, state, has_aux):
 def _stored(state: Any, name: str) -> Any:
     found = get(state, name, _MISSING)
     if found is _MISSING:
-        raise ValueError(
-            f"`state` holds no `{name}`, unlike the state of a line search"
-        )
+        raise ValueError(f"`state` has no `{name}`, unlike the state of a line search")
     if found is None:
         raise ValueError(
             f"`{name}` in `state` is `None`; search with `store_grad=True`"

@@ -14,7 +14,7 @@ Of: TypeAlias = Literal["gradients", "updates", "params"]
 
 
 def picker(of: str) -> Callable:
-    """A function from gradients, updates and parameters to the arrays of one of these."""
+    """A function from gradients, updates and parameters to the arrays of one tree."""
     places = {"gradients": 0, "updates": 1, "params": 2}
     if of not in places:
         raise ValueError(

@@ -86,7 +86,7 @@ class Opened(NamedTuple):
     def values(
         self, funs: list[Callable], arrays: list, params: Any, args: tuple
     ) -> tuple[Any, Any, Any]:
-        """Three trees of one structure: all values, and their lower and upper limits."""
+        """Three trees of equal structure: values, lower limits and upper limits."""
         rows = zip(self.frames, funs, arrays, strict=True)
         found = [
             _value(fun, frame.whole((), own), params, args, self.name(i))

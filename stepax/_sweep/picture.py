@@ -48,7 +48,7 @@ def _require_rate(result, rate):
 
 
 def _lines(result, rate):
-    """For each combination of the other values, pairs of a learning rate and its index."""
+    """For each combination of other values, pairs of a learning rate and its index."""
     found: dict[str, list] = {}
     for i, point in enumerate(result.points):
         label = shown({k: x for k, x in point.items() if k != rate})

@@ -30,7 +30,7 @@ class Program(NamedTuple):
         return jaxpr_as_fun(self.jaxpr)(*flat)[0]
 
     def fingerprint(self) -> str:
-        """A digest of everything that the losses depend on, the same in each process."""
+        """A digest of all that the losses depend on, the same in each process."""
         digest = hashlib.sha256(text_of(self.jaxpr.jaxpr).encode())
         for x in self.jaxpr.consts:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)

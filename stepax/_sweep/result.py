@@ -126,7 +126,11 @@ class SweepResult(Printable):
         draw(self, path, rate or self.rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as lists and numbers for JSON; numbers that are not finite are `None`, and values that JSON does not have are their `repr`."""
+        """The result as lists and numbers for JSON.
+
+        Numbers that are not finite are `None`; values that JSON does not have are given
+        by their `repr`.
+        """
         return {
             "points": [_json(p) for p in self.points],
             "seeds": list(self.seeds),

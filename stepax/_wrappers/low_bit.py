@@ -178,7 +178,7 @@ class _How(NamedTuple):
         if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
             raise TypeError(
                 "`low_bit_states` cannot store packed parameters, as blocks must end "
-                "where arrays do: leave out `stepax.tree.pack`"
+                "where arrays do: omit `stepax.tree.pack`"
             )
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
         mask = True if self.mask is None else self.mask

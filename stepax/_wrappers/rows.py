@@ -91,7 +91,7 @@ def _require_not_packed(params: Any) -> None:
     is_packed = lambda x: isinstance(x, Packed)
     if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
         raise TypeError(
-            "`rowwise` finds no rows in packed parameters: leave out `stepax.tree.pack`"
+            "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
         )
 
 
