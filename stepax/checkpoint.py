@@ -266,9 +266,9 @@ def from_torch(
     state_dict: `optimizer.state_dict()` of a `torch.optim` optimizer.
     tx: the matching transformation, as above.
     params: a template, as in `restore`.
-    names: paths of the parameters in `params`, in PyTorch's order; or a dict from
-        PyTorch's names to paths, if the optimizer was given named parameters.  By
-        default PyTorch's names with "/" instead of ".".
+    names: paths of the parameters, in PyTorch's order; or a dict from PyTorch's names
+        to paths, if the optimizer has named parameters.  By default PyTorch's names
+        with "/" instead of ".".
     transposed: paths, which may contain "*", of parameters that are transposes of
         PyTorch's, often the case for linear layers.
     step: number of steps taken; needed for Muon and for SGD with a schedule, which have

@@ -169,9 +169,8 @@ def average_params(
     averages the parameters that result from the step.
 
     With a `remainder` float32 averages are stored as bfloat16 arrays, ready for use,
-    and the rounding errors: exactly if these have 16 bits; with 8 bits, 24 of the 32
-    bits are kept, so that an average stops at 2^-17 / (1 - d) of its size from what it
-    approaches.
+    and rounding errors: 16 bits are exact; with 8, the average has 24 bits, and stops
+    at 2^-17 / (1 - d) of its size from what it approaches.
 
     inner: the transformation.
     decay: decay rate d, in [0, 1], or a schedule of t - 1; `None` for the uniform
@@ -182,8 +181,7 @@ def average_params(
     every: number of steps between averaged parameters, at least 1.
     dtype: dtype of the average; that of the parameter, but at least float32, if `None`.
         In bfloat16 small changes are rounded away, and the average stops changing.
-    remainder: bits of the stored rounding errors, 16 or 8; `None` stores whole
-        averages.
+    remainder: bits of rounding errors, 16 or 8; `None` stores whole averages.
 
     Raises a `ValueError` for a `remainder` of a `dtype` other than float32 or bfloat16.
     """

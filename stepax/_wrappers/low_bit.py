@@ -88,15 +88,14 @@ def low_bit_states(
     mean.
 
     inner: the transformation, of any library.
-    bits: 8, 4, or 32 to leave a slot uncompressed: one number for all moving averages,
-        or a dict from names of slots; slots that are not named are left uncompressed.
-    block: number of elements along the last axis that share a scale, at least 2; a
-        shorter block, of at least a quarter of that, is used where only that divides
-        the axis.  `None` means up to 256 for 8 bits and 128 for 4, taken from
-        neighbouring rows where an axis is short, and chosen so that either of the last
-        two axes can be sharded over eight devices.
-    min_size: arrays with fewer elements are left uncompressed, as are arrays that no
-        such block divides, and dtypes other than float32, bfloat16 and float16.
+    bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
+        of slots, of which the others are not compressed.
+    block: elements along the last axis that share a scale, at least 2; as few as a
+        quarter where only that divides the axis.  `None` means up to 256 for 8 bits and
+        128 for 4, of neighbouring rows where an axis is short, such that either of the
+        last two axes can be sharded over eight devices.
+    min_size: smaller arrays are not compressed, nor are arrays that no such block
+        divides, and dtypes other than float32, bfloat16 and float16.
     mask: the parameters whose slots are compressed; see `masked`.
 
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for

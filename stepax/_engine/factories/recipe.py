@@ -249,7 +249,7 @@ def _shown(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _as_closure(made: GradientTransformation) -> Transformation:
-    """A pair of functions from elsewhere, as a transformation that can have a recipe."""
+    """A pair of functions from elsewhere, as a transformation with a recipe."""
     tx = with_extra_args_support(made)
     is_ours = isinstance(tx, Transformation)
     return tx if is_ours else transformation(tx.init, tx.update)

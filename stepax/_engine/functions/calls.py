@@ -107,7 +107,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _misuse(
     name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
 ) -> str:
-    """What is wrong with a call; if there are several errors, the one Python reports."""
+    """What is wrong with a call; of several errors, the one that Python reports."""
     parameters = signature.parameters
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]

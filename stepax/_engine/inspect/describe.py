@@ -87,7 +87,7 @@ class Description(Printable):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The description as plain dictionaries, lists, strings and numbers, for JSON."""
+        """The description as dictionaries, lists, strings and numbers, for JSON."""
         return _plain(dataclasses.asdict(self))
 
     def tables(self) -> list[Table]:

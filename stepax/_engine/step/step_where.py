@@ -1,4 +1,4 @@
-"""A step of one leaf that may be rejected, at the cost of one that may not.
+"""A step of one leaf that may be rejected, at no additional cost.
 
 A step that may be rejected selects between new and old slots, element by element.  The
 update would still be computed from the new slots before that selection.  XLA would then
@@ -44,16 +44,16 @@ def update_from(
 ) -> jax.Array:
     """The update of a step, computed from these slots in place of its own.
 
-    closed: from the inputs to an update and slots.
+    closed: a function from the inputs to an update and slots.
     """
-    # The same program without the equations that produced its own slots; XLA removes
-    # what only they used.
+    # The same program without the equations for its own slots; XLA removes their
+    # sources.
     from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
     jaxpr = closed.jaxpr
     u, *own = jaxpr.outvars
     # A slot that is passed through has no equation, and one of several results cannot
-    # be replaced without the others: both stay as they are.
+    # be replaced without the others: both are left unchanged.
     alone = {var for eqn in jaxpr.eqns if len(eqn.outvars) == 1 for var in eqn.outvars}
     pairs = zip(own, slots, strict=True)
     given = {v: x for v, x in pairs if not isinstance(v, Literal) and v in alone}
