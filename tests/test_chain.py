@@ -247,7 +247,7 @@ ERRORS = {
     "another optimizer's": (
         lambda: update_with(lib.chain(stepax.trace(0.9)), (ADAM.init(P)[0],)),
         ValueError,
-        r"`trace` has a state `TraceState` of fields \(trace\), but was given a "
+        r"`trace` expects a state `TraceState` of fields \(trace\), but was given a "
         "`ScaleByAdamState`",
     ),
     "other names": (

@@ -383,7 +383,9 @@ def test_a_checkpoint_without_check_sums_of_files_is_restored(folder):
     del body["checksum"]
     text = json.dumps({"checksum": _checksum(body), **body})
     (folder / "2" / "manifest" / "metadata").write_text(text)
-    with pytest.raises(ValueError, match="`b` of `params` does not have the values that were saved"):
+    with pytest.raises(
+        ValueError, match="`b` of `params` does not have the values that were saved"
+    ):
         restore(folder, TX, PARAMS)
 
 

@@ -27,10 +27,15 @@ REFUSED = {
         (parabola, {**ONES, "k": jnp.arange(2)}),
         {},
         TypeError,
-        r"\['k'\] is of integers \(int32\)",
+        r"\['k'\] holds integers \(int32\)",
     ),
-    "an integer": ((parabola, [1.0, 2]), {}, TypeError, r"\[1\] is of integers"),
-    "nothing moves": ((parabola, {"f": "a"}), {}, ValueError, "nothing can move"),
+    "an integer": ((parabola, [1.0, 2]), {}, TypeError, r"\[1\] holds integers"),
+    "nothing moves": (
+        (parabola, {"f": "a"}),
+        {},
+        ValueError,
+        "nothing can be optimized",
+    ),
     "a vector": ((lambda p: p["b"], ONES), {}, ValueError, r"shape \(3,\)"),
     "an integer value": ((lambda p: jnp.int32(1), ONES), {}, ValueError, "dtype int32"),
     "a tuple": (

@@ -289,5 +289,5 @@ def test_rows_and_codes_go_together():
 def test_codes_are_kept_whole():
     p = {"table": jnp.ones((8, 512))}
     tx = stepax.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
-    with pytest.raises(TypeError, match="leave out `low_bit_states`"):
+    with pytest.raises(TypeError, match="omit `low_bit_states`"):
         tx.update(p, tx.init(p), p)

@@ -110,7 +110,7 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def zeros_like(p: ArrayTree, dtype: DTypeLike | None = None) -> jax.Array | None:
-    """Zeros for a parameter, strongly typed, sharded like it; `None` if not an array."""
+    """Zeros for a parameter, strongly typed, sharded like it; `None` for non-arrays."""
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
 
