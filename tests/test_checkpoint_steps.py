@@ -132,7 +132,7 @@ def test_a_step_under_another_number_does_not_count(how, folder):
     there = 2 if (folder / "2").exists() else 1
     with pytest.warns(UserWarning, match="step 9 .*it holds step 2: it was renamed"):
         assert latest_step(folder) == there
-    with pytest.raises(ValueError, match="step 9 .* holds step 2.*give it the name 2"):
+    with pytest.raises(ValueError, match="step 9 .* holds step 2.*rename it to 2"):
         restore(folder, TX, PARAMS, step=9)
     save(folder, 3, PARAMS, STATE, keep=1)
     assert restore(folder, TX, PARAMS, step=3).step == 3

@@ -244,7 +244,7 @@ REFUSED = {
     ),
     "joined": (
         lambda: stepax.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
-        "no rows in `nu`, whose arrays are not those .* put `rowwise` inside .*`flatten`",
+        "no rows in `nu`, whose arrays are not .* put `rowwise` inside .*`flatten`",
     ),
     "no square": (
         lambda: stepax.rowwise(stepax.lion(0.1)).init(params()),
