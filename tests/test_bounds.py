@@ -92,7 +92,7 @@ def test_keywords_of_the_loss_are_handed_on():
 @pytest.mark.slow
 def test_missing_keywords_are_named():
     tx, p = stepax.lbfgsb(0.0, 1.0), jnp.full(2, 0.5)
-    for write a loop False, True:
+    for project in False, True:
         tx = stepax.lbfgsb(0.0, 1.0, project=project)
         with pytest.raises(TypeError, match="`grad`, `value_fn` is missing"):
             tx.update(p, tx.init(p), p, value=1.0)
