@@ -273,8 +273,7 @@ def from_torch(
         PyTorch's, often the case for linear layers.
     step: number of steps taken; needed for Muon and for SGD with a schedule, which have
         no count.
-    missing: "fresh" if slots may be missing from PyTorch's state, as for frozen
-        parameters.
+    missing: "fresh" if PyTorch's state may lack slots, as for frozen parameters.
 
     Raises a `ValueError` for `amsgrad` and `dampening`, which Stepax does not have in
     PyTorch's form, for unknown paths, and for slots that do not fit.

@@ -93,8 +93,7 @@ def scale_by_apollo(
     norm_growth_limit: the largest growth of ‖u‖ in a step, above 0.  After a gradient
         of zero ‖u‖ stays near 0, as in the authors' program.
     update_proj_gap: steps between projections, at least 1; mu and nu are kept.
-    key, sampler: a random key, or a seed for one, 0 if `None`; samples P from a key, a
-        shape and a dtype.
+    key, sampler: a random key or a seed, 0 if `None`; samples P by key, shape, dtype.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 

@@ -110,8 +110,7 @@ def prodigy(
         authors' program by default.
     slice_p: both sums are over every `slice_p`-th element of an array, and so are the
         states `grad_sum` and `params0`; at least 1.
-    growth_rate: largest growth factor of d in a step, at least 1; not at the first
-        growth.
+    growth_rate: largest factor of d in a step, at least 1; not at the first growth.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.

@@ -83,9 +83,8 @@ def low_bit_states(
     in place of an array; `tree.dequantize` converts it back.  Jit `init`, which
     otherwise allocates a temporary state in full precision.
 
-    In 4 bits a mean with a long memory is mostly rounding error: use 4 bits for decay
-    rates up to 0.9, as in Adam and SGD, and not for Lion's 0.99, Muon's 0.95, or a slow
-    mean.
+    In 4 bits a mean with a long memory is mostly rounding error: use 4 bits for decays
+    up to 0.9, as in Adam and SGD, not for Lion's 0.99, Muon's 0.95, or a slow mean.
 
     inner: the transformation, of any library.
     bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
