@@ -90,9 +90,9 @@ def low_bit_states(
     bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
         of slots, of which the others are not compressed.
     block: elements along the last axis that share a scale, at least 2; as few as a
-        quarter where only that divides the axis.  `None` means up to 256 for 8 bits and
-        128 for 4, of neighbouring rows where an axis is short, such that either of the
-        last two axes can be sharded over eight devices.
+        quarter where only that divides it.  `None` means up to 256 for 8 bits and 128
+        for 4, of several rows where an axis is short, so that eight devices can share
+        either axis.
     min_size: smaller arrays are not compressed, nor are arrays that no such block
         divides, and dtypes other than float32, bfloat16 and float16.
     mask: the parameters whose slots are compressed; see `masked`.
