@@ -80,8 +80,8 @@ def low_bit_states(
 
     with c rounded to nearest.  Arithmetic is that of the inner transformation, in
     float32.  The state has the structure of the inner state, with `codes` and `scales`
-    in place of an array; `tree.dequantize` converts it back.  Jit `init`, which
-    otherwise allocates a temporary state in full precision.
+    for an array; `tree.dequantize` converts it back.  Jit `init`, or it allocates a
+    full state.
 
     In 4 bits a mean with a long memory is mostly rounding error: use 4 bits for decays
     up to 0.9, as in Adam and SGD, not for Lion's 0.99, Muon's 0.95, or a slow mean.
