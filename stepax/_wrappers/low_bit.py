@@ -80,11 +80,10 @@ def low_bit_states(
 
     with c rounded to nearest.  Arithmetic is that of the inner transformation, in
     float32.  The state has the structure of the inner state, with `codes` and `scales`
-    for an array; `tree.dequantize` converts it back.  Jit `init`, or it allocates a
-    full state.
+    for an array; `tree.dequantize` converts it back.  Jit `init` to save memory.
 
-    In 4 bits a mean with a long memory is mostly rounding error: use 4 bits for decays
-    up to 0.9, as in Adam and SGD, not for Lion's 0.99, Muon's 0.95, or a slow mean.
+    Use 4 bits for decays up to 0.9, as in Adam and SGD: with longer memory, such as
+    Lion's 0.99 or Muon's 0.95, rounding dominates.
 
     inner: the transformation, of any library.
     bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
@@ -93,8 +92,8 @@ def low_bit_states(
         quarter where only that divides it.  `None` means up to 256 for 8 bits and 128
         for 4, of several rows where an axis is short, so that eight devices can share
         either axis.
-    min_size: smaller arrays are not compressed, nor are arrays that no such block
-        divides, and dtypes other than float32, bfloat16 and float16.
+    min_size: smaller arrays are not compressed, nor are those that no block divides,
+        or dtypes other than float32, bfloat16 and float16.
     mask: the parameters whose slots are compressed; see `masked`.
 
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
