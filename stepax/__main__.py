@@ -61,17 +61,17 @@ Start with the model and the number of devices:
   python -m stepax plan --model llama-70b --devices 512 --optimizer muon
 
 Parameters, gradients and state are then sharded along one axis, `data`.  With
---zero the parameters are whole on each device, and only the state and the step
-are sharded.  With --mesh data=64,model=8 matrices are sharded along both axes."""
+--zero the parameters are replicated, and only the state and the step are sharded.
+With --mesh data=64,model=8 matrices are sharded along both axes."""
 _OF = "the model, see below (default: %(default)s)"
 _DEVICES = "number of devices (default: those of --mesh, or 8)"
 _MESH = "sizes of the axes data, model and expert, as in data=64,model=8"
 _PLANNED = "an optimizer, such as adamw, lion, muon or soap (default: %(default)s)"
-_ZERO = "whole parameters on each device, and the state sharded (ZeRO-1)"
-_MASTERS = "bfloat16 parameters and gradients, with float32 masters in the state"
-_LINKS = "rate at which a device sends to others (default: %(default)g)"
-_HBM = "rate of the memory of a device (default: %(default)g)"
-_HOST = "rate between a device and host memory (default: %(default)g)"
+_ZERO = "replicated parameters, with the state sharded (ZeRO-1)"
+_MASTERS = "bfloat16 parameters and gradients, with float32 master weights in the state"
+_LINKS = "bandwidth from a device to others (default: %(default)g)"
+_HBM = "memory bandwidth of a device (default: %(default)g)"
+_HOST = "bandwidth between a device and host memory (default: %(default)g)"
 _FLOPS = "10^12 operations per second of a device (default: %(default)g)"
 
 

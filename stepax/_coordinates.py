@@ -1,4 +1,4 @@
-"""Whether activations keep their size when a model gets wider."""
+"""Check whether activations keep their size as a model gets wider."""
 
 import functools as ft
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,8 @@ class Model(NamedTuple):
 
     params: the initial parameters.
     tx: the transformation to train with.
-    loss: from parameters to the loss.
-    activations: from parameters to a dict of arrays by name.
+    loss: a function from parameters to the loss.
+    activations: a function from parameters to a dict of arrays by name.
     """
 
     params: Any
@@ -37,10 +37,10 @@ class Model(NamedTuple):
 class Coordinates(Printable):
     """Root mean squares of activations by width.
 
-    widths: as given.
-    sizes: of activations by name, (widths, seeds, steps + 1).
-    changes: of their differences to those before the first step, by name, of the same
-        shape.
+    widths: the widths that were passed.
+    sizes: sizes of activations by name, (widths, seeds, steps + 1).
+    changes: sizes of their differences from the activations before the first step, by
+        name, of the same shape.
     """
 
     widths: tuple[int, ...]
@@ -51,8 +51,8 @@ class Coordinates(Printable):
     def slopes(self) -> dict[str, float]:
         """The exponent of the width in the change after the last step, by name.
 
-        About 0 where a rate carries over; above it the largest models diverge, below it
-        they do not learn in these layers.
+        It is about 0 where a learning rate transfers.  If it is larger, the largest
+        models diverge; if it is smaller, they do not learn in these layers.
         """
         return {k: _slope(self.widths, x[..., -1]) for k, x in self.changes.items()}
 
@@ -69,9 +69,9 @@ class Coordinates(Printable):
         return str(self)
 
     def plot(self, path: Any) -> None:
-        """Draw the changes against the width; it needs matplotlib.
+        """Plot the changes against the width, with matplotlib.
 
-        path: the picture to write; its suffix is the format.
+        path: the file to write; its suffix is the format.
         """
         figure = new_figure("plot")
         axes = figure.subplots()
@@ -95,15 +95,15 @@ def coordinate_check(
 ) -> Coordinates:
     """Train models of several widths for a few steps, and compare their activations.
 
-    make: from a width and a key to the parameters, a transformation, the loss as a
-        function of the parameters, and a function from these to a dict of activations.
-        Both functions hold the same batch for all widths.
+    make: a function from a width and a key to the parameters, a transformation, the
+        loss as a function of the parameters, and a function from the parameters to a
+        dict of activations.  Both functions use the same batch for all widths.
     widths: two or more.
-    steps: with that batch, >= 1.
-    seeds: models of each width, >= 1.
+    steps: number of steps with that batch, >= 1.
+    seeds: number of models of each width, >= 1.
 
-    Raises a `ValueError` for fewer widths, or for other activations at one width than
-    at another.
+    Raises a `ValueError` for fewer widths, or if the names of activations differ
+    between widths.
     """
     widths = tuple(map(int, widths))
     if len(set(widths)) < 2:
@@ -135,7 +135,7 @@ def _run(
 ) -> tuple[dict, dict]:
     """Sizes and changes of the activations, before the first step and after each.
 
-    names: takes their names.
+    names: a list to which the names of the activations are added.
     """
     model = Model(*make(key))
     tx = model.tx

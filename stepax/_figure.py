@@ -1,4 +1,4 @@
-"""A figure of matplotlib, which is an extra."""
+"""A figure of matplotlib, which is an optional dependency."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from typing import Any
 def new_figure(asked_by: str, height: float = 5) -> Any:
     """An empty figure that is eight inches wide.
 
-    asked_by: the public function that draws, for the error without matplotlib.
+    asked_by: the public function that plots, for the error without matplotlib.
     """
     try:
         # Without pyplot, which would look for a window system.

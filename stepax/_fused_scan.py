@@ -1,9 +1,9 @@
-"""Layers in a scan, each of which takes its step as soon as it has its gradient.
+"""Layers in a scan, where each layer is updated as soon as its gradient is known.
 
-The gradient of scanned layers is as large as all their parameters, and is there at once
-before an optimizer sees it.  Lv and others, 2024, Full Parameter Fine-tuning for Large
-Language Models with Limited Resources (arXiv:2306.09782), fuse the update into the
-backward pass, so that one layer's gradient exists at a time.
+The gradient of scanned layers is as large as all their parameters, and exists as a
+whole before an optimizer sees it.  Lv and others, 2024, Full Parameter Fine-tuning for
+Large Language Models with Limited Resources (arXiv:2306.09782), fuse the update into
+the backward pass, so that one layer's gradient exists at a time.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from ._engine.xla.branch import branch, by_platform, known_after
 
 @dataclass(frozen=True)
 class FusedScan:
-    """Equal layers, one after the other, and their optimizer; see `fused_scan`.
+    """A sequence of equal layers, and their optimizer; see `fused_scan`.
 
     layer: (p, x, *args) -> x, with the parameters of one layer.
     tx: the transformation.
@@ -52,7 +52,7 @@ class FusedScan:
     def forward(
         self, params: Params, x: ArrayTree, *args: Any
     ) -> tuple[ArrayTree, ArrayTree]:
-        """What the last layer returns, and the input of each, for `backward`."""
+        """The output of the last layer, and the inputs of all layers for `backward`."""
         _number_of_layers(params)
 
         def one(x, p):
@@ -73,11 +73,13 @@ class FusedScan:
     ) -> tuple[Params, OptState, ArrayTree]:
         """Take a step with each layer, from the last to the first.
 
-        dy: the gradient of what `forward` returned; of its integers, booleans and
-            random keys nothing is read, as of those of the parameters.
-        inputs: of the layers, from `forward`; a layer is computed again from its own.
-        params, state: of all layers; donate them to the program around this call.
-        args: those of `forward`, which get no gradient.
+        dy: the gradient of the output of `forward`; entries for integers, booleans and
+            random keys are ignored, as they are for parameters.
+        inputs: the inputs of the layers, from `forward`, from which layers are
+            recomputed.
+        params, state: parameters and states of all layers; donate them to the program
+            around this call.
+        args: the arguments of `forward`, which get no gradient.
         extra_args: keywords for `update`.
 
         Returns the new parameters, the next state, and the gradient of x, of JAX's type
@@ -105,22 +107,22 @@ class FusedScan:
 
 @explain_misuse
 def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> FusedScan:
-    """Update layers in the backward pass that makes their gradients.
+    """Update layers in the backward pass that computes their gradients.
 
         x, inputs = fused.forward(params, x)
         params, state, dx = fused.backward(dy, inputs, params, state)
 
     Equal to a `lax.scan` over the layers, its gradient, and a step with each layer.
-    But the gradient of one layer exists at a time, and a layer is computed again from
-    its input, as `jax.checkpoint` does.
+    But only the gradient of one layer exists at a time, and a layer is recomputed from
+    its input, as with `jax.checkpoint`.
 
     layer: (p, x, *args) -> x, which returns an array or tree of the types of x.  Arrays
-        of `params` have one more axis in front, the layers'.  Integers, booleans and
-        random keys may be among both.
-    tx: the transformation, made of rules that look at one layer alone.
+        in `params` have an additional first axis, over layers.  Both may contain
+        integers, booleans and random keys.
+    tx: the transformation, made of rules that need only one layer at a time.
 
-    Raises a `ValueError` that names the member of `tx` that needs the gradients of all
-    layers, such as `clip_by_global_norm`, or of which this is not known.
+    Raises a `ValueError` that names a member of `tx` that needs the gradients of all
+    layers, such as `clip_by_global_norm`, or that cannot be inspected.
     """
     if not callable(layer):
         raise TypeError(f"`layer` must be a function, but is {layer!r}")
@@ -134,14 +136,13 @@ def _require_one_layer(part: Any) -> None:
     if not isinstance(part, Rule):
         name = getattr(part, "recipe", None) or type(part).__name__
         raise ValueError(
-            f"`fused_scan` cannot look into `{name}`, which may need the gradients of "
+            f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"
         )
     if part.leaf_stat is not None or part.global_stat is not None:
         raise ValueError(
-            f"`{part.name}` measures the gradients of all layers, of which "
-            "`fused_scan` has one at a time: leave it out, or clip each array, as "
-            "`clip_by_block_rms` does"
+            f"`{part.name}` measures the gradients of all layers, but `fused_scan` has "
+            "one at a time: omit it, or clip each array, as `clip_by_block_rms` does"
         )
 
 
@@ -152,7 +153,7 @@ def _number_of_layers(params: Params) -> int:
         if not is_array(p) or jnp.ndim(p) == 0:
             raise ValueError(
                 f"`params` has no axis of layers at {keystr(path)}: stack the layers, "
-                "and split off what is no array, such as functions"
+                "and split off leaves that are not arrays, such as functions"
             )
         first, other = jnp.shape(found[0][1])[0], jnp.shape(p)[0]
         if first != other:
@@ -187,7 +188,7 @@ def _at(i: jax.Array, tree: ArrayTree) -> ArrayTree:
 
 
 def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
-    """Stacked arrays, in whose memory one layer is replaced."""
+    """Stacked arrays, with one layer replaced in place."""
     put = lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0)
     return jax.tree.map(put, tree, new)
 
@@ -211,18 +212,18 @@ def _gradients(
 
 
 def _filled(xs: list, moving: list) -> list:
-    """A list with others in place of its real and complex numbers."""
+    """A list whose real and complex numbers are replaced by others."""
     found = iter(moving)
     moves = lambda x: x is not None and is_inexact(x)
     return [next(found) if moves(x) else x for x in xs]
 
 
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
-    """`new`, all of it computed before any of it is written among the other layers."""
+    """`new`, computed as a whole before any of it is written among the other layers."""
 
     # On a CPU XLA would compute each array in the loop that writes it.  As others read
-    # what that overwrites, it would copy the arrays of all layers, for each layer.  It
-    # computes nothing across a branch, and does not find out that one is never taken.
+    # what that overwrites, it would copy the arrays of all layers, for each layer.  XLA
+    # does not fuse across a branch, and does not detect that one is never taken.
     def settle(new, done):
         known = known_after(jnp.array(True), jax.tree.leaves(done))
         zeros = lambda x: jnp.zeros_like(x) if is_numeric(x) else x  # a random key

@@ -1,6 +1,6 @@
 """Names of `stepax` that are loaded on first access, so that it is imported fast.
 
-None of them is in the registry of factories, which are all there at once.
+They are not in the registry of factories, which are all loaded eagerly.
 """
 
 LATER = (
@@ -33,7 +33,7 @@ _HOMES = {
     "microbatching": ("microbatch",),
 }  # fmt: skip
 NAMES_LATER = {name: home for home, names in _HOMES.items() for name in names}
-# They warn, and come from `contrib`.
+# These warn, and come from `contrib`.
 MOVED = (
     "DifferentiallyPrivateAggregateState",
     "differentially_private_aggregate",

@@ -46,7 +46,7 @@ def power_iteration(
         v = v / ‖v‖,   λ = ⟨v, A v⟩,   v = A v,   until ‖A v - λ v‖ <= tolerance |λ|
 
     matrix: A, square and diagonalizable; or a function that multiplies a tree by A.
-    v0: initial v, a vector that A can multiply; drawn from [-1, 1) if `None`.
+    v0: initial v, a vector that A can multiply; sampled from [-1, 1) if `None`.
     num_iters: maximum number of iterations, >= 0.
     error_tolerance: relative tolerance at which to stop, >= 0.
     precision: precision of the matrix product.
@@ -274,7 +274,7 @@ def nnls(
     A: a matrix of shape (M, N).
     b: a vector of shape (M,), or several as the columns of a matrix (M, K).
     iters: number of iterations, >= 0.
-    unroll: number of iterations to unroll per turn of the loop.
+    unroll: number of iterations to unroll in the loop.
     L: an upper bound of the largest eigenvalue of AᵀA, above 0; its norm if `None`.
 
     Returns x, of shape (N,) or (N, K).  Raises ValueError for shapes that do not fit,

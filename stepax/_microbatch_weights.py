@@ -18,7 +18,7 @@ class Weights:
     """The weight of each microbatch: the sum over its rows.
 
     each: the weights, in float32.
-    upto: the sum of the first n, a function of n.
+    upto: a function of n, the sum of the first n weights.
     """
 
     def __init__(self, weight: Any, parts: Parts):
@@ -45,7 +45,7 @@ class Weights:
         return jnp.where(w == 0, mean, mean + (x - mean) / n)
 
     def term(self, x: jax.Array, i: Any) -> jax.Array:
-        """Result i in a weighted sum; numbers that are counts have no weight."""
+        """Result i in a weighted sum; counts are not weighted."""
         w = self.each[i]
         is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
         mine = w.astype(x.real.dtype) * x if is_inexact else x

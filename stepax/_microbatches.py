@@ -46,7 +46,7 @@ def positional(f: Callable) -> list[str]:
 
 
 def takes_keyword(f: Callable, name: str) -> bool:
-    """Whether a function takes a keyword, by name or with any others."""
+    """Whether a function takes a keyword, by name or in `**kwargs`."""
     try:
         parameters = inspect.signature(f).parameters
     except (TypeError, ValueError):
@@ -84,7 +84,7 @@ def axis_of(x, axis, name):
     ndim = jnp.ndim(x)
     if not -ndim <= axis < ndim:
         raise ValueError(
-            f"{name} has shape {jnp.shape(x)}, so that it has no batch axis {axis}"
+            f"{name} has shape {jnp.shape(x)}, so it has no batch axis {axis}"
         )
     return axis % ndim
 
@@ -151,7 +151,7 @@ class Parts:
         return self._call(map(leaf, self.cut, self.axes))
 
     def like(self):
-        """Placeholder arguments shaped like those of a microbatch, even of none."""
+        """Placeholder arguments shaped like those of a microbatch, even without any."""
 
         def leaf(x, axis):
             if axis is None:
@@ -227,7 +227,7 @@ def zeros(shape, like, axis=None):
 def start(way, struct, among):
     """The initial carry, with the varying axes of the results inside `shard_map`.
 
-    among: those of the weights.
+    among: the varying axes of the weights.
     """
     inside = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(varying(struct) | among) if inside else ()

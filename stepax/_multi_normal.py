@@ -46,7 +46,7 @@ class MultiNormalDiagFromLogScale:
         return [self._mean, self._log_scale]
 
     def sample(self, shape: Sequence[int], key: jax.Array) -> jax.Array:
-        """Draw samples: mean + exp(log_scale) z.
+        """Sample: mean + exp(log_scale) z.
 
         shape: leading shape of the result, before the axes of one sample.
         key: a random key.

@@ -4,7 +4,7 @@ The shortest augmenting path algorithm of Crouse, 2016, On implementing 2D recta
 assignment algorithms (DOI:10.1109/TAES.2016.140952), which goes back to Kuhn's
 Hungarian method and to Jonker and Volgenant, 1987 (DOI:10.1007/BF02278710).
 
-Differences from Optax: both names stand for one algorithm; integers are compared
+Differences from Optax: both names refer to one algorithm; integers are compared
 exactly; infinite costs never cause an endless loop; the total of the chosen costs is
 differentiable.
 """
@@ -65,7 +65,7 @@ def hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 @explain_misuse
 def base_hungarian_algorithm(cost_matrix: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """The same as `hungarian_algorithm`, under its other name in Optax.
+    """An alias of `hungarian_algorithm`, its other name in Optax.
 
     cost_matrix: the costs, of shape (N, M).
 

@@ -41,7 +41,7 @@ if not TYPE_CHECKING:
 
 
 class Checkpoint(NamedTuple):
-    """What `restore` returns.
+    """The result of `restore`.
 
     params, state: the saved parameters and state.
     step: the step at which they were saved.
@@ -66,21 +66,22 @@ def save(
 
     Until then it has a temporary name, so that earlier checkpoints survive a process
     that is killed at any moment.  In a multi-process run all processes call this with
-    the same step, and see the same directory.  Two runs cannot save to one directory at
-    the same time.
+    the same step, and see the same directory.  Two runs cannot save to the same
+    directory at once.
 
     directory: the directory for the checkpoints of one run; created if missing.
     step: the step, at least 0, later than all complete checkpoints in the directory.
     params: any tree; leaves that are not arrays are not saved.
     state: the state of any transformation.
-    keep: how many of the newest checkpoints to keep; all by default.
+    keep: number of the newest checkpoints to keep; all by default.
     wait: if false, this returns once the arrays are copied, and a thread writes them.
         The next call for this directory, `wait`, and process exit wait for the thread
         and raise its errors.  Python 3.12.0 and 3.12.1 need `wait` before exit.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
-    arrays have the same name, if parameters and state are swapped, and while another
-    process is writing, which it names; a `TypeError` for arrays that are not numeric.
+    arrays have the same name, if parameters and state are swapped, and if another
+    process, which the error names, is writing; a `TypeError` for arrays that are not
+    numeric.
     """
 
     def plan() -> tuple[int, int | None]:
@@ -124,7 +125,7 @@ def wait(directory: Any = None) -> None:
 def latest_step(directory: Any) -> int | None:
     """The newest step with a complete checkpoint; `None` if there is none.
 
-    Warns of newer incomplete checkpoints, and says what they lack.
+    Warns of newer incomplete checkpoints, and says what is missing from them.
 
     directory: the directory of the checkpoints; may be missing.
     """
@@ -148,8 +149,8 @@ def restore(
     """Read a checkpoint into the form that `tx` and `params` need.
 
     Arrays get the dtypes of the template.  On a mesh each process reads its own shards:
-    parameters are sharded as in the template, the state as by
-    `stepax.distributed.state_sharding` and `tx.init`.
+    parameters are sharded as in the template, and the state as
+    `stepax.distributed.state_sharding` and `tx.init` would shard it.
 
     directory: the directory of the checkpoints.
     tx: the transformation that will use the state; may differ from the one that created
@@ -158,14 +159,14 @@ def restore(
     step: the step to restore; the newest complete one by default, see `latest_step`.
     renamed: a dict from paths of parameters in the checkpoint to their new paths, as in
         `{"encoder/layer0": "encoder/first"}`; slots follow their parameters.
-    missing: how to handle arrays that the checkpoint lacks: "error" lists them, "fresh"
-        takes slots from `tx.init` and parameters from the template.
+    missing: how to handle arrays missing from the checkpoint: "error" lists them,
+        "fresh" takes slots from `tx.init` and parameters from the template.
     extra: how to handle arrays without a place: "error" lists them, "drop" ignores
         them.
 
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape,
-    and for a step that is missing, damaged, or of a later schema; a `TypeError` for a
-    dtype of another kind, such as a float for a count.
+    and for a step that is missing, damaged, or has a later schema; a `TypeError` for an
+    incompatible dtype, such as a float for a count.
     """
     require_transformation(tx, "`tx` of `restore`")
     step = None if step is None else _whole(step, "step", 0)
@@ -183,15 +184,15 @@ def average(
 
         p = Σ w_i p_i,   w_i = 1 / n without weights
 
-    in float32 or wider, rounded once.  One array at a time is read, so that only one
-    more than the result is in memory.  Wortsman et al., 2022 (arXiv:2203.05482).
+    in float32 or wider, rounded once.  Arrays are read one at a time, so that memory
+    holds only one more than the result.  Wortsman et al., 2022 (arXiv:2203.05482).
 
-    sources: directories of checkpoints, of which the newest complete step is taken, or
-        pairs of a directory and a step.
-    params: a template, as in `restore`.  Integers and random keys are those of the last
-        checkpoint.
-    weights: one for each checkpoint, as they are: not divided by their sum, and perhaps
-        negative, as those of `power_average_weights`.
+    sources: directories of checkpoints, whose newest complete steps are used, or pairs
+        of a directory and a step.
+    params: a template, as in `restore`.  Integers and random keys are taken from the
+        last checkpoint.
+    weights: one for each checkpoint.  They are not divided by their sum, and may be
+        negative, as those of `power_average_weights` are.
 
     Raises a `ValueError` that lists arrays that are missing, extra or of another shape
     in one of the checkpoints, and for weights that do not fit them.
@@ -211,11 +212,11 @@ def from_optax(
     missing: str = "error",
     extra: str = "error",
 ) -> Checkpoint:
-    """Load what was saved in a run with Optax 0.2.8, or any plain tree.
+    """Load the state of a run with Optax 0.2.8, or any plain tree.
 
     source: an unpickled state; a dictionary or train state with parameters and state;
-        the path of what Orbax saved of one; or a directory of such paths.
-    params: a template, as in `restore`; returned as they are if `source` has none.
+        the path where Orbax saved one of these; or a directory of such paths.
+    params: a template, as in `restore`; returned unchanged if `source` has none.
     step: the step in a directory; the newest by default.
     keys: the names of parameters and state in `source`.
     tx: the transformation that will use the state.
@@ -226,7 +227,7 @@ def from_optax(
     Without classes, a slot is identified by its sibling fields and its path.  The step
     is that of the directory or of a "step" in `source`, otherwise 0.
 
-    Raises as `restore` does.
+    Raises the errors of `restore`.
     """
     require_transformation(tx, "`tx` of `from_optax`")
     step = None if step is None else _whole(step, "step", 0)
@@ -266,11 +267,11 @@ def from_torch(
     state_dict: `optimizer.state_dict()` of a `torch.optim` optimizer.
     tx: the matching transformation, as above.
     params: a template, as in `restore`.
-    names: paths of the parameters in `params`, in PyTorch's order; or a dict from
-        PyTorch's names to them, if the optimizer was given named parameters.  By
-        default PyTorch's names with "/" for ".".
-    transposed: paths, which may contain "*", of parameters that are the transpose of
-        PyTorch's, as those of linear layers often are.
+    names: paths of the parameters, in PyTorch's order; or a dict from PyTorch's names
+        to paths, if the optimizer has named parameters.  By default PyTorch's names
+        with "/" instead of ".".
+    transposed: paths, which may contain "*", of parameters that are transposes of
+        PyTorch's, often the case for linear layers.
     step: number of steps taken; needed for Muon and for SGD with a schedule, which have
         no count.
     missing: "fresh" if PyTorch's state may lack slots, as for frozen parameters.
@@ -298,6 +299,6 @@ def to_safetensors(
     separator: separator of the names.
 
     Raises a `ValueError` for two arrays with the same name, for an array that no
-    process holds in full, and for a dtype that the format lacks.
+    process holds in full, and for a dtype that the format does not support.
     """
     plain.write(file, {"": params, "state": state}, separator)

@@ -1,4 +1,4 @@
-"""Optimizers on device meshes: how states are sharded, and what a step communicates.
+"""Optimizers on device meshes: the sharding of states, and the cost of a step.
 
 Everything relies on JAX's partitioning of jitted programs; nothing here starts
 processes or communicates on its own.

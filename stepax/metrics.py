@@ -1,7 +1,7 @@
 """Metrics of gradients, updates and parameters, for `observe` and any logger.
 
 Each is a function of the updates before a transformation, the updates after it and the
-parameters, or a `StatefulMetric`, which has a memory.  `tree.flat` gives the latest
+parameters, or a `StatefulMetric`, which has a memory.  `tree.flat` returns the latest
 values in a state by name.
 """
 

@@ -107,7 +107,7 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     microbatch_size: number of rows per microbatch, >= 1.
     axis: the axis to split; negative axes count from the end.
 
-    Raises ValueError if the size does not divide the axis, and names the path.
+    Raises ValueError, with the path, if the size does not divide the axis.
     """
     leaves, treedef = jax.tree.flatten(tree)
 
@@ -142,17 +142,17 @@ def microbatch(
         tree of them that is a prefix of the result.
     in_axes: the batch axis, of all arguments or of each in `argnums` and `argnames`; or
         a dict from these to axes, 0 by default.
-    num_real_microbatches: evaluate only the first so many microbatches; all if `None`.
-        It may be traced, but then there is no reverse-mode derivative.
-    axis_name: mesh axis, or axes, inside of `shard_map`, over which the batch is split:
-        means and sums are over all of it.
+    num_real_microbatches: number of microbatches to evaluate, from the first; all if
+        `None`.  It may be traced, but then there is no reverse-mode derivative.
+    axis_name: mesh axis, or axes, inside `shard_map`, over which the batch is split;
+        means and sums are then over the whole batch.
 
-    Returns a function, which returns zeros for an empty batch.  Unless `fun` takes
-    `weight` itself, the function takes it: an array with a row for each of the batch,
-    such as a mask of tokens, whose sum over a microbatch is the weight of its result.
-    Sums and means are then weighted; a microbatch of weight 0 does not count, even if
-    its result is NaN.  It raises ValueError if sizes do not fit, and names the argument
-    and its path.
+    Returns a function, which returns zeros for an empty batch.  Unless `fun` itself
+    takes `weight`, this function takes it: an array with a row for each row of the
+    batch, such as a mask of tokens, whose sum over a microbatch is the weight of its
+    result.  Sums and means are then weighted; a microbatch of weight 0 does not count,
+    even if its result is NaN.  It raises ValueError, with the argument and its path, if
+    sizes do not fit.
     """
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
     names = [argnames] if isinstance(argnames, str) else list(argnames)
@@ -192,7 +192,7 @@ def micro_vmap(
     microbatch_size: number of examples mapped at a time; `None` for all.
     vmap_fn: used instead of `jax.vmap`.
     accumulator: how results are combined; see `microbatch`.
-    num_real_microbatches: evaluate only the first so many; all if `None`.
+    num_real_microbatches: number of microbatches to evaluate; all if `None`.
 
     Raises ValueError for other `out_axes`; the returned function raises one if sizes
     do not fit.
@@ -277,7 +277,7 @@ def micro_grad(
     metrics_fn: applied to the same gradient; its result is returned for each example.
     microbatch_size: number of examples at a time; `None` for all.
     accumulator: how gradients are combined; see `microbatch`.
-    num_real_microbatches: evaluate only the first so many; all if `None`.
+    num_real_microbatches: number of microbatches to evaluate; all if `None`.
 
     Returns a function like `fun` that returns the gradients and an `Aux`.
     """
@@ -364,7 +364,7 @@ _WEIGHTED = (
 
 
 def _over(axis_name, kind, x, last, weights):
-    """The result on all devices, from that on each."""
+    """The result over all devices, from the result on each."""
     require_axes(axis_name, "the function")
     if kind is AccumulationType.SUM:
         total = jax.lax.psum(x.astype(jnp.int32) if x.dtype == bool else x, axis_name)

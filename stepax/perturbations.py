@@ -52,7 +52,7 @@ class Gumbel:
         sample_shape: Sequence[int] = (),
         dtype: DTypeLike = float,
     ) -> jax.Array:
-        """Draw samples.
+        """Sample from the distribution.
 
         key: a random key.
         sample_shape, dtype: shape and dtype of the result.
@@ -73,7 +73,7 @@ class Normal:
         sample_shape: Sequence[int] = (),
         dtype: DTypeLike = float,
     ) -> jax.Array:
-        """Draw samples.
+        """Sample from the distribution.
 
         key: a random key.
         sample_shape, dtype: shape and dtype of the result.
@@ -111,8 +111,8 @@ def make_perturbed_fun(
     use_baseline: whether the baseline is fun(x) rather than 0, which often reduces the
         variance of the derivative and does not change its expectation.
 
-    Returns a function of a random key and the inputs.  It raises a ValueError for
-    inputs that are not real floating-point arrays, and names the path.
+    Returns a function of a random key and the inputs.  It raises a ValueError, with the
+    path, for inputs that are not real floating-point arrays.
     """
     if operator.index(num_samples) < 1:
         raise ValueError(f"`num_samples` is {num_samples}, expected at least 1")

@@ -66,8 +66,8 @@ def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
     """The nearest point between two bounds: min(max(x, lower), upper).
 
     tree: a tree of real arrays.
-    lower, upper: the bounds, lower <= upper; a scalar, or a tree like `tree` with
-        arrays that broadcast to its shapes, or `None` for no bound.
+    lower, upper: the bounds, lower <= upper: a scalar, a tree like `tree` with arrays
+        that broadcast to its shapes, or `None` for no bound.
 
     Raises ValueError for complex leaves, and for bounds that do not fit or that cross.
     """
@@ -86,7 +86,8 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     tree: a tree of real arrays.
     scale: the length of an edge, at least 0; a scalar, or a tree like `tree`.
 
-    Raises ValueError for complex leaves, and for a scale below 0 or that does not fit.
+    Raises ValueError for complex leaves, and for a scale that is negative or does not
+    fit.
     """
     if _is_known(scale):
         _check_scale(scale)
@@ -167,7 +168,8 @@ def projection_l2_ball(tree: Any, scale: ArrayLike = 1) -> Any:
 def projection_l2_sphere(tree: Any, scale: ArrayLike = 1) -> Any:
     """The nearest point whose norm is `scale`: y = x scale / ‖x‖.
 
-    For x = 0, which is equally far from all points, the one with equal elements.
+    For x = 0, which is equally far from all points, it is the point with equal
+    elements.
 
     tree: a tree of arrays.
     scale: the radius, at least 0; a scalar.
@@ -217,7 +219,7 @@ def projection_vector(x: Any, a: Any) -> Any:
     x: a tree of arrays.
     a: a tree of the same structure and shapes; for a = 0 the result is 0.
 
-    Raises ValueError if structures or shapes differ, and names the path.
+    Raises ValueError, with the path, if structures or shapes differ.
     """
     a, _ = _direction(x, a)
     along = trees.vdot(a, _wide_map(upcast, x))
@@ -233,7 +235,7 @@ def projection_hyperplane(x: Any, a: Any, b: ArrayLike) -> Any:
     a: a tree of the same structure and shapes; for a = 0 the result is x.
     b: a scalar.
 
-    Raises ValueError if structures or shapes differ, and names the path.
+    Raises ValueError, with the path, if structures or shapes differ.
     """
     a, b = _direction(x, a, b)
     beyond = trees.vdot(a, _wide_map(upcast, x)) - b
@@ -249,7 +251,7 @@ def projection_halfspace(x: Any, a: Any, b: ArrayLike) -> Any:
     a: a tree of the same structure and shapes; for a = 0 the result is x.
     b: a scalar.  For complex trees it bounds the real part of the inner product.
 
-    Raises ValueError if structures or shapes differ, and names the path.
+    Raises ValueError, with the path, if structures or shapes differ.
     """
     a, b = _direction(x, a, b)
     beyond = jnp.real(trees.vdot(a, _wide_map(upcast, x))) - b

@@ -10,8 +10,8 @@ Float32 values are Optax's bit for bit, with these differences:
 2. A phase of 0 steps is skipped: a warm-up over 0 steps starts at the peak.
 3. Linear phases end, and staircases change, at the exact step, even where compilers
    round divisions inaccurately.
-4. Invalid arguments raise a ValueError: negative warm-ups, rates and factors, phases
-   out of order, boundaries that do not fit the schedules.
+4. Invalid arguments raise a ValueError: negative warm-ups, decay rates and factors,
+phases out of order, boundaries that do not fit the schedules.
 """
 
 from typing import TYPE_CHECKING

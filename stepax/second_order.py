@@ -3,7 +3,7 @@
 Martens, 2020, New Insights and Perspectives on the Natural Gradient Method
 (arXiv:1412.1193), for their uses.
 
-They are deprecated, as in Optax: each is one line of JAX.
+These functions are deprecated, as in Optax: each is one line of JAX.
 
 Differences from Optax: the vector may be a tree like the parameters; the diagonal of
 the Hessian is computed one element at a time, in memory proportional to the number of
@@ -97,8 +97,8 @@ def fisher_diag(
     """The diagonal of the observed Fisher information, |∂ loss / ∂ p_i|².
 
     negative_log_likelihood: called as `loss(params, inputs, targets)`; returns a
-        scalar.  It should be that of one example: for a mean over examples, the result
-        is the square of the mean gradient.
+        scalar.  It should be the loss of one example: for a mean over examples, the
+        result is the square of the mean gradient.
     params: the point at which to differentiate; a tree of real arrays.
     inputs, targets: passed to the loss.
 

@@ -1,8 +1,8 @@
-"""Checks for a transformation of one's own: what every optimizer of Stepax is held to.
+"""Checks for your own transformations, which every optimizer of Stepax passes.
 
     stepax.testing.check(my_optimizer, learning_rate=0.1)
 
-Each check is a function below, named as a claim, and may be called by itself.
+Each check is a function below, named as a claim, and can be called separately.
 """
 
 import pickle
@@ -33,10 +33,10 @@ if not TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A factory and how it is called.
+    """A factory and the arguments of its call.
 
     factory: makes a transformation.
-    args, kwargs: what it is called with.
+    args, kwargs: the arguments that it is called with.
     keywords: for `update`, or a function from the parameters to them.
     """
 
@@ -76,12 +76,13 @@ def check(
 ) -> None:
     """Check that a factory makes a good transformation, on trees of several kinds.
 
-    It must take any tree, in float32, bfloat16 and float16, with `None` for missing
-    gradients; keep structures and dtypes from step to step; give the same result under
-    `jit`, `vmap`, packed and under a mask; keep a NaN to its own array, unless its rule
-    measures all of them; be equal to, hash and pickle like what an equal call makes;
-    and have its hyperparameters injected.  A rule that claims to be elementwise must
-    give a joined array the update of its parts.
+    The transformation must accept any tree, in float32, bfloat16 and float16, with
+    `None` for missing gradients; preserve structures and dtypes from step to step; give
+    the same result under `jit` and `vmap`, packed, and under a mask; and keep a NaN
+    within its array, unless its rule measures all arrays.  Equal calls must make
+    transformations that are equal, hash alike and can be pickled, and hyperparameters
+    must be injectable.  A rule that claims to be elementwise must give a joined array
+    the update of its parts.
 
     factory: makes a transformation; under `stepax.rules.rule`, or any function that
         returns one.
@@ -89,8 +90,8 @@ def check(
     keywords: keywords that its `update` reads, such as `{"value": 1.0}`, or a function
         from the parameters to these.
 
-    Raises an `AssertionError` that says what does not hold and where, and passes on
-    what the transformation itself raises.
+    Raises an `AssertionError` that says which claim fails and where; errors of the
+    transformation itself are passed on.
     """
     subject = Subject(factory, args, kwargs, keywords or {})
     for claim in CLAIMS:
@@ -116,7 +117,7 @@ def _tree(shapes: Any, dtype: Any, seed: int) -> Any:
 
 
 def _cases() -> Iterator[tuple[str, Any, Any]]:
-    """Parameters and gradients, and what they are."""
+    """Descriptions, parameters and gradients."""
     for name, shapes in _SHAPES.items():
         # Shapes and dtypes do not interact, and each case is compiled several times.
         for dtype in _DTYPES if name == "nested" else _DTYPES[:1]:
@@ -135,7 +136,7 @@ def _types(tree: Any) -> Any:
 
 
 def _differs(found: Any, wanted: Any, ulps: float = 64) -> str:
-    """Where two trees differ by more than so many roundings; empty if nowhere."""
+    """Where two trees differ by more than `ulps` rounding errors; empty if nowhere."""
     pairs = jax.tree.leaves_with_path(found), jax.tree.leaves(wanted)
     for (path, x), y in zip(*pairs, strict=True):
         if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -153,7 +154,7 @@ def _wide(x: Any) -> np.ndarray:
 
 
 def keeps_its_types(subject: Subject) -> None:
-    """Updates are typed as gradients, and a state never changes its types."""
+    """Updates have the types of the gradients, and a state never changes its types."""
     tx = subject.make()
     for case, p, g in _cases():
         state = tx.init(p)
@@ -180,7 +181,7 @@ def is_pure(subject: Subject) -> None:
 
 
 def looks_at_shapes_alone_in_init(subject: Subject) -> None:
-    """`init` works for shapes in place of parameters."""
+    """`init` accepts shapes instead of parameters."""
     tx = subject.make()
     for case, p, _ in _cases():
         shapes, state = jax.eval_shape(tx.init, p), tx.init(p)
@@ -189,7 +190,7 @@ def looks_at_shapes_alone_in_init(subject: Subject) -> None:
 
 
 def skips_missing_gradients(subject: Subject) -> None:
-    """Where a gradient is `None`, so is the update, and the others are as before."""
+    """Where a gradient is `None`, so is the update, and others are unaffected."""
     tx = subject.make()
     p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
     missing = {**g, "scale": None}
@@ -204,7 +205,7 @@ def skips_missing_gradients(subject: Subject) -> None:
 
 
 def works_in_batches(subject: Subject) -> None:
-    """`vmap` runs each of several on its own."""
+    """`vmap` treats each of several trees separately."""
     tx = subject.make()
     p, g = (_tree({"w": (2, 3, 4), "b": (2, 3)}, "float32", seed) for seed in (0, 1))
     run = lambda g, p: subject.step(tx, g, tx.init(p), p)[0]
@@ -212,11 +213,11 @@ def works_in_batches(subject: Subject) -> None:
     for i in range(2):
         alone = run(*jax.tree.map(lambda x, i=i: x[i], (g, p)))
         at = _differs(jax.tree.map(lambda x, i=i: x[i], found), alone)
-        subject.demand(not at, f"under `vmap` the update at {at} is another one")
+        subject.demand(not at, f"under `vmap` the update at {at} differs")
 
 
 def is_as_elementwise_as_it_says(subject: Subject) -> None:
-    """Packed parameters, where elementwise rules see joined arrays, change nothing."""
+    """Packing, where elementwise rules see joined arrays, does not change updates."""
     tx = subject.make()
     rules = [x for x in flatten(tx) if isinstance(x, Rule)]
     for case, p, g in _cases():
@@ -228,12 +229,12 @@ def is_as_elementwise_as_it_says(subject: Subject) -> None:
             at = _differs(unpack(v), u)
             names = ", ".join(f"`{x.name}`" for x in rules if x.elementwise)
             hint = f"; {names} claims to be elementwise" if names else ""
-            claim = f"packed, the update at {at} is another one, for {case}{hint}"
+            claim = f"packed, the update at {at} differs, for {case}{hint}"
             subject.demand(not at, claim)
 
 
 def keeps_a_nan_to_its_array(subject: Subject) -> None:
-    """A NaN in one array reaches no other, unless a rule measures all of them."""
+    """A NaN in one array does not reach others, unless a rule measures all arrays."""
     tx = subject.make()
     parts = list(flatten(tx))
     is_local = lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat)
@@ -247,7 +248,7 @@ def keeps_a_nan_to_its_array(subject: Subject) -> None:
 
 
 def works_under_a_mask(subject: Subject) -> None:
-    """Leaves that a mask leaves out pass through, and do not change the others."""
+    """Masked leaves pass through, and do not change the others."""
     tx = subject.make()
     p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
     inside = masked(tx, {"dense": True, "scale": False})
@@ -256,7 +257,7 @@ def works_under_a_mask(subject: Subject) -> None:
     part = lambda tree: {"dense": tree["dense"]}
     alone = subject.step(tx, part(g), tx.init(part(p)), part(p))[0]
     at = _differs(part(u), alone)
-    subject.demand(not at, f"under a mask the update at {at} is another one")
+    subject.demand(not at, f"under a mask the update at {at} differs")
 
 
 def is_known_by_its_call(subject: Subject) -> None:
@@ -265,16 +266,17 @@ def is_known_by_its_call(subject: Subject) -> None:
     if not isinstance(tx, Transformation) or tx.recipe is None:
         return  # a plain pair of functions
     if tx.recipe.build.__name__ != subject.name:
-        return  # a function of somebody else around a factory
+        return  # a function of another library around a factory
     subject.demand(subject.name in repr(tx), f"it is printed as {tx!r}")
     subject.demand(
-        tx == again and hash(tx) == hash(again), "two equal calls make unequal ones"
+        tx == again and hash(tx) == hash(again),
+        "two equal calls make unequal transformations",
     )
     try:
         saved = pickle.dumps(tx)
     except (pickle.PicklingError, AttributeError):
-        return  # it is defined inside of a function, which pickle cannot name
-    subject.demand(pickle.loads(saved) == tx, "what comes out of a pickle is another")
+        return  # defined inside a function, which pickle cannot name
+    subject.demand(pickle.loads(saved) == tx, "a pickled copy is not equal")
     described = describe(tx, _tree(_SHAPES["nested"], "float32", 0))
     subject.demand(bool(described.whole.name), "`describe` has no name for it")
 

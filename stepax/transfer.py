@@ -6,7 +6,7 @@
     tx = stepax.adamw(factors.rate(1e-3), weight_decay=factors.decay(0.1))
 
 The best learning rate of the base model is then about the best of the large one.
-`coordinate_check` shows whether a model keeps its activations in size.
+`coordinate_check` shows whether the activations of a model keep their size.
 
 Papers: Yang et al., Tensor Programs V (arXiv 2203.03466), Table 3, for `mup`; Yang,
 Simon and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813), for
@@ -39,17 +39,17 @@ if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
 
 
-# How the size of an update depends on that of the gradient: "adam" stands for any
-# optimizer whose updates have about the same size in each element, such as Adam, Lion,
-# Adafactor and SOAP; "sgd" for those that are linear in it, with or without momentum;
-# "muon" for those that make a matrix orthogonal, without a factor for its shape.
+# How the size of an update depends on that of the gradient: "adam" means any optimizer
+# whose updates have about the same size in each element, such as Adam, Lion, Adafactor
+# and SOAP; "sgd" one whose updates are linear in the gradient, with or without
+# momentum; "muon" one that orthogonalizes matrices, without a factor for their shape.
 Optimizer: TypeAlias = Literal["adam", "sgd", "muon"]
 
 
 class _Array(NamedTuple):
-    """fan_in, fan_out: of a matrix; 1 and the size for other arrays.
+    """fan_in, fan_out: those of a matrix; 1 and the size for other arrays.
 
-    wider, taller: how often the fan-in and the fan-out are those of the base.
+    wider, taller: ratios of the fan-in and the fan-out to those of the base.
     """
 
     fan_in: int
@@ -63,11 +63,12 @@ class _Array(NamedTuple):
 class Transfer(Printable):
     """Factors by the paths of arrays, such as "layers/0/weight".
 
-    rates: for learning rates.
-    decays: for decays that are multiplied by the rate, as that of `adamw`.
-    scales: for initial values whose standard deviation is 1 / sqrt(fan-in) or follows
-        any other rule that depends on the fan-in alone.
-    branch: for what a residual branch returns, which the model must multiply by it.
+    rates: factors of learning rates.
+    decays: factors of weight decay that is multiplied by the learning rate, as in
+        `adamw`.
+    scales: factors of initial values whose standard deviation is 1 / sqrt(fan-in), or
+        depends only on the fan-in in another way.
+    branch: factor by which the model must multiply the output of a residual branch.
     """
 
     rates: Mapping[str, float]
@@ -76,22 +77,22 @@ class Transfer(Printable):
     branch: float = 1.0
 
     def rate(self, learning_rate: float) -> dict[str, float]:
-        """A learning rate for each path, to give to an optimizer.
+        """A learning rate for each path, to pass to an optimizer.
 
         For a schedule put `scale_by_path(factors.rates)` after the optimizer.
         """
         return {k: learning_rate * x for k, x in self.rates.items()}
 
     def decay(self, weight_decay: float) -> dict[str, float]:
-        """A decay for each path, to give to an optimizer."""
+        """A weight decay for each path, to pass to an optimizer."""
         return {k: weight_decay * x for k, x in self.decays.items()}
 
     def scaled(self, params: Any) -> Any:
         """The initial parameters, scaled, in their dtypes.
 
-        Integers, booleans, random keys and what is not an array stay as they are.
+        Integers, booleans, random keys and leaves that are not arrays are unchanged.
 
-        params: has the paths of the tree that the factors were made from.
+        params: parameters with the paths of the tree that the factors were made from.
 
         Raises a `ValueError` for an array without a factor.
         """
@@ -107,9 +108,9 @@ class Transfer(Printable):
         )
 
     def __mul__(self, other: "Transfer") -> "Transfer":
-        """Both, such as of width and of depth; raises unless the paths are the same."""
+        """The product, as of factors for width and depth; raises unless paths agree."""
         if self.rates.keys() != other.rates.keys():
-            raise ValueError("these factors are of other arrays than those")
+            raise ValueError("these factors are for different arrays")
         times = lambda a, b: {k: a[k] * b[k] for k in a}
         return Transfer(
             times(self.rates, other.rates),
@@ -147,19 +148,21 @@ def mup(
         decay:  1 / rate
         initial scale:  1 / sqrt(a) if b = 1,  otherwise 1
 
-    where the fan-in of an array is a times and its fan-out b times that of the base.
+    where the fan-in of an array is a times that of the base, and its fan-out b times.
     Arrays with fewer than two axes are biases and gains, whose fan-in is 1; "muon"
     leaves them to Adam.
 
     params, base_params: two models that differ in width, as trees of arrays, or of
         their shapes as from `jax.eval_shape`.
-    optimizer: whose updates have the same size whatever the gradient, are linear in
-        it, or orthogonal and without a factor for their shape.
+    optimizer: "adam" for updates whose size does not depend on the gradient, "sgd" for
+        updates linear in it, "muon" for orthogonal updates without a factor for their
+        shape.
     weight_dimension_numbers: which axes are summed over and which are outputs, as for
-        `muon`; by default the last but one and the last of arrays with two or more.
+        `muon`; by default the last but one and the last axis of arrays with two or
+        more.
 
     Raises a `ValueError` with the path of an array that differs in its number of axes,
-    or grows in an axis that is neither.
+    or grows along an axis that is neither.
     """
     found = _compared(params, base_params, weight_dimension_numbers)
     scale = lambda x: x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
@@ -174,23 +177,25 @@ def spectral(
     optimizer: Optimizer = "adam",
     weight_dimension_numbers: Any = None,
 ) -> Transfer:
-    """Factors by which weights and updates keep spectral norms ~ sqrt(out / in).
+    """Factors with which weights and updates keep spectral norms ~ sqrt(out / in).
 
         rate:  1 / a,  b / a,  sqrt(b / a)  for "adam", "sgd", "muon"
         decay:  1 / rate
         initial scale:  min(1, sqrt(out / in)),  divided by that of the base
 
-    These are the rates of `mup`; the initial scale depends on the sizes themselves.
-    The fan-in is a times and the fan-out b times that of the base.
+    The learning rates are those of `mup`; the initial scale depends on the sizes
+    themselves.  The fan-in is a times that of the base, and the fan-out b times.
 
     params, base_params: two models that differ in width, as trees of arrays or shapes.
-    optimizer: "adam" for updates of the same size whatever the gradient, "sgd" for
-        those linear in it, "muon" for orthogonal ones without a factor for their shape.
+    optimizer: "adam" for updates whose size does not depend on the gradient, "sgd" for
+        updates linear in it, "muon" for orthogonal updates without a factor for their
+        shape.
     weight_dimension_numbers: which axes are summed over and which are outputs, as for
-        `muon`; by default the last but one and the last of arrays with two or more.
+        `muon`; by default the last but one and the last axis of arrays with two or
+        more.
 
     Raises a `ValueError` with the path of an array that differs in its number of axes,
-    or grows in an axis that is neither.
+    or grows along an axis that is neither.
     """
     found = _compared(params, base_params, weight_dimension_numbers)
     flat = lambda n, m: min(1.0, math.sqrt(m / n))
@@ -216,13 +221,13 @@ def depth(
         rate:  1 / sqrt(r)  for "adam" and "muon",  1 for "sgd";   decay:  1 / rate
         branch:  1 / sqrt(r),     r = layers / base_layers
 
-    The model must multiply what each residual branch returns by `branch`.  Multiply
-    by the factors of `mup` where the width changes, too.
+    The model must multiply the output of each residual branch by `branch`.  Multiply by
+    the factors of `mup` if the width changes, too.
 
     params: the model, as a tree of arrays or of their shapes.
     layers, base_layers: numbers of layers, >= 1.
-    where: a pattern of the paths that lie in layers, such as "blocks/**".
-    optimizer: "adam", "sgd" or "muon", after whose size of updates the rates go.
+    where: a pattern of the paths of arrays in layers, such as "blocks/**".
+    optimizer: "adam", "sgd" or "muon", which determines the size of updates.
 
     Raises a `ValueError` for a pattern that matches nothing.
     """
@@ -255,12 +260,12 @@ def _transfer(found: dict[str, _Array], optimizer: str, scale: Callable) -> Tran
 
 
 def _paths(tree: Any) -> list[str]:
-    # A tree that is one array has no path, and any pattern is one for it.
+    # A tree that is a single array has no path, and any pattern matches it.
     return ["/".join(names) or "**" for names in selection.leaf_names(tree)]
 
 
 def _compared(params: Any, base: Any, spec: Any) -> dict[str, _Array]:
-    """The arrays of a model beside those of the base, by path."""
+    """The arrays of a model compared with those of the base, by path."""
     structs = [jax.tree.structure(x, is_leaf=is_none) for x in (params, base)]
     if structs[0] != structs[1]:
         raise errors.mismatch("base_params", base, "the parameters", params)
@@ -290,8 +295,8 @@ def _one(
 ) -> _Array:
     if len(shape) != len(base):
         raise ValueError(
-            f"`base_params` has shape {base} for {path}, where `params` has {shape}: "
-            "expected as many axes"
+            f"`base_params` has shape {base} for {path}, but `params` has {shape}: "
+            "expected equal numbers of axes"
         )
     if 0 in base + shape:
         return _Array(1, 1, 1.0, 1.0, False)
@@ -301,8 +306,8 @@ def _one(
     for i in axes.stack(len(shape)):
         if growth[i] != 1 and is_guess:
             raise ValueError(
-                f"axis {i} of {path} grows from {base[i]} to {shape[i]}, but counts "
-                "neither as fan-in nor as fan-out: name its axes by `"
+                f"axis {i} of {path} grows from {base[i]} to {shape[i]}, but is "
+                "neither fan-in nor fan-out: name its axes with `"
                 f'weight_dimension_numbers={{"{path}": MuonDimensionNumbers(...)}}`'
             )
     size = lambda xs, at: math.prod(xs[i] for i in at)

@@ -7,7 +7,7 @@ from Optax:
    a tree may overflow in a narrow dtype.  They never ravel a leaf, so that sharded
    leaves are not gathered.
 2. `norm` has derivative 0 at 0, and is 0 for an empty tree of any order.
-3. The reduction of a whole tree is one call, one equation in a traced program.
+3. The reduction of a whole tree is one call, and one equation in a traced program.
 """
 
 import builtins
@@ -118,7 +118,7 @@ def div(tree_x: Any, tree_y: Any) -> Any:
 def scale(scalar: ArrayLike, tree: Any) -> Any:
     """scalar x, for each leaf x.
 
-    scalar: a scalar; one with a dtype takes part in promotion.
+    scalar: a scalar; if it has a dtype, it takes part in promotion.
     tree: a tree of arrays or scalars.
     """
     return _map(lambda x: scalar * x, tree)
@@ -129,7 +129,7 @@ def add_scale(tree_x: Any, scalar: ArrayLike, tree_y: Any) -> Any:
     """x + scalar y, elementwise; `None` where `tree_x` is `None`.
 
     tree_x, tree_y: x and y, trees of the same structure.
-    scalar: a scalar; one with a dtype takes part in promotion.
+    scalar: a scalar; if it has a dtype, it takes part in promotion.
     """
     scalar = jnp.asarray(scalar)
 
@@ -267,10 +267,10 @@ def dtype(tree: Any, mixed_dtype_handler: str | None = None) -> Any:
 
     tree: a tree of arrays or scalars.
     mixed_dtype_handler: how to handle several dtypes.  `None` raises an error,
-        "promote" gives the dtype that JAX promotes all to, "highest" and "lowest" give
-        the one among them to which, or from which, all others can be promoted.
+        "promote" returns the dtype that JAX promotes all to, "highest" and "lowest"
+        return the dtype among them to which, or from which, all others can be promoted.
 
-    Raises ValueError for dtypes that cannot be handled, and names a path.
+    Raises ValueError, with a path, for dtypes that cannot be handled.
     """
     handlers = {"promote": jnp.promote_types, "highest": _higher, "lowest": _lower}
     if mixed_dtype_handler not in (None, *handlers):

@@ -334,7 +334,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "divisor": (
         {"head/w": 4, "**": "whole"},
         r"\['head'\]\['w'\] is 4, but the last axis of the shape \(4, 6\) has 6 "
-        "outputs: give a divisor of that",
+        "outputs: give a divisor of that number",
     ),
 }
 

@@ -176,7 +176,7 @@ def test_a_nan_costs_one_window():
 
 WRONG = {
     "`accumulation_steps` is 0": lambda: ours.accumulate_avg_updates(0),
-    r"the updates at \['b'\] have shape \(3,\), so that they have no axis of examples "
+    r"the updates at \['b'\] have shape \(3,\), so there is no example axis "
     "1": lambda: ours.get_batch_size_from_per_elt_updates(batch(0), 1),
     r"the numbers of examples differ: 3 at \['b'\], 2 at \['w'\]": lambda: (
         ours.get_batch_size_from_per_elt_updates(

@@ -83,7 +83,7 @@ def test_two_exchanges_return_every_bit(holder, wrap):
     assert_equal(again, p)
     assert_equal(back, state)
     tx.update(p, back, p)
-    with pytest.raises(ValueError, match="call `swap_averages` once more before"):
+    with pytest.raises(ValueError, match="call `swap_averages` again before"):
         for _ in range(2):
             _, away = tx.update(p, away, p)
 

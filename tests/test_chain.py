@@ -231,7 +231,7 @@ ERRORS = {
     "a name twice": (
         lambda: lib.named_chain(("a", SCALE), ("b", SCALE), ("a", SCALE)),
         ValueError,
-        r"names must differ in `named_chain`.*: \['a'\]$",
+        r"names in `named_chain` must be unique.*: \['a'\]$",
     ),
     "too many states": (
         lambda: update_with(lib.chain(SCALE), lib.chain(SCALE, SCALE).init(P)),
@@ -247,7 +247,7 @@ ERRORS = {
     "another optimizer's": (
         lambda: update_with(lib.chain(stepax.trace(0.9)), (ADAM.init(P)[0],)),
         ValueError,
-        r"`trace` has a state `TraceState` of fields \(trace\), but was given a "
+        r"`trace` expects a state `TraceState` of fields \(trace\), but was given a "
         "`ScaleByAdamState`",
     ),
     "other names": (

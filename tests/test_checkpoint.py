@@ -320,7 +320,7 @@ def test_shapes_with_shardings_are_a_template(tmp_path):
 def test_a_parameter_on_no_mesh_beside_others_is_named(tmp_path):
     tx = stepax.adam(0.1)
     save(tmp_path, 0, BIG, tx.init(BIG))
-    with pytest.raises(ValueError, match=r"the parameter at \['b'\] is on no mesh"):
+    with pytest.raises(ValueError, match=r"the parameter at \['b'\] is not on a mesh"):
         restore(tmp_path, tx, BIG | {"w": on_mesh(BIG, 2)["w"]})
 
 

@@ -74,10 +74,10 @@ def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
             except ValueError as error:
                 text = str(error)
                 assert f"step 2 in `{tmp_path}` is damaged" in text
-                assert "`step=1` restores the one before" in text
+                assert "`step=1` restores the previous one" in text
                 noticed.setdefault(file.parent.name, []).append(text)
             file.write_bytes(before)
-    assert any("has other values than saved" in x for x in noticed["d"])
+    assert any("does not have the values that were saved" in x for x in noticed["d"])
     assert len(noticed["manifest"]) == 3
     assert is_as_saved(tmp_path, 1) and is_as_saved(tmp_path, 2)
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_whole_is_an_error(kind, tmp_path):
 
 
 def rewrite(folder, **changes):
-    """A manifest with other contents, and the check sum of these."""
+    """A manifest with other contents, and the checksum of these."""
     file = folder / "2" / "manifest" / "metadata"
     body = json.loads(file.read_text()) | changes
     del body["checksum"]

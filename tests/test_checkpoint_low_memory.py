@@ -25,15 +25,15 @@ STORED = {
             "short": low(block=128),
             "one": low(bits={"nu": 8}),
         },
-        "restored with the `low_bit_states` that saved it; `stepax.tree.dequantize`",
+        "restored with the `low_bit_states` that saved them; `stepax.tree.dequantize`",
     ),
     "masters": (
         {"none": masters(None), "16": masters(16), "8": masters(8)},
-        "`master_params` and `set_master_params` convert masters",
+        "`master_params` and `set_master_params` convert master weights",
     ),
     "average": (
         {"none": average(None), "16": average(16), "8": average(8)},
-        "`averaged_params` gives an average",
+        "`averaged_params` returns an average",
     ),
 }
 PAIRS = [

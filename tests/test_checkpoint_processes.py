@@ -193,7 +193,7 @@ def test_all_processes_learn_of_damage_that_one_has_seen(tmp_path):
     two = run_two(DAMAGED, tmp_path)
     for text in two:
         assert f"step 2 in `{tmp_path}` is damaged" in text
-        assert "`step=1` restores the one before" in text
+        assert "`step=1` restores the previous one" in text
         assert text.count("step 4 in") == text.count("was not saved") == 2
         assert "has step 3, and `step` is 3" in text
         assert "processes save different steps: 4, 5" in text

@@ -132,7 +132,7 @@ def test_a_step_under_another_number_does_not_count(how, folder):
     there = 2 if (folder / "2").exists() else 1
     with pytest.warns(UserWarning, match="step 9 .*it holds step 2: it was renamed"):
         assert latest_step(folder) == there
-    with pytest.raises(ValueError, match="step 9 .* holds step 2.*give it the name 2"):
+    with pytest.raises(ValueError, match="step 9 .* holds step 2.*rename it to 2"):
         restore(folder, TX, PARAMS, step=9)
     save(folder, 3, PARAMS, STATE, keep=1)
     assert restore(folder, TX, PARAMS, step=3).step == 3
@@ -204,7 +204,7 @@ def test_names_with_a_lone_surrogate_are_refused(tmp_path):
 
 
 def forged(folder, change, seal=True):
-    """A manifest with other contents, and the check sums of these."""
+    """A manifest with other contents, and the checksums of these."""
     file = folder / "2" / "manifest" / "metadata"
     body = json.loads(file.read_text())
     del body["checksum"], body["seal"]
@@ -266,7 +266,7 @@ def test_a_manifest_that_is_something_else_is_damaged(text, folder):
 
 def test_a_manifest_without_its_seal_is_damaged(folder):
     forged(folder, lambda body: None, seal=False)
-    with pytest.raises(ValueError, match="does not have its check sum"):
+    with pytest.raises(ValueError, match="does not match its checksum"):
         restore(folder, TX, PARAMS, step=2)
 
 
@@ -360,7 +360,7 @@ def test_a_save_leaves_only_its_step(tmp_path):
 
 
 def as_before(folder):
-    """Step 2 as it was written before files had check sums."""
+    """Step 2 as it was written before files had checksums."""
 
     def change(body):
         del body["files"]
@@ -383,7 +383,9 @@ def test_a_checkpoint_without_check_sums_of_files_is_restored(folder):
     del body["checksum"]
     text = json.dumps({"checksum": _checksum(body), **body})
     (folder / "2" / "manifest" / "metadata").write_text(text)
-    with pytest.raises(ValueError, match="`b` of `params` has other values than saved"):
+    with pytest.raises(
+        ValueError, match="`b` of `params` does not have the values that were saved"
+    ):
         restore(folder, TX, PARAMS)
 
 

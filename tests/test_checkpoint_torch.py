@@ -243,7 +243,7 @@ def test_what_does_not_fit_is_said():
     state_dict, params = saved()
     with pytest.raises(ValueError, match="`state_dict` is not that of a PyTorch"):
         from_torch({}, ADAM, params, names=PATHS)
-    with pytest.raises(ValueError, match="no names, only an order: give `names`"):
+    with pytest.raises(ValueError, match="no names, only an order: pass `names`"):
         from_torch(state_dict, ADAM, params)
     with pytest.raises(ValueError, match="2 paths for 3 parameters"):
         from_torch(state_dict, ADAM, params, names=PATHS[:2])

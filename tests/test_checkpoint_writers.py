@@ -431,7 +431,7 @@ def test_a_handler_of_a_signal_is_told_that_it_interrupts_a_save(tmp_path, monke
         save_step(tmp_path, 1)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert len(found) == 1 and "saved to by this very thread" in found[0]
+    assert len(found) == 1 and "saved to by the current thread" in found[0]
     assert is_as_saved(tmp_path, 1)
 
 

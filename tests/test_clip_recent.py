@@ -126,7 +126,7 @@ ERRORS = {
     "per": ({"per": "tensor"}, "`per` is 'tensor', expected one of"),
     "percentile": (
         {"rule": "autoclip", "threshold": 101},
-        "`threshold` is 101, but that of autoclip is a percentile, at most 100",
+        "`threshold` is 101, but for autoclip it is a percentile, at most 100",
     ),
     "window": ({"window": 0}, "`clip_by_recent_norm`: `window` must be >= 1"),
     "decay": ({"decay": 1.5}, "`clip_by_recent_norm`: `decay` must be in"),

@@ -278,7 +278,9 @@ def test_errors_name_the_axis_and_the_parameter():
     with pytest.raises(ValueError, match=r"'unpinned_host', expected 'pinned_host'"):
         offload(tx, memory_kind="unpinned_host")
     for f in (state_sharding, init_sharded, audit):
-        with pytest.raises(ValueError, match=r"\['bias'\] is on no mesh.*device_put"):
+        with pytest.raises(
+            ValueError, match=r"\['bias'\] is not on a mesh.*device_put"
+        ):
             f(tx, p | {"bias": jnp.ones(3)})
         with pytest.raises(ValueError, match="no parameters to take a mesh from"):
             f(tx, {})

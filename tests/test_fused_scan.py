@@ -199,8 +199,8 @@ def refused():
         ),
         "closure": (stepax.apply_if_finite(stepax.adam(1e-3), 5), "apply_if_finite"),
         "accumulation": (stepax.MultiSteps(stepax.adam(1e-3), 2), "MultiSteps"),
-        "optax": (optax.adam(1e-3), "cannot look into"),
-        "noise": (stepax.add_noise(0.1, 0.5, 0), "cannot look into `add_noise"),
+        "optax": (optax.adam(1e-3), "cannot inspect"),
+        "noise": (stepax.add_noise(0.1, 0.5, 0), "cannot inspect `add_noise"),
         "prodigy": (stepax.contrib.prodigy(), "one at a time"),
     }
 

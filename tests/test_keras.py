@@ -198,7 +198,7 @@ def test_a_state_can_be_replaced():
     state = stepax.tree.set(optimizer.state, **{"mu/v0": jnp.full(2, 3.0)})
     optimizer.set_state(state)
     np.testing.assert_array_equal(stepax.tree.get(optimizer.state, "mu/v0"), 3)
-    with pytest.raises(ValueError, match="the structure of the present one"):
+    with pytest.raises(ValueError, match="the structure of the current one"):
         optimizer.set_state(stepax.sgd(0.1).init({}))
 
 
@@ -235,7 +235,7 @@ def test_another_backend_is_refused(monkeypatch):
 def test_unknown_variables_are_named():
     optimizer, _ = built(stepax.sgd(0.1), (2,))
     other = keras.Variable(jnp.ones(2), name="other")
-    with pytest.raises(ValueError, match="`other` is not one of those"):
+    with pytest.raises(ValueError, match="`other` is not one of the variables"):
         optimizer.apply([jnp.ones(2)], [other])
 
 

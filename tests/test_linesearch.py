@@ -376,7 +376,7 @@ def test_value_and_gradient_are_found_in_the_state(tx):
 def test_a_state_without_value_or_gradient_is_refused():
     value_and_grad = stepax.value_and_grad_from_state(sum_of_squares)
     p = jnp.ones(2)
-    with pytest.raises(ValueError, match="`state` holds no `value`"):
+    with pytest.raises(ValueError, match="`state` has no `value`"):
         value_and_grad(p, state=stepax.sgd(0.1).init(p))
     state = stepax.scale_by_backtracking_linesearch(3).init(p)
     with pytest.raises(ValueError, match="`grad` in `state` is `None`; .*store_grad"):

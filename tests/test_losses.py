@@ -181,7 +181,7 @@ def test_the_old_name_of_a_divergence_warns():
 
 ONES = jnp.ones
 INT = "softmax_cross_entropy_with_integer_labels"
-FITS = "expected shapes of which one broadcasts to another"
+FITS = "expected shapes where one broadcasts to the other"
 # Name, arguments, keywords, what is raised and what it says.
 MISTAKES = [
     ("softmax_cross_entropy", (ONES((3, 1)), ONES((3, 4))), {}, "equal sizes along"),
@@ -215,7 +215,7 @@ MISTAKES = [
     ("dice_loss", (ONES((2, 4)),) * 2, {"reduction": "avg"}, "`reduction` is 'avg'"),
     ("dice_loss", (ONES((2, 4)), ONES((2, 3))), {}, "expected equal shapes"),
     ("dice_loss", (ONES((2, 4)),) * 2, {"apply_softmax": False}, "sums over the class"),
-    ("dice_loss", (ONES((2, 4)),) * 2, {"axis": 1}, "other than that of the classes"),
+    ("dice_loss", (ONES((2, 4)),) * 2, {"axis": 1}, "other than the class axis"),
     ("dice_loss", (ONES((2, 4)),) * 2, {"class_weights": ONES(3)}, "`class_weights` h"),
     ("binary_dice_loss", (2 * ONES(3), ONES(3)), {"apply_sigmoid": False}, "values fr"),
     ("ctc_loss", (ONES((1, 2, 3)), ONES((1, 3)), *[ONES((1, 1))] * 2), {}, "`logits`"),

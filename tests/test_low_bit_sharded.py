@@ -224,7 +224,7 @@ def test_a_checkpoint_of_codes_says_how_to_read_it(tmp_path):
     tx = stepax.low_bit_states(inner)
     save(tmp_path / "codes", 0, p, tx.init(p))
     save(tmp_path / "full", 0, p, inner.init(p))
-    match = r"mu/w/codes.* `stepax.tree.quantize` change a restored state"
+    match = r"mu/w/codes.* `stepax.tree.quantize` convert a restored state"
     with pytest.raises(ValueError, match=match):
         restore(tmp_path / "codes", inner, p)
     with pytest.raises(ValueError, match=match):

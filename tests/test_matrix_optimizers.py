@@ -301,7 +301,7 @@ BAD = {
     r"`norms` for \['w'\] is 'x', expected one of \['auto', 'spec": lambda: scion(
         norms="x"
     ).init({"w": jnp.ones((2, 2))}),
-    r"`norms` for \['b'\] is 'sign', expected an array of 2 axes or more.*\(3,\)": (
+    r"`norms` for \['b'\] is 'sign', expected an array with at least 2 axes.*\(3,\)": (
         lambda: scion(norms="sign").init({"b": jnp.ones(3)})
     ),
 }

@@ -270,7 +270,7 @@ FREQUENCIES = [
 
 @pytest.mark.parametrize("row, name", FREQUENCIES)
 def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be >= 1.*give 1 for every"):
+    with pytest.raises(ValueError, match=f"`{name}` must be >= 1.*use 1 for every"):
         row.factory(**{name: 0})
 
 

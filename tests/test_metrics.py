@@ -323,7 +323,7 @@ BAD = {
     "no MultiSteps": (
         lambda: observed(noisy(8)),
         ValueError,
-        "`noise_scale` found no state of `MultiSteps` in what is observed",
+        "`noise_scale` found no state of `MultiSteps` in the observed transformation",
     ),
     "keyword": (
         lambda: observed(noisy(8, 32)),

@@ -217,7 +217,7 @@ WRONG = {
     "argument 1 has 4 rows and argument 0 has 6": lambda: ours.microbatch(
         two, (0, 1), 2
     )(X, X[:4]),
-    r"`b` has shape \(\), so that it has no batch axis 0": lambda: ours.microbatch(
+    r"`b` has shape \(\), so it has no batch axis 0": lambda: ours.microbatch(
         two, 0, 2, argnames="b"
     )(X, b=1.0),
     "`argnums` has 2, but the call has 2 positional": lambda: ours.microbatch(

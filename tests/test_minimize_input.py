@@ -27,10 +27,15 @@ REFUSED = {
         (parabola, {**ONES, "k": jnp.arange(2)}),
         {},
         TypeError,
-        r"\['k'\] is of integers \(int32\)",
+        r"\['k'\] holds integers \(int32\)",
     ),
-    "an integer": ((parabola, [1.0, 2]), {}, TypeError, r"\[1\] is of integers"),
-    "nothing moves": ((parabola, {"f": "a"}), {}, ValueError, "nothing can move"),
+    "an integer": ((parabola, [1.0, 2]), {}, TypeError, r"\[1\] holds integers"),
+    "nothing moves": (
+        (parabola, {"f": "a"}),
+        {},
+        ValueError,
+        "nothing can be optimized",
+    ),
     "a vector": ((lambda p: p["b"], ONES), {}, ValueError, r"shape \(3,\)"),
     "an integer value": ((lambda p: jnp.int32(1), ONES), {}, ValueError, "dtype int32"),
     "a tuple": (
@@ -91,13 +96,13 @@ REFUSED = {
         {"options": {"maxiter": 9, "ftol": 1e-9, "iprint": 1}},
         TypeError,
         r"write `max_steps=9` for `maxiter`, `tol=stepax.Tolerances\(value=1e-09\)` "
-        "for `ftol`, nothing, which has no counterpart for `iprint`",
+        "for `ftol`, nothing, since there is no counterpart for `iprint`",
     ),
     "SciPy's method": (
         (parabola, ONES),
         {"method": "L-BFGS-B"},
         ValueError,
-        "the former stand for SciPy's 'BFGS' and 'L-BFGS-B'",
+        "the former correspond to SciPy's 'BFGS' and 'L-BFGS-B'",
     ),
     "a misspelt argument": (
         (parabola, ONES),

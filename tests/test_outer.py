@@ -210,7 +210,7 @@ def test_equal_islands_are_the_inner_optimizer_to_the_last_bit():
 
 def test_an_axis_that_the_mesh_lacks_is_named():
     tx, p = outer(inner(), SGD, axis_name="nodes"), parameters()
-    message = "`axis_name` has 'nodes', which is no axis here"
+    message = "`axis_name` has 'nodes', which is not an axis here"
     with pytest.raises(ValueError, match=message):
         tx.update(p, tx.init(p), p)
     tx = outer(inner(), SGD, axis_name=("islands", "nodes"))

@@ -199,7 +199,7 @@ def test_gradients_of_integers_pass():
 
 @pytest.mark.parametrize("leaf", [jnp.tanh, jax.random.key(0), "name"])
 def test_what_is_no_array_of_numbers_is_refused(leaf):
-    with pytest.raises(TypeError, match=r"\['net'\]\['odd'\].*keep other leaves apart"):
+    with pytest.raises(TypeError, match=r"\['net'\]\['odd'\].*separate other leaves"):
         pack({"net": {"odd": leaf, "w": jnp.ones(2)}})
 
 

@@ -54,7 +54,7 @@ def test_the_first_pattern_that_matches_decides(spec, labels):
         ({"encoder/hed/w": 1, "**": 2}, "did you mean `encoder/head/w`"),
         ({"zzz": 1, "**": 2}, "pattern `zzz` in `labels` matches no leaf"),
         ({"encoder": 1}, r"nothing in `labels` matches head/encoder/w, head/w; the "
-         r"patterns are \['encoder'\], and a last \"\*\*\" matches all others"),
+         r"patterns are \['encoder'\], and a final \"\*\*\" matches all others"),
         ({}, "nothing in `labels` matches"),
         ({"**": 1, "head": 2}, "pattern `head` in `labels` has no leaf left"),
         ({"encoder": {"nope": 1, "**": 2}, "**": 2}, "pattern `nope` in `labels`"),
@@ -109,7 +109,7 @@ def test_a_traced_mask_is_refused():
 def test_an_unknown_label_is_named_whatever_it_is(label):
     tx = stepax.partition({"a": stepax.scale(1.0)}, {"w": label, "b": "a"})
     with pytest.raises(
-        ValueError, match=r"no transformation: .* at \['w'\]; known are"
+        ValueError, match=r"no transformation: .* at \['w'\]; the known labels are"
     ):
         tx.init({"w": jnp.ones(2), "b": jnp.ones(2)})
 

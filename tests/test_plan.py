@@ -343,7 +343,9 @@ def test_what_cannot_be_planned_says_what_to_do():
     with pytest.raises(ValueError, match=r"another mesh .*`lambda mesh: zero"):
         plan(held, W, {"data": 2})
     split = stepax.clip_by_global_norm(1.0, axis_name="data")
-    with pytest.raises(ValueError, match="`axis_name` has 'data', which is no axis"):
+    with pytest.raises(
+        ValueError, match="`axis_name` has 'data', which is not an axis"
+    ):
         plan(split, W, {"data": 2})
     product = lambda x: x @ x.T @ x
     square: Any = lambda g, s, p=None: (jax.tree.map(product, g), s)

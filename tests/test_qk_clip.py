@@ -104,7 +104,7 @@ ERRORS = {
     "unknown": (
         {},
         {"max_logits": {**S, "2/q": 1.0}},
-        "has 2/q, which is no query; the queries are 0/q, 1/q",
+        "has 2/q, which is not a query; the queries are 0/q, 1/q",
     ),
     "shape": (
         {},
@@ -119,7 +119,7 @@ ERRORS = {
     "other axis": (
         {"head_axis": 3},
         {"max_logits": S},
-        r"`head_axis` \(3,\) is no axis of 0/q, of shape \(4, 2, 3\)",
+        r"`head_axis` \(3,\) is not an axis of 0/q, of shape \(4, 2, 3\)",
     ),
 }
 

@@ -271,7 +271,9 @@ def test_remainders_of_what_is_no_float32_are_refused(name, is_wide):
 
 def test_errors_name_the_path_and_what_to_do():
     sgd: Any = stepax.sgd(0.1)
-    with pytest.raises(ValueError, match="masters are float32, but `dtype` is bfloat"):
+    with pytest.raises(
+        ValueError, match="master weights are float32, but `dtype` is bfloat"
+    ):
         stepax.master_weights(sgd, jnp.bfloat16, remainder=16)
     tx = stepax.master_weights(sgd, remainder=16)
     with pytest.raises(TypeError, match=r"\['h'\] is float16, .* store it in bfloat16"):

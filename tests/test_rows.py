@@ -242,7 +242,7 @@ REFUSED = {
         lambda: stepax.contrib.lazy(
             stepax.MultiSteps(stepax.sgd(0.1), 2).gradient_transformation()
         ).init(params()),
-        "`MultiStepsState`, which keeps `acc_grads`, which is no slot",
+        "`MultiStepsState`, which keeps `acc_grads`, which is not a slot",
     ),
     "joined": (
         lambda: stepax.contrib.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),

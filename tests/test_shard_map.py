@@ -161,7 +161,7 @@ def test_steps_accumulate_there_too(make):
 
 def test_a_name_of_no_axis_is_an_error():
     tx = stepax.clip_by_global_norm(1.0, axis_name="model")
-    problem = r"`axis_name` has 'model', which is no axis here.*shard_map"
+    problem = r"`axis_name` has 'model', which is not an axis here.*shard_map"
     with pytest.raises(ValueError, match=problem):
         tx.update(_arrays(0), tx.init(_arrays(0)))
     with pytest.raises(ValueError, match=problem):

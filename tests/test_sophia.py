@@ -217,7 +217,9 @@ def test_the_part_that_is_not_clipped_is_printed(wrap, capsys):
 
 
 def test_complex_parameters_are_refused():
-    with pytest.raises(TypeError, match=r"needs real parameters, but the one at \['x'"):
+    with pytest.raises(
+        TypeError, match=r"needs real parameters, but the parameter at \['x'"
+    ):
         sophia(0.1).init({"x": jnp.ones(2, jnp.complex64)})
 
 

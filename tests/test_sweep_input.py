@@ -222,7 +222,11 @@ def test_an_error_in_the_loss_is_the_users_own():
 @pytest.mark.parametrize(
     ("grid", "rate", "message"),
     [
-        ({"nesterov": [False, True]}, None, "`plot` needs a rate on its horizontal"),
+        (
+            {"nesterov": [False, True]},
+            None,
+            "`plot` needs a learning rate for its horizontal",
+        ),
         ({"learning_rate": [0.1, 0.0]}, None, "positive numbers for 'learning_rate'"),
         ({"nesterov": [False]}, "nesterov", "positive numbers for 'nesterov'"),
         ({"nesterov": [False]}, "nestrov", "no 'nestrov'; did you mean `nesterov`"),
@@ -288,7 +292,7 @@ def test_the_command_sweeps_the_digits(tmp_path, capsys):
     assert lines[8].startswith("sgd: lowest loss") and png.exists()
     assert told.err.splitlines()[-1].startswith("4/4 runs   lowest loss")
     assert main(["sweep", *args[:-4], "--lowest", "2e-3", *args[-2:]]) == 2
-    assert "of another sweep, with other `grid`" in capsys.readouterr().err
+    assert "to another sweep, with other `grid`" in capsys.readouterr().err
     assert main(["sweep", "--lowest", "1", "--highest", "0.1"]) == 2
 
 

@@ -109,7 +109,7 @@ def test_width_and_depth_multiply():
     assert both.rates["block/kernel"] == 0.25 and both.rates["down"] == 0.5
     assert both.decays["block/kernel"] == 4 and both.branch == 0.5
     assert both.scales == mup(new, old).scales
-    with pytest.raises(ValueError, match="of other arrays"):
+    with pytest.raises(ValueError, match="for different arrays"):
         _ = mup(new, old) * depth({"a": jnp.ones(3)}, 2, 1)
 
 

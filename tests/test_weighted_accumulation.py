@@ -253,7 +253,9 @@ def test_a_mesh_sums_the_weights(checks):
 
 def test_a_missing_axis_is_named():
     tx = MultiSteps(SCALE, 2, axis_name="nodes")
-    with pytest.raises(ValueError, match="`axis_name` has 'nodes', which is no axis"):
+    with pytest.raises(
+        ValueError, match="`axis_name` has 'nodes', which is not an axis"
+    ):
         tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
 
 

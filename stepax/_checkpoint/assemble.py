@@ -93,7 +93,7 @@ def _read(source: Any, name: str, old: list, how: Match, into: Template) -> list
     """The array for each place, or `None`."""
     rows = zip(how.chosen, into.targets, strict=True)
     pairs = zip(how.chosen, into.entries, strict=True)
-    # What is coded in other blocks is not sharded like what is wanted.
+    # Codes of other blocks are not sharded like the requested array.
     other = {
         old[i].names[:-1] for i, x in pairs if i is not None and old[i].shape != x.shape
     }

@@ -34,13 +34,13 @@ def averaged(sources: Sequence[Any], params: Any, weights: Any) -> Any:
 
 
 def _step(source: Any) -> Step:
-    """A directory, of which the newest step is meant, or one with a step."""
+    """A directory, which means its newest step, or a directory and a step."""
     is_pair = isinstance(source, tuple | list) and len(source) == 2
     return Step(*source) if is_pair else Step(source, None)
 
 
 def _factors(weights: Any, n: int) -> list[float] | int:
-    """The weights, or how many there are if all are equal."""
+    """The weights, or their number if all are equal."""
     if not n:
         raise ValueError("`average` is given no checkpoints")
     if weights is None:
@@ -55,7 +55,7 @@ def _factors(weights: Any, n: int) -> list[float] | int:
 
 
 def _mean(read: Any, factors: list[float] | int) -> Any:
-    """The mean of an array; the last one if it holds no floats."""
+    """The mean of an array; the last array if it does not hold floats."""
     mean: Any = None
     for n in range(factors if isinstance(factors, int) else len(factors)):
         x = read(n)

@@ -3,11 +3,11 @@
     low   sum of (w_i m_i) modulo 2^32,    m_i = (2654435761 (i + 1)) | 1
     high  sum of (v_i m_i^2) modulo 2^32,  digest = low + 2^32 high
 
-over the words w_i of 32 bits, or of the size of an element if that is less.  v_i has
-the upper half of a word of 32 bits, or all of a shorter one: an even number of changed
-signs does not alter `low`.  Odd factors are invertible, so that the digest changes if a
-single element does.  Orbax's files only have checksums of their indices; a flipped bit
-in the data goes unnoticed.  Manifests of schema 1 have `low` alone.
+over the words w_i of 32 bits, or of the size of an element if that is less.  v_i is the
+upper half of a word of 32 bits, or all of a shorter word, because an even number of
+changed signs does not alter `low`.  Odd factors are invertible, so that the digest
+changes if a single element does.  Orbax's files only have checksums of their indices; a
+flipped bit in the data goes unnoticed.  Manifests of schema 1 have only `low`.
 
 Sums can be computed in parts: each process adds up the shards that it holds, and none
 waits for another.
@@ -28,9 +28,9 @@ _FACTORS = np.arange(1, BLOCK + 1, dtype=np.uint32) * FACTOR
 
 
 def digest(x: Any) -> int:
-    """The digest of an array; that of an array of a CPU is computed by NumPy.
+    """The digest of an array; for an array on a CPU it is computed by NumPy.
 
-    x: an array of any dtype but random keys.
+    x: an array of any dtype except random keys.
     """
     if isinstance(x, np.ndarray) or x.is_fully_addressable and is_on_cpu(x):
         return share(x)

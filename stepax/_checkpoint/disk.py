@@ -31,7 +31,7 @@ def place(directory: Any) -> Any:
 
 
 def require_unicode(what: str, name: str) -> None:
-    """Raise for a name that Orbax cannot write, which needs UTF-8."""
+    """Raise for a name that is not valid UTF-8, which Orbax cannot write."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -46,7 +46,7 @@ def is_local(path: Any) -> bool:
 
 
 def is_there(path: Any) -> bool:
-    """Whether there is such a name, even if it is a link to nowhere."""
+    """Whether a path exists, even as a broken link."""
     return os.path.lexists(path) if is_local(path) else path.exists()
 
 

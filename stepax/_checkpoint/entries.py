@@ -46,12 +46,12 @@ class Entry(NamedTuple):
 
     @property
     def is_coded(self) -> bool:
-        """Whether it is called as a part of a slot in few bits."""
+        """Whether its name is that of a part of a slot in few bits."""
         return bool(self.owner) and self.own[-1:] in (("codes",), ("scales",))
 
     @property
     def is_remainder(self) -> bool:
-        """Whether it is called as a master, or as a part of what has a remainder."""
+        """Whether its name is that of a master weight, or of a remainder's array."""
         is_part = self.own[-1:] in (("rounded",), ("remainder",))
         return self.owner == "MasterWeightsState" or bool(self.owner) and is_part
 
@@ -97,7 +97,8 @@ def rename(
 
     renamed: a dict from old to new paths; everything below a path moves along.
 
-    Raises ValueError for a path that is neither that of a parameter nor a prefix.
+    Raises ValueError for a path that is neither the path of a parameter nor a prefix of
+    one.
     """
     pairs = {_split(old): _split(new) for old, new in renamed.items()}
     known = [x.names for x in params]
@@ -127,7 +128,7 @@ def _split(path: str) -> tuple[str, ...]:
 
 
 def _renamed(path: tuple, pairs: Mapping[tuple, tuple]) -> tuple:
-    """A path with the longest of its beginnings that is in `pairs` replaced."""
+    """A path with its longest prefix that is in `pairs` replaced."""
     lengths = reversed(range(len(path) + 1))
     i = next((i for i in lengths if path[:i] in pairs), None)
     return path if i is None else (*pairs[path[:i]], *path[i:])

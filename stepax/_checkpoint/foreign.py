@@ -28,7 +28,7 @@ def held(source: Any, step: int | None, keys: tuple[str, str]) -> tuple[Held, in
     is_whole = _has(tree, keys[1])
     if not is_whole and isinstance(source, str | PathLike):
         raise ValueError(
-            f"{what} has no `{keys[1]}` but {_names(tree)}; give its names as `keys`"
+            f"{what} has no `{keys[1]}` but {_names(tree)}; pass its names as `keys`"
         )
     params, state = (_item(tree, key) for key in keys) if is_whole else (None, tree)
     saved = _item(tree, "step") if is_whole and number is None else number
@@ -49,7 +49,7 @@ def _names(tree: Any) -> str:
 
 
 def _directory(path: Any, step: int | None) -> tuple[Any, int | None]:
-    """A checkpoint, or one of a directory of numbered checkpoints."""
+    """A checkpoint, or one from a directory of numbered checkpoints."""
     known = [] if _is_tree(path) else _steps(path)
     if step is not None and step not in known:
         raise ValueError(f"there is no step {step} in `{path}`, which has {known}")

@@ -2,7 +2,7 @@
 
 Threads of a process take turns.  Other processes get an error that names the writer,
 which holds an operating system lock on a file.  The lock is released when its process
-ends, however it ends, so that no lock is stale.  On stores and file systems without
+ends, however it ends, so locks are never stale.  On stores and file systems without
 such locks the only protection is that each writer uses its own temporary names.
 """
 
@@ -46,7 +46,7 @@ class Turn:
         """
         if self.thread.owner == threading.get_ident():
             raise ValueError(
-                f"`{self.folder}` is being saved to by this very thread: a signal "
+                f"`{self.folder}` is being saved to by the current thread: a signal "
                 "handler should only set a flag"
             )
         self.thread.lock.acquire()
@@ -110,8 +110,8 @@ def _busy(folder: Any, owner: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         text = "another process"  # it has not written its identity yet
     return (
-        f"`{folder}` is being written to by {text}: two runs cannot save to one "
-        "directory; end one of them, or give it another directory"
+        f"`{folder}` is being written to by {text}: two runs cannot save to the same "
+        "directory; stop one of them, or use another directory"
     )
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from .entries import Entry
 
 
-SCHEMA = 2  # readers reject higher ones; 1 has check sums of all files, see `digest`
+SCHEMA = 2  # readers reject higher ones; 1 has checksums of all files, see `digest`
 FILE = ("manifest", "metadata")
 
 
@@ -27,8 +27,8 @@ class Manifest(NamedTuple):
     step: the number of the step.
     schema: if above `SCHEMA`, from a later version of Stepax; no other field is read.
     parts: entries by the names of the trees, "params" and "state".
-    files: from names to size and checksum, "" for a large file, whose arrays have
-        digests; `None` in checkpoints of Stepax 0.1.
+    files: a dict from names to size and checksum, "" for a large file, whose arrays
+        have digests; `None` in checkpoints of Stepax 0.1.
     """
 
     step: int
@@ -71,7 +71,7 @@ def _size(file: Any) -> int:
     return file.stat().length
 
 
-LARGE = 2**20  # bytes; larger files have arrays only
+LARGE = 2**20  # bytes; larger files hold only arrays
 
 
 def _sum_if_small(file: Any) -> str:
@@ -103,8 +103,8 @@ def _text(body: dict) -> bytes:
 def read(folder: Any, step: int) -> Manifest:
     """The manifest of a step, if all files that it lists exist.
 
-    Raises `Damage` if the manifest is missing, damaged or that of another step, and for
-    missing files.
+    Raises `Damage` if the manifest is missing, damaged or belongs to another step, and
+    for missing files.
     """
     try:
         found = _open(folder.joinpath(*FILE))
@@ -112,8 +112,8 @@ def read(folder: Any, step: int) -> Manifest:
             return found
         if found.step != step:
             raise Damage(
-                f"it holds step {found.step}: it was renamed or copied; give it the "
-                f"name {found.step} again"
+                f"it holds step {found.step}: it was renamed or copied; rename it to "
+                f"{found.step}"
             )
         _check_files(folder, found)
     except OSError as error:
@@ -132,13 +132,13 @@ def _open(path: Any) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise Damage(f"the manifest is not JSON: {error}") from error
     if not isinstance(body, dict) or body.pop("checksum", None) != _checksum(body):
-        raise Damage("the manifest does not have its check sum")
+        raise Damage("the manifest does not match its checksum")
     schema: Any = body.get("schema")
     if _is_count(schema) and schema > SCHEMA:
         return Manifest(-1, schema, {}, None)
     seal = body.pop("seal", None)
     if ("files" in body) != (seal is not None) or seal not in (None, _seal(body)):
-        raise Damage("the manifest does not have its check sum")
+        raise Damage("the manifest does not match its checksum")
     return _of_json(body)
 
 
@@ -219,7 +219,7 @@ def _check_files(folder: Any, manifest: Manifest) -> None:
 def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
     """Compare each file with its checksum; process `i` of `n` checks its share.
 
-    Raises `Damage` for one that differs.
+    Raises `Damage` for a file that differs.
     """
     files = manifest.files or {}
     names = _share(sorted(files), i, n)
@@ -231,7 +231,7 @@ def verify(folder: Any, manifest: Manifest, i: int, n: int) -> None:
         sums = [*pool.map(lambda name: _sum(folder / name), summed)]
     for name, found in zip(summed, sums, strict=True):
         if found != files[name][1]:
-            raise Damage(f"the file `{name}` has other values than saved")
+            raise Damage(f"the file `{name}` does not have the values that were saved")
 
 
 def _share(names: list[str], i: int, n: int) -> list[str]:

@@ -15,7 +15,7 @@ class Match:
     chosen: for each place, the index of its array, or `None`.
     missing, extra, unclear, reshaped, recoded: for errors: places without an array,
         arrays without a place, places with several candidates, and places whose array
-        has another shape, or other codes.
+        has a different shape, or different codes.
     """
 
     chosen: list[int | None]
@@ -30,7 +30,7 @@ def match(old: list[Entry], new: list[Entry], params: Iterable[tuple]) -> Match:
     """Find the array of each place by its name.
 
     Arrays with the same name are paired if they are under the same wrappers, otherwise
-    in order, if there are equally many on both sides.  Arrays that belong to no
+    in order, if there are equally many on both sides.  Arrays that do not belong to a
     parameter, such as step counts, may go to several places.
 
     params: the paths of the parameters.
@@ -113,14 +113,14 @@ def _judge(result: Match, old: list, new: list, taken: set[int]) -> None:
 
 
 def _are_scales(old: Entry, new: Entry) -> bool:
-    """Whether these are scales of one array, for other blocks of it."""
+    """Whether these are scales of the same array, for different blocks."""
     # If the arrays differ, so do the shapes of their codes.
     is_there = old.is_coded and new.is_coded and old.own[-1:] == ("scales",)
     return is_there and len(old.shape) == len(new.shape)
 
 
-# Integers as narrow as these are codes, of which a conversion makes other numbers,
-# unless they are converted from or to integers that count.
+# Integers as narrow as these are codes, whose meaning a conversion would change, unless
+# they are converted from or to integers that count.
 _CODES = {"int8", "uint8", "int16", "uint16"}
 _COUNTS = {"int32", "int64", "uint32", "uint64", "bool"}
 
@@ -157,7 +157,7 @@ class Policy:
         both = params, state
         of = lambda kind: [x for m in both for x in getattr(m, kind)]
         lines = [_reshaped(of("reshaped")), _recoded(of("recoded"))]
-        lines.append(_listed("which of several is meant is unclear for", of("unclear")))
+        lines.append(_listed("there are several candidates for", of("unclear")))
         if self.missing == "error":
             lines.append(_listed("missing", of("missing")))
         if self.extra == "error":
@@ -172,19 +172,19 @@ def _hint(found: list[Entry]) -> str:
     """What to do about these entries."""
     if any(x.is_coded for x in found):
         return (
-            "  What is in `codes` and `scales` is restored with the `low_bit_states` "
-            "that saved it; `stepax.tree.dequantize` and `stepax.tree.quantize` change "
-            "a restored state to full precision and back"
+            "  `codes` and `scales` can only be restored with the `low_bit_states` "
+            "that saved them; `stepax.tree.dequantize` and `stepax.tree.quantize` "
+            "convert a restored state to full precision and back"
         )
     if any(x.is_remainder for x in found):
         return (
-            "  What was saved with a `remainder`, or without one, is restored so; then "
-            "`master_params` and `set_master_params` convert masters, and "
-            "`averaged_params` gives an average"
+            "  A state that was saved with a `remainder`, or without one, must be "
+            "restored the same way; then `master_params` and `set_master_params` "
+            "convert master weights, and `averaged_params` returns an average"
         )
     return (
-        '  `missing="fresh"` takes what is missing from an initial state, '
-        '`extra="drop"` ignores what is extra, and `renamed={"old/path": '
+        '  `missing="fresh"` takes missing arrays from an initial state, '
+        '`extra="drop"` ignores extra arrays, and `renamed={"old/path": '
         '"new/path"}` moves parameters and their slots'
     )
 

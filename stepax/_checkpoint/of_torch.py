@@ -20,8 +20,8 @@ from .entries import Entry, entries
 from .place import template_of_state
 
 
-# From PyTorch's names of arrays to our classes and fields; of several classes, the one
-# that the state has is used.
+# From PyTorch's names of arrays to our classes and fields; if there are several
+# classes, the one in the state is used.
 SLOTS = {
     "momentum_buffer": {"TraceState": "trace", "MuonState": "mu"},
     "exp_avg": {"ScaleByAdamState": "mu", "ScaleByNadamState": "mu"},
@@ -33,8 +33,8 @@ SLOTS = {
 
 # Options for which PyTorch's step has no equivalent here.
 REFUSED = {
-    "amsgrad": "its maximum is of the mean square before bias correction, in Stepax's "
-    "`amsgrad` of the corrected one",
+    "amsgrad": "its maximum is taken before bias correction, and that of Stepax's "
+    "`amsgrad` after it",
     "dampening": "Stepax's `trace` adds undamped gradients",
 }
 
@@ -90,7 +90,7 @@ def _arrays(p: Parameter, turn: bool) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _array(x: Any) -> np.ndarray:
-    """A tensor as a NumPy array, in float32 if NumPy lacks its dtype."""
+    """A tensor as a NumPy array, in float32 if NumPy does not have its dtype."""
     if not hasattr(x, "detach"):
         return np.asarray(x)
     x = x.detach().cpu()
@@ -126,15 +126,16 @@ def _named(group: Mapping[str, Any]) -> Sequence[str | None]:
 def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]]:
     """The path of each PyTorch parameter here.
 
-    theirs: the name of each in PyTorch, or `None`.
+    theirs: the name of each parameter in PyTorch, or `None`.
     """
     if names is None and len(theirs) == len(known) == 1:
         return [known[0].names]
     is_anonymous = None in theirs
     if is_anonymous and (names is None or isinstance(names, Mapping)):
         raise ValueError(
-            "the parameters of `state_dict` have no names, only an order: give `names`,"
-            " the path of each here in the order of `optimizer.param_groups`"
+            "the parameters of `state_dict` have no names, only an order: pass "
+            "`names`, the path of each parameter in Stepax, in the order of "
+            "`optimizer.param_groups`"
         )
     if names is None or isinstance(names, Mapping):
         given = names or {}
@@ -144,7 +145,7 @@ def _paths(theirs: list, names: Any, known: list[Entry]) -> list[tuple[str, ...]
     if wrong or len(set(paths)) < len(paths):
         raise ValueError(
             f"`names` leads to {list_some(f'`{x}`' for x in wrong or names)}, expected "
-            f"different ones of the parameters {list_some(known)}"
+            f"different paths of the parameters {list_some(known)}"
         )
     return paths
 
@@ -164,14 +165,14 @@ def _check(p: Parameter, owners: Iterable[str]) -> None:
         )
 
 
-# Scalars of our states that PyTorch stores for each parameter.
+# Scalars of our states, which PyTorch stores for each parameter.
 NUMBERS = {"count": ("step", np.int32), "momentum_product": ("mu_product", np.float32)}
-# What our states hold of PyTorch's options.
+# PyTorch's options that our states hold.
 OPTIONS = {"ns_coeffs": "ns_coefficients"}
 
 
 def _number(field: str, found: list[Parameter], step: int | None) -> Any:
-    """The scalar of a field; `None` for a field that PyTorch lacks."""
+    """The scalar of a field; `None` for a field that PyTorch does not have."""
     if field in OPTIONS:
         given = [
             p.options[OPTIONS[field]] for p in found if OPTIONS[field] in p.options
@@ -186,7 +187,7 @@ def _number(field: str, found: list[Parameter], step: int | None) -> Any:
     if not numbers:
         raise ValueError(
             f"`state_dict` has no `{name}` for the `{field}` of `tx`"
-            + (": give `step`, the number of steps taken" if name == "step" else "")
+            + (": pass `step`, the number of steps taken" if name == "step" else "")
         )
     if len(numbers) > 1:
         raise ValueError(
@@ -200,7 +201,8 @@ def _number(field: str, found: list[Parameter], step: int | None) -> Any:
 def _follows_rate(component: Component) -> bool:
     """Whether a trace comes after the learning rate in its chain, as in `rmsprop`.
 
-    It then accumulates steps, while PyTorch's buffer is multiplied by the rate later.
+    It then accumulates steps, while PyTorch's buffer is multiplied by the learning rate
+    later.
     """
     if isinstance(node_of(component.tx), Chain | NamedChain):
         kinds = [[_kind(x) for x in part.walk()] for part in component.parts]

@@ -47,13 +47,13 @@ class Template(NamedTuple):
     def fill(self, values: list, kinds: list[str | None]) -> Any:
         """The tree with these arrays, in its dtypes and shardings.
 
-        kinds: their libraries when saved, see `kind_of`; `None` for fresh ones.
+        kinds: their libraries when saved, see `kind_of`; `None` for fresh values.
         """
         shapes, rebuild = partition_arrays(unpack(self.tree))
         if any(
             jnp.shape(x) != y.shape for x, y in zip(values, self.entries, strict=True)
         ):
-            # An earlier version, or another `block`, has other blocks.
+            # An earlier version, or another `block`, may use different blocks.
             tree = stored_like(rebuild(values), unpack(self.tree))
             values = partition_arrays(tree)[0]
         rows = zip(self.entries, shapes, values, kinds, strict=True)

@@ -17,7 +17,7 @@ from .manifest import Damage
 class SkippedStep(UserWarning, ValueError):
     """A newer step is not complete.
 
-    Also a `ValueError`, so that with warnings as errors it is of the same kind as other
+    Also a `ValueError`, so that with warnings as errors it has the type of other
     failures to restore.
     """
 
@@ -50,14 +50,14 @@ def _is_number(name: str) -> bool:
 def newest(
     directory: Any, before: int | None = None
 ) -> tuple[int | None, dict[int, str]]:
-    """The newest complete step, and what newer ones lack."""
+    """The newest complete step, and what is missing from newer ones."""
     folder, skipped = place(directory), {}
     known = [x for x in numbered(folder) if before is None or x < before]
     for step in reversed(known):
         try:
             manifest.read(folder / str(step), step)
         except Damage as error:
-            if not (folder / str(step)).exists():  # pruned; there are newer ones now
+            if not (folder / str(step)).exists():  # pruned; newer steps exist now
                 return newest(directory, before)
             skipped[step] = str(error)
         else:
@@ -98,7 +98,8 @@ def clear(folder: Any) -> None:
 def _is_written(host: str, process: int) -> bool:
     """Whether a writer with that host and process may still be running.
 
-    On another host or in this process there is none, since the caller holds the lock.
+    A writer on another host or in this process cannot be, since the caller holds the
+    lock.
     """
     if host != socket.gethostname() or process == os.getpid():
         return False
@@ -112,7 +113,7 @@ def _is_written(host: str, process: int) -> bool:
 
 
 def _remove(path: Any) -> None:
-    if is_local(path) and os.path.islink(path):  # what it leads to is not ours
+    if is_local(path) and os.path.islink(path):  # its target is not ours
         path.unlink()
     elif is_local(path):
         shutil.rmtree(path, ignore_errors=True)

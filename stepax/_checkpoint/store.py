@@ -41,7 +41,7 @@ class Step:
         self.path = self.directory / str(self.step)
 
     def _chosen(self, step: int | None) -> str:
-        """The step as process 0 sees it; the others take it over."""
+        """The step as process 0 sees it; the others adopt it."""
         return "" if jax.process_index() else str(self._number(step))
 
     def _number(self, step: int | None) -> int:
@@ -52,7 +52,7 @@ class Step:
             found, skipped = steps.newest(self.directory)
             if found is not None:
                 steps.warn_of(self.directory, skipped, found)
-            # If none is complete, opening the newest reports what it lacks.
+            # If no step is complete, opening the newest one reports what is missing.
             return known[-1] if found is None else found
         if step not in known:
             raise ValueError(
@@ -64,7 +64,7 @@ class Step:
         return f"step {self.step} in `{self.directory}`"
 
     def open(self) -> "Step":
-        """Read the manifest, and begin to compare the files with their checksums.
+        """Read the manifest, and start comparing the files with their checksums.
 
         Raises ValueError for a checkpoint that Stepax did not write, that has a later
         schema, or that is damaged.
@@ -73,9 +73,8 @@ class Step:
             found = manifest.read(self.path, self.step)
         if found.schema > SCHEMA:
             raise ValueError(
-                f"{self} has the schema {found.schema}, and this version of Stepax "
-                f"reads {SCHEMA} and lower: use the version that wrote it, or a later "
-                "one"
+                f"{self} has the schema {found.schema}, but this version of Stepax "
+                f"reads at most {SCHEMA}: use the version that wrote it, or a later one"
             )
         here = jax.process_index(), jax.process_count()
         with ThreadPoolExecutor(1) as pool:  # `read` waits for it
@@ -88,7 +87,7 @@ class Step:
     def read(self, name: str, wanted: list[tuple[Entry, Any]]) -> list[Any]:
         """Arrays of one of the trees, in the dtypes in which they were saved.
 
-        wanted: the entries, each with its sharding, `None` for a NumPy array.
+        wanted: the entries, each with its sharding, or `None` for a NumPy array.
 
         Raises ValueError for arrays that cannot be read, or whose digest differs.
         """
@@ -101,7 +100,7 @@ class Step:
             reader = ocp.PyTreeCheckpointHandler()
             try:
                 found = reader.restore(self.path / name, args=args) if how else {}
-            finally:  # a changed file is named, whatever Orbax says of it
+            finally:  # name a changed file, whatever Orbax says about it
                 self._verified.result()
         with self.reading():
             return [self._checked(name, x, found.get(x.key)) for x, _ in wanted]
@@ -111,7 +110,9 @@ class Step:
         if x is None:
             x = _empty_key_data(entry) if is_key else np.zeros(entry.shape, entry.dtype)
         elif self._digest(x := of_bytes(x, entry.dtype)) != entry.digest:
-            raise ValueError(f"`{entry.key}` of `{name}` has other values than saved")
+            raise ValueError(
+                f"`{entry.key}` of `{name}` does not have the values that were saved"
+            )
         if not is_key:
             return x
         return jax.random.wrap_key_data(jnp.asarray(x), impl=entry.dtype[4:-1])
@@ -122,9 +123,9 @@ class Step:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Add to an error which checkpoint it is about, and which one to use instead.
+        """Add the checkpoint to an error, and say which one to use instead.
 
-        If one process fails, all raise, because the next operation needs all of them.
+        If one process fails, all raise, because the next operation needs all processes.
         """
         problem = None
         try:
@@ -141,7 +142,7 @@ class Step:
                 "restore a newer one"
             ) from problem
         before = steps.newest(self.directory, before=self.step)[0]
-        hint = "" if before is None else f"; `step={before}` restores the one before"
+        hint = "" if before is None else f"; `step={before}` restores the previous one"
         if problem is None:
             text = f"it could not be read by process {list_some(failed)}"
         else:

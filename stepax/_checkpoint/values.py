@@ -1,7 +1,7 @@
 """Exact conversion between the values of a tree and arrays that a file can store.
 
 Without x64 JAX would truncate 64-bit values of NumPy and Python.  So they are written
-by NumPy, and an entry records which library they belong to.
+by NumPy, and an entry records the library that they belong to.
 """
 
 from typing import Any
@@ -43,8 +43,8 @@ def shape_and_dtype(x: Any) -> tuple[tuple[int, ...], Any]:
 def storable(name: str, x: Any) -> Any:
     """A numeric array; values that every process holds are NumPy arrays.
 
-    Raises a `TypeError` for a dtype that JAX lacks, and for Python integers of more
-    than 64 bits.
+    Raises a `TypeError` for a dtype that JAX does not have, and for Python integers of
+    more than 64 bits.
     """
     if kind_of(x) == JAX:
         x = as_array(x)
@@ -68,8 +68,8 @@ def require_numbers(name: str, x: Any) -> None:
         is_long = isinstance(x, int)  # above 64 bits NumPy makes it an object
         what = "an integer of more than 64 bits" if is_long else f"of {dtype!r}"
         raise TypeError(
-            f"`{name}` is {what}, which no checkpoint can hold; expected numbers of at "
-            "most 64 bits, or 128 if complex"
+            f"`{name}` is {what}, which a checkpoint cannot hold; expected numbers of "
+            "at most 64 bits, or 128 if complex"
         )
 
 
@@ -82,7 +82,7 @@ def _is_numeric(dtype: np.dtype) -> bool:
     return dtype.itemsize <= most
 
 
-# Dtypes that TensorStore lacks, which are written as bytes.
+# Dtypes that TensorStore does not have, which are written as bytes.
 _AS_BYTES = ("uint2", "uint4", "float8_e4m3")
 
 
@@ -135,11 +135,11 @@ def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool)
     """Convert a saved value to the form of a leaf of the template.
 
     kind: its library when saved; `None` for a fresh value.
-    is_made: whether `leaf` is JAX's abstract value of what `tx.init` returns, which may
-        be narrower; values of NumPy and Python then stay as they were.
+    is_made: whether `leaf` is JAX's abstract value for a result of `tx.init`, which may
+        be narrower; values of NumPy and Python are then unchanged.
 
     Raises a `ValueError` if the dtype of the leaf cannot hold the value, and a
-    `TypeError` if it is of another kind.
+    `TypeError` if the value is not convertible.
     """
     kind = kind_of(value) if kind is None else kind
     value = np.asarray(value) if kind_of(value) != JAX else value
@@ -152,7 +152,7 @@ def restored(entry: Any, leaf: Any, value: Any, kind: str | None, is_made: bool)
         dtype = value.dtype  # Python integers have any size
     if not (_is_numeric(dtype) and fits(value.dtype, dtype)):
         raise TypeError(
-            f"the value at `{entry.key}` is of dtype {dtype}, to which its new value "
+            f"the value at `{entry.key}` is of dtype {dtype}, to which the new value "
             f"of dtype {value.dtype} cannot be converted"
         )
     value = _cast(entry, value, dtype)
@@ -199,7 +199,8 @@ def _holds(xp: Any, old: Any, new: Any) -> bool:
     if not jnp.issubdtype(new.dtype, np.integer):
         lost = xp.isfinite(old) & ~xp.isfinite(new)
         return not lost.any()
-    # JAX may lack a wider dtype to compare in; then `old` is not narrower than `new`.
+    # JAX may not have a wider dtype to compare in; then `old` is not narrower than
+    # `new`.
     limits = jnp.iinfo(new.dtype)
     least, most = int(old.min()), int(old.max())
     return limits.min <= least and most <= limits.max

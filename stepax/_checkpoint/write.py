@@ -1,11 +1,11 @@
 """Writing a step with Orbax, sealing it, and renaming it once it is on disk.
 
 Each process writes its shards under a temporary name, and a file with its part of the
-digests: that file says that it has succeeded.  Then all meet; process 0 adds up the
-digests, adds the manifest, flushes to disk and renames; and all meet again.  A process
-that fails comes to both meetings, too, so that none waits for it.  Everything that
-needs all devices runs in the thread that calls `begin` and `settle`; the rest may run
-in another.
+digests: that file shows that it has succeeded.  Then all wait at a barrier; process 0
+adds up the digests, adds the manifest, flushes to disk and renames; and all wait at a
+second barrier.  A process that fails also reaches both barriers, so that no process
+waits for it.  Everything that needs all devices runs in the thread that calls `begin`
+and `settle`; the rest may run in another thread.
 """
 
 import concurrent.futures.thread  # noqa: F401  (must register its exit handler first)
@@ -34,7 +34,7 @@ from .values import JAX, as_bytes, storable
 
 
 WAIT = 1200  # seconds to wait for other processes, as in Orbax
-SHARES = "shares"  # the folder of the files in which processes say what they wrote
+SHARES = "shares"  # the folder of the files in which processes report what they wrote
 
 
 class Part(NamedTuple):
@@ -61,7 +61,7 @@ class Part(NamedTuple):
         return self._replace(arrays=[_copy(x) for x in self.arrays])
 
     def shares(self) -> list[int]:
-        """What this process adds to the digests; process 0 writes arrays of NumPy."""
+        """The shares of this process in the digests; process 0 writes NumPy arrays."""
         is_first = jax.process_index() == 0
         is_mine = lambda x: is_first or not isinstance(x, np.ndarray)
         return [share(x) if is_mine(x) else 0 for x in self.arrays]
@@ -78,7 +78,7 @@ def _dtype(entry: Entry, x: Any) -> str:
 
 
 def _on_host(x: Any) -> Any:
-    """An array that each of several processes has for itself, for NumPy to write."""
+    """An array that each of several processes holds separately, for NumPy to write."""
     if jax.process_count() == 1 or isinstance(x, np.ndarray):
         return x
     return np.asarray(x) if x.is_fully_addressable else x
@@ -89,16 +89,16 @@ def _copy(x: Any) -> Any:
         return x.copy()
     if not x.is_fully_addressable:
         return jax.device_put(x, x.sharding, may_alias=False)
-    # What comes from another device is a copy already.
+    # Arrays from another device are copies already.
     is_view = is_on_cpu(x) or "host" in str(x.sharding.memory_kind)
     return np.array(x) if is_view else np.asarray(x)
 
 
 class Saving:
-    """A step that is being written, in this thread or in its own.
+    """A step that is being written, in this thread or in a separate one.
 
-    parts: what to write, or the error of preparing it.
-    is_saved: whether the step has its name.
+    parts: the trees to write, or the error from preparing them.
+    is_saved: whether the step has its final name.
     done: set when writing has succeeded or failed.
     """
 
@@ -139,7 +139,7 @@ class Saving:
             _meet(self.new, "published")
 
     def _finish(self, shares: list) -> None:
-        """In process 0: give the step its name, and remove old ones."""
+        """In process 0: give the step its final name, and remove old steps."""
         assert isinstance(self.parts, Mapping)
         if jax.process_count() == 1:
             rows = [shares]
@@ -158,17 +158,17 @@ class Saving:
 
     @property
     def outcome(self) -> str:
-        """What has happened, if there was an error."""
+        """What happened, if there was an error."""
         if (error := self.error) is None:
             return ""
         cause = f"{type(error).__name__}: {error}"
         if self.is_saved:
-            return f"was saved, but not all that follows was done: {cause}"
+            return f"was saved, but a later action failed: {cause}"
         return f"was not saved: {cause}"
 
 
 class Silence(ValueError):
-    """Other processes did not say that they have written; those say why."""
+    """Other processes did not report that they have written; their errors say why."""
 
 
 # Saves by directory, until their outcome is requested.
@@ -183,7 +183,7 @@ def begin(
 ) -> None:
     """Save named trees; in the background unless `wait`.
 
-    plan: checks the arguments; returns the step and how many to keep.
+    plan: checks the arguments; returns the step and the number of steps to keep.
     """
     given: Any = None
 
@@ -216,7 +216,7 @@ def begin(
     _RUNNING[_key(folder)] = saving
     try:
         threading.Thread(target=saving.run, name=f"save step {step}").start()
-    except RuntimeError:  # no thread can be started
+    except RuntimeError:  # a thread cannot be started
         saving.run()
 
 
@@ -232,8 +232,8 @@ def _prepared(turn: Turn, folder: Any, step: int, parts: Mapping[str, Part]) -> 
     last, _ = steps.newest(folder)
     if last is not None and step <= last:
         raise ValueError(
-            f"`{folder}` has step {last}, and `step` is {step}: saved steps are "
-            "not overwritten; delete later ones, or give another directory"
+            f"`{folder}` has step {last}, and `step` is {step}: saved steps are not "
+            "overwritten; delete later steps, or use another directory"
         )
     if turn.is_exclusive:
         steps.clear(folder)
@@ -247,7 +247,7 @@ def _prepared(turn: Turn, folder: Any, step: int, parts: Mapping[str, Part]) -> 
 def _copied(parts: Mapping[str, Part]) -> Mapping[str, Part] | Exception:
     try:
         return {name: part.copied() for name, part in parts.items()}
-    except Exception as error:  # raised after the others have been met
+    except Exception as error:  # raised after the barrier
         return error
 
 
@@ -255,7 +255,7 @@ TEXT = 2000  # bytes of messages between processes
 
 
 def in_all_processes(text: str, kind: int = 0) -> list[tuple[int, str]]:
-    """What each process says; to be called in all of them."""
+    """The messages of all processes; to be called in each of them."""
     if jax.process_count() == 1:
         return [(kind, text)]
     told = text.encode(errors="backslashreplace")[:TEXT].ljust(TEXT, b"\0")
@@ -265,7 +265,7 @@ def in_all_processes(text: str, kind: int = 0) -> list[tuple[int, str]]:
 
 
 def agreed(prepare: Callable[[], str]) -> list[str]:
-    """The result in each process; an error in one is raised in all."""
+    """The result in each process; an error in one process is raised in all."""
     if jax.process_count() == 1:
         return [prepare()]
     problem, text = None, ""
@@ -284,7 +284,7 @@ def agreed(prepare: Callable[[], str]) -> list[str]:
 
 
 def _handler() -> Any:
-    """Orbax's, for the files of one tree; it does not wait for other processes."""
+    """Orbax's handler for the files of one tree; does not wait for other processes."""
     ocp = orbax()
     types = ocp.type_handlers
     try:
@@ -297,7 +297,7 @@ def _handler() -> Any:
 
 
 def _written(new: Any, parts: Any) -> list[list[int]]:
-    """Write what this process has; returns its shares of the digests."""
+    """Write the shards of this process; returns its shares of the digests."""
     if isinstance(parts, Exception):
         raise parts
     with ThreadPoolExecutor(1) as pool:
@@ -315,7 +315,7 @@ def _written(new: Any, parts: Any) -> list[list[int]]:
 def _heard(new: Any) -> list[list[list[int]]]:
     """The shares of all processes, in process 0.
 
-    Raises `Silence` if there are none of a process.
+    Raises `Silence` if the shares of a process are missing.
     """
     found, silent = [], []
     for i in range(jax.process_count()):
@@ -325,8 +325,8 @@ def _heard(new: Any) -> list[list[list[int]]]:
             silent.append(i)
     if silent:
         raise Silence(
-            f"nothing that process {list_some(silent)} wrote is to be seen; all "
-            "processes need the same directory"
+            f"found nothing that process {list_some(silent)} wrote; all processes need "
+            "the same directory"
         )
     (new / SHARES).rmtree()
     return found
@@ -339,7 +339,7 @@ def _meet(new: Any, where: str) -> None:
 
 def _publish(new: Any, step: int, parts: Mapping[str, list[Entry]]) -> None:
     with ThreadPoolExecutor(1) as pool:
-        synced = pool.submit(sync_tree, new)  # while check sums are computed
+        synced = pool.submit(sync_tree, new)  # while checksums are computed
         manifest.write(new, step, parts)
         synced.result()
     sync_tree(new)

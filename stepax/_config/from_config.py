@@ -1,4 +1,4 @@
-"""A transformation made of plain data."""
+"""A transformation made from plain data."""
 
 import functools as ft
 import re
@@ -13,7 +13,8 @@ from .names import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names
 from .refusals import place
 
 
-# As YAML's users write them: its readers take 1e-3, without a point, for a string.
+# Numbers as users of YAML write them: its readers parse 1e-3, without a point, as a
+# string.
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _REAL = re.compile(r"[+-]?(inf|nan|[0-9.]+(e[+-]?[0-9]+)?)", re.IGNORECASE)
 
@@ -24,9 +25,10 @@ def from_config(
 ) -> Any:
     """The transformation that a configuration describes, as `to_config` writes it.
 
-    It may come from a file of JSON or YAML, from Hydra or from a command line.  Only
-    factories and schedules of Stepax are called, and `factories`; no other name is
-    looked up or imported.  A string such as "1e-3" is a number where one is expected.
+    The configuration may come from a JSON or YAML file, from Hydra or from a command
+    line.  Only factories and schedules of Stepax, and `factories`, are called; no other
+    name is looked up or imported.  A string such as "1e-3" is a number where one is
+    expected.
 
     config: a mapping with a `_target_`, the name of a factory or schedule such as
         "stepax.adamw" or "adamw"; `_args_` holds arguments without a name, the other
@@ -34,7 +36,8 @@ def from_config(
     factories: functions decorated by `stepax.rules.rule()`, known by module and name.
 
     Raises a `ValueError` for an unknown name and a `TypeError` for an unknown argument,
-    both with the nearest one, and for values that are no data; they name the place.
+    both with the closest match, and a `TypeError` for values that are not data; errors
+    name the location.
     """
     if not isinstance(config, Mapping):
         raise TypeError(
@@ -51,7 +54,7 @@ def from_config(
 def _made(config: Mapping, path: tuple, known: Names) -> Any:
     if config.get(PARTIAL):
         raise TypeError(
-            f"{place(path)} has `{PARTIAL}`, which is for the outermost call alone"
+            f"{place(path)} has `{PARTIAL}`, which only the outermost call may have"
         )
     f, args, named = _call(config, path, known)
     if f is inject_hyperparams:
@@ -95,7 +98,7 @@ def _target(config: Mapping, path: tuple) -> str:
     if target is not None:
         raise TypeError(
             f"{place((*path, TARGET))} must be a name, but is {target!r}; a "
-            "configuration holds no functions"
+            "configuration cannot hold functions"
         )
     near = [k for k in config if f"{k}".strip("_") in ("target", "name", "type")]
     hint = f"; rename `{near[0]}`" if near else ""
@@ -133,7 +136,7 @@ def _value(x: Any, path: tuple, hint: Hint, known: Names) -> Any:
         return tuple(found) if takes_tuple(hint) else found
     raise TypeError(
         f"{place(path)} is a `{type(x).__name__}`; a configuration holds mappings, "
-        "lists, strings, numbers, booleans and `None` alone"
+        "lists, strings, numbers, booleans and `None` only"
     )
 
 
@@ -142,5 +145,5 @@ def _number(x: str) -> str | int | float:
         return int(x)
     try:
         return float(x) if _REAL.fullmatch(x) else x
-    except ValueError:  # such as "1.2.3", which the factory refuses
+    except ValueError:  # such as "1.2.3", for which the factory raises
         return x

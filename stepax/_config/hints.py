@@ -1,4 +1,4 @@
-"""What annotations say of data: which lists are tuples, and which strings numbers."""
+"""What annotations say about data: which lists are tuples, which strings numbers."""
 
 import inspect
 import typing
@@ -12,7 +12,7 @@ from .._engine.functions.annotations import Hint, members
 
 
 class Hints:
-    """What the annotations of a factory say of its arguments."""
+    """What the annotations of a factory say about its arguments."""
 
     def __init__(self, factory: Callable):
         self._by_name = annotations.of_parameters(factory)
@@ -21,17 +21,17 @@ class Hints:
         self._positional = [p.name for p in parameters if p.kind not in by_name]
 
     def named(self, name: str) -> Hint:
-        """Of the argument of a name; none if it is not known."""
+        """The hint for a keyword argument; empty if it is not known."""
         return self._by_name.get(name, [])
 
     def at(self, i: int) -> Hint:
-        """Of an argument by position, the last of which may be many."""
+        """The hint for a positional argument, the last of which may be variadic."""
         known = self._positional
         return self.named(known[min(i, len(known) - 1)]) if known else []
 
 
 def takes_tuple(hint: Hint) -> bool:
-    """Whether a list stands for a tuple."""
+    """Whether a list represents a tuple."""
     origins = [typing.get_origin(x) or x for x in hint]
     return tuple in origins and not any(x in origins for x in (list, Sequence, Any))
 
@@ -45,7 +45,7 @@ def takes_number(hint: Hint) -> bool:
 
 
 def below(hint: Hint, i: int = 0) -> Hint:
-    """Of the i-th member of a sequence, or of the values of a mapping."""
+    """The hint for the i-th element of a sequence, or for the values of a mapping."""
     found = []
     for x in hint:
         origin, args = typing.get_origin(x), typing.get_args(x)

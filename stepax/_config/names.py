@@ -1,8 +1,8 @@
-"""The names that a configuration may hold, and what they stand for.
+"""The names that a configuration may hold, and the objects that they refer to.
 
-They are those of all public factories, of schedules, of a few public classes,
-and of the plain values of Python and NumPy.  A name is looked up in this table; nothing
-is imported by name from anywhere else, so that a configuration can run nothing else.
+These are the names of all public factories, of schedules, of a few public classes, and
+of plain values of Python and NumPy.  A name is looked up in this table; nothing is
+imported by name from anywhere else, so a configuration cannot run anything else.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,12 +35,12 @@ def array(values: Any, dtype: str) -> np.ndarray:
     """An array of numbers or booleans."""
     found = np.dtype(jnp.dtype(dtype))
     if not (jnp.issubdtype(found, jnp.number) or found.kind == "b"):
-        raise TypeError(f"an array of dtype `{dtype}` holds no numbers")
+        raise TypeError(f"an array of dtype `{dtype}` does not hold numbers")
     return np.asarray(values, found)
 
 
 def jax_array(values: Any, dtype: str | None = None) -> jax.Array:
-    """The same on a device; without a dtype it is a weakly typed scalar."""
+    """`array` on a device; without a dtype it is a weakly typed scalar."""
     return jnp.asarray(values if dtype is None else array(values, dtype))
 
 
@@ -59,7 +59,7 @@ VALUES: dict[str, Callable] = SCALARS | {
 
 
 def is_record(x: object) -> bool:
-    """Whether `x` is the class of a named tuple that is no transformation."""
+    """Whether `x` is the class of a named tuple that is not a transformation."""
     is_tuple = isinstance(x, type) and issubclass(x, tuple)
     return is_tuple and hasattr(x, "_fields") and not hasattr(x, "init")
 
@@ -81,7 +81,7 @@ def _is_listed(x: object) -> bool:
 
 
 def public_name(x: Any) -> str | None:
-    """The name by which a configuration names what is public; `None` for others."""
+    """The name of a public object in a configuration; `None` for other objects."""
     for home in _MODULES:
         if home in modules and vars(modules[home]).get(x.__name__) is x:
             return f"{home}.{x.__name__}"
@@ -89,12 +89,12 @@ def public_name(x: Any) -> str | None:
 
 
 def name_of(factory: Any) -> str:
-    """The name of a factory or schedule; of a user's with its module."""
+    """The name of a factory or schedule; with its module if it is the user's."""
     return public_name(factory) or f"{factory.__module__}.{factory.__qualname__}"
 
 
 class Names:
-    """The names that may be used, those of a user's factories included."""
+    """The names that may be used, including those of the user's factories."""
 
     def __init__(self, factories: Iterable[Callable]):
         self.own = {}
@@ -107,7 +107,7 @@ class Names:
             self.own[name_of(f)] = f
 
     def find(self, name: str) -> Callable:
-        """What a name stands for; raises a `ValueError` if it is not in the table."""
+        """The object with this name; raises a `ValueError` for an unknown name."""
         if name == PAIR:
             return MultiSteps.gradient_transformation
         found = VALUES.get(name) or self.own.get(name) or _public(name)
@@ -115,8 +115,9 @@ class Names:
             last = name.rpartition(".")[2]
             hint = nearest(last, [*self.own, *ROWS, *SCHEDULES])
             raise ValueError(
-                f"`{name}` is no name of the registry{hint}; a configuration names "
-                "factories and schedules of Stepax, and those given as `factories`"
+                f"`{name}` is not a name in the registry{hint}; a configuration can "
+                "name factories and schedules of Stepax, and those passed as "
+                "`factories`"
             )
         return found
 

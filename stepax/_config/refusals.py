@@ -1,4 +1,4 @@
-"""Errors for what is no data, with its place and what to use instead."""
+"""Errors for values that are not data, with their location and a replacement."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from .._engine.factories.registry import ROWS
 
 
 def place(path: tuple) -> str:
-    """Where something is in a configuration."""
+    """The location of a value in a configuration."""
     return "".join(f"[{k!r}]" for k in path) or "the root"
 
 
 def refusal(x: Any, path: tuple) -> TypeError:
-    """The error for an argument that is no data."""
+    """The error for an argument that is not data."""
     return TypeError(f"{place(path)} is {_kind(x)}; {_instead(x, path)}")
 
 
@@ -25,7 +25,7 @@ def _is_transformation(x: Any) -> bool:
 
 
 def _home(x: Any) -> tuple[str, str]:
-    """The package and the factory that an `update` of another library is from."""
+    """The package and the factory of an `update` of another library."""
     update = x.update if callable(x.update) else type(x)
     name = getattr(update, "__qualname__", type(x).__name__)
     return getattr(update, "__module__", "").partition(".")[0], name.partition(".")[0]
@@ -36,14 +36,14 @@ def _kind(x: Any) -> str:
         home, name = _home(x)
         return f"a transformation made by `{name}` of `{home}`, not by a factory"
     if isinstance(x, Tracer):
-        return "an array that is traced"
+        return "a traced array"
     if isinstance(x, np.ndarray | jax.Array):
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return "a random key" if is_key else f"an array of {x.dtype}[{x.size}]"
     if callable(x):
         name = getattr(x, "__qualname__", type(x).__name__)
-        return f"the function `{name}`, which is no data"
-    return f"a `{type(x).__name__}`, which is no data"
+        return f"the function `{name}`, which is not data"
+    return f"a `{type(x).__name__}`, which is not data"
 
 
 def _instead(x: Any, path: tuple) -> str:

@@ -1,4 +1,4 @@
-"""A transformation as plain data, from which `from_config` makes it again."""
+"""A transformation as plain data, from which `from_config` recreates it."""
 
 import functools as ft
 import math
@@ -42,15 +42,15 @@ def to_config(tx: Any) -> dict[str, Any]:
         {"_target_": "stepax.adamw", "learning_rate": 0.001, "b1": 0.8}
 
     `_target_` names a factory; the other keys are the arguments that differ from their
-    defaults, and `_args_` those without a name.  JSON, YAML and Hydra write and read
-    it, and `from_config` makes an equal transformation of it.  It needs no version:
-    its names are those of public functions and of their arguments.
+    defaults, and `_args_` holds positional arguments.  JSON, YAML and Hydra can write
+    and read it, and `from_config` makes an equal transformation from it.  It needs no
+    version: its names are those of public functions and of their arguments.
 
     tx: a transformation, `MultiSteps`, a schedule, or a `functools.partial` of a
         factory.
 
-    Raises a `TypeError` for what is no data, such as a mask that is a function; it
-    names the place and says what to use instead.
+    Raises a `TypeError` for values that are not data, such as a mask that is a
+    function, with the location and a replacement.
     """
     if isinstance(tx, ft.partial) and is_factory(tx.func):
         found = {TARGET: name_of(tx.func), PARTIAL: True}
@@ -63,7 +63,7 @@ def to_config(tx: Any) -> dict[str, Any]:
 
 def _recipe(x: Any) -> Recipe | None:
     recipe = getattr(x, "recipe", None)
-    # `GradientTransformation(tx.init, tx.update)` has the functions of `tx` alone.
+    # `GradientTransformation(tx.init, tx.update)` has only the functions of `tx`.
     if recipe is None and isinstance(x, GradientTransformation):
         made = getattr(x.init, "made", None)
         if made is not None and getattr(x.update, "made", None) is made:
@@ -113,7 +113,7 @@ def _arguments(factory: Any, args: tuple, named: Mapping, path: tuple) -> dict:
 def _data(x: Any, path: tuple, hint: Hint | None = None) -> Any:
     """An argument as data.
 
-    hint: the annotation, by which a list that stands for a tuple is read as one.
+    hint: the annotation, which says whether a list represents a tuple.
     """
     if x is None or type(x) in (bool, int, str):
         return x
@@ -170,7 +170,7 @@ def _array(x: Any, path: tuple) -> dict:
     is_read = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
     if not is_read or not _is_numeric(x.dtype) or x.size == 0:
         raise refusal(x, path)
-    # Wide enough for the values of every dtype, and Python's own.
+    # Python's types, which are wide enough for the values of every dtype.
     wide = {"f": np.float64, "V": np.float64}.get(np.dtype(x.dtype).kind, x.dtype)
     values = _numbers(np.asarray(x).astype(wide).tolist(), path)
     if isinstance(x, np.generic):

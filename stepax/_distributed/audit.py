@@ -29,7 +29,7 @@ class Collective:
     """All collective operations of one kind in a program.
 
     kind: XLA's name, such as "all-reduce".
-    count: number in the program; those in a branch or a loop count once.
+    count: number in the program; an operation in a branch or a loop counts once.
     bytes: size of their results on one device.
     """
 
@@ -44,7 +44,7 @@ class Audit(Printable):
 
     devices: number of devices in the mesh.
     state: bytes of the state, counting replicas once.
-    state_per_device: bytes of the state on the device that holds most.
+    state_per_device: bytes of the state on the device that holds the most.
     work: floating-point operations of a step on one device.
     share: `work` relative to an even share; `devices` if the work is replicated.
     collectives: the collective operations of a step.
@@ -60,7 +60,7 @@ class Audit(Printable):
     temporaries: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and scalars."""
+        """The result as dictionaries, lists, strings and scalars."""
         return dataclasses.asdict(self)
 
     def tables(self) -> list[Table]:
@@ -93,10 +93,10 @@ def audit(
 
     tx: a transformation, of any library.
     params: arrays on a mesh, or `jax.ShapeDtypeStruct`s with a sharding.
-    state: arrays or shapes with shardings; by default those of `jax.jit(tx.init)`.
+    state: arrays or shapes with shardings; by default the result of `jax.jit(tx.init)`.
     extra_args: keywords of `update`.
 
-    Raises a `ValueError` for parameters that are on no mesh, and names the path.
+    Raises a `ValueError` for parameters that are not on a mesh, with the path.
     """
     require_transformation(tx, "`tx` of `audit`")
     mesh = mesh_of(params, None)
@@ -105,7 +105,7 @@ def audit(
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
     compiled = lowered.compile()
-    # Without the mesh, on which a program may say what each device does by itself.
+    # Without the mesh, as on a mesh a program may specify what each device does.
     bare = computing(tx)
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
@@ -126,7 +126,7 @@ def audit(
 
 
 def computing(tx: Any) -> Any:
-    """`tx` without what only places it, such as `zero`; the state is the same."""
+    """`tx` without wrappers that only place it, such as `zero`; with the same state."""
     while getattr(tx, "only_places", False):
         tx = tx.members[""]
     return tx

@@ -34,7 +34,7 @@ def offload(
     tx: a transformation, of any library.
     memory_kind: "pinned_host".
 
-    Raises a `ValueError` for other kinds, and a `TypeError` if `tx` is not a
+    Raises a `ValueError` for another `memory_kind`, and a `TypeError` if `tx` is not a
     transformation.
     """
     require_transformation(tx, "`tx` of `offload`")
@@ -55,8 +55,8 @@ def offload(
 def check_memory_kind(kind: str | None) -> None:
     if kind not in (None, "pinned_host"):
         raise ValueError(
-            f"`memory_kind` is {kind!r}, expected 'pinned_host', which is the memory "
-            "that a jitted program may return arrays in"
+            f"`memory_kind` is {kind!r}, expected 'pinned_host', the memory kind in "
+            "which a jitted program may return arrays"
         )
 
 

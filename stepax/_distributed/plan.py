@@ -1,7 +1,7 @@
-"""What a step would need on a mesh that need not exist, from shapes alone.
+"""The cost of a step on a mesh that need not exist, from shapes alone.
 
-A step is traced on an abstract mesh with explicit axes, so that its types say where
-every array is; `plan_count` reads them.
+A step is traced on an abstract mesh with explicit axes, so that types contain the
+sharding of every array; `plan_count` reads them.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ Planned: TypeAlias = GradientTransformation | Callable[[AbstractMesh], Any]
 
 @dataclass(frozen=True)
 class Link:
-    """What one device sends to others along some axes of a mesh, in a step.
+    """The data that one device sends along some axes of a mesh in a step.
 
     axes: the mesh axes that the collectives cross.
-    devices: number of devices that take part in each.
+    devices: number of devices that take part in each collective.
     count: number of collectives.
-    bytes: what one device sends, if all of them form a ring.
+    bytes: the bytes that one device sends, if all devices form a ring.
     """
 
     axes: tuple[str, ...]
@@ -58,7 +58,7 @@ class Plan(Printable):
     mesh: names and sizes of the mesh axes.
     devices: number of devices.
     numbers: number of elements of all parameters.
-    params, gradients, state: bytes in all, counting replicas once.
+    params, gradients, state: total bytes, counting replicas once.
     params_per_device, gradients_per_device, state_per_device: bytes on one device.
     host_per_device: bytes of the state of one device that are in host memory.
     temporaries: bytes of intermediate arrays on one device, estimated: of matrix
@@ -66,10 +66,10 @@ class Plan(Printable):
     not_counted: names of what the step has that `temporaries` do not count, since a
         compiler may keep it in memory or not.
     work: floating-point operations of a step on one device.
-    work_once: the same with each loop counted once, as in an `Audit`.
+    work_once: `work` with each loop counted once, as in an `Audit`.
     share: `work` relative to an even share; `devices` if the work is replicated.
     collectives: the collective operations of a step, as in an `Audit`.
-    links: the same by mesh axes, in bytes that a device sends.
+    links: the collectives by mesh axes, in bytes that a device sends.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -94,14 +94,14 @@ class Plan(Printable):
     def peak(self) -> int:
         """Bytes in the memory of one device during a step; updates replace gradients.
 
-        Of a state in host memory, all is taken to be on the device at once.
+        A state in host memory is assumed to be on the device as a whole.
         """
         held = self.params_per_device + self.gradients_per_device
         return held + self.state_per_device + self.temporaries
 
     @property
     def traffic(self) -> int:
-        """Bytes that a device reads and writes: once each, temporaries once more."""
+        """Bytes that a device reads and writes: all arrays once, temporaries twice."""
         read = self.params_per_device + self.gradients_per_device
         written = self.params_per_device
         return read + written + 2 * (self.state_per_device + self.temporaries)
@@ -114,12 +114,12 @@ class Plan(Printable):
         host: float | None = None,
         operations: float | None = None,
     ) -> dict[str, float]:
-        """The least time of the parts of a step, by their names; they may overlap.
+        """Lower bounds on the times of the parts of a step, by name; parts may overlap.
 
         link: bytes per second that a device sends to others.
         memory: bytes per second that a device reads and writes.
         host: bytes per second between a device and host memory; by default `link`.
-        operations: operations per second of a device; without it, computing has no
+        operations: operations per second of a device; if `None`, computation takes no
             time.
         """
         found = {
@@ -133,7 +133,7 @@ class Plan(Printable):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dictionaries, lists, strings and scalars."""
+        """The plan as dictionaries, lists, strings and scalars."""
         found = dataclasses.asdict(self)
         lists = {k: list(found[k]) for k in ("collectives", "links", "not_counted")}
         for x in lists["links"]:
@@ -185,23 +185,22 @@ def plan(
 ) -> Plan:
     """Memory, computation and communication of a step, without devices.
 
-    From shapes alone, for a mesh of any size: nothing is allocated or compiled.  Counts
+    Uses shapes alone, for a mesh of any size: nothing is allocated or compiled.  Counts
     and bytes are those that `audit` finds on devices, for a mesh with explicit axes;
     operations are counted before a compiler simplifies them, and `temporaries` are an
     estimate.
 
-    tx: a transformation, or a function from the mesh to one, as in
+    tx: a transformation, or a function from the mesh to a transformation, as in
         `lambda mesh: zero(adamw(1e-3), mesh)`.
     shapes: arrays or `jax.ShapeDtypeStruct`s, as `jax.eval_shape` returns.
-    mesh_shape: names and sizes of the mesh axes, as in `{"data": 64, "model": 8}`; or
-        a mesh, of which these are taken.
-    specs: a tree of `PartitionSpec`s, or one for a whole subtree, or for all; names of
-        mesh axes shard each array along its longest axis that they divide; `None`
-        replicates, the default.
+    mesh_shape: names and sizes of the mesh axes, as in `{"data": 64, "model": 8}`; or a
+        mesh that has these axes.
+    specs: a tree of `PartitionSpec`s, or a single one for a subtree or for all
+        parameters; names of mesh axes shard each array along its longest axis that they
+        divide; `None`, the default, replicates.
     extra: keywords of `update`.
 
-    Raises a `ValueError` for axes, shapes and specs that do not fit, and names the
-    path.
+    Raises a `ValueError` for axes, shapes and specs that do not fit, with the path.
     """
     mesh = abstract_mesh(mesh_shape)
     made = _made(tx, mesh)
@@ -245,7 +244,7 @@ def _made(tx: Any, mesh: AbstractMesh) -> Any:
 
 
 def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
-    """The shapes of the state; its bytes: in all, on a device, of these on the host."""
+    """The shapes of the state; its bytes in total, on one device, and on its host."""
     init, arrays = init_and_arrays(tx, params)
     program, shapes = _program(init, arrays)
     leaves = jax.tree.leaves(shapes)
@@ -257,7 +256,7 @@ def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:
 
 
 def _bytes(arrays: Iterable[Any], is_part: bool = False) -> int:
-    """Bytes of some arrays, or of those parts of them that one device has."""
+    """Bytes of some arrays, or of the shards of them that one device holds."""
     found = 0
     for x in arrays:
         sharding = x.sharding if is_part else None
@@ -278,7 +277,7 @@ def _traced(tx: Any, params: Params, state: Any, extra: dict) -> ClosedJaxpr:
 
 
 def _program(f: Callable, arrays: list) -> tuple[ClosedJaxpr, Any]:
-    """A function as a program, and the shapes of what it returns."""
+    """A function as a program, and the shapes of its results."""
     try:
         return jax.make_jaxpr(f, return_shape=True)(arrays)
     except Exception as error:
@@ -288,7 +287,7 @@ def _program(f: Callable, arrays: list) -> tuple[ClosedJaxpr, Any]:
 
 
 def _explained(error: Exception) -> str:
-    """What an error of JAX means here, and what to do; empty for one of ours."""
+    """What an error of JAX means here, and what to do; empty for an error of ours."""
     reason = str(error).partition("\n")[0]
     if type(error).__name__ == "ShardingTypeError":
         return (
@@ -297,7 +296,7 @@ def _explained(error: Exception) -> str:
         )
     if isinstance(error, AssertionError) or "AbstractMesh(" in reason:
         return (
-            "it is made for another mesh than `mesh_shape`; give a function from the "
+            "it was made for a mesh other than `mesh_shape`; pass a function of the "
             "mesh, as in `lambda mesh: zero(adamw(1e-3), mesh)`"
         )
     return ""
@@ -325,7 +324,7 @@ def _by_axes(exchanges: list[Exchange], sizes: Mapping[str, int]) -> tuple[Link,
 
 
 def _sent(x: Exchange, n: int) -> int:
-    """What one of n devices in a ring sends."""
+    """The bytes that one of n devices in a ring sends."""
     if x.kind == "reduce-scatter":
         return x.bytes * (n - 1)
     if x.kind == "collective-permute":

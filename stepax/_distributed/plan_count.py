@@ -1,8 +1,8 @@
-"""What the devices of a mesh do in a program, read from its types.
+"""The work and communication of a program on a mesh, read from its types.
 
-Traced with explicit axes, every value of a program has its sharding in its type.  So a
-reduction along a sharded axis, and each `reshard`, says which collective it becomes:
-nothing is compiled, and the mesh may be abstract.
+In a program that is traced with explicit axes, the type of every value contains its
+sharding.  So each reduction along a sharded axis, and each `reshard`, determines a
+collective: nothing is compiled, and the mesh may be abstract.
 """
 
 import itertools as it
@@ -22,7 +22,7 @@ class Exchange(NamedTuple):
 
     axes: the mesh axes that it crosses.
     bytes: size of its result on one device.
-    how: sums with the same operation and dtype may be one collective.
+    how: sums with the same operation and dtype may be joined into one collective.
     """
 
     kind: str
@@ -33,10 +33,10 @@ class Exchange(NamedTuple):
 
 @dataclass
 class Counts:
-    """exchanges: the collectives; those in a branch or a loop count once.
-    work: floating-point operations on one device; of a branch the most costly, and of
-        a loop as many times as it is known to run.
-    work_once: the same with each loop counted once, as XLA does.
+    """exchanges: the collectives; one in a branch or a loop counts once.
+    work: floating-point operations on one device, with the most costly branch, and with
+        each loop as many times as it is known to run.
+    work_once: `work` with each loop counted once, as XLA does.
     temporaries: the most bytes of intermediate arrays on one device at once.
     not_counted: names of what is not among them.
     """
@@ -50,7 +50,7 @@ class Counts:
 
 @dataclass
 class _Step:
-    """An equation, after calls have been replaced by what they call.
+    """An equation, after calls have been inlined.
 
     read, made: numbers of its operands and results.
     inner: what its own programs, those of a loop for example, do.
@@ -66,7 +66,7 @@ class _Step:
 
 
 def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
-    """What one device does in a program.
+    """The counts of one device for a program.
 
     sizes: the number of devices along each axis of the mesh.
     """
@@ -74,7 +74,7 @@ def count(program: ClosedJaxpr, sizes: dict[str, int]) -> Counts:
 
 
 class _Reader:
-    """Reads programs, each of them once."""
+    """Reads programs, each one once."""
 
     def __init__(self, shards: "_Shards"):
         self.shards = shards
@@ -102,7 +102,7 @@ class _Reader:
         return Counts(found, work, once, peak, _not_counted(steps, results))
 
     def _work(self, step: _Step) -> tuple[float, float]:
-        """The operations of a step, and those with each loop counted once."""
+        """The operations of a step, and the same with each loop counted once."""
         if not (inner := [(x.work, x.work_once) for x in step.inner]):
             alone = self.shards.operations(step.eqn)
             return alone, alone
@@ -112,9 +112,8 @@ class _Reader:
     def _inlined(self, jaxpr: Jaxpr) -> tuple[list[_Step], list[int]]:
         """The equations of a program, and what it returns.
 
-        Calls that exchange something are replaced by what they call, since their sums
-        may be joined with others.  Of equations that make the same values only the
-        first is there.
+        Calls that contain collectives are inlined, since their sums may be joined with
+        others.  Of equations that compute the same values only the first is kept.
         """
         steps: list[_Step] = []
         fresh, known = it.count(), {}
@@ -147,13 +146,13 @@ class _Reader:
 
 
 class _Shards:
-    """How much of an array one device has, and what that lets it exchange."""
+    """The share of an array that one device has, and the resulting collectives."""
 
     def __init__(self, sizes: dict[str, int]):
         self.sizes = sizes
 
     def numbers(self, aval: Any) -> int:
-        """How many elements of an array are on one device."""
+        """The number of elements of an array on one device."""
         return math.prod(aval.shape) // self._ways(it.chain(*_spec(aval)))
 
     def bytes(self, aval: Any) -> int:
@@ -165,7 +164,7 @@ class _Shards:
         if name in ("reshard", "sharding_constraint"):
             yield from self._moves(eqn)
             return
-        # XLA sums along one axis of an array after the other, the last one first.
+        # XLA sums along the axes of an array one by one, starting with the last.
         kind, sums = "all-reduce", _summed(eqn)[::-1]
         if name in _MANUAL:
             kind = _MANUAL[name]
@@ -189,7 +188,7 @@ class _Shards:
         for _, names in it.groupby(turned, lambda x: at_once or x[1:]):
             yield Exchange("all-to-all", tuple(k for k, *_ in names), n)
         gone = [[k for k in names if k not in after] for names in _spec(x.aval)]
-        # One axis of the array after the other, the first one last.
+        # The axes of the array are moved one by one, the first axis last.
         for axes in filter(None, map(self._several, gone)):
             yield Exchange("all-gather", axes, n)
             n //= self._ways(axes)
@@ -214,7 +213,7 @@ class _Shards:
         return math.prod(self.sizes[x] for x in names)
 
     def _several(self, names: Iterable[Any]) -> tuple[str, ...]:
-        """Those mesh axes along which there are several devices."""
+        """The mesh axes along which there are several devices."""
         return tuple(x for x in names if isinstance(x, str) and self.sizes[x] > 1)
 
 
@@ -280,7 +279,7 @@ def _joined(xs: list[Exchange]) -> Exchange:
 
 
 def _peak(steps: list[_Step], returned: set[int], shards: _Shards) -> int:
-    """The most bytes at once of values that are kept, but not returned."""
+    """The largest number of bytes at once of values that are kept, but not returned."""
     last = {x: i for i, step in enumerate(steps) for x in step.read}
     twice = _read_again(steps)
     ends: dict[int, int] = defaultdict(int)
@@ -327,8 +326,9 @@ def _is_kept(step: _Step) -> bool:
 
 
 def _read_again(steps: list[_Step]) -> set[int]:
-    """Values that a reduction reads, and another step after its result."""
-    # Others are computed where they are needed, in the loop of what reads them.
+    """Values that a reduction reads, and that another step reads after its result."""
+    # Other values are computed where they are needed, fused into the loop of their
+    # reader.
     reduced: set[int] = set()
     for step in reversed(steps):
         if _is_reduction(step.eqn) or reduced.intersection(step.made):
@@ -344,7 +344,7 @@ def _read_again(steps: list[_Step]) -> set[int]:
 
 def _programs(eqn: Any) -> Iterator[Jaxpr]:
     """The programs among the parameters of an equation."""
-    # Of a choice by platform that of a CPU, or the last one, which is for all others.
+    # Of alternatives by platform, that of a CPU, or the last one, which is the default.
     if platforms := eqn.params.get("branches_platforms"):
         at = [i for i, names in enumerate(platforms) if names and "cpu" in names]
         yield eqn.params["branches"][at[0] if at else -1].jaxpr
@@ -356,7 +356,7 @@ def _programs(eqn: Any) -> Iterator[Jaxpr]:
 
 
 def _key(eqn: Any, read: list[int]) -> Any:
-    """Equal for equations that make the same values."""
+    """Equal for equations that compute the same values."""
     constants = [_constant(x) for x in eqn.invars if isinstance(x, Literal)]
     key = eqn.primitive, *eqn.params.values(), *read, *constants
     try:

@@ -1,4 +1,4 @@
-"""Parameters on an abstract mesh: checked sizes, shapes and specs."""
+"""Parameters on an abstract mesh, with checks of sizes, shapes and specs."""
 
 import math
 from collections import Counter
@@ -66,7 +66,7 @@ def _is_spec(x: Any) -> bool:
 
 
 def _prefixes(path: tuple) -> list[tuple]:
-    """The path and all above it, the nearest first."""
+    """The path and its ancestors, the nearest first."""
     return [path[:n] for n in range(len(path), -1, -1)]
 
 
@@ -97,7 +97,7 @@ def _placed(x: Any, mesh: AbstractMesh, spec: Any, path: Any) -> jax.ShapeDtypeS
 
 
 def _along_longest(shape: tuple, mesh: AbstractMesh, names: tuple) -> PartitionSpec:
-    """The longest axis divided, or none."""
+    """The spec that shards the longest divisible axis, or no axis."""
     n = math.prod(mesh.shape[name] for name in names)
     fits = [i for i, length in enumerate(shape) if length and length % n == 0]
     if not fits:
@@ -113,7 +113,8 @@ def _check(shape: tuple, mesh: AbstractMesh, spec: PartitionSpec, where: str) ->
     _require_axes(mesh, [name for names in entries for name in names], where)
     if len(entries) > len(shape):
         raise ValueError(
-            f"{where} has fewer axes than its spec {spec}: give one for each axis"
+            f"{where} has fewer axes than its spec {spec}: give at most one entry for "
+            "each axis"
         )
     for i, names in enumerate(entries):
         n = math.prod(mesh.shape[name] for name in names)

@@ -1,4 +1,4 @@
-"""Sharding of optimizer states, derived from that of the parameters."""
+"""Shardings of optimizer states, derived from those of the parameters."""
 
 import itertools as it
 from collections.abc import Callable
@@ -35,23 +35,22 @@ def state_sharding(
 ) -> Any:
     """A `NamedSharding` for each array of `tx.init(params)`.
 
-    Arrays shaped like a parameter are sharded like it, also with additional leading
-    axes, such as those of a history, which are not sharded.  Statistics over some axes
-    of a parameter, such as row sums, are sharded along the remaining axes if their
-    lengths identify them.  What `init` itself divides among devices, such as factors of
-    preconditioners or what `zero` shards, is where it puts that.  All other arrays are
-    replicated.
+    Arrays shaped like a parameter are sharded like it; additional leading axes, such as
+    those of a history, are not sharded.  Statistics over some axes of a parameter, such
+    as row sums, are sharded along the remaining axes if their lengths identify them.
+    Arrays that `init` itself shards, such as factors of preconditioners or the state
+    under `zero`, keep that sharding.  All other arrays are replicated.
 
     Use it for `out_shardings` of a jitted `init`, checkpoint templates, and pipelines
     that create no arrays.
 
     tx: a transformation, of any library.
     params: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
-    mesh: the mesh; by default that of the parameters.
+    mesh: the mesh; by default the mesh of the parameters.
     memory_kind: memory in which to place the state, such as "pinned_host".
 
-    Raises a `ValueError` for parameters on no mesh or on another mesh, and names the
-    path; a `TypeError` if `tx` is not a transformation.
+    Raises a `ValueError` for parameters that are not on a mesh, or on another mesh,
+    with the path, and a `TypeError` if `tx` is not a transformation.
     """
     require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
@@ -75,19 +74,19 @@ def state_sharding(
 
 
 def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
-    """Where an array is, that of its parameter and where `init` puts it being known."""
-    # Where the devices replicate the parameter, they share what is kept for it.
+    """The sharding of an array, from that of its parameter and those set by `init`."""
+    # Devices that replicate the parameter share its state.
     spec = loose if firm is None and not any(place.spec) else firm
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
 
 
 def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
-    """Where `init` itself puts each array of the state; `None` if it does not.
+    """The sharding that `init` itself gives to each array of the state, or `None`.
 
-    In the first list are those that are put there in any case, in the second one those
-    that are put there unless they follow a parameter that is sharded.
+    The first list has shardings that always apply, the second one those that apply
+    unless the array follows a sharded parameter.
     """
-    # The types of arrays on automatic mesh axes do not tell, but the program does.
+    # Types do not contain shardings along automatic mesh axes, but the program does.
     init, arrays = init_and_arrays(tx, params)
     jaxpr, firm, loose = jax.make_jaxpr(init)(arrays).jaxpr, {}, {}
     for eqn in jaxpr.eqns:
@@ -95,7 +94,8 @@ def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
         if eqn.primitive.name in ("sharding_constraint", "reshard"):
             firm[eqn.outvars[0]] = place.spec
         elif eqn.params.get("name") == "_where":
-            # The selection of `shared_like`: of the parameter, or of what is divided.
+            # The selection of `shared_like`: for the parameter, or for an array that is
+            # divided.
             other = eqn.invars[-1]
             loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
     read = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
@@ -114,8 +114,8 @@ def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
 def map_beside(f: Callable, state: OptState, params: Params) -> Any:
     """`f(x, p)` for each array in a state and its parameter; `f(x)` if it has none.
 
-    An array belongs to a parameter if it has its place in a tree with the structure of
-    the parameters.  What is coded is given as its node.
+    An array belongs to a parameter if it has the same position in a tree with the
+    structure of the parameters.  Coded arrays are passed as their node.
     """
     arrays = jax.tree.map(lambda p: p if is_array(p) else None, params)
     gradients, some = Gradients(arrays, None), LeafMask(Labels([]))
@@ -188,7 +188,7 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
         sharding: Any = getattr(p, "sharding", None)
         if not isinstance(sharding, NamedSharding):
             raise ValueError(
-                f"the parameter at {path(i)} is on no mesh, its sharding is "
+                f"the parameter at {path(i)} is not on a mesh; its sharding is "
                 f"{sharding}: place it with `jax.device_put(p, NamedSharding(mesh, "
                 "spec))`"
             )
@@ -199,7 +199,7 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
                 f"the parameter at {path(i)} is on the mesh {found}, expected {mesh}"
             )
     if mesh is None:
-        raise ValueError("there are no parameters to take a mesh from; give `mesh`")
+        raise ValueError("there are no parameters to take a mesh from; pass `mesh`")
     return mesh
 
 

@@ -22,8 +22,9 @@ from .offload import check_memory_kind, offload
 from .sharding import map_beside, spec_like
 
 
-# The most bytes that one collective gathers.  XLA joins collectives for accelerators
-# only; beyond this size it costs less to start another than to copy arrays into one.
+# The largest number of bytes that one collective gathers.  XLA joins collectives for
+# accelerators only; beyond this size starting another one costs less than copying
+# arrays into one.
 _MOST = 2**25
 
 
@@ -40,8 +41,8 @@ def zero(
 
     For parameters that are replicated along a mesh axis, as in data-parallel training.
     Each device receives its shard of the gradients, stores its shard of the state and
-    computes its shard of the updates, which are then gathered: those of one shape and
-    dtype at once, up to 32 MiB.  An array is sharded along its longest axis that is
+    computes its shard of the updates, which are then gathered: updates of one shape and
+    dtype together, up to 32 MiB.  An array is sharded along its longest axis that is
     divisible by the number of devices, or replicated if there is none.
 
     tx: a transformation, of any library.
@@ -50,8 +51,8 @@ def zero(
     min_size: minimum number of elements of an array to shard.
     memory_kind: "pinned_host" keeps the state in host memory, see `offload`.
 
-    Raises a `ValueError` for an axis that the mesh lacks, and a `TypeError` if `tx` is
-    not a transformation.
+    Raises a `ValueError` for an axis that the mesh does not have, and a `TypeError` if
+    `tx` is not a transformation.
     Source: arXiv:1910.02054, stage 1.
     """
     require_transformation(tx, "`tx` of `zero`")
@@ -95,7 +96,7 @@ class _Split:
         return x if at is None else self._put(x, at, self.axis)
 
     def give(self, tree: Any) -> Any:
-        """Gather the arrays of a tree; inside of `jit` those of one shape at once."""
+        """Gather the arrays of a tree; inside `jit` arrays of one shape together."""
         leaves, treedef = jax.tree.flatten(tree)
         for group in self._groups(leaves):
             xs = [leaves[i] for i in group]
@@ -174,7 +175,7 @@ class _Split:
         return self._move(x, spec)
 
     def _free_spec(self, x: Any) -> list[Any]:
-        """As `_spec`, but open where it is not known."""
+        """As `_spec`, but unconstrained where it is not known."""
         if isinstance(x, Tracer) and not self.is_explicit:
             # It may also be sharded over other mesh axes.
             return [PartitionSpec.UNCONSTRAINED] * x.ndim

@@ -39,8 +39,8 @@ class BacktrackingLinesearchInfo(NamedTuple):
     """Diagnostics of a search; both fields are scalars.
 
     num_linesearch_steps: number of evaluations of the function.
-    decrease_error: by how much the value misses the sufficient decrease; 0 if it does
-        not, infinite if no value was finite.
+    decrease_error: amount by which the value misses the sufficient decrease; 0 if it
+        does not, infinite if no value was finite.
     """
 
     num_linesearch_steps: jax.Array
@@ -83,7 +83,9 @@ _RANGES = {
     "max_backtracking_steps": AT_LEAST_0,
     "slope_rtol": UP_TO_1,
     "decrease_factor": Range(0, 1, excludes_least=True, excludes_most=True),
-    "increase_factor": Range(1, is_cap=True),  # at infinity each search starts over
+    "increase_factor": Range(
+        1, is_cap=True
+    ),  # at infinity each search starts from scratch
     "atol": AT_LEAST_0,
     "rtol": AT_LEAST_0,
 }

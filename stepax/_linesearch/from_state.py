@@ -29,7 +29,7 @@ def value_and_grad_from_state(
 
     Returns a function of the arguments of `value_fn` and the keyword `state`.  It only
     differentiates `value_fn` if the value in the state is not finite, as at the start.
-    The stored results are those at the parameters that the last search led to, and
+    The stored results belong to the parameters that the last search led to, and are
     wrong for any others.
 
     value_fn: the function to minimize; its value is a scalar.
@@ -104,7 +104,7 @@ def _reused(function, params, state, has_aux):
 def _stored(state: Any, name: str) -> Any:
     found = get(state, name, _MISSING)
     if found is _MISSING:
-        raise ValueError(f"`state` holds no `{name}`, as that of a line search does")
+        raise ValueError(f"`state` has no `{name}`, unlike the state of a line search")
     if found is None:
         raise ValueError(
             f"`{name}` in `state` is `None`; search with `store_grad=True`"

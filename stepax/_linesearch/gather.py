@@ -1,6 +1,6 @@
-"""Which arrays of a search direction are joined: small ones, and none on a mesh.
+"""Which arrays of a search direction are joined: small ones that are not on a mesh.
 
-To join arrays on a mesh would take communication.
+Joining arrays on a mesh would take communication.
 """
 
 import math
@@ -17,7 +17,7 @@ SHORT = 4096
 
 
 def gather_short(*columns: list) -> Joined:
-    """Group small arrays that are on no mesh by their dtypes.
+    """Group small arrays that are not on a mesh by their dtypes.
 
     columns: lists of arrays, which may have more leading axes than the first list.
     """

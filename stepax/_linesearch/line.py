@@ -7,7 +7,7 @@ conditions of Armijo and Wolfe; Hager and Zhang, 2006, Algorithm 851 (DOI
 
 Differences from Optax:
 
-1. A search computes in float32 or wider, and so is its state.
+1. A search and its state are in float32 or wider.
 2. `params` may have leaves without a gradient, such as the functions of a module.
 3. Outside `jit` the loop runs in Python, so that it is not recompiled at each step.
 4. Searches are not differentiated: the step size is a constant in derivatives.
@@ -279,8 +279,7 @@ def decrease_error(
     rtol: ArrayLike = 0.0,
     approx_rtol: ArrayLike | None = None,
 ) -> jax.Array:
-    """By how much the value misses the sufficient decrease: 0 if it does not, inf if it
-    is not finite.
+    """The amount by which the value misses the sufficient decrease; inf if not finite.
 
     f(step) <= (1 + rtol) f(0) + slope_rtol step f'(0)                 (Armijo)
     or  f'(step) <= (2 slope_rtol - 1) f'(0)                  (Hager and Zhang)
@@ -296,7 +295,7 @@ def decrease_error(
 
 
 def curvature_error(point: Point, start: Point, curv_rtol: jax.Array) -> jax.Array:
-    """By how much the slope misses flatness: 0 if it does not, inf if not finite.
+    """The amount by which the slope misses flatness; inf if not finite.
 
     |f'(step)| <= curv_rtol |f'(0)|                                       (Wolfe)
     """

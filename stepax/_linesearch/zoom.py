@@ -48,9 +48,9 @@ class ZoomLinesearchInfo(NamedTuple):
     """Diagnostics of a search; all fields are scalars.
 
     num_linesearch_steps: number of evaluations of the function.
-    decrease_error: by how much the value misses the sufficient decrease; 0 if it does
-        not, infinite if no finite value was found.
-    curvature_error: by how much the slope misses flatness.
+    decrease_error: amount by which the value misses the sufficient decrease; 0 if it
+        does not, infinite if no finite value was found.
+    curvature_error: amount by which the slope misses flatness.
     """
 
     num_linesearch_steps: jax.Array

@@ -53,7 +53,8 @@ def sigmoid_focal_loss(
     labels: y, in [0, 1]; broadcast to the shape of the logits.
     alpha: weight of label 1, in [0, 1]; that of label 0 is 1 - alpha; `None` for
         weights of 1.
-    gamma: how much easy examples are down-weighted, at least 0; 0 is cross-entropy.
+    gamma: how strongly easy examples are down-weighted, at least 0; 0 for
+        cross-entropy.
 
     Returns the dtype of the logits.  Raises TypeError unless the logits are of floating
     point, ValueError if shapes do not fit.

@@ -79,7 +79,7 @@ def triplet_margin_loss(
     anchors, positives, negatives: a, p and n, shape [..., size].
     axis: vector axis or axes; `None` for all.
     norm_degree: degree of the norm, above 0; may be inf.
-    margin: by how much negatives should be further away.
+    margin: the distance by which negatives should be further away.
     eps: added to the sum of powers, at least 0.
 
     Returns shape [...].  Raises TypeError unless all are floating point,

@@ -101,7 +101,7 @@ def convex_kl_divergence(
 ) -> jax.Array:
     """Deprecated: use `generalized_kl_divergence`, which has the same arguments.
 
-    log_predictions, targets: as there, shape [..., classes].
+    log_predictions, targets: log p and t, shape [..., classes].
     axis: class axis or axes; `None` for all.
     where: which elements to include; broadcast to the predictions.
     """

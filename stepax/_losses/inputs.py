@@ -83,7 +83,7 @@ def common_shape(
     text = _shapes(shapes)
     common = _broadcast(*shapes.values())
     if common is None or common not in shapes.values():
-        raise ValueError(f"{text}, expected shapes of which one broadcasts to another")
+        raise ValueError(f"{text}, expected shapes where one broadcasts to the other")
     axes = normal_axes(axis, len(common))
     whole = [(1,) * (len(common) - len(s)) + s for s in shapes.values()]
     if any(s[a] != common[a] for s in whole for a in axes):
@@ -122,8 +122,8 @@ def mask(
 ) -> jax.Array | None:
     """`where` broadcast to the given shape; `None` if all elements are included.
 
-    axes: class axes, which a mask with fewer axes than `shape` lacks.  If empty, the
-        mask is broadcast like any array.
+    axes: class axes, which a mask with fewer axes than `shape` does not have.  If
+        empty, the mask is broadcast like any array.
 
     Raises TypeError unless it is boolean, ValueError if it does not fit.
     """

@@ -63,7 +63,7 @@ def multiclass_hinge_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
 
 @explain_misuse
 def multiclass_perceptron_loss(scores: ArrayLike, labels: ArrayLike) -> jax.Array:
-    """How far the correct class is behind the best: max_j s_j - s_label.
+    """How far the score of the correct class is below the best: max_j s_j - s_label.
 
     scores: the scores s, shape [..., classes].
     labels: shape [...], integers in [0, classes).

@@ -35,8 +35,8 @@ def ranking_softmax_loss(
     reduce_fn: called as `reduce_fn(losses, where=lists)`, where `lists` marks the lists
         with included items, or is `None`; `None` returns the losses, of shape [...].
 
-    Returns the dtype of the logits; the mean over no list is 0.  Raises TypeError
-    unless the logits are floating point, ValueError if shapes do not fit.
+    Returns the dtype of the logits; the mean over an empty set of lists is 0.  Raises
+    TypeError unless the logits are floating point, ValueError if shapes do not fit.
     """
     x, y, _ = floats({"logits": logits}, {"labels": labels})
     x, y = fit({"logits": x, "labels": y}, -1)

@@ -56,7 +56,8 @@ def huber_loss(
 
     predictions: the predictions p.
     targets: t, broadcast to the shape of the predictions; `None` for zeros.
-    delta: where the loss becomes linear, above 0; with infinity it never does.
+    delta: the error at which the loss becomes linear, above 0; with infinity it never
+        does.
 
     Raises TypeError unless the predictions are floating point, ValueError if
     shapes do not fit.

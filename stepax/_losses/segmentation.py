@@ -1,8 +1,8 @@
 """Dice losses: 1 minus the overlap of predicted and true regions.
 
-Milletari et al., 2016, V-Net (arXiv:1606.04797), section 3; with weights of false
-positives and false negatives Salehi et al., 2017, Tversky loss function for image
-segmentation (arXiv:1706.05721), equation 4; with weights of classes Sudre et al., 2017,
+Milletari et al., 2016, V-Net (arXiv:1606.04797), section 3; for weights of false
+positives and false negatives, Salehi et al., 2017, Tversky loss function for image
+segmentation (arXiv:1706.05721), equation 4; for weights of classes, Sudre et al., 2017,
 Generalised Dice overlap as a deep learning loss function for highly unbalanced
 segmentations (arXiv:1707.03237).
 
@@ -10,8 +10,8 @@ Difference from Sudre et al., as in Optax: the weights apply to the losses of th
 classes, not inside one ratio.
 
 Differences from Optax: probabilities of a single class are accepted; the check of
-probabilities does not fail under transformations; two empty regions have loss 0 even
-for `smooth` of 0.
+probabilities does not fail under transformations; two empty regions have loss 0 even if
+`smooth` is 0.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from .inputs import check_same_shape, floating, floats, is_known, normal_axes
 from .softmax import log_softmax
 
 
-# In pixels: lower bound of the size of a class when weights are computed.
+# Lower bound of the size of a class, in pixels, when weights are computed.
 _RAREST = 1e-6
 
 
@@ -191,8 +191,8 @@ def _weights(class_weights, p):
     weights = jnp.asarray(class_weights)
     if weights.shape != classes:
         raise ValueError(
-            f"`class_weights` has shape {weights.shape}, expected that of the classes, "
-            f"{classes}"
+            f"`class_weights` has shape {weights.shape}, expected the shape of the "
+            f"classes, {classes}"
         )
     return weights.astype(p.dtype)
 
@@ -201,7 +201,7 @@ def _axes(axis, p, reduction):
     axes = normal_axes(axis if isinstance(axis, int) else tuple(axis), p.ndim)
     if p.ndim - 1 in axes and reduction != "none":
         raise ValueError(
-            f"`axis` is {axis}, expected axes other than that of the classes, which "
+            f"`axis` is {axis}, expected axes other than the class axis, which "
             f"`reduction` {reduction!r} reduces"
         )
     return axes

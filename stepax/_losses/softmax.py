@@ -3,9 +3,9 @@
 Leng et al., 2022, PolyLoss: A Polynomial Expansion Perspective of Classification Loss
 Functions (arXiv:2204.12511), equation 3 with N = 1, for `poly_loss_cross_entropy`.
 
-Difference from Optax: 0 log 0 = 0 in all of them, so that a class masked by a logit of
--inf contributes nothing where its label is 0, with finite derivatives in forward and
-reverse mode.
+Difference from Optax: 0 log 0 = 0 in all these losses, so that a class masked by a
+logit of -inf contributes nothing where its label is 0, with finite derivatives in
+forward and reverse mode.
 """
 
 import math
@@ -85,7 +85,7 @@ def softmax_cross_entropy_with_integer_labels(
         like the labels; the loss is 0 where the label is excluded.
 
     Returns shape [...].  Raises TypeError for other dtypes and ValueError where shapes
-    do not fit or a known label is out of range; traced ones give NaN.
+    do not fit or a known label is out of range; traced labels out of range give NaN.
     """
     x, dtype = floats({"logits": logits})
     axes = normal_axes(axis, x.ndim)

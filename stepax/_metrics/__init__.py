@@ -1,1 +1,1 @@
-"""What is measured of a step: sizes, ratios, angles, noise."""
+"""Measurements of a step: sizes, ratios, angles, noise."""

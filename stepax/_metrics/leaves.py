@@ -1,4 +1,4 @@
-"""The leaves of the trees that a metric gets."""
+"""The leaves of the trees that a metric receives."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ Of: TypeAlias = Literal["gradients", "updates", "params"]
 
 
 def picker(of: str) -> Callable:
-    """A function from gradients, updates and parameters to the arrays of one."""
+    """A function from gradients, updates and parameters to the arrays of one tree."""
     places = {"gradients": 0, "updates": 1, "params": 2}
     if of not in places:
         raise ValueError(
@@ -24,7 +24,7 @@ def picker(of: str) -> Callable:
     def pick(*trees):
         if of == "params":
             require_params(trees[2])
-        # A model may hold functions as well.
+        # A model may also hold functions.
         return [x for x in jax.tree.leaves(trees[places[of]]) if is_number(x)]
 
     return pick

@@ -50,7 +50,7 @@ def gradient_noise(
     small, large: s and l, the mean of |g|² over batches of either size.
     small_size, large_size: b < B, in examples.
 
-    Raises a `ValueError` for sizes that are known and not 0 < b < B.
+    Raises a `ValueError` unless 0 < b < B, if the sizes are concrete.
     """
     _check_sizes(small_size, large_size)
     s, l, b, B = (
@@ -87,8 +87,9 @@ def noise_scale(
     decay: decay rate of both averages, in [0, 1).
     mean: `use_grad_mean` of `MultiSteps`.
 
-    A step with one call tells nothing and is left out, as is one with a NaN or an
-    infinity.  All is 0 before the first step.  Not for `MultiSteps` with `axis_name`.
+    A step with a single call carries no information and is skipped, as is a step with a
+    NaN or an infinity.  All values are 0 before the first step.  Not for `MultiSteps`
+    with `axis_name`.
 
     Raises a `ValueError` for a size or decay out of range, and if the observed
     transformation is not `MultiSteps`; a `TypeError` if the keyword is missing.
@@ -101,7 +102,7 @@ def noise_scale(
         norms = _norms_by_keyword(small_size, large_size)
 
     def init(params):
-        # Arrays of their own: those that are donated are given away but once.
+        # Separate arrays, because an array can be donated only once.
         zeros = [jnp.zeros([], jnp.float32) for _ in range(9)]
         names = "trace", "squared_norm", "share", *_WINDOW
         return Noise(*zeros[:3]), dict(zip(names, zeros[3:], strict=True))
@@ -109,7 +110,7 @@ def noise_scale(
     def measure(memory, seen):
         window, (s, l, b, B) = norms(memory, seen)
         is_told = jnp.isfinite(s) & jnp.isfinite(l) & (B > b)
-        # Any sizes will do where they are not known: the result is not used.
+        # Where sizes are not known, any will do: the result is not used.
         b, B = jnp.where(is_told, b, 1), jnp.where(is_told, B, 2)
         now = gradient_noise(s, l, b, B)
         mix = lambda old, x: jnp.where(is_told, decay * old + (1 - decay) * x, old)
@@ -124,12 +125,12 @@ def noise_scale(
     return StatefulMetric(init, measure, reads)
 
 
-# Of the calls since the last step: Σ w |g|², Σ w, and their number.
+# For the calls since the last step: Σ w |g|², Σ w, and their number.
 _WINDOW = ("sum", "weight", "calls")
 
 
 def _check_sizes(small: Any, large: Any) -> None:
-    """Raise unless 0 < small < large, as far as they are known."""
+    """Raise unless 0 < small < large, if these are concrete."""
     is_traced = isinstance(small, jax.Array) or isinstance(large, jax.Array)
     if not is_traced and not 0 < small < large:
         wanted = "more than 0" if large == math.inf else f"more than 0, below {large}"
@@ -158,7 +159,7 @@ def _norms_by_calls(size, mean):
         given = seen.keywords.get("weight")
         w = jnp.asarray(1.0 if given is None else given, jnp.float32)
         is_due = new.gradient_step > old.gradient_step
-        # `MultiSteps` may skip a call, or a call has no weight.
+        # `MultiSteps` may skip a call, or a call may have a weight of 0.
         counts = is_due | (new.mini_step > old.mini_step)
         add = lambda k, x: memory[k] + jnp.where(counts, x, 0)
         square = tree.norm(seen.before, squared=True)
@@ -167,7 +168,7 @@ def _norms_by_calls(size, mean):
         total = now["weight"]
         before = memory["weight"] if mean else jnp.float32(1)
         large = _squared_sum(old.acc_grads, before, seen.before, w) / total**2
-        # Calls of other weights are other batches: this is their size on average.
+        # Calls with other weights are batches of other sizes: this is the average size.
         small_size = size * total / now["calls"]
         sizes = small_size, jnp.where(is_due, size * total, 0)
         window = {k: jnp.where(is_due, 0, x) for k, x in now.items()}
@@ -190,11 +191,11 @@ def _squared_sum(acc, a, gradients, w):
 
 def _multi_steps(state):
     found = tree.get(state, "MultiStepsState")
-    if found is None:  # of gradients with weights
+    if found is None:  # the state for weighted gradients
         found = tree.get(state, "WeightedMultiStepsState")
     if found is None:
         raise ValueError(
-            "`noise_scale` found no state of `MultiSteps` in what is observed: put "
-            "`observe` around `MultiSteps`, or give `large_size`"
+            "`noise_scale` found no state of `MultiSteps` in the observed "
+            "transformation: put `observe` around `MultiSteps`, or pass `large_size`"
         )
     return found

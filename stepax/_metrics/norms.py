@@ -21,10 +21,10 @@ def norm(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array
 
         sqrt(Σ |x|²)
 
-    of: "gradients" for the updates before the transformation, "updates" for those after
-        it, or "params".
+    of: "gradients" for the updates before the transformation, "updates" for the updates
+        after it, or "params".
 
-    Raises a `ValueError` for anything else.
+    Raises a `ValueError` for any other `of`.
     """
     pick = picker(of)
     return lambda before, after, params: tree.norm(pick(before, after, params))
@@ -36,10 +36,10 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
 
         sqrt(Σ |x|² / n)
 
-    of: "gradients" for the updates before the transformation, "updates" for those after
-        it, or "params".
+    of: "gradients" for the updates before the transformation, "updates" for the updates
+        after it, or "params".
 
-    Raises a `ValueError` for anything else.
+    Raises a `ValueError` for any other `of`.
     """
     pick = picker(of)
 
@@ -52,11 +52,11 @@ def rms(of: Of = "gradients") -> Callable[[Updates, Updates, Params], jax.Array]
 
 @explain_misuse
 def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
-    """How large the updates are beside the parameters; 0 where these are all 0.
+    """The size of the updates relative to the parameters; 0 if these are all 0.
 
         |u| / |p|
 
-    Only parameters that have an update count.
+    Only parameters that have an update are counted.
     """
 
     def measure(before, after, params):
@@ -72,10 +72,11 @@ def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
 def by_layer(metric: Metric, depth: int | None = 1) -> Metric:
     """A metric of each layer: a dict from the names of layers to values.
 
-    metric: of gradients, updates and parameters, of which it gets lists.
-    depth: how many names of a path make a layer, >= 1; `None` for each array.
+    metric: a function of gradients, updates and parameters, which are passed as lists.
+    depth: number of names in a path that identify a layer, >= 1; `None` for each array.
 
-    Raises a `ValueError` for another depth, a `TypeError` for what is no metric.
+    Raises a `ValueError` for another `depth`, and a `TypeError` if `metric` is not a
+    metric.
     """
     if depth is not None and (isinstance(depth, bool) or depth < 1):
         raise ValueError(f"`depth` is {depth!r}, expected 1 or more, or `None`")
@@ -115,7 +116,7 @@ def _apart(pairs: dict[str, tuple]) -> tuple[dict, dict]:
 
 @explain_misuse
 def cosine_to_last() -> StatefulMetric:
-    """The cosine of the angle between a gradient and the one before it.
+    """The cosine of the angle between a gradient and the previous one.
 
         Re(g · g') / (|g| |g'|)
 

@@ -5,10 +5,11 @@ At a minimum with multipliers m, the constraints A that are at a limit b stay th
     [ H  J' ] [dx]     [ d(df + J' m) / d(data) ]            H = d²f + sum m d²c
     [ J  0  ] [dm] = - [ d(c - b) / d(data)     ] ddata,     J = dc of those in A
 
-which are those with a multiplier, and equalities.  Parameters at a bound stay there,
-too.  A system of up to 1,024 unknowns is solved by least squares, so that redundant
-constraints do no harm; a larger one by GMRES, from products alone.  Nocedal and Wright,
-2006, section 12.8; Blondel et al., 2022 (arXiv:2105.15183), section 2.2.
+where active constraints are those with a multiplier, and equalities.  Parameters at a
+bound stay there, too.  A system of up to 1,024 unknowns is solved by least squares, so
+that redundant constraints do no harm; a larger one by GMRES, from products only.
+Nocedal and Wright, 2006, section 12.8; Blondel et al., 2022 (arXiv:2105.15183), section
+2.2.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from .pack import split
 from .result import MinimizeResult
 
 
-# The most unknowns of a system whose matrix is formed.
+# The largest number of unknowns of a system whose matrix is formed.
 _MOST = 1024
 
 
@@ -35,7 +36,7 @@ def attach_active(
     """The result with its derivatives, where they can exist.
 
     both: maps lists of arrays, moving and other, to the value and a pair of the aux
-        output and those of `Opened.values`.
+        output and the outputs of `Opened.values`.
     """
     data = inputs.data, inputs.box
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
@@ -87,7 +88,7 @@ def _motion(both, xs, multipliers, data, data_dot):
         pairs = zip(is_free, vs, strict=True)
         return [v if is_in is None else jnp.where(is_in, v, 0) for is_in, v in pairs]
 
-    def product(pair):  # the identity for what does not take part
+    def product(pair):  # the identity for everything that is fixed
         vs, ws = pair
         both_at = lambda rs, m: (slope(rs, m, arrays), beyond(rs, arrays))
         _, (x, y) = jax.jvp(both_at, (rs, multipliers), (free(vs), ws))
@@ -111,9 +112,10 @@ def _beyond(is_on, m, c, low, high):
 
 
 def _solve(product: Callable, b: Any) -> Any:
-    """The solution of a symmetric system that is not definite."""
+    """The solution of a symmetric indefinite system."""
 
-    # As one vector: the transpose wants all parts of `b` to depend on a tangent.
+    # As one vector, because the transpose requires all parts of `b` to depend on a
+    # tangent.
     flat, untie = ravel_pytree(b)
 
     def solve(times, flat):

@@ -1,20 +1,19 @@
-"""Constraints by an augmented Lagrangian, each round of which is a minimization.
+"""Constraints by an augmented Lagrangian; each of its rounds is a minimization.
 
 With z = c(x) + m / r, for constraints l <= c(x) <= u, multipliers m and penalties r:
 
     x = argmin f(x) + r/2 |z - P(z)|²,   P the projection onto [l, u]
-    m = r (z - P(z)),   held within 10^9 times |df| / |dc|;   then df + sum m dc = 0
+    m = r (z - P(z)),   kept within 10^9 times |df| / |dc|;   then df + sum m dc = 0
     r = 10 r   if |c - P(z)| has not fallen to a quarter
 
-The penalty of an array of constraints is over the square of a slope of it at the start,
-so that the unit of a constraint does not matter.
+The penalty of an array of constraints is divided by the square of its slope at the
+start, so that the unit of a constraint does not matter.
 
-Nocedal and Wright, 2006, Numerical Optimization, chapter 17; Birgin and Martínez,
-2014, Practical Augmented Lagrangian Methods (ALGENCAN), for multipliers that are held
-and for the first penalty, of which ours is ten times, because it must stop functions
-that fall without limit outside.  Rounds are solved more and more precisely, and begin
-where the last one ended.  A round without a minimum goes back to its start, with a
-larger penalty.
+Nocedal and Wright, 2006, Numerical Optimization, chapter 17; Birgin and Martínez, 2014,
+Practical Augmented Lagrangian Methods (ALGENCAN), for bounded multipliers and for the
+first penalty; ours is ten times as large, because it must stop functions that decrease
+without limit outside.  Rounds are solved more and more precisely, and start where the
+last one ended.  A round without a minimum returns to its start, with a larger penalty.
 """
 
 from collections.abc import Callable
@@ -34,15 +33,16 @@ from .stop import OFF, Rules
 _GRADIENT, _VALUE, _, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _NONE = map(
     np.int32, MinimizeStatus
 )
-# How much a misfit must fall, and the factor of the penalty if it does not.
+# The ratio to which a misfit must fall, and the factor of the penalty if it does not.
 _FALL, _RAISE = 0.25, 10.0
-# Rounds without such a fall after which the constraints are said to have no solution,
-# rounds without a change of the value, and all rounds.
+# Limits: rounds without such a fall, after which the constraints seem to have no
+# solution; rounds without a change of the value; and all rounds.
 _POOR, _CALM, _ROUNDS = 10, 2, 100
-# Steps of a round: one that takes more is on its way to where there is no minimum.
+# Steps of a round: a round that takes more is heading where there is no minimum.
 _STEPS = 500
 _LARGEST_MULTIPLIER = 1e9
-# A fall of the value, over that along the first slope, after which it has no minimum.
+# A decrease of the value, relative to that along the first slope, which shows that
+# there is no minimum.
 _FAR = 1e12
 
 
@@ -58,15 +58,15 @@ class Rounds(NamedTuple):
     """The state between two rounds.
 
     multipliers: a tree like the values of the constraints.
-    weights: for each array of these, one over its slope at the start.
+    weights: for each of these arrays, 1 / its slope at the start.
     scale: the largest element of df at the start.
-    floor: a value that is so low that there seems to be no minimum.
+    floor: a value so low that there seems to be no minimum.
     misfit: the largest |c - P(z)|, relative to limits above 1; 0 at a solution.
     violation: the largest distance of a value from its limits.
     steepest: the largest gradient so far.
-    precision: to which the next round is solved.
-    poor, calm: consecutive rounds without a fall of the misfit, and without a change
-        of the value at parameters that are feasible.
+    precision: the precision to which the next round is solved.
+    poor, calm: consecutive rounds without a decrease of the misfit, and without a
+        change of the value at feasible parameters.
     """
 
     at: Point
@@ -89,10 +89,10 @@ class Rounds(NamedTuple):
 
 
 class Constrained:
-    """As `Loop`, with rounds for steps."""
+    """As `Loop`, with rounds instead of steps."""
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
-        """both: as for `Loop`; its aux has `Opened.values` for a second part."""
+        """both: as for `Loop`; the second part of its aux is `Opened.values`."""
         self._setup, self._both, self._inputs = setup, both, inputs
         self._dtype = dtype = search_dtype(inputs.moving)
         self._eps = eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
@@ -104,7 +104,9 @@ class Constrained:
         value = OFF if given.value is OFF else number(given.value, eps)
         step = OFF if given.step in (OFF, None) else number(given.step, 0)
         self._others = {"value": value, "step": step, "fall": OFF, "rest": OFF}
-        self._most = 0.01 / eps  # of the penalty: beyond, rounding hides the function
+        self._most = (
+            0.01 / eps
+        )  # bound of the penalty: above it, rounding hides the function
 
     def run(self) -> MinimizeResult:
         """The whole minimization."""
@@ -143,10 +145,10 @@ class Constrained:
         )
 
     def _slopes(self, value: Any, values: Any, slope: Callable) -> tuple[Any, Any]:
-        """The largest slope of the function, and one over those of the constraints.
+        """The largest slope of the function, and 1 / the slopes of the constraints.
 
-        Of an array of constraints it is that of a sum with random signs, which costs as
-        much as a single gradient.
+        For an array of constraints this is the slope of a sum with random signs, which
+        costs as much as a single gradient.
         """
         zeros, unit = jax.tree.map(jnp.zeros_like, values), jnp.ones_like(value)
         size = lambda ct: largest(slope(ct)[0], self._dtype)
@@ -193,7 +195,8 @@ class Constrained:
         misfit, violation = (largest(x, self._dtype) for x in (misfits, beyond))
         is_fit = (misfit <= self._feasible) & ~is_lost
         is_slow = is_lost | (misfit > _FALL * old.misfit) & ~is_fit
-        # The last digits of the value hide the next step: a penalty would cost more.
+        # The last digits of the value hide the next step, and a penalty would cost
+        # more.
         is_noisy = ~is_fit & (run.code != _GRADIENT) & (misfit <= self._eps**0.5)
         is_noisy = is_noisy & is_slow & ~is_lost
         is_same = jnp.abs(value - old.at.value) <= 8 * self._eps * jnp.abs(value)
@@ -220,7 +223,7 @@ class Constrained:
         return new._replace(code=self._judged(new, run, is_fit, is_lost))
 
     def _minimized(self, old: Rounds) -> tuple[Loop, Run]:
-        """The minimization of one augmented Lagrangian, counted from the last one."""
+        """The minimization of one augmented Lagrangian, which continues the counts."""
         gradient = old.precision
         rules = Rules(
             gradient, gentle=OFF, is_absolute=self._is_absolute, **self._others
@@ -244,7 +247,8 @@ class Constrained:
     def _judged(self, new: Rounds, run: Run, is_fit: Any, is_lost: Any) -> jax.Array:
         """The code after a round.
 
-        is_fit, is_lost: whether constraints are kept, and whether there was no minimum.
+        is_fit, is_lost: whether constraints are satisfied, and whether there was no
+            minimum.
         """
         scale = 1 if self._is_absolute else jnp.minimum(new.steepest, 1)
         is_flat = new.at.norm <= self._flat * scale
@@ -312,11 +316,11 @@ class Constrained:
 
 
 def _excess(z: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """How far `z` is beyond its limits; NaN if it is NaN, and no inf - inf."""
+    """How far `z` is beyond its limits; NaN if `z` is NaN, but never from inf - inf."""
     return jnp.where(z > high, z - high, jnp.where(z >= low, 0, z - low))
 
 
 def _within(size: jax.Array) -> jax.Array:
-    """A slope by which to scale; 1 if there is none at the start."""
+    """A slope by which to scale; 1 if the slope at the start is 0."""
     is_fine = jnp.isfinite(size) & (size > 0)
     return jnp.where(is_fine, jnp.clip(size, 1e-6, 1e12), 1)

@@ -1,8 +1,8 @@
 """Closed-over values of a function as additional inputs of its program.
 
-Tracers must be inputs, since a compiled program cannot keep them.  Large arrays are,
-because a program would keep a copy of a constant.  `jax.closure_convert` handles
-tracers, but keeps every function that it has seen alive.
+Tracers must be inputs, since a compiled program cannot keep them.  Large arrays are
+inputs, too, because a program would keep a copy of a constant.  `jax.closure_convert`
+handles tracers, but keeps every function that it has seen alive.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Constraints of a minimization: what users write, and what it means.
+"""Constraints of a minimization: the forms that users write, and their meaning.
 
 A constraint is a function of the parameters with limits for its value, a tree of real
 arrays.  An equality has two equal limits.
@@ -26,7 +26,7 @@ _FORMS = (
 
 
 class Constraint(NamedTuple):
-    """What `equality` and `inequality` return: lower <= fun(params, *args) <= upper.
+    """The result of `equality` and `inequality`: lower <= fun(params, *args) <= upper.
 
     args: further arguments of `fun`; those of `minimize` if `None`.
     """
@@ -45,7 +45,7 @@ def equality(fun: Callable[..., Any], value: Any = 0.0) -> Constraint:
         tree of real arrays.
     value: a scalar, or a tree like the value of `fun` or a prefix of it.
 
-    Raises a TypeError if `fun` is no function.
+    Raises a TypeError if `fun` is not a function.
     """
     _require_function(fun, "`fun` of `equality`")
     return Constraint(fun, value, value)
@@ -60,9 +60,9 @@ def inequality(
     fun: a function of the parameters and of the `args` of `minimize` that returns a
         tree of real arrays.
     lower, upper: scalars, or trees like the value of `fun` or prefixes of it; `None`
-        is no limit, and if both are `None`, `lower` is 0, as in SciPy.
+        for no limit; if both are `None`, `lower` is 0, as in SciPy.
 
-    Raises a TypeError if `fun` is no function.
+    Raises a TypeError if `fun` is not a function.
     """
     _require_function(fun, "`fun` of `inequality`")
     return Constraint(fun, 0.0 if lower is None and upper is None else lower, upper)
@@ -76,8 +76,8 @@ def _require_function(fun: Any, name: str) -> None:
 class Opened(NamedTuple):
     """Constraints without their functions and arrays, which can be compared and hashed.
 
-    frames: for each, that of its limits and arguments.
-    is_one: whether one was given outside of a list.
+    frames: for each constraint, the frame of its limits and arguments.
+    is_one: whether a single constraint was given, not a list.
     """
 
     frames: tuple[Frame, ...] = ()
@@ -86,7 +86,7 @@ class Opened(NamedTuple):
     def values(
         self, funs: list[Callable], arrays: list, params: Any, args: tuple
     ) -> tuple[Any, Any, Any]:
-        """Three trees alike: the values of all, and their lower and upper limits."""
+        """Three trees of equal structure: values, lower limits and upper limits."""
         rows = zip(self.frames, funs, arrays, strict=True)
         found = [
             _value(fun, frame.whole((), own), params, args, self.name(i))
@@ -102,9 +102,10 @@ class Opened(NamedTuple):
 def open_constraints(
     given: Any, frame: Frame
 ) -> tuple[Opened | None, list[Callable], list]:
-    """What is static of constraints, `None` if there are none; functions; arrays.
+    """The static part of constraints, `None` if there are none; functions; arrays.
 
-    frame: that of the parameters, of which SciPy's linear constraints need one array.
+    frame: the frame of the parameters, which must be one array for SciPy's linear
+        constraints.
     """
     if given is None or (type(given) in (list, tuple) and not given):
         return None, [], []
@@ -180,12 +181,13 @@ def _check_order(x: Constraint, name: str) -> None:
         return
     if any(np.isnan(np.asarray(leaf, float)).any() for leaf in jax.tree.leaves(pair)):
         raise ValueError(f"a limit of {name} is NaN, expected a number")
-    # Of different structure, they meet only where the value of the function is known.
+    # Limits of different structures are compared once the value of the function is
+    # known.
     if not (is_array(x.lower) and is_array(x.upper)):
         return
     if np.any(np.asarray(x.lower) > np.asarray(x.upper)):
         raise ValueError(
-            f"`lower` of {name} is above `upper`: {x.lower} and {x.upper}; nothing is "
+            f"`lower` of {name} is above `upper`: {x.lower} and {x.upper}; no value is "
             "between them"
         )
 
@@ -202,7 +204,7 @@ def _value(fun: Callable, own: Any, params: Any, args: tuple, name: str) -> tupl
         if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
             raise TypeError(
                 f"{where}an array of {jnp.result_type(x)}, expected floating-point "
-                "numbers: the difference of both sides rather than their comparison"
+                "numbers: return the difference of both sides, not their comparison"
             )
     value = jax.tree.map(_wide, value)
     low = _limits(-jnp.inf if lower is None else lower, value, f"`lower` of {name}")

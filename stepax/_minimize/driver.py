@@ -57,8 +57,8 @@ def minimize(
         pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
     bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
         prefix of it; the method is then "lbfgsb".
-    constraints: an `equality`, an `inequality`, a function that is to be 0, SciPy's
-        dicts, or a list of these; kept by an augmented Lagrangian.
+    constraints: an `equality`, an `inequality`, a function that must be 0, SciPy's
+        dicts, or a list of these; enforced by an augmented Lagrangian.
     tol: the largest |g| element at which to stop, >= 0; or `Tolerances`.
     max_steps: maximum number of steps, >= 0.
     history: whether to record value and gradient norm of each step, or for how many.
@@ -69,8 +69,8 @@ def minimize(
     The result is differentiable with respect to `args` and values that `fun` closes
     over, by the implicit function theorem; see `docs/minimize.md`.
 
-    Raises a `TypeError` or a `ValueError` for bad arguments, and names their path; lack
-    of convergence is not an error but a `status`.
+    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
+    convergence is not an error but a `status`.
     """
     if not callable(fun):
         raise TypeError(f"`fun` is {errors.describe(fun)}, expected a function")
@@ -100,7 +100,7 @@ def _method(method: Any, bounds: Any) -> Any:
     if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
         raise ValueError(
             f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
-            "such as `stepax.adam(1e-2)`; the former stand for SciPy's 'BFGS' and "
+            "such as `stepax.adam(1e-2)`; the former correspond to SciPy's 'BFGS' and "
             "'L-BFGS-B'"
         )
     if bounds is None:
@@ -109,8 +109,8 @@ def _method(method: Any, bounds: Any) -> Any:
         return None if isinstance(method, str) else method
     if not isinstance(method, str):
         raise ValueError(
-            "`bounds` need the method 'lbfgsb', but `method` is a transformation; "
-            "leave it out, or project in a loop of your own"
+            "`bounds` need the method 'lbfgsb', but `method` is a transformation; omit "
+            "it, or write a loop that projects"
         )
     from .._optimizers.lbfgsb import lbfgsb
 
@@ -168,9 +168,8 @@ def _length(history: Any, max_steps: Any) -> int | None:
 def _require_values(inputs: Inputs, name: str) -> None:
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(inputs)):
         raise ValueError(
-            f"`{name}` runs in Python between the steps, and needs values that are "
-            "not traced: call `minimize` outside of `jit`, `vmap` and `grad`, or use "
-            "`history`"
+            f"`{name}` runs in Python between the steps and needs concrete values: "
+            "call `minimize` outside of `jit`, `vmap` and `grad`, or use `history`"
         )
 
 
@@ -247,12 +246,12 @@ def _owner(fun: Callable) -> Any:
 
 
 def _forget(name: int, key: tuple) -> None:
-    """Drop a program, the function of one of whose constraints is no more."""
+    """Drop a program, because the function of one of its constraints is gone."""
     _SHELVES.get(name, (None, {}))[1].pop(key, None)
 
 
 def _weak(fun: Callable) -> Callable:
-    """What returns a function, and does not keep it alive."""
+    """A callable that returns a function without keeping it alive."""
     try:
         is_method = isinstance(fun, MethodType)
         return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
@@ -263,7 +262,8 @@ def _weak(fun: Callable) -> Callable:
 def _bind(get: Callable, gets: tuple, setup: Setup) -> Callable:
     """The function that `get` returns, as a function of lists of arrays.
 
-    gets: return the functions of the constraints, whose values are added to the aux.
+    gets: callables that return the functions of the constraints, whose values are added
+        to the aux.
     """
 
     def both(moving, data):
@@ -283,13 +283,13 @@ def _checked(out: Any, has_aux: bool) -> tuple[jax.Array, Any]:
     if has_aux and not (isinstance(out, tuple) and len(out) == 2):
         raise TypeError(
             f"`fun` returns {errors.describe(out)}, expected a pair of its value and "
-            "more, because `has_aux` is `True`"
+            "auxiliary output, because `has_aux` is `True`"
         )
     value, aux = out if has_aux else (out, None)
     if not is_array(value):
         raise TypeError(
-            f"`fun` returns {errors.describe(value)}, expected one real number; with "
-            "more to return, use `has_aux=True`"
+            f"`fun` returns {errors.describe(value)}, expected one real number; to "
+            "return more, use `has_aux=True`"
         )
     # A Python int is accepted, unlike an integer array, which may be a mistake.
     value = jnp.asarray(float(value) if type(value) is int else value)

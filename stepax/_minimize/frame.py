@@ -67,15 +67,15 @@ def open_start(x0: Any) -> tuple[Frame, list, list]:
     for i, x in enumerate(leaves):
         if is_array(x) and jnp.issubdtype(jnp.result_type(x), jnp.integer):
             raise TypeError(
-                f"`x0` at {errors.paths(x0)[i]} is of integers ({jnp.result_type(x)}), "
-                "which cannot move: make it floating, as in `jnp.asarray(x, float)`, "
-                "or hand it to `fun` by `args`"
+                f"`x0` at {errors.paths(x0)[i]} holds integers ({jnp.result_type(x)}), "
+                "which cannot be optimized: convert it, as in `jnp.asarray(x, float)`, "
+                "or pass it to `fun` in `args`"
             )
     frame, moving, staying = split(x0)
     if not moving:
         raise ValueError(
-            f"`x0` is {errors.describe(x0)} in which nothing can move, expected a tree "
-            "with floating-point arrays"
+            f"`x0` is {errors.describe(x0)} in which nothing can be optimized, "
+            "expected a tree with floating-point arrays"
         )
     return frame, moving, staying
 

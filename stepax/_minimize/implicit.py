@@ -1,6 +1,6 @@
 """Derivatives of a minimum with respect to the data of the function.
 
-At a minimum the gradient is 0 for any data, so that by the implicit function theorem
+At a minimum the gradient is 0 for any data, so by the implicit function theorem
 
     H dx = - d(g) / d(data) ddata,   H the Hessian at the minimum
     df   =   d(f) / d(data) ddata  + g dx

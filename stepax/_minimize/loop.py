@@ -40,7 +40,7 @@ from .stop import (
 from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
-# NumPy arrays, so that they never hold a tracer.
+# NumPy arrays, so that these are never tracers.
 _GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _ = map(
     np.int32, MinimizeStatus
 )
@@ -50,7 +50,7 @@ SPARE = 15_000
 
 _GIVEN = (
     "`minimize` calls `method.update(updates, state, params)` with the keywords "
-    "`value`, `grad` and `value_fn`; with others, write the loop yourself"
+    "`value`, `grad` and `value_fn`; for other keywords, write your own loop"
 )
 
 
@@ -63,7 +63,7 @@ class Setup(NamedTuple):
     has_aux: whether the function returns an auxiliary output.
     length: length of the history in steps; `None` without history.
     is_local: whether all moving arrays are known to be on one device.
-    constraints: what is static of them; `None` without constraints.
+    constraints: the static part of the constraints; `None` without any.
     """
 
     frame: Frame
@@ -351,7 +351,8 @@ class Loop:
         value = lambda xs: number(xs).astype(self._dtype)
         found, grads = self._held(*jax.value_and_grad(value)(xs))
         pack = self._pack.pack
-        # JAX's gradient of a complex array is the conjugate of that of its parts.
+        # JAX's gradient for a complex array is the conjugate of the gradient for its
+        # parts.
         return self._place(pack(xs), found, pack(conj(grads)))
 
     def _evaluate(self, xs: list) -> Place:

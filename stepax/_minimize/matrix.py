@@ -74,7 +74,7 @@ class Matrix(NamedTuple):
 
 
 def no_matrix(size: int, scale: jax.Array) -> Matrix:
-    """No pair yet."""
+    """The matrix before any pair."""
     plain = scale * jnp.eye(size, dtype=scale.dtype)
     one, zero = jnp.ones_like(scale), jnp.zeros_like(scale)
     return Matrix(plain, scale, jnp.ones([], bool), one, zero)

@@ -104,7 +104,7 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(grads: list, scale: jax.Array) -> Pairs:
-    """No pair yet."""
+    """The pairs before any step."""
     size = max(1, sum(g.size for g in grads))
     m = min(max(_ROOM // size, _FEWEST), _MOST)
     stack = lambda g: jnp.broadcast_to(jnp.zeros_like(g), (m, *g.shape))  # sharded, too

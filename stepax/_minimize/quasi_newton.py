@@ -1,8 +1,8 @@
 """BFGS with its line search, for a few vectors in a compiled loop.
 
 The Hessian approximation is a `Matrix` for few parameters, otherwise the last `Pairs`.
-The first step goes to the minimum of a parabola with minimum value 0, and has a length
-of at most 1.
+The first step goes to the minimizer of a parabola with minimum value 0, and has a
+length of at most 1.
 """
 
 import functools as ft

@@ -39,13 +39,13 @@ _MESSAGES = {
         "Converged: the parameters have stopped moving by more than their tolerance."
     ),
     MinimizeStatus.ITERATION_LIMIT: (
-        "Not converged after `max_steps` steps; allow more of them, or begin again "
-        "from `params`."
+        "Not converged after `max_steps` steps; allow more steps, or start again from "
+        "`params`."
     ),
     MinimizeStatus.LINE_SEARCH_FAILED: (
-        "Not converged: no step along the gradient lowers the value; it is at the "
-        "limit of its precision, so that a larger `tol` or float64 helps, or its "
-        "gradient is wrong or jumps."
+        "Not converged: no step along the gradient lowers the value; either it is at "
+        "the limit of its precision, and a larger `tol` or float64 helps, or its "
+        "gradient is wrong or discontinuous."
     ),
     MinimizeStatus.NOT_FINITE: (
         "Not converged: the value or the gradient is not finite, at the start if "
@@ -55,13 +55,13 @@ _MESSAGES = {
     MinimizeStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
     MinimizeStatus.RUNNING: "Still running.",
     MinimizeStatus.UNBOUNDED: (
-        "Not converged: the function seems to have no minimum, its value falls without "
-        "limit; bound the parameters, or see whether it has the wrong sign."
+        "Not converged: the function seems to have no minimum, its value decreases "
+        "without limit; bound the parameters, or check whether it has the wrong sign."
     ),
     MinimizeStatus.INFEASIBLE: (
         "Not converged: the constraints seem to have no common solution near `params`, "
-        "since `violation` does not fall; see whether they contradict each other, or "
-        "start elsewhere."
+        "since `violation` does not decrease; check whether they contradict each "
+        "other, or start elsewhere."
     ),
 }
 
@@ -89,9 +89,10 @@ class MinimizeResult(NamedTuple):
     code: the `MinimizeStatus` as an integer, which can be compared with one in `jit`.
     aux: auxiliary output of the function at `params`, or `None`.
     history: the `MinimizeHistory`, if requested, or `None`.
-    multipliers: with constraints, of the shapes of their values, and a list if these
-        are one; at a minimum df + sum of multipliers dc is 0, so that they are >= 0 at
-        upper limits, <= 0 at lower ones, and 0 in between.  Otherwise `None`.
+    multipliers: with constraints, arrays shaped like their values, in a list if the
+        constraints are one; at a minimum df + sum of multipliers dc is 0, so that they
+        are >= 0 at upper limits, <= 0 at lower ones, and 0 in between.  Otherwise
+        `None`.
     violation: the largest distance of a constraint from its limits, or `None`.
 
     Under `vmap` each array has a batch axis.

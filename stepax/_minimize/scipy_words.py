@@ -21,8 +21,8 @@ R = TypeVar("R")
 
 _LIMIT = "`max_steps={}`"
 _DERIVATIVE = (
-    "nothing: JAX differentiates `fun`, which returns its value alone; a derivative of "
-    "your own goes into it by `jax.custom_jvp`"
+    "nothing: JAX differentiates `fun`, which returns its value alone; define your own "
+    "derivative with `jax.custom_jvp`"
 )
 # Replacements of SciPy's arguments and options; {} is the value.
 _WORDS = {
@@ -58,7 +58,7 @@ def answering(minimize: Callable[P, R]) -> Callable[P, R]:
 def _answer(name: str, value: Any) -> str:
     said = f"`minimize` has no argument `{name}`"
     if name == "options" and isinstance(value, dict):
-        none = "nothing, which has no counterpart"
+        none = "nothing, since there is no counterpart"
         words = [f"{_WORDS.get(k, none).format(x)} for `{k}`" for k, x in value.items()]
         return f"{said}; write {', '.join(words) or 'nothing'}"
     word = _WORDS.get(name, "each of them as an argument")
@@ -97,7 +97,7 @@ def _is_pairs(given: Any) -> bool:
 def _require_one(frame: Frame, what: str) -> None:
     if not frame.is_one:
         raise ValueError(
-            f"`bounds` is {what}, which says nothing of a tree; expected {_PAIR}"
+            f"`bounds` is {what}, which does not apply to a tree; expected {_PAIR}"
         )
 
 

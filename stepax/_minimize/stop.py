@@ -37,8 +37,8 @@ from .._linesearch.line import largest as largest
 
 PATIENCE, PATIENCE_OF_SEARCHES = 5, 10
 # `rest` and `gentle` of `Rules`, relative to the scale of the value and to the steepest
-# slope; both are larger in float32.  Even ten times `_REST` misses no minimum of the
-# benchmark's tuning half.
+# slope; both are larger in float32.  Even with ten times `_REST` every minimum of the
+# tuning half of the benchmark is found.
 _REST, _GENTLE = 2.0**-30, 2.0**-19
 # A rule that is off: not an array, so that it is known at compile time.
 OFF: Any = ()

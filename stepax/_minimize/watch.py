@@ -99,7 +99,7 @@ def watch(at: Any) -> Watch:
 def little_to_gain(run: Any, rules: Any) -> jax.Array:
     """The predicted decrease below which a run ends, divided by `unit`.
 
-    It does not end where the slope is steep, or while there are few pairs.
+    The run does not end where the slope is steep, or while there are few pairs.
     """
     little = rules.rest * run.seen.scale(run.at.value) / run.unit
     is_gentle = run.at.norm <= rules.gentle * run.seen.steepest
@@ -122,7 +122,7 @@ def fails(run: Any, new: Any, misses: jax.Array) -> jax.Array:
 def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
     """A power of two by which to divide the value and its gradients for the method.
 
-    It is 1 if squares of the gradients neither overflow nor underflow, also as the
+    It is 1 if squares of the gradients neither overflow nor underflow, even as the
     gradients become smaller; otherwise it moves them to the middle of the range.
     """
     limits = jnp.finfo(value.dtype)

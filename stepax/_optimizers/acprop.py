@@ -37,7 +37,7 @@ def scale_by_acprop(
     *,
     center_late: bool = False,
 ) -> Rule:
-    """Divide by the RMS surprise as of the previous step.
+    """Divide by the RMS surprise, estimated up to the previous step.
 
         u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) while mu = 0
         nu = b2 nu + (1 - b2) |g - mu|² + eps_root

@@ -44,7 +44,7 @@ class FactoredState(NamedTuple):
 
     v_row, v_col: EMAs of |g|² averaged over the longest and the second longest axis.
     v: EMA of |g|², shaped like the parameter, where it is not factored.
-    Those that a parameter does not need have shape (1,).
+    Fields that a parameter does not need have shape (1,).
     """
 
     count: jax.Array
@@ -169,13 +169,13 @@ def _factored_rms(
     return Rule(leaf, FactoredState, slots, COUNT, prepare)
 
 
-# XLA writes out what a reduction of a large array shares with another one, or with a
-# loop; to compute it twice is quicker.
+# XLA writes a subexpression to memory if a reduction of a large array shares it with
+# another reduction, or with a loop; computing it twice is faster.
 _apart = jax.lax.optimization_barrier
 
 
 def _mean_square(g, epsilon, axis):
-    # XLA on a CPU adds up squares as it computes them, but no other sums.
+    # XLA on a CPU fuses a sum of squares with their computation, but no other sum.
     if g.size >= LARGE and is_number(epsilon) and epsilon <= 1e-30:
         return jnp.mean(square(g), axis) + epsilon
     return jnp.mean(square(g) + epsilon, axis)
@@ -186,7 +186,7 @@ def _clipped(threshold, measured, u, parts):
 
 
 def _nothing(p: jax.Array) -> jax.Array:
-    """In place of a statistic that an array does not have, as in Optax."""
+    """Takes the place of a statistic that an array does not have, as in Optax."""
     return jnp.zeros(1, jnp.result_type(p))
 
 
@@ -220,8 +220,8 @@ def adafactor(
     with u of `scale_by_factored_rms`, and rms(p) at least 1e-3.
 
     learning_rate: a scalar or a schedule; 1 if `None`.
-    factored, min_dim_size_to_factor: whether to factor the EMA of |g|², and how long
-        two axes of an array must be for it.
+    factored, min_dim_size_to_factor: whether to factor the EMA of |g|², and the least
+        length of two axes of an array for that.
     decay_rate, decay_offset: exponent of the decay, in (0, 1), and the number of steps
         to subtract from t in it.
     eps: added to |g|², above 0.
@@ -241,7 +241,7 @@ def adafactor(
     """
     if weight_decay is not None and weight_decay_rate is not None:
         raise ValueError(
-            "`weight_decay` and `weight_decay_rate` are given, but weights decay once: "
+            "both `weight_decay` and `weight_decay_rate` are given: give one of them; "
             "the first is multiplied by the learning rate, the second is not"
         )
     means = factored, decay_rate, decay_offset, min_dim_size_to_factor, eps
@@ -249,7 +249,7 @@ def adafactor(
         steps = [scale_by_factored_rms(*means, axis_name=axis_name)]
     else:
         clipped = scale_by_clipped_factored_rms(clipping_threshold, *means, axis_name)
-        # In Optax's state clipping has a place of its own.
+        # Optax's state has a separate entry for clipping.
         steps = [clipped, identity()]
     if learning_rate is not None:
         steps.append(scale_by_learning_rate(learning_rate, flip_sign=False))

@@ -4,7 +4,7 @@ Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning 
 Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal.
 
 Differences from the paper, as in Optax: eps is added inside the square root;
-`eps_in_sqrt=False` adds it to the root.
+`eps_in_sqrt=False` adds it outside.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""AdaHessian: Adam with the diagonal of the Hessian in place of the gradient's squares.
+"""AdaHessian: Adam with the diagonal of the Hessian in place of squared gradients.
 
 Yao et al., 2021, ADAHESSIAN: An Adaptive Second Order Optimizer for Machine Learning
 (arXiv:2006.00719), Algorithm 1.
@@ -109,7 +109,7 @@ def _preconditioned(
     def context(t):
         estimates = (t - 1) // interval + 1
         c1, c2 = bias_correction(b1, t), bias_correction(b2, estimates)
-        # As an array: each exponent that is a literal would be compiled for itself.
+        # As an array: each literal exponent would be compiled separately.
         return c1, c2, jnp.asarray(power)
 
     def leaf(g, nu, ctx, mu):

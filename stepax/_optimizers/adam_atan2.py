@@ -43,7 +43,7 @@ def scale_by_adam_atan2(
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
         u = a atan2(mu / (1 - b1^t), b sqrt(nu / (1 - b2^t))),   atan2(0, 0) = 0
 
-    Of complex means it is the modulus whose angle is taken; the phase is kept.
+    For complex means the angle is that of the modulus, and the phase is kept.
 
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     a: factor of the angle, at least 0; 1.27 makes |u| 1 for constant gradients.

@@ -3,8 +3,8 @@
 Zhang et al., 2024, Adam-mini: Use Fewer Learning Rates To Gain More (arXiv:2406.16793),
 Algorithm 1, with the blocks chosen by the caller.
 
-The state is the momentum and a number for each block: 4 bytes for each element of a
-float32 matrix, where Adam has 8.
+The state holds the momentum and one number for each block: 4 bytes for each element of
+a float32 matrix, where Adam needs 8.
 """
 
 import operator as op
@@ -70,12 +70,14 @@ def scale_by_adam_mini(
     eps: added to the square root, above 0.
     partition: the blocks: "whole" arrays; "output", a block for each index of the last
         axis; a number n, for n blocks of neighbouring outputs, such as the heads of
-        attention; "element", as in Adam.  One for all arrays, a tree of these, path
-        patterns as in `partition`, or a function from the parameters to one of these.
+        attention; "element", as in Adam.  Give one of these for all arrays, a tree of
+        them, path patterns as in `partition`, or a function from the parameters to one
+        of these.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
-    `init` raises a `ValueError` for other blocks, and if n does not divide the outputs.
+    `init` raises a `ValueError` for unknown blocks, and if n does not divide the
+    outputs.
     """
 
     def leaf(g, p, ctx, mu, nu):
@@ -122,7 +124,7 @@ def _shape(how: Any, p, params, i):
     if outputs % n:
         raise ValueError(
             f"{given.format(errors.paths(params)[i])}, but the last axis of the shape "
-            f"{shape} has {outputs} outputs: give a divisor of that"
+            f"{shape} has {outputs} outputs: give a divisor of that number"
         )
     return (n,) if shape else ()
 
@@ -174,12 +176,13 @@ def adam_mini(
     weight_decay_mask: which parameters decay; see `masked`.
     partition: the blocks that share a second moment: "whole" arrays, "output" or a
         number of blocks along the last axis, or "element"; see `scale_by_adam_mini`.
-        The authors' are "output" for embeddings and most matrices, the number of heads
+        The authors use "output" for embeddings and most matrices, the number of heads
         for queries and keys, and "whole" for vectors.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
-    `init` raises a `ValueError` for other blocks, and if n does not divide the outputs.
+    `init` raises a `ValueError` for unknown blocks, and if n does not divide the
+    outputs.
     """
     return chain(
         scale_by_adam_mini(b1, b2, eps, partition=partition),

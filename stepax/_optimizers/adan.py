@@ -3,11 +3,11 @@
 Xie, Zhou, Li, Lin and Yan, 2022, Adan: Adaptive Nesterov Momentum Algorithm for Faster
 Optimizing Deep Models (arXiv:2208.06677), Algorithm 1.
 
-Differences from the paper, as in Optax: b1, b2 and b3 stand for 1 minus those of the
+Differences from the paper, as in Optax: b1, b2 and b3 are 1 minus the ones of the
 paper; the EMAs are bias-corrected; the difference enters `n` and the update with the
 factor 1 - b2 rather than b2; weight decay is added to the update.  The authors'
-program, too, corrects the bias; `change_factor=b2` and `proximal_decay=True` give the
-rest of it.
+program, too, corrects the bias; `change_factor=b2` and `proximal_decay=True` reproduce
+the rest of it.
 """
 
 from typing import Any, NamedTuple

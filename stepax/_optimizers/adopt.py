@@ -1,4 +1,4 @@
-"""ADOPT: divide by the root of an EMA of |g|² that does not include this gradient.
+"""ADOPT: divide by the root of an EMA of |g|² that excludes the current gradient.
 
 Taniguchi et al., 2024, ADOPT: Modified Adam Can Converge with Any beta2 with the
 Optimal Rate (arXiv:2411.02853), Algorithm 2, with the authors' clipping.

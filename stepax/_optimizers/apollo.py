@@ -1,10 +1,10 @@
-"""APOLLO: SGD with learning rates for channels, from an Adam of low rank.
+"""APOLLO: SGD with one learning rate per channel, from a low-rank Adam.
 
 Zhu et al., 2024, APOLLO: SGD-like Memory, AdamW-level Performance (arXiv:2412.05270),
 Algorithm 1; APOLLO-Mini is `rank=1, scale_type="tensor", scale=128.0`.
 
-The projection is not stored: each step draws it again from the same key.  Matrices of
-one shape share it.  The state of a matrix of n rows and n columns in float32 takes
+The projection is not stored: each step samples it again from the same key.  Matrices of
+the same shape share it.  The state of a matrix of n rows and n columns in float32 takes
 8 rank / n bytes for each element, where Adam's takes 8.
 """
 
@@ -47,8 +47,8 @@ ScaleType = Literal["channel", "tensor"]
 class APOLLOState(NamedTuple):
     """count: steps taken.
 
-    mu, nu: EMAs of the projected gradients and of their |.|², (rows, rank) or
-        (rank, columns); for what is no matrix, of g and |g|², shaped like it.
+    mu, nu: EMAs of the projected gradients and of their |.|², (rows, rank) or (rank,
+        columns); for arrays that are not matrices, of g and |g|², shaped like them.
     norm: the norm of the last update of each array, a scalar.
     """
 
@@ -76,24 +76,24 @@ def scale_by_apollo(
     """Scale the channels of a matrix as Adam scales a projection of them.
 
         P = sampler(key, (rank, columns)) / sqrt(rank),   x = g Pᵀ
-        d = mu / (sqrt(nu) + eps),   mu and nu of `scale_by_adam` of x
+        d = mu / (sqrt(nu) + eps),   mu and nu of `scale_by_adam` for x
         u = ‖d‖ / (‖x‖ + 1e-8) g,   norms of each row
         u = u / max(1, ‖u‖ / (‖u_last‖ + 1e-8) / norm_growth_limit)
         the result is sqrt(scale) sqrt(1 - b2^t) / (1 - b1^t) u
 
-    Where there are fewer rows than columns, columns are channels, P is of (rows, rank)
-    and x = Pᵀ g.  What is no matrix is left to Adam: its result is that of d for x = g.
+    If there are fewer rows than columns, columns are channels, P has shape (rows, rank)
+    and x = Pᵀ g.  Other arrays are left to Adam: the result is d for x = g.
 
-    rank: directions of the projection, at least 1; more than the sides do no harm.
+    rank: number of directions of the projection, at least 1; it may exceed the sides.
     b1, b2: decay rates of mu and nu, in [0, 1].
     eps: added to the square root, above 0.
-    scale, scale_front: factor squared, at least 0; whether it precedes the limit.
+    scale, scale_front: the square of the factor, at least 0; whether it is applied
+        before the limit.
     scale_type: "channel", or "tensor", with norms of the whole matrix.
     norm_growth_limit: the largest growth of ‖u‖ in a step, above 0.  After a gradient
         of zero ‖u‖ stays near 0, as in the authors' program.
     update_proj_gap: steps between projections, at least 1; mu and nu are kept.
-    key, sampler: a random key, or an integer seed for one, 0 if `None`; draws P from a
-        key, a shape and a dtype.
+    key, sampler: a random key or a seed, 0 if `None`; samples P by key, shape, dtype.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
@@ -141,7 +141,7 @@ def _is_tall(x):
 
 
 def _low(p, rank):
-    """Something of the shape and the sharding of a projection of `p`; `p` if none."""
+    """An array shaped and sharded like a projection of `p`; `p` if it has none."""
     if jnp.ndim(p) != 2:
         return p
     sums = jnp.sum(p, int(_is_tall(p)), keepdims=True)
@@ -161,7 +161,7 @@ def _norm(x, axis=None):
 
 
 def _projected(g, rank, draw, key, sampler):
-    """g Pᵀ of a tall matrix, P g of a wide one, with P of a number of the draw."""
+    """g Pᵀ for a tall matrix, P g for a wide one, with P of sample number `draw`."""
     now = jax.random.fold_in(typed_key(key), draw)
     shape = (rank, g.shape[1]) if _is_tall(g) else (g.shape[0], rank)
     x = sampler(now, shape, real_dtype(g.dtype)) / rank**0.5
@@ -197,12 +197,13 @@ def apollo(
     b1, b2: decay rates of the EMAs of the projection and of its |.|², in [0, 1].
     eps: added to the square root, above 0.
     weight_decay_mask: which parameters decay; see `masked`.
-    scale, scale_front: factor of the update squared; whether before the limit.
-    scale_type: "channel", or "tensor", with one rate for a whole matrix.
+    scale, scale_front: the square of the factor of the update; whether it is applied
+        before the limit.
+    scale_type: "channel", or "tensor", with one learning rate for a whole matrix.
     norm_growth_limit: the largest factor by which ‖u‖ grows in a step, above 0.
     update_proj_gap: steps between projections, at least 1.
-    key, sampler: a random key, or a seed, 0 if `None`; draws from it the projection.
-    See `scale_by_apollo`.
+    key, sampler: a random key, or a seed, 0 if `None`; a function that samples the
+    projection from it.  See `scale_by_apollo`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

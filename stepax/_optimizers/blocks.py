@@ -1,4 +1,4 @@
-"""Cutting arrays into blocks, of which those of one shape are stacked."""
+"""Arrays cut into blocks; blocks of the same shape are stacked."""
 
 import itertools as it
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 
 class Blocks(NamedTuple):
-    """Neighbouring blocks of an array that have one shape.
+    """Neighbouring blocks of an array that have the same shape.
 
-    starts: where the first of them begins, on each axis.
-    counts: how many there are along each axis.
-    shape: of each.
+    starts: the start of the first block, on each axis.
+    counts: the number of blocks along each axis.
+    shape: the shape of each block.
     """
 
     starts: tuple[int, ...]
@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
 
     @property
     def where(self) -> tuple[slice, ...]:
-        """The part of the array that they cover."""
+        """The part of the array that the blocks cover."""
         sizes = map(lambda count, n: count * n, self.counts, self.shape)
         return tuple(slice(i, i + n) for i, n in zip(self.starts, sizes, strict=True))
 
@@ -62,10 +62,10 @@ def blocks(shape: tuple[int, ...], size: int) -> list[Blocks]:
 def map_blocks(
     f: Callable, size: int, arrays: Sequence[jax.Array], stored: Sequence[Sequence]
 ) -> tuple:
-    """`f` of each block of some arrays, and of what is stored for its axes.
+    """`f` of each block of some arrays, and of the arrays stored for its axes.
 
-    f: from a block of each array, and a tuple for each of `stored` with an array for
-        each axis, to a new block and such tuples.
+    f: maps a block of each array, and a tuple with an array for each axis for each of
+        `stored`, to a new block and such tuples.
     stored: columns of stacks, (blocks, ...), for each axis of each kind of block.
     """
     shape = arrays[0].shape

@@ -165,7 +165,7 @@ def subspace_minimum(model: Model, x, g, cauchy, lower, upper) -> jax.Array:
 
 
 def room(x, d, lower, upper) -> jax.Array:
-    """The largest step along d within the bounds."""
+    """The largest step along d that stays within the bounds."""
     moves = d != 0
     gap = jnp.where(d < 0, lower, upper) - x
     steps = jnp.where(moves, gap / jnp.where(moves, d, 1), jnp.inf)

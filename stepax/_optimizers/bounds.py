@@ -1,4 +1,4 @@
-"""Bounds on parameters: resolving them to leaves, and staying within them.
+"""Bounds on parameters: resolving them to leaves, and enforcing them.
 
 Bounds are given in the forms that `select.resolve` accepts for labels: a scalar for all
 parameters, a tree like the parameters or a prefix of it, or a mapping from path
@@ -118,7 +118,7 @@ def _land(p, start, u, lower, upper):
 
 
 def check_sides(lower: Any, upper: Any) -> None:
-    """Raise for bounds that are NaN or cross, as far as known without parameters."""
+    """Raise for bounds that are NaN or cross, if that is known without parameters."""
     flat = {"lower": lower, "upper": upper}
     flat = {k: jax.tree.flatten(b, is_leaf=is_none) for k, b in flat.items()}
     path = lambda i: errors.paths(lower)[i]

@@ -3,8 +3,8 @@
 Luo et al., 2023, CAME: Confidence-guided Adaptive Memory Efficient Optimization
 (arXiv:2307.02047), Algorithm 2.
 
-The state is the momentum and four vectors for each matrix: 4 bytes for each element of
-a large float32 matrix, where Adam has 8.
+The state holds the momentum and four vectors for each matrix: 4 bytes for each element
+of a large float32 matrix, where Adam needs 8.
 """
 
 from typing import Any, NamedTuple
@@ -37,8 +37,8 @@ class CAMEState(NamedTuple):
 
     nu_row, nu_col: EMAs of |g|², averaged over the columns and over the rows.
     nu: EMA of |g|², where an array has fewer than two axes.
-    residual_row, residual_col: EMAs of |u - mu|², averaged alike.
-    Those that a parameter does not need have shape (0,).
+    residual_row, residual_col: EMAs of |u - mu|², averaged in the same way.
+    Fields that a parameter does not need have shape (0,).
     """
 
     mu: Any
@@ -64,8 +64,8 @@ def scale_by_came(
         s = b3 s + (1 - b3) (|u - mu|² + eps[1])
         the result is mu / sqrt(s),   and mu for arrays with fewer than two axes
 
-    Of nu and s only means over rows and columns of the last two axes are stored; they
-    stand for row column / mean(row).  None of the means is bias-corrected.
+    For nu and s only means over rows and columns of the last two axes are stored; they
+    represent row column / mean(row).  The means are not bias-corrected.
 
     b1, b2, b3: decay rates of the EMAs mu, nu and s, in [0, 1].
     eps: added to |g|² and to |u - mu|², at least 0.

@@ -40,13 +40,14 @@ from .lion import scale_by_lion
 
 PAPER = "arXiv:2411.16085"
 
-# From the number of elements that are kept, and that of all, to the divisor of a step.
+# Functions from the number of kept elements, and of all elements, to the divisor of a
+# step.
 _of_adamw = lambda kept, n: jnp.maximum(kept / max(n, 1), 1e-3)
 _of_lion = lambda kept, n: (kept + 1) / max(n, 1)
 
 
 def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
-    """The elements of u that agree, longer the fewer they are."""
+    """The elements of u that agree, scaled up the fewer they are."""
     kept = parts.sum(jnp.sum(agrees.astype(u.real.dtype)), u)
     # A product with `agrees` would be compiled to this, but without the NaN.
     u = jnp.where(agrees | jnp.isnan(u), u, 0)
@@ -54,7 +55,7 @@ def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
 
 
 def _made_cautious(tx: Any, divisor: Callable, axis_name: AxisName) -> Rule:
-    """The rule of a transformation, whose directions are made cautious."""
+    """The rule of a transformation, with cautious directions."""
     rule, parts = cast(Rule, node_of(tx)), ArraySplit(axis_name)
     direction = cast(Callable, rule.leaf)
 
@@ -188,8 +189,8 @@ def cautious(
 
         u = v k / max(mean(k), 1e-3),   v = inner(g),   k = 1 where v g < 0, otherwise 0
 
-    The means are those of whole arrays.  The state is that of the inner transformation.
-    Weight decay of the inner optimizer is a part of v: outside, it is not masked.
+    Means are over whole arrays.  The state is that of the inner transformation.  Weight
+    decay of the inner optimizer is part of v; added outside, it is not masked.
 
     inner: an optimizer, with its learning rate.
     descends: whether v goes against the gradient; `False` for a direction without a

@@ -3,9 +3,9 @@
 Defazio and Mishchenko, 2023, Learning-Rate-Free Learning by D-Adaptation
 (arXiv:2301.07733), Algorithms 5 and 4.
 
-Difference of AdamW from the paper, as in Optax: Adam's bias corrections in the step
-size, which `bias_correction=False`, the default of the authors' program, leaves out.
-Difference of SGD from it: a first gradient of zero is not divided by.
+Difference of AdamW from the paper, as in Optax: the step size has Adam's bias
+corrections; `bias_correction=False`, the default of the authors' program, omits them.
+Difference of SGD from it: the norm of a first gradient that is zero is not divided by.
 Differences from Optax: the estimate is unchanged where the weighted sum of gradients is
 zero (Optax returns NaN); scalars in the state are stored in float32 or wider, and so
 are the EMAs of float16 parameters, which would underflow in float16.
@@ -83,7 +83,7 @@ def corrected_rate(
 ) -> jax.Array:
     """d learning_rate sqrt(1 - b2^t) / (1 - b1^t), where t = count + 1.
 
-    betas: b1 and b2; `None` leaves out the correction.
+    betas: b1 and b2; `None` omits the correction.
     """
     rate = d * value_at(learning_rate, count)
     if betas is None:
@@ -136,8 +136,8 @@ def dadapt_adamw(
     eps: added to the square root, above 0.
     estim_lr0: initial value of d, above 0 and below the true distance.
     weight_decay: a scalar, at least 0, or a schedule.
-    bias_correction: whether the rate a has the two corrections; `False` in the authors'
-        program by default.
+    bias_correction: whether the learning rate a has the two corrections; `False` in the
+        authors' program by default.
     weight_decay_mask: which parameters decay; see `masked`.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
@@ -189,7 +189,7 @@ def dadapt_adamw(
     return build(rule)
 
 
-_WHY = "its estimate of the distance is measured with one rate and one decay"
+_WHY = "its estimate of the distance assumes one learning rate and one decay"
 _ONE = {"learning_rate": _WHY, "weight_decay": _WHY, **ESTIMATED}
 
 
@@ -226,7 +226,7 @@ def dadapt_sgd(
     @promote_freely
     def update(updates, state, params=None, **extra_args):
         errors.require_state("dadapt_sgd", DAdaptSGDState, state)
-        # Of the gradient without decay, which the rule does not see.
+        # The norm of the gradient without decay, which the rule does not see.
         first = state.grad_norm0
         measure = lambda: tree.norm(updates).astype(first.dtype)
         first = branch(first == 0, measure, lambda: first)
@@ -244,7 +244,7 @@ def _sgd(
     estim_lr0: Any,
     weight_decay: Any,
 ) -> Rule:
-    """`None` for the decay: it is in the gradients, and the first norm in the state."""
+    """Without decay, which is in the gradients; the first norm is in the state."""
     measures = weight_decay is not None
 
     def rate(d, first, count):
@@ -266,7 +266,7 @@ def _sgd(
         first = jnp.where(is_first, safe_sqrt(found), first)
         a = rate(d, first, count)
         r = r + a * numerator
-        # In the first step the rate was not known when the sum was measured.
+        # In the first step the learning rate was not known when the sum was measured.
         size = jnp.where(is_first, a * safe_sqrt(pull), safe_sqrt(squares))
         larger = jnp.maximum(d, quotient(2 * r, size))
         return (a, count), (larger, r, first, safe_increment(count))

@@ -1,11 +1,12 @@
-"""Dion and Dion2: orthonormal updates from a part of the momentum; the rest remains.
+"""Dion and Dion2: orthonormal updates from part of the momentum; the rest is kept.
 
 Ahn et al., 2025, Dion: Distributed Orthonormalized Updates (arXiv:2504.05295), in the
 form of Algorithm 1 for one device; Ahn et al., 2025, Dion2 (arXiv:2512.16928),
-Algorithm 1.  What is not applied in a step stays in the momentum: the error feedback.
+Algorithm 1.  The part that a step does not apply stays in the momentum, as error
+feedback.
 
-State, in bytes for each element of a square float32 matrix: 4, the momentum; for Dion
-4 rank / side more.
+State, in bytes for each element of a square float32 matrix: 4 for the momentum; with
+Dion, 4 rank / side more.
 """
 
 import math
@@ -52,7 +53,7 @@ _SOME = Range(0, 1, excludes_least=True)
 class DionState(NamedTuple):
     """count: steps taken, a scalar.
 
-    momentum: sum of g and of what was not applied, shaped like the parameters.
+    momentum: sum of g and of the part that was not applied, shaped like the parameters.
     basis: the directions of the inputs, of length 1 from the first step on, (inputs, r)
         with r = min(rank, inputs, outputs), for each matrix.
     """
@@ -79,13 +80,13 @@ def scale_by_dion(
         B = B - (1 - beta) R Lᵀ,   Q = R / (norms of its columns + eps)
         u = sqrt(outputs / inputs) Q Lᵀ
 
-    rank: largest rank of an update, at least 1; at most the shorter side counts.
+    rank: largest rank of an update, at least 1; limited by the shorter side.
     beta: how much of what is applied stays in the momentum B, in [0, 1].
     eps: added to the norms, at least 0.
     key: a random key or a seed for the first Q; `jax.random.key(0)` if `None`.
     sampler: draws it from the key, a shape (inputs, r) and a dtype.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -93,10 +94,10 @@ def scale_by_dion(
     def start(p):
         rows, columns = p.shape[-2:]
         shape = rows, min(rank, rows, columns)
-        if not is_inexact(p):  # an integer is refused in the first step
+        if not is_inexact(p):  # the first step raises for integers
             return jnp.zeros((*p.shape[:-2], *shape), p.dtype)
-        # The same for all matrices of a shape, so that layers in one array are trained
-        # as they would be in several.
+        # The same for all matrices of a shape, so that stacked layers are trained like
+        # separate ones.
         drawn = sampler(typed_key(0 if key is None else key), shape, p.dtype)
         return jnp.broadcast_to(drawn, (*p.shape[:-2], *shape))
 
@@ -152,7 +153,7 @@ def dion(
     key: a random key or a seed for the first directions; `jax.random.key(0)` if `None`.
     sampler: draws them from the key, a shape and a dtype.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -174,7 +175,7 @@ def dion(
 class Dion2State(NamedTuple):
     """count: steps taken, a scalar.
 
-    momentum: sum of g and of what was not applied, shaped like the parameters.
+    momentum: sum of g and of the part that was not applied, shaped like the parameters.
     """
 
     count: jax.Array
@@ -201,13 +202,14 @@ def scale_by_dion2(
         M = M + g,   S = the fraction of the shorter side with the largest Σ |M|
         u = f orthogonalize(M[S]) in S, 0 elsewhere,   M[S] = ef_decay M[S]
 
-    fraction: of the outputs, or of the inputs if they are fewer, rounded up; in (0, 1].
+    fraction: the fraction of the outputs, or of the inputs if they are fewer, rounded
+        up; in (0, 1].
     ef_decay: how much of what is applied stays in the momentum, in [0, 1].
     eps: added to the norm by which M[S] is divided first; at least 0.
-    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
-    shape_factor: f, of the whole shape; see `muon`.
+    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
+    shape_factor: f, for the whole shape; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -215,7 +217,7 @@ def scale_by_dion2(
     orthogonal = newton_schulz(ns_coeffs, ns_steps, eps)
 
     def part(g, ctx, momentum):
-        # The slices are columns here: the sides are exchanged if there are fewer rows.
+        # Slices are columns here: the sides are swapped if there are fewer rows.
         inputs, outputs = g.shape[-2:]
         turned = lambda x: x if outputs <= inputs else x.mT
         factor = factor_of_shape((inputs, outputs), shape_factor)
@@ -237,19 +239,19 @@ def scale_by_dion2(
 
 
 def _largest(m, fraction, ef_decay, orthogonal):
-    """`orthogonal` of the largest columns in their place, and what remains of `m`."""
+    """`orthogonal` of the largest columns, in their place, and the rest of `m`."""
     n, sizes = m.shape[-1], jnp.sum(safe_sqrt(square(m)), -2, keepdims=True)
     order = jnp.argsort(-sizes, -1)
     rank = jnp.argsort(order, -1)
     if isinstance(fraction, jax.Array):
-        # Their number may be traced.  Columns of zeros change nothing about the others.
+        # Their number may be traced.  Columns of zeros do not affect the others.
         is_chosen = rank < jnp.ceil(fraction * n)
         u = orthogonal(jnp.where(is_chosen, m, 0))
     else:
         k = math.ceil(fraction * n)
         is_chosen = rank < k
         o = orthogonal(_columns(m, order[..., :k]))
-        # All others take the column of zeros after these.
+        # All others take the column of zeros after them.
         o = jnp.concatenate([o, jnp.zeros_like(o[..., :1])], -1)
         u = _columns(o, jnp.minimum(rank, k))
     return u, jnp.where(is_chosen, ef_decay * m, m)
@@ -280,18 +282,18 @@ def dion2(
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion2`
 
-    All of p decays, also where u is 0.
+    All of p decays, even where u is 0.
 
     learning_rate, weight_decay: scalars or schedules.
-    fraction: of the outputs, or of the inputs if they are fewer, that move; in (0, 1].
-        As an array, which may be traced, it saves no work.
+    fraction: the fraction of the outputs, or of the inputs if they are fewer, that a
+        step moves; in (0, 1].  As an array, which may be traced, it saves no work.
     ef_decay: how much of what is applied stays in the momentum, in [0, 1].
     eps: added to the norm by which the momentum is divided first; at least 0.
     weight_decay_mask: which matrices decay; see `masked`.
-    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """

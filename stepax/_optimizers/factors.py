@@ -1,12 +1,13 @@
-"""One matrix for each axis of an array: what Kronecker-factored preconditioners share.
+"""One matrix for each axis of an array: shared by Kronecker-factored preconditioners.
 
 G_(k) is the unfolding of an array g along axis k: the matrix whose rows are indexed by
-that axis, and whose columns by all others.  Axes without a factor are left alone, so
-that functions of several factors take the axes to which these belong.
+that axis, and whose columns by all others.  Axes without a factor are not transformed,
+so functions of several factors take the axes to which these belong.
 
 Everything here is computed in the precision of its arguments, which the engine has
-widened to float32 or more.  What is decomposed is scaled to entries of about 1 first,
-as LAPACK and cuSOLVER return NaN or lose digits where squares over- or underflow.
+widened to float32 or more.  Matrices are scaled to entries of about 1 before they are
+decomposed, as LAPACK and cuSOLVER return NaN or lose digits if squares over- or
+underflow.
 """
 
 import math
@@ -34,11 +35,12 @@ def factor_slot(
 ) -> Slot:
     """A slot of a batched stage with one array for each of some sides of an array.
 
-    start: from a side and a dtype to the initial value, such as `jnp.eye`.
-    sides: from the shape of a parameter to the lengths of the sides; may be empty.
-    dtype: as stored, of real floating-point parameters; see `wide_dtype` for others.
+    start: maps a side and a dtype to the initial value, such as `jnp.eye`.
+    sides: maps the shape of a parameter to the lengths of the sides; may be empty.
+    dtype: storage dtype for real floating-point parameters; see `wide_dtype` for
+        others.
 
-    Raises a `TypeError` for another dtype than a real floating-point one.
+    Raises a `TypeError` if the dtype is not a real floating-point one.
     """
     if dtype is not None:
         require_floating("factor_dtype", dtype)
@@ -61,12 +63,12 @@ def factored_rule(
     sides: Callable[[Shape], Sequence[int]],
     axis_name: AxisName,
 ) -> Rule:
-    """A rule that is a stage on whole arrays, which has all of its slots.
+    """A rule that consists of a stage on whole arrays, which has all of its slots.
 
-    apply: as of `Batched`.
-    prepare: from the step, which begins at 1, to the context.
-    renewal: when factors are renewed; the context begins with that of `renewal`.
-    sides: from the shape of an array to the lengths of what is decomposed.
+    apply: as in `Batched`.
+    prepare: maps the step, which begins at 1, to the context.
+    renewal: when factors are renewed; the context starts with that of `renewal`.
+    sides: maps the shape of an array to the sides of the matrices that are decomposed.
     """
     stage = Batched(
         apply,
@@ -81,11 +83,11 @@ def factored_rule(
 
 
 def wide_dtype(p: ArrayLike) -> DTypeLike:
-    """The dtype in which means are stored that half precision would spoil.
+    """The storage dtype of means for which half precision is too coarse.
 
-    That of integers is theirs: they have slots, but are not trained.
+    Integers keep their dtype: they have slots, but are not trained.
     """
-    if not hasattr(p, "dtype"):  # Python's integers are numbers like any
+    if not hasattr(p, "dtype"):  # Python's numbers
         return jnp.result_type(p, jnp.float32)
     kind = jnp.result_type(p)
     is_inexact = jnp.issubdtype(kind, jnp.inexact)
@@ -102,7 +104,7 @@ def gram(x: jax.Array, axis: int) -> jax.Array:
     if not x.size:
         return jnp.zeros((x.shape[axis],) * 2, x.dtype)
     others = [i for i in range(x.ndim) if i != axis]
-    # Larger entries count as if they were as large as this: else sums would overflow.
+    # Larger entries are clipped to this: otherwise sums would overflow.
     y = _clipped(x, math.sqrt(float(jnp.finfo(x.dtype).max) / (8 * x.size)))
     return jnp.tensordot(y, jnp.conj(y), (others, others))
 

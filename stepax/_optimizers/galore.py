@@ -99,7 +99,8 @@ def scale_by_galore(
         P = the leading singular vectors of g,   every `update_proj_gap` steps
         u = scale P base(Pᵀ g),   or scale base(g P) Pᵀ for wide matrices
 
-    Arrays that are not matrices are passed on as they are, without `scale`.
+    Arrays that are not matrices reach the base optimizer unchanged, and `scale` does
+    not apply to them.
 
     rank: number of directions, at least 1 and at most the shorter side.
     update_proj_gap: steps between updates of the projector, at least 1.
@@ -114,7 +115,7 @@ def scale_by_galore(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
 
-    Raises a `ValueError` for other sides, and for axes that do not fit an array.
+    Raises a `ValueError` for an unknown `side`, and for axes that do not fit an array.
     """
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
@@ -185,8 +186,8 @@ def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
             continue
         if axes.stack(x.ndim):
             raise ValueError(
-                f"`{what}` for {errors.paths(tree)[i]} leaves out the axes "
-                f"{axes.stack(x.ndim)} of the shape {x.shape}, but must name all"
+                f"`{what}` for {errors.paths(tree)[i]} omits the axes "
+                f"{axes.stack(x.ndim)} of the shape {x.shape}, but must name all axes"
             )
         rows, columns = axes.shape(x.shape)
         is_left = (rows >= columns) == (side == "long")
@@ -201,13 +202,13 @@ def _each(f: Callable, views: list, xs: list, *others: list) -> list:
 
 
 def _all_at_once(count, every, views, old, gs):
-    """The projectors of all matrices, which are new every so many steps."""
+    """The projectors of all matrices, which are renewed every few steps."""
     renewed = lambda: _each(_subspace, views, old, gs)
     return branch(once_in(count, every), renewed, lambda: old)
 
 
 def _each_in_turn(count, every, views, old, gs):
-    """As `_all_at_once`, with a step of its own for each matrix in a cycle."""
+    """As `_all_at_once`, but each matrix is renewed at its own step of a cycle."""
     sizes = [view.shape if view else (0, 0) for view in views]
     turns = [x.start for x in divided(None, [min(x) * math.prod(x) for x in sizes])]
 
@@ -250,7 +251,7 @@ def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     wide = whole_on_mesh_of(x, upcast(projector))
     m = matrices.to_matrices(replicated(upcast(x)), view.axes)
     low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
-    return whole_on_mesh_of(x, low)  # as `init` makes what is kept of it
+    return whole_on_mesh_of(x, low)  # as `init` makes the state of it
 
 
 @ft.partial(jax.jit, static_argnums=1)

@@ -3,8 +3,8 @@
 Defazio, Mishchenko, Raman, Shi and Xiao, 2025, Smoothing DiLoCo with Primal Averaging
 for Faster Training of LLMs (arXiv:2512.17131), in the form of the authors' code,
 https://github.com/facebookresearch/optimizers.  As in `schedule_free` there are three
-sequences: y, the parameters, where gradients are taken; z, which the inner optimizer
-updates; and x, the mean of z, for evaluation, which is not stored.
+sequences: y, the parameters, at which gradients are computed; z, which the inner
+optimizer updates; and x, the mean of z, for evaluation, which is not stored.
 """
 
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def _average(
 ) -> Rule:
     """Map updates of z to updates of y.
 
-    decay: the part of z, or of y, that a step takes away.
+    decay: the fraction of z, or of y, that a step subtracts.
     """
     mu, c = train_interpolation, 1 - eval_interpolation
 
@@ -106,14 +106,14 @@ def gpa(
     *,
     state_dtype: DTypeLike | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Average the iterates of an optimizer, and take gradients near the average.
+    """Average the iterates of an optimizer, and compute gradients near the average.
 
         z = z + u(g),   u of the inner optimizer at y
         x = eval_interpolation x + (1 - eval_interpolation) z
         y = train_interpolation x + (1 - train_interpolation) z
 
     The parameters are y; evaluate at x, see `gpa_eval_params`.  Weight decay of the
-    inner optimizer is that of y.
+    inner optimizer applies to y.
 
     inner: an optimizer, with its learning rate.
     train_interpolation: weight of x in y, in (0, 1].
@@ -171,7 +171,7 @@ def gpa_adamw(
     decay = product(learning_rate, weight_decay)
     if weight_decay_mask is None:
         return averaged(decay)
-    # What decays is z, which only the rule of the mean has.
+    # Decay applies to z, which only the averaging rule has.
     labels = split(weight_decay_mask, "decays", "stays", "weight_decay_mask")
     return partition({"decays": averaged(decay), "stays": averaged(0.0)}, labels)
 
@@ -180,7 +180,7 @@ def gpa_adamw(
 def gpa_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = z + (y - z) / train_interpolation.
 
-    state: that of `gpa`, or a state that contains it, such as that of `chain`,
+    state: the state of `gpa`, or a state that contains it, such as that of `chain`,
         `MultiSteps` or `partition`; parameters without a z are returned unchanged.
     params: y, the current parameters.
 

@@ -17,7 +17,7 @@ from . import factors
 
 
 class KLOptions(NamedTuple):
-    """What both optimizers take."""
+    """The arguments of both optimizers."""
 
     b1: ArrayLike
     b2: ArrayLike
@@ -72,7 +72,7 @@ def _slots(options):
 
 
 def kl_rule(State: type, options: KLOptions) -> Rule:
-    """The rule of both: Shampoo's, or that of SOAP if the state has `nu`."""
+    """The rule of both: Shampoo's, or SOAP's if the state has `nu`."""
     renewal = Renewal(once_in, [options.precondition_frequency], options.stagger)
     slots = {k: x for k, x in _slots(options).items() if k in State._fields}
 
@@ -126,15 +126,15 @@ def _scaled(x, roots, left_out):
     return x
 
 
-# Of three axes the last is renewed first, and then others see its new root, or that of
-# their neighbour; matrices see old ones.  From an axis to whose root is new in its
-# statistics, and in its eigenvalues.
+# With three axes the last one is renewed first, and the others then use its new root,
+# or that of their neighbour; matrices use old roots.  Maps an axis to the axes whose
+# root is new in its statistics, and in its eigenvalues.
 _NEW_IN_STATISTICS = {0: 1}
 _NEW_IN_VALUES = {0: 1, 1: 2}
 
 
 def _observed(g, y, bases, roots, axes, is_first, options):
-    """New statistics of the axes that have a factor, before averaging; and all roots.
+    """New statistics of the axes that have a factor, before averaging, and all roots.
 
     y: g in the bases.
     """
@@ -161,17 +161,17 @@ def _observed(g, y, bases, roots, axes, is_first, options):
 
 def _root(old, values, most, b3):
     """The inverse root of the renewed eigenvalues, at most `most`."""
-    # So that its inverse square is finite, too.
+    # A bound, so that its inverse square is finite, too.
     largest = jnp.finfo(values.dtype).max / 16
     most = jnp.asarray(most, values.dtype)
     return jnp.clip(ema(old**-2.0, values, b3), most**-2.0, largest) ** -0.5
 
 
 def _renewed(ctx, kept, statistics, grams, axes, readers):
-    """`mu` in the new bases, and these.
+    """`mu` in the new bases, and the new bases.
 
-    kept: both as they are.
-    readers: what has been computed from them.
+    kept: the current `mu` and bases.
+    readers: arrays that have been computed from them.
     """
     mu, bases = kept
     if not axes:

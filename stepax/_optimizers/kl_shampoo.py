@@ -2,16 +2,16 @@
 
 Lin et al., 2025, Understanding and Improving Shampoo and SOAP via Kullback-Leibler
 Minimization (arXiv:2509.03378), in the order of operations of the authors' code: the
-statistics of an axis see the gradient whitened along the others, and the eigenvalues
-are means of their own in the present bases, which a power iteration renews.
+statistics of an axis use the gradient whitened along the others, and the eigenvalues
+are separate means in the current bases, which a power iteration renews.
 
-A square matrix keeps 20 bytes for each element in float32 with KL-Shampoo: `mu`, and
-two matrices for each of its sides; 24 with KL-SOAP, which has `nu` besides.  With
-`factor_dtype="bfloat16"` it is 12 and 16.
+A square float32 matrix needs 20 bytes for each element with KL-Shampoo: `mu`, and two
+matrices for each of its sides; 24 with KL-SOAP, which also has `nu`.  With
+`factor_dtype="bfloat16"` these are 12 and 16.
 
-Differences from that code, which takes arrays of two and three axes: of more, the first
-ones are merged; vectors, and axes longer than `max_precond_dim`, keep their basis.
-Means are stored in the eigenbasis, which saves two products at every step.
+Differences from that code, which takes arrays of two and three axes: with more, the
+first axes are merged; vectors, and axes longer than `max_precond_dim`, keep their
+basis.  Means are stored in the eigenbasis, which saves two products at every step.
 """
 
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class KLShampooState(NamedTuple):
     mu: EMA of g in the eigenbases, shaped like the parameters.
     statistics: for each parameter a tuple of S_k, (n_k, n_k), one for each axis that
         has a factor.
-    bases: their eigenvectors as columns, alike.
+    bases: their eigenvectors as columns, of the same shapes.
     roots: the inverse roots of the eigenvalues, (n_k,), for each axis; ones at first.
     """
 
@@ -57,7 +57,7 @@ class KLShampooState(NamedTuple):
 
 
 class KLSoapState(NamedTuple):
-    """State of `scale_by_kl_soap`: as of `KLShampooState`, and
+    """State of `scale_by_kl_soap`: the fields of `KLShampooState`, and
 
     nu: EMA of |g|² in the eigenbases, shaped like the parameters.
     """
@@ -99,18 +99,19 @@ def scale_by_kl_shampoo(
     At the first step u = 0 and Q_k = eigenvectors of S_k.
 
     b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics in place of `b2`.
+    shampoo_beta: decay rate of the statistics, `b2` if `None`.
     eps: bounds the product of all r, at least 0.
     precondition_frequency: steps between updates of the bases, at least 1.
     init_factor: the first eigenvalues, r_k^-2, above 0.
-    max_inverse_root: bound of r_k, which is not above max(10, n_k) either.
-    damped_statistics: whether eigenvalues have eps times the mean of the others added.
+    max_inverse_root: bound of r_k, which is also at most max(10, n_k).
+    damped_statistics: whether eps times the mean of the other eigenvalues is added to
+        each eigenvalue.
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis; longer ones only have roots.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     return kl_rule(
         KLShampooState,
@@ -157,16 +158,16 @@ def scale_by_kl_soap(
         u = Q (mu / (sqrt(nu) + eps))
 
     b1, b2: decay rates of the EMAs of x, and of |x|² and the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics in place of `b2`.
+    shampoo_beta: decay rate of the statistics, `b2` if `None`.
     eps: added to the square root, at least 0.
-    precondition_frequency, init_factor, max_inverse_root, damped_statistics: of the
-        bases; see `scale_by_kl_shampoo`.
+    precondition_frequency, init_factor, max_inverse_root, damped_statistics: options of
+        the bases; see `scale_by_kl_shampoo`.
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis; Adam's step along longer ones.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of S and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -220,10 +221,10 @@ def kl_shampoo(
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics in place of `b2`.
+    shampoo_beta: decay rate of the statistics, `b2` if `None`.
     eps: bounds the product of inverse roots, at least 0.
     precondition_frequency: steps between updates of the bases, at least 1.
-    init_factor, max_inverse_root, damped_statistics: of the eigenvalues; see
+    init_factor, max_inverse_root, damped_statistics: options of the eigenvalues; see
         `scale_by_kl_shampoo`.
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis.
@@ -231,7 +232,7 @@ def kl_shampoo(
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     direction = scale_by_kl_shampoo(
         b1,
@@ -285,10 +286,10 @@ def kl_soap(
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and of the statistics, in [0, 1].
-    shampoo_beta: decay rate of the statistics in place of `b2`.
+    shampoo_beta: decay rate of the statistics, `b2` if `None`.
     eps: added to the square root, at least 0.
     precondition_frequency: steps between updates of the bases, at least 1.
-    init_factor, max_inverse_root, damped_statistics: of the eigenvalues; see
+    init_factor, max_inverse_root, damped_statistics: options of the eigenvalues; see
         `scale_by_kl_shampoo`.
     normalize_grads: whether to divide u by its root mean square.
     max_precond_dim: longest axis that has a basis.
@@ -296,7 +297,7 @@ def kl_soap(
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -4,7 +4,8 @@ Ziyin, Wang and Ueda, 2020, LaProp: Separating Momentum and Adaptivity in Adam
 (arXiv:2002.04839), Algorithm 1.
 
 Difference from the authors' program: weight decay is multiplied by the learning rate,
-so theirs is `weight_decay / learning_rate` here; it acts after the step, as theirs.
+so theirs is `weight_decay / learning_rate` here; it acts after the step, as in that
+program.
 """
 
 from jax.typing import ArrayLike

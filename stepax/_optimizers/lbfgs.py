@@ -53,7 +53,8 @@ class ScaleByLBFGSState(NamedTuple):
     """State of `scale_by_lbfgs`; n is the length of the memory.
 
     count: steps taken, a scalar.
-    params, updates: those of the last step, shaped like the parameters.
+    params, updates: the parameters and updates of the last step, shaped like the
+        parameters.
     diff_params_memory, diff_updates_memory: their differences s and y between steps, of
         shapes (n, ...); the pair from step t - 1 to t is at index (t - 1) mod n.
     weights_memory: 1 / s·y, of shape (n,); 0 for pairs that are ignored.
@@ -164,7 +165,7 @@ def _check(gradients: Gradients, live: list[int], columns: dict[str, list]) -> N
             if not hasattr(column[i], "shape"):
                 raise ValueError(
                     f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
-                    f"{gradients.path(i)}: there was no parameter when `init` was "
+                    f"{gradients.path(i)}: the parameter did not exist when `init` was "
                     "called"
                 )
             shape = column[i].shape[1 if name.endswith("memory") else 0 :]

@@ -50,7 +50,8 @@ class LBFGSBState(NamedTuple):
     """State of `lbfgsb`; m is the length of the memory.
 
     count: steps taken, a scalar.
-    params, updates: those of the last step, shaped like the parameters.
+    params, updates: the parameters and updates of the last step, shaped like the
+        parameters.
     diff_params_memory, diff_updates_memory: their differences s and y, of shapes
         (m, ...); the newest is at index (pairs - 1) mod m.
     pairs: number of pairs stored since the memory was last cleared, a scalar.
@@ -158,7 +159,7 @@ _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
 def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
-    """The state before the first step, which remembers nothing."""
+    """The state before the first step, with an empty memory."""
     stack = lambda x: jnp.broadcast_to(x, (memory_size, *x.shape))
     zeros = lambda: jax.tree.map(zeros_like, params)
     memory = lambda: jax.tree.map(stack, zeros())
@@ -198,7 +199,7 @@ def _at_start(gradients, live, p, start, g, extra):
 @precision.promote_freely
 @jax.default_matmul_precision("highest")
 def _step(g, p, box, old):
-    """The step to the minimum of the model, for lists of leaves, and the new state."""
+    """The step to the model's minimizer, for lists of leaves, and the new state."""
     g, p, box, old = jax.lax.stop_gradient((g, p, box, old))
     dtype = precision.compute_dtype(*p, *g)
     new = _remember(old, p, g, dtype)
@@ -281,7 +282,7 @@ def _flat(xs, dtype):
 
 
 def _rows(xs, dtype, number):
-    """The same for each row of the memories."""
+    """`_flat` for each row of the memories."""
     xs = [whole_on_mesh_of(x, x).astype(dtype) for x in xs]
     parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
@@ -289,7 +290,7 @@ def _rows(xs, dtype, number):
 
 def _leaves(x, like):
     """Split a vector into leaves with the shapes and dtypes of `like`."""
-    x = whole_on_mesh_of(x, x)  # or XLA divides all parts like one of them
+    x = whole_on_mesh_of(x, x)  # otherwise XLA shards all parts like one of them
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]

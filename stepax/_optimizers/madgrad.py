@@ -61,7 +61,7 @@ def scale_by_madgrad(
         u = (1 - momentum) (z - p)
 
     learning_rate: a scalar, at least 0, or a schedule.
-    momentum: fraction of the way to z that is not taken, in [0, 1].
+    momentum: fraction of the way to z that a step leaves, in [0, 1].
     eps: added to the root and to the learning rate, at least 0.
 
     In bfloat16 `grad_sum_sq` stops changing: widen it with `with_state_dtypes`.
@@ -76,7 +76,7 @@ def scale_by_madgrad(
     def leaf(g, p, weight, nu, s, x0):
         nu = nu + weight * square(g)
         s = s + weight * g
-        # s is 0 where nu is.
+        # s is 0 where nu is 0.
         z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
         return (1 - momentum) * (z - p), nu, s, x0
 
@@ -104,7 +104,7 @@ def madgrad(
     """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
     learning_rate: a scalar, at least 0, or a schedule.
-    momentum: fraction of the way to z that is not taken, in [0, 1].
+    momentum: fraction of the way to z that a step leaves, in [0, 1].
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
     eps: added to the root and to the learning rate, at least 0.

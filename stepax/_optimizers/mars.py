@@ -2,14 +2,14 @@
 
 Yuan, Liu, Wu, Zhou and Gu, 2024, MARS: Unleashing the Power of Variance Reduction for
 Training Large Models (arXiv:2411.10438), Algorithms 2 to 4 in the approximate form,
-which takes the last gradient in place of that of the last parameters on this batch,
-https://github.com/AGI-Arena/MARS.
+which uses the last gradient instead of the gradient of the last parameters on this
+batch, https://github.com/AGI-Arena/MARS.
 
-All arrays are treated alike, as by `optimize_1d=True` of that code.
+All arrays are treated alike, as with `optimize_1d=True` in that code.
 
-State, in bytes for each element of a float32 array: 8, the last gradient and a mean;
-12 where Adam's second mean is kept, which are all arrays for "adamw", and those that
-are not matrices for "shampoo".
+State, in bytes for each element of a float32 array: 8 for the last gradient and a mean;
+12 where Adam's second mean is stored, that is, for all arrays with "adamw", and for
+arrays that are not matrices with "shampoo".
 """
 
 from typing import Any, Literal, NamedTuple

@@ -91,7 +91,7 @@ def _axes(label: Any, shape: tuple | None, kind: type) -> Axes:
         raise TypeError(f"expected a `{kind.__name__}` or `None`")
     rows, columns = map(_tuple, label)
     if shape is None:
-        return Axes(rows, columns)  # there is no gradient, hence nothing to do
+        return Axes(rows, columns)  # without a gradient there is nothing to do
     used, n = rows + columns, len(shape)
     if not rows or not columns or not all(-n <= i < n for i in used):
         raise ValueError(
@@ -139,9 +139,9 @@ def on_matrices(
 
     inner: arrays that are not matrices reach it as vectors.
     find: maps a tree to the axes of its leaves, like `resolve`.
-    slots: the fields of its state that are stored in the shapes of the parameters.
-    init: from the parameters to its first state; its own `init` if `None`.
-    needs_params: whether it sees the parameters, and not gradients only.
+    slots: the fields of the state that are stored in the shapes of the parameters.
+    init: a function from the parameters to the first state; that of `inner` if `None`.
+    needs_params: whether `inner` receives the parameters as well as the gradients.
     """
     inner = with_extra_args_support(inner)
 
@@ -167,7 +167,7 @@ def on_matrices(
 
         to = lambda x, axes, shape: to_matrices(x, axes)
         stacks = moved(updates, "updates", to)
-        # Their sharding is that of the updates.
+        # They are sharded like the updates.
         is_there = any(
             isinstance(g, jax.Array) and is_on_mesh(g) for g in gradients.leaves
         )
@@ -187,7 +187,7 @@ def only_matrices(
     Its slots that are not `alike` are made from the parameters as matrices.
 
     spec, kind: which axes are rows and columns; see `resolve`.
-    name: of the optimizer, for errors.
+    name: the name of the optimizer, for errors.
     """
     find = lambda tree: _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
 
@@ -210,7 +210,7 @@ def only_matrices(
 
 def per_output(p: jax.Array) -> jax.Array:
     """Zeros in float32 or wider, one for each output, (..., outputs)."""
-    # Not for an integer, which is refused as long as nothing beside it is wider.
+    # Not for an integer, which raises as long as nothing beside it is wider.
     dtype = scalar_dtype(p) if is_inexact(p) else p.dtype
     return jnp.zeros((*p.shape[:-2], p.shape[-1]), dtype)
 
@@ -225,6 +225,6 @@ def _each_a_matrix(axes: list, tree: Any, name: str) -> list:
             raise ValueError(
                 f"`{name}` trains matrices, but the array at {errors.paths(tree)[i]} "
                 f"has shape {np.shape(as_array(x))}: name its rows and columns in "
-                f"`{_WHAT}`, or leave it to another optimizer by `partition`"
+                f"`{_WHAT}`, or give it to another optimizer with `partition`"
             )
     return axes

@@ -104,7 +104,7 @@ def momo(
     beta: decay rate of the EMAs, in [0, 1].
     lower_bound: lower bound of the loss.
     weight_decay: a scalar, at least 0, or a schedule.
-    adapt_lower_bound: whether to update the bound from the losses seen.
+    adapt_lower_bound: whether to update the bound from observed losses.
     proximal_decay: whether to shrink the step, too, as in equation 16 of the paper.
     weight_decay_mask: which parameters decay, see `masked`; if given, tau is computed
         without decay, with k = 1.

@@ -125,9 +125,10 @@ def scale_by_muon(
         patterns as in `partition`.  By default, 2D arrays are matrices.
     ns_dtype: dtype of the iteration, such as bfloat16; float32 or wider if `None`.
     sharding: "stack" stacks matrices of equal shape and shards the stack over devices,
-        "none" keeps each as it lies, "auto" stacks two or more that are on a mesh.
+        "none" keeps the sharding of each, "auto" stacks two or more that are on a mesh.
     axis_name: mesh axis over which the first axis of arrays is sharded inside
-        `shard_map`, or their `PartitionSpec`; each shard is a whole array without it.
+        `shard_map`, or their `PartitionSpec`; without it, each shard is treated as a
+        whole array.
     bias_correction: whether m is corrected; Jordan's is not.
     """
     numbers = coefficients(ns_coeffs, ns_steps)
@@ -191,7 +192,7 @@ def _scale_by_shape(
     """Scale updates by a factor of the matrix shape."""
     check_shape_factor(kind)
     parts = ArraySplit(axis_name)
-    # An array may be traced, and so is compared with `None` only.
+    # An array may be traced, so it is only compared with `None`.
     how: tuple = (kind,) if consistent_rms is None else ("rms", consistent_rms)
 
     def leaf(g, p, ctx):
@@ -238,17 +239,17 @@ def muon(
     learning_rate, adam_learning_rate: scalars or schedules; one for both by default.
     weight_decay, adam_weight_decay: scalars or schedules.
     weight_decay_mask: which matrices decay; see `masked`.
-    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     beta: decay rate of the EMA, in [0, 1].
     eps: added to the norm by which m is divided, at least 0.
     mu_dtype, nesterov: storage dtype of the EMA; whether to use Nesterov momentum.
     adaptive: whether to multiply by the dual norm of m.
     preconditioning: norm by which m is divided first; see `scale_by_muon`.
     adam_b1, adam_b2, adam_eps_root: `b1`, `b2` and `eps_root` of `adamw`.
-    adam_eps, adam_nesterov: of `adamw`; `eps` and `nesterov` if `None`.
+    adam_eps, adam_nesterov: `eps` and `nesterov` of `adamw`; those above if `None`.
     muon_weight_dimension_numbers: `weight_dimension_numbers` of `scale_by_muon`; arrays
         with `None` are left to `adamw`.
-    consistent_rms: in place of `shape_factor`, c in f = c sqrt(max(inputs, outputs)).
+    consistent_rms: replaces `shape_factor`: c in f = c sqrt(max(inputs, outputs)).
     shape_factor: f: "jordan" sqrt(max(1, outputs / inputs)), "spectral" sqrt(outputs /
         inputs), "rms" 0.2 sqrt(max(inputs, outputs)), or `None` 1.
     bias_correction: whether the mean is corrected; Jordan's is not.

@@ -4,8 +4,8 @@ A record of modded-nanogpt (KellerJordan/modded-nanogpt, track 3, 2026-05-08, "m
 with the parametrization of Salimans and Kingma, 2016, Weight Normalization
 (arXiv:1602.07868), which it computes from the parameters in each step.
 
-State, in bytes for each element of a square float32 matrix: 4, the momentum; the
-lengths and their means, four numbers for each output, are next to nothing.
+State, in bytes for each element of a square float32 matrix: 4 for the momentum; the
+lengths and their means, four numbers for each output, are negligible.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class MuownState(NamedTuple):
     """count: steps taken, a scalar.
 
     momentum: sum of gradients of the directions, shaped like the parameters.
-    length, start: of each output, with its sign, now and at first, (outputs,).
+    length, start: current and initial length of each output, with its sign, (outputs,).
     mu, nu: EMAs of the gradient of the lengths and of its square, (outputs,).
     """
 
@@ -69,7 +69,7 @@ _SLOTS = {
 
 
 _ONE = {
-    "learning_rate": "matrices of one shape step together, with one rate",
+    "learning_rate": "matrices of one shape step together, with one learning rate",
     **STORED,
 }
 
@@ -107,14 +107,15 @@ def muown(
 
     learning_rate: a scalar or a schedule.
     beta: decay rate of the momentum, in [0, 1].
-    b1, b2, eps: of Adam, for the lengths γ.
+    b1, b2, eps: hyperparameters of Adam for the lengths γ.
     ns_steps: steps of the iteration O, "polar_express_long" in `scale_by_muon`.
     direction_scale: size of a step of v, at least 0.
-    norm_schedule_steps: steps until l is `norm_target`; from the second if 0.
-    norm_target: the last l, at least 0.
+    norm_schedule_steps: number of steps until l is `norm_target`; 0 for the second
+        step.
+    norm_target: the final l, at least 0.
     ns_eps: added to the norm by which O divides first, at least 0.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices.
     """
@@ -123,7 +124,7 @@ def muown(
     def prepare(scalars, stat, extra):
         (count,) = scalars
         t = increment(count)
-        # How far l is on its way, as the step before has left it.
+        # The progress of l after the preceding step.
         last = jnp.asarray(norm_schedule_steps) - 1
         x = upcast(count - 1) / jnp.where(last > 0, last, 1)
         way = jnp.where(last > 0, jnp.minimum(x, 1), 1)

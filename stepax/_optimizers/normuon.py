@@ -3,8 +3,8 @@
 Li et al., 2025, NorMuon: Making Muon more efficient and scalable (arXiv:2510.05491),
 Algorithm 1, with the shape factor and the decay of the authors' program.
 
-State, in bytes for each element of a square float32 matrix: 4, the momentum; the mean
-squares, one for each output, are next to nothing.
+State, in bytes for each element of a square float32 matrix: 4 for the momentum; the
+mean squares, one for each output, are negligible.
 """
 
 from typing import Any, NamedTuple
@@ -76,14 +76,14 @@ def scale_by_normuon(
         u = o / (sqrt(nu) + norm_eps),   u = f ‖o‖ u / (‖u‖ + norm_eps)
 
     b1, b2: decay rates of the EMAs, in [0, 1].
-    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     eps: added to the norm by which m is divided first; at least 0.
-    norm_eps: added to what o and u are divided by; at least 0.
+    norm_eps: added to the divisors of o and u; at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     nesterov: whether to use Nesterov momentum.
     shape_factor: f; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
@@ -138,15 +138,15 @@ def normuon(
 
     learning_rate, weight_decay: scalars or schedules.
     b1, b2: decay rates of the EMAs of g and of the squares of each output, in [0, 1].
-    ns_coeffs, ns_steps: of the iteration; see `scale_by_muon`.
+    ns_coeffs, ns_steps: coefficients and steps of the iteration; see `scale_by_muon`.
     eps: added to the norm by which the mean is divided first; at least 0.
-    norm_eps: added to what is divided by after the iteration; at least 0.
+    norm_eps: added to the divisors after the iteration; at least 0.
     weight_decay_mask: which matrices decay; see `masked`.
     mu_dtype: storage dtype of the EMA of g; the parameter's if `None`.
     nesterov: whether to use Nesterov momentum.
     shape_factor: "jordan", "spectral", "rms" or `None`; see `muon`.
     weight_dimension_numbers: which axes are inputs and outputs; see `scale_by_muon`.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """

@@ -6,8 +6,8 @@ for coefficients that reach about 1 fast rather than 1 exactly; Boissin et al., 
 Turbo-Muon (arXiv:2512.04632) and Grishina, Smirnov and Rakhuba, 2025 (arXiv:2506.10935)
 for other ways to bound the largest singular value by 1 beforehand; Ahn et al., 2025,
 Dion (arXiv:2504.05295), for the coefficients "dion"; Amsel et al., 2025, The Polar
-Express (arXiv:2505.16932), for those that are best in each step for what the steps
-before it leave; Zhang, Amsel, Chen and Dao, 2026, Gram Newton-Schulz
+Express (arXiv:2505.16932), for coefficients that are optimal in each step, given the
+steps before it; Zhang, Amsel, Chen and Dao, 2026, Gram Newton-Schulz
 (dao-lab.ai/blog/2026/gram-newton-schulz), for steps on the Gram matrix with restarts.
 """
 
@@ -36,7 +36,7 @@ Coefficients: TypeAlias = (
 )
 ShapeFactor: TypeAlias = Literal["jordan", "spectral", "rms"] | None
 
-# All but the first differ from step to step.
+# Except for the first preset, coefficients differ from step to step.
 _PRESETS = {
     "muon": (3.4445, -4.7750, 2.0315),
     "dion": (
@@ -64,7 +64,7 @@ _PRESETS = {
         (1.8750, -1.2500, 0.3750),
     ),
 }
-# Its coefficients are for singular values that stay below 1 after rounding.
+# Its coefficients assume singular values that stay below 1 after rounding.
 _SAFETY = {"polar_express": 1.02}
 
 
@@ -72,7 +72,7 @@ def coefficients(given: Any, steps: int) -> Any:
     """The coefficients of the iteration, (3,) for all steps, or one row for each.
 
     given: the name of a preset, or numbers.
-    steps: how many rows of Polar Express there are; its last is repeated.
+    steps: the number of rows of Polar Express; its last row is repeated.
 
     Raises a `ValueError` for other names and shapes.
     """
@@ -100,9 +100,9 @@ def _rows_of(coefficients: jax.Array, steps: int) -> jax.Array:
 
 
 def divisor(given: Any, norm: str = "frobenius") -> Callable:
-    """The function from matrices to what they are divided by, one of `NORMS`.
+    """The function from matrices to their divisor, one of `NORMS`.
 
-    given: what `coefficients` takes; the preset "polar_express" divides by more.
+    given: as for `coefficients`; the preset "polar_express" divides by more.
     """
     factor = _SAFETY.get(given) if isinstance(given, str) else None
     return NORMS[norm] if factor is None else lambda x: factor * NORMS[norm](x)
@@ -110,7 +110,8 @@ def divisor(given: Any, norm: str = "frobenius") -> Callable:
 
 def newton_schulz(given: Any, steps: int, eps: ArrayLike) -> Callable:
     """`orthogonalize` with these coefficients, as a function of matrices."""
-    # As an array of the default float dtype, which is narrowed to that of the matrices.
+    # As an array of the default float dtype, which is cast down to that of the
+    # matrices.
     numbers = coefficients(given, steps)
     return lambda x: orthogonalize(
         x, _rows_of(jnp.asarray(numbers, float), steps), divisor(given), eps
@@ -158,8 +159,8 @@ def orthogonalize(
     eps: added to the norm, at least 0.
     dtype: dtype of the iteration; that of `x` if `None`.
 
-    Where one side is at least twice the other, and products are in float32 or wider,
-    it takes the same steps on the Gram matrix, with 0.67 of the work at 1 to 4.
+    If one side is at least twice the other, and products are in float32 or wider, the
+    same steps are taken on the Gram matrix, with 0.67 of the work for sides of 1 to 4.
     """
     if x.size == 0:
         return x
@@ -172,10 +173,10 @@ def orthogonalize(
 
     is_narrow = jnp.finfo(x.dtype).bits < 32
     abc = coefficients.astype(jnp.float32 if is_narrow else x.dtype)
-    # On a Gram matrix steps take fewer products from a ratio of 1.5 on, and from 2 on
-    # so many fewer that it is worth the longer program.
+    # On a Gram matrix steps take less work from a ratio of 1.5 on, and from 2 on so
+    # much less that it justifies the longer program.
     is_long = x.shape[-1] >= 2 * x.shape[-2] and len(abc) > 1
-    # Rolled loops: code size and memory are those of one turn.
+    # Rolled loops: code size and memory are those of one iteration.
     by_steps = lambda x: jax.lax.scan(_one_step, x, abc)[0]
     by_groups = lambda x: jax.lax.scan(_on_gram, x, _groups(abc))[0]
     if is_long and _is_exact(x.dtype):
@@ -195,7 +196,7 @@ def _is_exact(dtype):
     """Whether products in a dtype are computed in float32 or wider on any platform.
 
     Gram matrices lose singular values below the square root of the rounding error.  In
-    bfloat16 and TF32, which accelerators take for float32, these matter.
+    bfloat16 and TF32, which accelerators use for float32, these matter.
     """
     bits = jnp.finfo(dtype).bits
     is_asked = _precision(jax.config) in ("highest", "float32")
@@ -213,9 +214,9 @@ def _one_step(x, abc):
 
 
 def _groups(coefficients):
-    """Rows of two or three steps, (groups, 3, 3), and whether they are three."""
-    # After at most three steps the Gram matrix is computed again: its small
-    # eigenvalues drown in the rounding of the large ones, which grows by a² in a step.
+    """Rows of two or three steps, (groups, 3, 3), and whether there are three."""
+    # After at most three steps the Gram matrix is computed again: its small eigenvalues
+    # are lost in the rounding errors of large ones, which grow by a² in a step.
     n = len(coefficients)
     number = -(-n // 3)
     is_three = np.arange(number) < n - 2 * number
@@ -226,13 +227,13 @@ def _groups(coefficients):
 
 
 def _on_gram(x, group):
-    """Two or three steps, of which only the first and the last product take all of x.
+    """Two or three steps, in which only the first and last products involve x itself.
 
-    All factors are polynomials of one Gram matrix, so that they commute: after steps
-    that multiply x by q, it is q gram q.
+    All factors are polynomials of one Gram matrix, so they commute: after steps that
+    multiply x by q, the Gram matrix is q gram q.
     """
     rows, is_three = group
-    # Also if a program that is traced on a CPU runs elsewhere.
+    # This also holds if a program that is traced on a CPU runs elsewhere.
     product = ft.partial(jnp.matmul, precision="highest")
     one = jnp.eye(x.shape[-2], dtype=x.dtype)
 

@@ -87,7 +87,7 @@ def polyak_sgd(
     weight_decay_mask: which parameters decay; see `masked`.
     f_min: minimum of the loss.
     eps: added to ‖g‖², at least 0; a zero gradient gives a zero update.
-    variant: "sps", or "sps+" for no step where the loss is below `f_min`.
+    variant: "sps", or "sps+", which takes no step if the loss is below `f_min`.
     """
     return chain(
         sgd(scaling),

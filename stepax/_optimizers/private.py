@@ -64,8 +64,8 @@ def differentially_private_aggregate(
         u = (Σ_i min(1, C / ‖g_i‖) g_i + N(0, σ² C²)) / n
 
     Put it first in a chain.  Gradients have a leading axis over the n examples, which
-    the parameters and u lack.  Do not wrap it in `MultiSteps`: the noise is calibrated
-    for one whole batch.
+    the parameters and u do not have.  Do not wrap it in `MultiSteps`: the noise is
+    calibrated for one whole batch.
 
     l2_norm_clip: C, the largest norm of an example's gradient, at least 0; infinity
         does not clip, and requires `noise_multiplier=0`.
@@ -80,9 +80,9 @@ def differentially_private_aggregate(
     is_known = isinstance(l2_norm_clip, Real) and isinstance(noise_multiplier, Real)
     if is_known and l2_norm_clip == math.inf and noise_multiplier:
         raise ValueError(
-            "`differentially_private_aggregate`: `l2_norm_clip` is infinite, and so "
-            f"would be the noise with `noise_multiplier` {noise_multiplier}; give a "
-            "finite bound, or no noise"
+            "`differentially_private_aggregate`: `l2_norm_clip` is infinite, so the "
+            f"noise would be infinite with `noise_multiplier` {noise_multiplier}; give "
+            "a finite bound, or set `noise_multiplier=0`"
         )
 
     def init(params):
@@ -115,9 +115,9 @@ def _check_examples(gradients, live):
         if size in ((), (0,)) or size != first:
             raise ValueError(
                 f"the gradient at {gradients.path(i)} has shape "
-                f"{jnp.shape(gradients.leaves[i])}, but its first axis must be that of "
+                f"{jnp.shape(gradients.leaves[i])}, but its first axis must be over "
                 f"the examples, of which {gradients.path(live[0])} has "
-                f"{first[0] if first else 'none'}; take gradients with `jax.vmap`"
+                f"{first[0] if first else 'none'}; compute gradients with `jax.vmap`"
             )
 
 

@@ -39,7 +39,8 @@ from .dadapt import corrected_rate, scaled_decay
 class ProdigyState(NamedTuple):
     """exp_avg, exp_avg_sq: EMAs of d g and of d² |g|², shaped like the parameters.
 
-    grad_sum, params0: decaying sum of the steps, and initial parameters; shaped alike.
+    grad_sum, params0: decaying sum of the steps, and initial parameters; of the same
+        shapes.
     estim_lr: the estimate d.  numerator_weighted: r, its numerator.  count: steps
         taken.  All three are scalars.
     """
@@ -56,7 +57,7 @@ class ProdigyState(NamedTuple):
 class GrowthLimitedProdigyState(NamedTuple):
     """As `ProdigyState`, with a limit to the growth of `estim_lr`.
 
-    estim_lr_max: what it grows to, a scalar.
+    estim_lr_max: the value that it grows to, a scalar.
     """
 
     exp_avg: Any
@@ -105,11 +106,11 @@ def prodigy(
     safeguard_warmup: whether s accumulates d g instead of a g, so that small learning
         rates at the start do not make d too large.
     weight_decay_mask: which parameters decay; see `masked`.
-    bias_correction: whether the rate a has the two corrections; `False` in the authors'
-        program by default.
+    bias_correction: whether the learning rate a has the two corrections; `False` in the
+        authors' program by default.
     slice_p: both sums are over every `slice_p`-th element of an array, and so are the
         states `grad_sum` and `params0`; at least 1.
-    growth_rate: the largest factor of d in a step, at least 1; not at the first one.
+    growth_rate: largest factor of d in a step, at least 1; not at the first growth.
 
     In bfloat16 `exp_avg`, `exp_avg_sq` and `grad_sum` stop changing: widen them with
     `with_state_dtypes`.
@@ -180,11 +181,11 @@ def _rule(
 
 
 def _grown(d, found, most, first, growth_rate):
-    """The new d; and what it may grow to, if its growth is limited, in a list."""
+    """The new d, and in a list its target, if its growth is limited."""
     if not most:
         return jnp.maximum(d, found), most
     most = jnp.maximum(*most, found)
-    # The first estimate above the initial value is taken whole.
+    # The first estimate above the initial value is not limited.
     d = jnp.where(d == jnp.asarray(first, d.dtype), jnp.maximum(d, found), d)
     return jnp.minimum(most, d * growth_rate), [most]
 

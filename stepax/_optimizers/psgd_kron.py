@@ -5,13 +5,13 @@ Black Box Lie Group Preconditioners for SGD (arXiv:2211.04422), for the Kronecke
 product of triangular matrices, fitted on the group by the gradient of
 E[xᵀ P x + vᵀ P⁻¹ v], at whose minimum P = (E[x xᵀ])^(-1/2).
 
-State of a square float32 matrix: 12 bytes for each of its elements, 4 of the mean and 8
-of the factors; 8 with `memory_save_mode="one_diag"`, 4 with "all_diag".
+State of a square float32 matrix: 12 bytes for each element, 4 for the mean and 8 for
+the factors; 8 with `memory_save_mode="one_diag"`, 4 with "all_diag".
 
-Differences from the authors' ports: what is drawn is the same for all arrays of one
+Differences from the authors' ports: random numbers are the same for all arrays of one
 shape; factors are balanced at exactly every hundredth update, where the ports do so
-with a probability of 0.01; and they are kept below the size at which a step would
-overflow, which is where those of an array without any gradient go.
+with a probability of 0.01; and factors are kept below the size at which a step would
+overflow, which those of an array without any gradient would reach.
 """
 
 import functools as ft
@@ -67,10 +67,10 @@ _MODES = (None, "one_diag", "smart_one_diag", "all_diag")
 
 
 class PsgdKronState(NamedTuple):
-    """count: steps taken.  since: those since the last update of the factors.
+    """count: steps taken.  since: steps since the last update of the factors.
 
     renewals: updates of the factors.  All three are scalars.
-    rng_key: key from which what is drawn at each step is derived, a scalar.
+    rng_key: key from which the random numbers of each step are derived, a scalar.
     mu: EMA of g, shaped like the parameters.
     factors: for each parameter a tuple with a factor for each axis of its matrix, (n,
         n) and upper triangular, or (n,) if it is diagonal.
@@ -111,27 +111,26 @@ def scale_by_psgd_kron(
     """Whiten the EMA of g with a Kronecker product of triangular factors Q.
 
         mu = b1 mu + (1 - b1) g,   x = m = mu / (1 - b1^t)
-        v is drawn,   x = x + 2^-11.5 mean|x| v
+        v is random,   x = x + 2^-11.5 mean|x| v
         a = Q x,   b = Q^-T v,   on every axis
         Q = Q - precond_lr triu(a aᵀ - b bᵀ) Q / ‖a aᵀ + b bᵀ‖,   axis by axis
         u = Qᵀ Q m,   u = u min(1, 1.1 / rms(u))
 
     b1: decay rate of the EMA, in [0, 1].
-    preconditioner_update_probability: Q is updated once its last update is the inverse
-        of this many steps ago; in (0, 1], or a schedule.  By default 1 for 500 steps,
-        then decaying to 0.03.
+    preconditioner_update_probability: inverse of the number of steps between updates of
+        Q; in (0, 1], or a schedule.  By default 1 for 500 steps, then decaying to 0.03.
     max_size_triangular: longer axes have diagonal factors.
-    min_ndim_triangular: arrays of fewer axes have diagonal factors.
+    min_ndim_triangular: arrays with fewer axes have diagonal factors.
     memory_save_mode: "one_diag" makes the factor of the longest axis diagonal,
         "smart_one_diag" does so if no other is as long, "all_diag" makes all diagonal.
     momentum_into_precond_update: whether x is m, or g.
     precond_lr: step size of Q, in [0, 1].
-    precond_init_scale: Q is first this times the identity; above 0.
-    merge_dims: whether arrays of more than two axes are made matrices.
+    precond_init_scale: the first Q is this multiple of the identity; above 0.
+    merge_dims: whether arrays with more than two axes are reshaped to matrices.
     key: a random key, or an integer seed for one; `jax.random.key(0)` if `None`.
     sampler: maps a key, a shape and a dtype to v, of variance 1.
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of Q.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     require_one_of("memory_save_mode", memory_save_mode, _MODES)
     shape_of = _matrix_shape if merge_dims else lambda shape: shape or (1,)
@@ -143,7 +142,7 @@ def scale_by_psgd_kron(
     def prepare(scalars, stat, extra):
         now = jax.random.fold_in(scalars[3], scalars[0])
         is_due, is_hundredth, scalars = _due(scalars, probability)
-        # Not in the branch, where a number is a literal of the program.
+        # Not in the branch, where a number would become a literal of the program.
         rate = jnp.asarray(precond_lr, float)
         correction = bias_correction(b1, scalars[0])
         return (correction, is_due, is_hundredth, now, rate), scalars
@@ -224,21 +223,21 @@ def psgd_kron(
 
     learning_rate, weight_decay: scalars or schedules.
     b1: decay rate of the EMA, in [0, 1].
-    weight_decay_mask: which of the parameters with two axes or more decay; see
+    weight_decay_mask: which of the parameters with two or more axes decay; see
         `masked`.  Others never do.
-    preconditioner_update_probability: inverse of the steps from one update of Q to the
-        next, in (0, 1], or a schedule; by default 1, and less after 500 steps.
-    max_size_triangular, min_ndim_triangular: longer axes, and those of arrays of fewer
+    preconditioner_update_probability: inverse of the number of steps between updates of
+        Q, in (0, 1], or a schedule; by default 1, and less after 500 steps.
+    max_size_triangular, min_ndim_triangular: longer axes, and axes of arrays with fewer
         axes, have diagonal factors.
     memory_save_mode: "one_diag", "smart_one_diag" or "all_diag": which other factors
         are diagonal.
     momentum_into_precond_update: whether Q is fitted to the EMA, or to g.
     precond_lr, precond_init_scale: step size of Q, in [0, 1]; Q's first value, above 0.
-    merge_dims: whether arrays of more than two axes are made matrices.
-    key, sampler: a random key, or a seed for one; maps it, a shape and a dtype to
-        numbers of variance 1.
+    merge_dims: whether arrays with more than two axes are reshaped to matrices.
+    key, sampler: a random key, or a seed for one; a function that maps it, a shape and
+        a dtype to random numbers of variance 1.
     mu_dtype, factor_dtype: storage dtypes of the EMA and of Q.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     whiten = scale_by_psgd_kron(
         b1,
@@ -265,12 +264,12 @@ def psgd_kron(
 
 
 def _matrices(params):
-    """Which parameters have two axes or more."""
+    """Which parameters have two or more axes."""
     return jax.tree.map(lambda p: is_trainable(p) and jnp.ndim(p) > 1, params)
 
 
 def _matrix_shape(shape):
-    """The shape of an array as a matrix, or as a vector; the least wide of two."""
+    """The shape of an array as a matrix, or as a vector; the squarer one of two."""
     if len(shape) < 3:
         return shape or (1,)
     tall = math.prod(shape[:-1]), shape[-1]
@@ -328,9 +327,9 @@ def _clipped(x, unit):
 
 
 def _fitted(factors, x, scale, v, step_size):
-    """The factors after a step that makes Q x and Q^-H v alike.
+    """The factors after a step that makes Q x and Q^-H v more similar.
 
-    scale: of x, which is given in units of it.
+    scale: the unit in which x is given.
     """
     a, b = x, v
     for k, q in enumerate(factors):
@@ -364,10 +363,10 @@ def _not_0(x):
 
 
 def _bounded(factors, is_balanced):
-    """Factors of equal size if they are to be balanced, and none too large."""
+    """Bounded factors, of equal size if they are to be balanced."""
     sizes = jnp.stack([jnp.max(jnp.abs(q)) for q in factors])
     middle = jnp.exp(jnp.mean(jnp.log(sizes)))
-    # That of all axes, squared, is then finite, and so is the step.
+    # The squared size over all axes is then finite, and so is the step.
     limits = jnp.finfo(real_dtype(sizes.dtype))
     most = float(limits.max) ** (0.45 / len(factors))
     wanted = jnp.where(is_balanced & (len(factors) > 1), middle, sizes)

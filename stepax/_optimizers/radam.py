@@ -124,7 +124,7 @@ def radam(
 
 
 def rectifier(b2: ArrayLike, rho: jax.Array, is_steady: jax.Array) -> jax.Array:
-    """The factor r of steps with so many gradients; 1 where it is not steady."""
+    """The factor r for an effective number rho of gradients; 1 if it is not steady."""
     rho_inf = _most_gradients(b2)
     ratio = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
     # Below the threshold the square root may have a negative argument, whose NaN would
@@ -146,11 +146,11 @@ def _rho(b2, t, c2):
 
 
 def number_of_gradients(b2: ArrayLike, t: jax.Array) -> jax.Array:
-    """rho without cancellation: how many gradients an EMA is of, in effect.
+    """rho without cancellation: the effective number of gradients in an EMA.
 
     In float32, for b2 = 0.999, the two terms of its formula leave an error of 0.02.
     """
-    least = 1e-30  # of b2, whose logarithm it keeps finite
+    least = 1e-30  # bound of b2, so that its logarithm is finite
     if is_number(b2):
         log = math.log(max(b2, least))
     else:

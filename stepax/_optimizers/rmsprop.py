@@ -129,7 +129,7 @@ def scale_by_stddev(
         variance = jnp.maximum(_corrected(nu, ctx) - square(_corrected(mu, ctx)), 0)
         return _divide(g, variance, eps, eps_in_sqrt), mu, nu
 
-    # A difference of two that are rounded may be 0, so both are to stay exact.
+    # The difference of two rounded means may be 0, so both must stay exact.
     square_mean = replace(_mean_square(initial_scale), kind="other")
     slots = {"mu": Slot(kind="other"), "nu": square_mean}
     if bias_correction:

@@ -60,7 +60,7 @@ def scale_by_rprop(
     learning_rate: initial step size, above 0.
     eta_minus, eta_plus: factors of the step size, below and above 1.
     min_step_size, max_step_size: bounds of s, above 0.
-    immediate: whether to take a step at once, not once the next gradient agrees.
+    immediate: whether to take a step immediately, not after the next gradient agrees.
     """
 
     def leaf(g, p, ctx, s, last):
@@ -98,7 +98,7 @@ def rprop(
     min_step_size, max_step_size: its bounds, above 0.
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
-    immediate: whether to take a step at once, not once the next gradient agrees.
+    immediate: whether to take a step immediately, not after the next gradient agrees.
     """
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)

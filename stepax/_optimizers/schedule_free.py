@@ -3,8 +3,8 @@
 Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, 2024, The Road Less Scheduled
 (arXiv:2405.15682), equations 3 to 5, with the weights of the authors' code,
 https://github.com/facebookresearch/schedule_free.  There are three sequences: y, the
-parameters, where gradients are taken; z, which the base optimizer updates; and x, the
-average of z, for evaluation, which is not stored.
+parameters, at which gradients are computed; z, which the base optimizer updates; and x,
+the average of z, for evaluation, which is not stored.
 
 As in that code, and in Optax, the weights count steps from 1: the first weight uses
 `learning_rate(1)`.  Base optimizers count from 0, so that the first step of a warm-up
@@ -63,7 +63,7 @@ class ScheduleFreeState(NamedTuple):
     step_count: number of the next step, starting at 1.
     max_lr: largest learning rate so far.
     base_optimizer_state: state of the base optimizer.
-    z: the sequence it updates, shaped like the parameters.
+    z: the sequence that the base optimizer updates, shaped like the parameters.
     """
 
     b1: jax.Array
@@ -86,7 +86,7 @@ class _Average(NamedTuple):
 
 # One average of the iterates, whose weights all parameters share.
 SHARED = {
-    "learning_rate": "the weights of its average follow one rate",
+    "learning_rate": "the weights of its average follow one learning rate",
     **AVERAGED,
 }
 
@@ -145,7 +145,7 @@ def schedule_free(
     *,
     weight_step_power: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """Average the iterates of an optimizer, and take gradients near the average.
+    """Average the iterates of an optimizer, and compute gradients near the average.
 
         z = z + u(g),   u of the base optimizer at y
         x = (1 - c_t) x + c_t z,   c_t = w_t / (w_1 + ... + w_t)
@@ -155,8 +155,8 @@ def schedule_free(
     The parameters are y; evaluate at x, see `schedule_free_eval_params`.
 
     base_optimizer: an optimizer without momentum, which b1 replaces.
-    learning_rate: that of the base optimizer, a scalar or a schedule, such as a
-        warm-up; it is only used for the weights w.
+    learning_rate: the learning rate of the base optimizer, a scalar or a schedule, such
+        as a warm-up; it is only used for the weights w.
     b1: weight of x in y, in (0, 1].
     weight_lr_power: exponent of the learning rate in the weights, at least 0; with 0
         all iterates have equal weight.
@@ -182,7 +182,7 @@ def schedule_free(
 def schedule_free_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = z + (y - z) / b1.
 
-    state: that of `schedule_free`, or a state that contains it, such as that of
+    state: the state of `schedule_free`, or a state that contains it, such as that of
         `chain`, `MultiSteps` or `partition`; parameters without a z are returned
         unchanged.
     params: y, the current parameters.
@@ -253,7 +253,7 @@ def schedule_free_adamw(
     weight_step_power: ArrayLike = 0.0,
     inner_momentum: ArrayLike = 0.0,
 ) -> GradientTransformationExtraArgs:
-    """`schedule_free` AdamW, without momentum or with some of its own.
+    """`schedule_free` AdamW, without momentum unless `inner_momentum` is given.
 
         nu = b2 nu + (1 - b2) |g|²
         z = z - learning_rate (g / (sqrt(nu / (1 - b2^t)) + eps) + weight_decay y)
@@ -270,15 +270,14 @@ def schedule_free_adamw(
     state_dtype: storage dtype of z; the parameter's if `None`.
     first_step: number of the first step for the schedule: 0, or 1 as in the authors'
         code.
-    inner_momentum: decay rate of an EMA that takes the place of g, with its bias
-        corrected; there is none for 0.
+    inner_momentum: decay rate of a bias-corrected EMA that replaces g; 0 for none.
 
     Raises a `ValueError` if both a schedule and `warmup_steps` are given.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     rate = _warmed_up(learning_rate, warmup_steps)
-    # As an array it may be changed later, and then needs its EMA from the start.
+    # An array may change later, and then needs its EMA from the start.
     has_momentum = not is_number(inner_momentum) or inner_momentum != 0
     base = chain(
         scale_by_adam(inner_momentum, b2, eps)
@@ -296,8 +295,8 @@ def _warmed_up(rate: Any, steps: int | None) -> Any:
         return rate
     if callable(rate):
         raise ValueError(
-            "`learning_rate` is a schedule and `warmup_steps` is given: expected one "
-            "of them, since a schedule can contain its own warm-up"
+            "`learning_rate` is a schedule and `warmup_steps` is given: expected only "
+            "one of them, since a schedule can contain a warm-up"
         )
     return schedules.warmup_constant_schedule(0.0, rate, steps)
 

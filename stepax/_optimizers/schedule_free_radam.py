@@ -4,9 +4,9 @@ Defazio et al., 2024, The Road Less Scheduled (arXiv:2405.15682), with the recti
 of Liu et al., 2020 (arXiv:1908.03265), as in the authors' code,
 https://github.com/facebookresearch/schedule_free.
 
-The rectified rate is in the weights of the average, too.  Unlike those of other
-schedule-free optimizers, they use the rate of the very step: `learning_rate(0)` is that
-of the first one.
+The weights of the average use the rectified learning rate, too.  Unlike in other
+schedule-free optimizers, they use that of the current step: `learning_rate(0)` belongs
+to the first one.
 """
 
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ _STEADY = 4
 
 @recipe
 def _scale_by_steady_rms(b2: ArrayLike, eps: ArrayLike) -> Rule:
-    """Divide by the root mean square, once it is of enough gradients."""
+    """Divide by the root mean square, once it averages enough gradients."""
 
     def correction(t):
         c2 = bias_correction(b2, t)
@@ -58,7 +58,7 @@ def _scale_by_steady_rms(b2: ArrayLike, eps: ArrayLike) -> Rule:
 def _rectified(
     learning_rate: ScalarOrSchedule, b2: ArrayLike, is_silent: bool, first: int
 ) -> ScalarOrSchedule:
-    """The rate of a step as a function of its number, of which the first is `first`."""
+    """The learning rate of a step as a function of its number, starting at `first`."""
 
     def rate(count):
         t = safe_increment(jnp.asarray(count)) - first
@@ -96,14 +96,14 @@ def schedule_free_radam(
         z = z - a (g + weight_decay y)   before, unless `silent_sgd_phase`
 
     a is the learning rate, and r and rho are those of `scale_by_radam`.  The weights of
-    the average are those of the rates a r.
+    the average are those for the learning rates a r.
 
     learning_rate, weight_decay: scalars or schedules.
     b1: weight of the average x in the parameters y, in (0, 1].
     b2: decay rate of the EMA of |g|², in [0, 1]; above 0.6.
     eps: added to the square root, at least 0.
-    weight_lr_power, weight_step_power: exponents of the rate and the step in the
-        weights, at least 0.
+    weight_lr_power, weight_step_power: exponents of the learning rate and the step in
+        the weights, at least 0.
     silent_sgd_phase: whether the first steps, with rho <= 4, do nothing.
     weight_decay_mask: which parameters decay; see `masked`.
     state_dtype: storage dtype of z; the parameter's if `None`.

@@ -4,8 +4,8 @@ Pethick et al., 2025, Training Deep Learning Models with Norm-Constrained LMOs
 (arXiv:2502.07529), Algorithms 1 (unconstrained) and 2 (constrained), with the norms of
 the authors' program.
 
-State, in bytes for each element of a float32 array: 4, the momentum, even if it is 1
-and the mean is the gradient itself.
+State, in bytes for each element of a float32 array: 4 for the mean, even if `momentum`
+is 1 and the mean is the gradient itself.
 """
 
 import functools as ft
@@ -83,11 +83,11 @@ def _column(m, orthogonal):
 
 
 def _row(m, orthogonal):
-    # A sum over the inputs times their number: the mean, times its square.
+    # A sum over the inputs times their number is their mean times the number squared.
     return m / (_root_mean(m, -2) * m.shape[-2] + 1e-8)
 
 
-# For each norm its direction, and the least number of axes.
+# For each norm, its direction and the least number of axes.
 _NORMS = {
     "spectral": (_spectral, 2),
     "spectral_conv": (_spectral_conv, 3),
@@ -136,17 +136,17 @@ def scale_by_scion(
         "column", "row"  m / rms(m) of each input;   of each output, / inputs
         "auto"           spectral for two axes, spectral_conv above, bias_rms below
 
-    Inputs and outputs are the last two axes, those before are a stack of matrices or,
-    for "spectral_conv", a window, whose number of elements divides.
+    Inputs and outputs are the last two axes.  Axes before these are a stack of matrices
+    or, for "spectral_conv", a window, whose number of elements is the divisor.
 
     momentum: weight of the new g in the mean, in [0, 1]; 1 for no mean.
     norms: one of these names for all, a tree of them, or path patterns, as labels in
         `partition`.
     scales: factors of u: a number, a tree of them, or path patterns.
     ns_steps: steps of the iteration, at least 0.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
-    Raises a `ValueError` for other names, and for arrays that have too few axes.
+    Raises a `ValueError` for unknown names, and for arrays that have too few axes.
     """
     directions = {k: _scion_direction(k, momentum, ns_steps, axis_name) for k in _NORMS}
     is_number = isinstance(scales, float | int | np.number | np.ndarray | jax.Array)
@@ -175,8 +175,8 @@ def _label(norm: Any, x: Any, tree: Any, i: int) -> str:
     least = _NORMS[norm][1]
     if ndim < least:
         raise ValueError(
-            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected an array of "
-            f"{least} axes or more, but it has the shape {np.shape(as_array(x))}"
+            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected an array with "
+            f"at least {least} axes, but it has the shape {np.shape(as_array(x))}"
         )
     return norm
 
@@ -209,23 +209,23 @@ def scion(
     ns_steps: int = 5,
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
-    """Scion: steps of a length that the norm of each array sets, not its gradient.
+    """Scion: steps whose length depends on the norm of each array, not on its gradient.
 
         p = (1 - learning_rate) p - learning_rate s u,   u of `scale_by_scion`
         p = p - learning_rate s u   unless `constrained`
 
-    Constrained, p stays within the ball of radius s around 0, in its norm.
+    If `constrained`, p stays within the ball of radius s around 0, in its norm.
 
     learning_rate: a scalar, or a schedule; at most 1 if `constrained`.
     momentum: weight of the new gradient in its mean, in [0, 1]; 1 for no mean.
     norms: "auto", "spectral", "spectral_conv", "sign", "bias_rms", "column" or "row";
         one for all, a tree of them, or path patterns; see `scale_by_scion`.
-    scales: s: a number, a tree of them, or path patterns.
+    scales: the radius s: a number, a tree of them, or path patterns.
     constrained: whether p shrinks, towards a point within the ball.
     ns_steps: steps of the iteration, at least 0.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
-    Raises a `ValueError` for other names, and for arrays that have too few axes.
+    Raises a `ValueError` for unknown names, and for arrays that have too few axes.
     """
     return chain(
         scale_by_scion(momentum, norms, scales, ns_steps=ns_steps, axis_name=axis_name),

@@ -6,13 +6,13 @@ Implementation of the Distributed Shampoo Optimizer (arXiv:2309.06497), with its
 grafting and order of operations; Lin et al., 2025 (arXiv:2509.03378) for
 `statistics="kl"`.
 
-State of a square float32 matrix of at most `block_size` rows: 20 bytes for each of its
-elements, 4 of the mean and 16 of two factors and two roots; 4 more with grafting other
+State of a square float32 matrix of at most `block_size` rows: 20 bytes for each
+element, 4 for the mean and 16 for two factors and two roots; 4 more with grafting other
 than "sgd", and 4 more with momentum.
 
-Differences from that code: a gradient whose squares overflow counts as the largest one
-whose squares do not, so that statistics and roots stay finite; where an eigenvalue and
-`eps` are 0, so is the root.
+Differences from that code: a gradient whose squares overflow is clipped to the largest
+one whose squares do not, so that statistics and roots stay finite; where an eigenvalue
+and `eps` are 0, so is the root.
 """
 
 import functools as ft
@@ -72,10 +72,10 @@ class ShampooState(NamedTuple):
     """count: steps taken, a scalar.
 
     mu: EMA of g, shaped like the parameters; empty without it.
-    nu: sum or EMA of |g|² for grafting, alike; empty without it.
+    nu: sum or EMA of |g|² for grafting, of the same shape; empty without it.
     statistics: for each parameter a tuple of sums or EMAs of G_(k) G_(k)ᵀ, one for
         each axis, (blocks, n, n); for each shape of its blocks, if there are several.
-    roots: their inverse roots, alike.
+    roots: their inverse roots, of the same shapes.
     """
 
     count: jax.Array
@@ -113,22 +113,24 @@ def scale_by_shampoo(
         f = (b3 mu + (1 - b3) g) / (1 - b3 b1^(t-1)),   mu = b1 mu + (1 - b1) g
         u = R f on every axis,   u = u ‖f / (sqrt(nu) + grafting_eps)‖ / ‖u‖
 
-    b1, b3: decay rates of the EMA, in [0, 1], as it is kept and as it is used; `b1` if
+    b1, b3: decay rates of the EMA, in [0, 1], as stored and as used; b3 is `b1` if
         `None`.
-    b2: decay rate of L, in [0, 1]; 1 adds up.
+    b2: decay rate of L, in [0, 1]; 1 for the sum.
     eps: added to the eigenvalues of L, at least 0.
     precondition_frequency: steps between updates of R, at least 1.
-    start_preconditioning_step: the first of them; -1 for `precondition_frequency`.
-    block_size: longer axes are divided into blocks, each with factors of its own.
-    grafting: whose length u has: that of "sgd", "adagrad", "rmsprop" or "adam".
+    start_preconditioning_step: the first of these steps; -1 for
+        `precondition_frequency`.
+    block_size: longer axes are divided into blocks, each with its own factors.
+    grafting: the optimizer whose length u has: "sgd", "adagrad", "rmsprop" or "adam".
     grafting_b2, grafting_eps: decay rate of `nu`, in [0, 1]; added to its root.
     bias_correction: whether to correct the means.
-    inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
+    inverse_exponents: a function from the number of axes to the power that replaces 1 /
+        (2 axes).
     statistics: "kl" multiplies G by the R of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of L
         and R.
     stagger: whether matrices take turns, so that no step renews the roots of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     require_one_of("grafting", grafting, _GRAFTINGS)
     require_one_of("statistics", statistics, _STATISTICS)
@@ -160,7 +162,7 @@ def scale_by_shampoo(
             like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
 
         arrays = [x.reshape(g.shape or (1,)) for x in (g, f, like)]
-        # Not in the branch, where a number is a literal of the program.
+        # Not in the branch, where a number would become a literal of the program.
         shift = jnp.asarray(eps, scale.dtype)
         one = ft.partial(_step, options, (of_statistics, shift, *due))
         u, *stored = map_blocks(one, block_size, arrays, stored)
@@ -179,7 +181,7 @@ def scale_by_shampoo(
 
 
 class _Options(NamedTuple):
-    """What the factors of a block depend on; powers by the number of its axes."""
+    """The options that the factors of a block depend on."""
 
     b2: ArrayLike
     powers: Mapping[int, float] | None
@@ -202,7 +204,7 @@ class _Sides(NamedTuple):
 
 
 def _due(t, frequency, start):
-    """Whether roots are renewed at step t, and whether there are none yet."""
+    """Whether roots are renewed at step t, and whether there are no roots yet."""
     start = jnp.where(jnp.asarray(start) < 0, frequency, start)
     is_due = (t % frequency == 0) & (t > start)
     return is_due | (t == start), t < start
@@ -262,17 +264,19 @@ def shampoo(
     eps: added to their eigenvalues, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
     precondition_frequency: steps between updates of the roots, at least 1.
-    start_preconditioning_step: the first of them; -1 for `precondition_frequency`.
-    block_size: longer axes are divided into blocks, each with factors of its own.
-    grafting: whose length u has: that of "sgd", "adagrad", "rmsprop" or "adam".
+    start_preconditioning_step: the first of these steps; -1 for
+        `precondition_frequency`.
+    block_size: longer axes are divided into blocks, each with its own factors.
+    grafting: the optimizer whose length u has: "sgd", "adagrad", "rmsprop" or "adam".
     grafting_b2, grafting_eps: decay rate of its mean, in [0, 1]; added to its root.
     bias_correction: whether to correct the means.
     momentum, nesterov: decay rate of M, as in `trace`; whether to look ahead.
-    inverse_exponents: from a number of axes to the power in place of 1 / (2 axes).
+    inverse_exponents: a function from the number of axes to the power that replaces 1 /
+        (2 axes).
     statistics: "kl" multiplies G by the roots of all other axes first.
     mu_dtype, factor_dtype: storage dtypes of the EMA, and of statistics and roots.
     stagger: whether matrices take turns, so that no step renews the roots of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     direction = scale_by_shampoo(
         b1,
@@ -336,11 +340,11 @@ def _inverse_root(matrix, scale, eps, exponent):
     """(matrix / scale + shift)^-exponent, whose smallest eigenvalue is eps or more."""
     y, unit = in_units(matrix)
     values, vectors = jnp.linalg.eigh(y)
-    # Over the larger of both, so that none of the quotients is out of range.
+    # Divided by the larger of both, so that all quotients are in range.
     top = jnp.maximum(unit, scale * eps)
     least = len(values) * jnp.finfo(values.dtype).eps * values[-1]
     values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
-    # What is smaller is rounding, whose root would be noise of any size.
+    # Smaller eigenvalues are rounding errors, whose roots would be noise of any size.
     values = jnp.maximum(values, least * (unit / top))
     inverse = lambda x: jnp.where(x > 0, _not_0(x) ** -exponent, 0)
     roots = inverse(values) * (scale**exponent * top**-exponent)

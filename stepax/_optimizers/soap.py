@@ -5,11 +5,11 @@ Vyas et al., 2024, SOAP: Improving and Stabilizing Shampoo using Adam
 authors' code: the first step only fills the statistics, and `nu` follows the order of
 the eigenvectors but is not rotated when the basis is renewed.
 
-A square matrix keeps 24 bytes for each element in float32: `mu`, `nu`, and two matrices
+A square float32 matrix needs 24 bytes for each element: `mu`, `nu`, and two matrices
 for each of its sides; 16 with `factor_dtype="bfloat16"`.
 
 Difference from that code: `mu` is stored in the eigenbasis, which saves two products at
-every step; it is carried along when the basis is renewed.
+every step; it is rotated when the basis is renewed.
 """
 
 from dataclasses import replace
@@ -47,7 +47,7 @@ class SoapState(NamedTuple):
     mu, nu: EMAs of g and |g|² in the eigenbases, shaped like the parameters.
     statistics: for each parameter a tuple of EMAs of G_(k) G_(k)ᵀ, (n_k, n_k), one for
         each axis that has a factor.
-    bases: their eigenvectors as columns, alike.
+    bases: their eigenvectors as columns, of the same shapes.
     """
 
     count: jax.Array
@@ -68,7 +68,7 @@ class _Sides(NamedTuple):
         return factors.merged(shape, self.most) if self.merges else shape
 
     def axes(self, shape: factors.Shape) -> tuple[int, ...]:
-        """Those of the view that are preconditioned."""
+        """The axes of the view that are preconditioned."""
         if len(shape) < 2 and not self.takes_vectors:
             return ()
         view = enumerate(self.view(shape))
@@ -117,7 +117,7 @@ def scale_by_soap(
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -166,9 +166,9 @@ def scale_by_soap(
 
 
 def _renewed(is_first, kept, statistics, grams, axes):
-    """The means in new bases, and these; at first the eigenvectors of `grams`.
+    """The means in new bases, and the new bases; at first the eigenvectors of `grams`.
 
-    kept: the means in the old bases, and these.
+    kept: the means in the old bases, and the old bases.
     """
     mu, nu, bases = kept
     first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
@@ -225,7 +225,7 @@ def soap(
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

@@ -85,7 +85,8 @@ def hutchinson_estimator_diag_hessian(
     as a function of the parameters only.
 
     random_seed: a random key, or an integer seed for one; 0 if `None`.
-    sampler: draws z from a key, a shape and a dtype; `jax.random.normal` in the paper.
+    sampler: samples z from a key, a shape and a dtype; `jax.random.normal` in the
+        paper.
 
     Raises a `ValueError` if `obj_fn` or `params` is missing.
     """
@@ -209,7 +210,7 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 
 @recipe
 def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
-    """The EMA of the estimates, or of a function of them; they are the updates."""
+    """The EMA of the estimates, which are the updates, or of a function of them."""
     leaf = lambda h, p, c, nu: (h, ema(nu, of(h), b2))
     # Steps divide by what is stored, which must not be rounded to 0.
     slots = {"nu": Slot(is_wide=True, kind="other")}
@@ -231,11 +232,13 @@ def scale_by_curvature(
 ) -> GradientTransformationExtraArgs:
     """Precondition by averages of an estimate of the diagonal of the Hessian.
 
-    name, State: of the optimizer, and its state, with the fields of `SophiaState`.
-    rules: of the gradient, which gets the average as its parameters and has the state
-        `Mean`; and of the estimate, `averaged_curvature`.
-    when: steps between estimates, and whether one is averaged before it is used.
-    report: is called with the step count and the updates.
+    name, State: name of the optimizer; class of its state, with the fields of
+        `SophiaState`.
+    rules: the rule for the gradient, which receives the average as its parameters and
+        has the state `Mean`; and the rule for the estimate, `averaged_curvature`.
+    when: steps between estimates, and whether an estimate is averaged before it is
+        used.
+    report: a function that is called with the step count and the updates.
     """
     require_transformation(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
     estimator = with_extra_args_support(hessian_diagonal_fn)
@@ -271,14 +274,14 @@ def scale_by_curvature(
 def _refuse_complex(name, path, p):
     if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
         raise TypeError(
-            f"`{name}` needs real parameters, but the one at "
+            f"`{name}` needs real parameters, but the parameter at "
             f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
             f"{jnp.result_type(p)}; the sign of a complex curvature is not defined"
         )
 
 
 def _reporter(every, clip_threshold):
-    """Print the fraction of the updates that is not clipped, every so many steps."""
+    """Print the fraction of the updates that is not clipped, every few steps."""
     threshold = jnp.inf if clip_threshold is None else clip_threshold
     nothing = lambda u: None
 

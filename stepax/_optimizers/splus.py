@@ -4,7 +4,7 @@ Frans, Levine and Abbeel, 2025, A Stable Whitening Optimizer for Efficient Neura
 Network Training (arXiv:2506.07254), Algorithm 1, with the defaults and the order of
 operations of the authors' code: the average is taken before the weights decay.
 
-A square matrix keeps 24 bytes for each element in float32: `mu`, the average, and two
+A square float32 matrix needs 24 bytes for each element: `mu`, the average, and two
 matrices for each of its sides; 16 with `factor_dtype="bfloat16"`.
 """
 
@@ -46,8 +46,8 @@ class ScaleBySPlusState(NamedTuple):
     count: steps taken, a scalar.
     mu: EMA of g, shaped like the parameters.
     statistics: for each parameter a tuple of EMAs of G_(k) G_(k)ᵀ, (n_k, n_k), one for
-        each side that has a factor; empty for what is no matrix.
-    bases: their eigenvectors as columns, alike.
+        each side that has a factor; empty for arrays that are not matrices.
+    bases: their eigenvectors as columns, of the same shapes.
     """
 
     count: jax.Array
@@ -99,13 +99,13 @@ def scale_by_splus(
     b1, b2: decay rates of the EMAs of g and of G_(k) G_(k)ᵀ, in [0, 1].
     inverse_every: steps between updates of the bases, at least 1.
     eps: added to the eigenvalues, at least 0.
-    max_dim: sides as long have no factor; matrices with longer ones are scaled by
-        `nonstandard_constant`, too.
+    max_dim: sides of this length or longer have no factor; matrices with longer sides
+        are also scaled by `nonstandard_constant`.
     nonstandard_constant: factor of u for other arrays, at least 0.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of L and Q; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     renewal = Renewal(once_in, [inverse_every], stagger)
 
@@ -199,13 +199,13 @@ def splus(
     ema_rate: decay rate of the average of the parameters, in [0, 1].
     inverse_every: steps between updates of the bases, at least 1.
     eps: added to the eigenvalues, at least 0.
-    max_dim: sides as long have no factor.
+    max_dim: sides of this length or longer have no factor.
     nonstandard_constant: f for all but matrices without longer sides, at least 0.
     weight_decay_mask: which parameters decay; see `masked`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     factor_dtype: storage dtype of statistics and bases; float32 or wider if `None`.
     stagger: whether matrices take turns, so that no step renews the bases of all.
-    axis_name: as `scale_by_muon`'s, inside of `shard_map`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     direction = scale_by_splus(
         b1,
@@ -237,9 +237,9 @@ def splus(
 
 @explain_misuse
 def splus_eval_params(state: OptState, params: Params) -> Params:
-    """The parameters for evaluation: average / (1 - ema_rate^t), `params` before steps.
+    """The parameters for evaluation: average / (1 - ema_rate^t); at first `params`.
 
-    state: that of `splus`, or a state that contains it, such as that of `chain`,
+    state: the state of `splus`, or a state that contains it, such as that of `chain`,
         `MultiSteps` or `partition`; parameters without an average are returned
         unchanged.
     params: the current parameters.

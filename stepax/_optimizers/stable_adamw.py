@@ -1,4 +1,4 @@
-"""StableAdamW: AdamW whose rate falls where gradients outgrow their mean square.
+"""StableAdamW: AdamW with a lower learning rate where gradients outgrow their RMS.
 
 Wortsman et al., 2023, Stable and Low-Precision Training for Large-Scale Vision-Language
 Models (arXiv:2304.13013), Algorithm 2: AdamW with the update clipping of Adafactor.
@@ -40,7 +40,7 @@ def scale_by_stable_adam(
     with mu and nu of `scale_by_adam`.
 
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
-    eps: added to the square root, and its lower bound in the other; above 0.
+    eps: added to the square root in u, and its lower bound in rms; above 0.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -49,7 +49,7 @@ def scale_by_stable_adam(
 
 @recipe
 def _stable(b1: Any, b2: Any, eps: Any, weight_decay: Any) -> Rule:
-    """`scale_by_stable_adam` of decaying arrays: decay is divided, too."""
+    """`scale_by_stable_adam` for decaying arrays: weight decay is divided, too."""
     bias = corrections(b1, b2, False)
 
     def prepare(scalars, stat, extra):

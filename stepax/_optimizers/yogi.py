@@ -1,4 +1,4 @@
-"""Yogi: Adam with additive updates of the squared gradients' estimate.
+"""Yogi: Adam with additive updates of the estimate of squared gradients.
 
 Zaheer, Reddi, Sachan, Kale and Kumar, 2018, Adaptive Methods for Nonconvex
 Optimization (NeurIPS 31), Algorithm 2.

@@ -1,4 +1,4 @@
-"""The command `plan`: print what a step of a model would need."""
+"""The command `plan`: print the cost of a step of a model."""
 
 import argparse
 import inspect
@@ -22,7 +22,7 @@ from .models import AXES, MODELS, matrices, specs
 
 
 def optimizers() -> list[str]:
-    """The names of the optimizers that need no argument but a learning rate."""
+    """The names of the optimizers that only need a learning rate."""
     return sorted(
         row.name
         for row in ROWS.values()
@@ -44,7 +44,7 @@ def transformation(
     sharded: bool = False,
     on_host: bool = False,
 ) -> Any:
-    """An optimizer in its wrappers, as the options of the command say."""
+    """An optimizer in its wrappers, according to the options of the command."""
     tx = _plain(name)
     tx = low_bit_states(tx, bits) if bits else tx
     tx = master_weights(tx) if masters else tx
@@ -90,9 +90,9 @@ def planned(
 ) -> Plan:
     """The plan of a model of the table.
 
-    masters: bfloat16 parameters, and float32 masters in the state.
-    sharded: `zero`, for parameters that the axis `data` replicates; else these are
-        sharded along it.
+    masters: whether parameters are bfloat16, with float32 master weights in the state.
+    sharded: whether to use `zero`, with parameters replicated along the axis `data`;
+        otherwise these are sharded along it.
     """
     shapes = MODELS[model].shapes(jnp.bfloat16 if masters else jnp.float32)
     options: dict[str, Any] = {"bits": bits, "masters": masters}
@@ -106,7 +106,7 @@ def planned(
 
 
 class _Times(Printable):
-    """The times of the parts of a step, with the rates that they follow from."""
+    """The times of the parts of a step, with the rates that they are computed from."""
 
     def __init__(self, seconds: dict[str, float], rates: dict[str, str]):
         self.seconds, self.rates = seconds, rates
@@ -165,4 +165,6 @@ def _check(mesh: dict[str, int], args: argparse.Namespace) -> None:
             "of them, or the same number"
         )
     if args.zero and AXES[0] not in mesh:
-        raise ValueError("--zero shards along `data`, which --mesh lacks: add data=N")
+        raise ValueError(
+            "--zero shards along `data`, which --mesh does not have: add data=N"
+        )

@@ -1,4 +1,4 @@
-"""What commands share: values of options, with errors of one line, and exit codes."""
+"""Shared by commands: values of options, with errors of one line, and exit codes."""
 
 import argparse
 import difflib
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def exit_code(run: Callable[[argparse.Namespace], int], args: Any) -> int:
-    """What `run` returns, also if Ctrl-C or a closed pipe ends it."""
+    """The result of `run`, even if Ctrl-C or a closed pipe ends it."""
     try:
         return run(args)
     except KeyboardInterrupt:

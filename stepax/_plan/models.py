@@ -12,14 +12,14 @@ from jax.typing import DTypeLike
 
 @dataclass(frozen=True)
 class Model:
-    """A transformer with gated feed-forward networks, as Llama 3 and Mixtral are.
+    """A transformer with gated feed-forward networks, such as Llama 3 and Mixtral.
 
-    layers, width: number of layers, and size of what goes from one to the next.
-    keys: size of all keys together, and of all values.
+    layers, width: number of layers, and size of the activations between layers.
+    keys: total size of all keys, and of all values.
     inner: size of the feed-forward network, or of each expert.
     tokens: size of the vocabulary.
     experts: number of experts in each layer; 0 for a dense model.
-    is_tied: whether the head is the embedding.
+    is_tied: whether the head shares the weights of the embedding.
     """
 
     layers: int
@@ -69,8 +69,8 @@ AXES = ("data", "model", "expert")
 def specs(shapes: Any, mesh: Mapping[str, int], *, is_split: bool = True) -> Any:
     """How parameters are usually sharded over the axes `data`, `model` and `expert`.
 
-    Along `model` the columns of matrices, or the rows of those that follow; along
-    `expert` the experts; along `data` the longest axis that is left, if `is_split`.
+    Along `model` columns of matrices, or rows of the matrices that follow; along
+    `expert` experts; along `data` the longest remaining axis, if `is_split`.
     """
 
     def spec(path, x):

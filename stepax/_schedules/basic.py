@@ -1,4 +1,4 @@
-"""Constants, powers and exponentials of the step count, and schedules in a row."""
+"""Constants, powers and exponentials of the step count, and joined schedules."""
 
 from collections.abc import Sequence
 
@@ -87,7 +87,7 @@ def exponential_decay(
     staircase: bool = False,
     end_value: ArrayLike | None = None,
 ) -> Schedule:
-    """Multiply by a rate every `T` steps, continuously or as a staircase.
+    """Multiply by a decay rate every `T` steps, continuously or as a staircase.
 
     value(t) = I rate^((t - B) / T)   for t >= B; floor((t - B) / T) if `staircase`
     value(0) = I, until B;  it tends to 0 (grows if rate > 1)
@@ -95,7 +95,7 @@ def exponential_decay(
 
     init_value, end_value: `I` and `E`.
     transition_steps, transition_begin: `T` and `B`, as in `polynomial_schedule`.
-    decay_rate: the rate; if it is 0 the value stays at `I`; ValueError if negative.
+    decay_rate: the decay rate; if 0, the value stays at `I`; ValueError if negative.
     staircase: whether the value only changes every `T` steps.
     """
     positive("transition_begin", transition_begin)

@@ -17,13 +17,14 @@ _LARGEST = 2**31 - 1
 
 
 def ends(total_steps: Any, **lengths: ArrayLike | None) -> list[Any]:
-    """The steps at which phases end that follow one another, by their names.
+    """The steps at which successive phases end, by name.
 
-    A phase ends at the step nearest to its exact end, upwards from the middle, so that
+    A phase ends at the step nearest to its exact end, with halves rounded up, so that
     fractions whose sum is 1 end at the total.
 
     total_steps: the steps of which floats between 0 and 1 are fractions.
-    lengths: for each phase; at most one is `None`, which is the rest of the total.
+    lengths: the length of each phase; at most one is `None`, which takes the rest of
+        the total.
     """
     _check_total(total_steps)
     parts = {name: _exact(name, x, total_steps) for name, x in lengths.items()}
@@ -73,7 +74,7 @@ def _exact(name, x, total_steps):
                 f"`{name}` is {number}, a fraction of `total_steps`, which is not given"
             )
         return number * total_steps
-    # An array of 1.0 may have been the integer, as of `inject_hyperparams`.
+    # An array of 1.0 may have been the integer 1, as from `inject_hyperparams`.
     is_unclear = number == 1 and not isinstance(x, jax.Array)
     if is_unclear or not float(number).is_integer():
         raise ValueError(
@@ -85,10 +86,10 @@ def _exact(name, x, total_steps):
 
 
 def _traced(x, total_steps):
-    """As `_exact`: the value of a float says what it is, whether it is known or not."""
+    """As `_exact`, for a traced length, whose value alone decides what it means."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
-    # A fraction of nothing makes values of NaN, as it cannot raise.
+    # A fraction without a total gives NaN, as it cannot raise.
     total = jnp.nan if total_steps is None else 1.0 * total_steps
     return jnp.where((x > 0) & (x < 1), x * total, x)
 

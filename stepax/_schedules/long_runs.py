@@ -1,10 +1,10 @@
-"""Schedules of long runs: warm-up, and then a plateau, a root, or cycles.
+"""Schedules for long runs: a warm-up, then a plateau, a root, or cycles.
 
-Their lengths are numbers of steps, or with `total_steps` fractions of it: floats
-between 0 and 1.  The integer 1 is one step; the float 1.0 might mean all of them, and
-is refused.  A phase ends at the step nearest to its exact end, upwards from the middle,
-so that phases whose fractions sum to 1 end at the total.  Traced floats are fractions
-below 1, too, and steps from there on; values are NaN for a fraction without a total.
+Lengths are numbers of steps or, with `total_steps`, fractions of it: floats between 0
+and 1.  The integer 1 is one step; the float 1.0 is an error, because it might mean all
+steps.  A phase ends at the step nearest to its exact end, with halves rounded up, so
+that phases whose fractions sum to 1 end at the total.  Traced floats are fractions
+below 1, too, and otherwise steps; values are NaN for a fraction without a total.
 """
 
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from .lengths import ends, length
 from .phases import nonzero, positive, wide
 
 
-# The part of a decay that is left, by the part that is over.
+# The remaining part of a decay, as a function of the completed part.
 _SHAPES = {
     "linear": lambda s: 1 - s,
     "sqrt": lambda s: 1 - jnp.sqrt(s),
@@ -47,12 +47,12 @@ def warmup_stable_decay_schedule(
 
     peak_value, init_value, end_value: `P`, `I` and `E`.
     warmup_steps, stable_steps, decay_steps: `W`, `S` and `D`, >= 0: steps, or fractions
-        of `total_steps` as floats between 0 and 1; without `S`, `None`, it is the rest.
+        of `total_steps` as floats between 0 and 1; `S` takes the rest if `None`.
         A phase ends at the nearest step; ValueError for 1.0, which may mean either.
-    shape: of the decay, "linear", "sqrt" (Hägele et al., 2024, arXiv:2405.18392) or
-        "cosine"; otherwise ValueError.
-    total_steps: the total; ValueError if the phases take more, or if it is not given
-        and needed.
+    shape: the shape of the decay, "linear", "sqrt" (Hägele et al., 2024,
+        arXiv:2405.18392) or "cosine"; otherwise ValueError.
+    total_steps: the total; ValueError if the phases take more, or if it is needed but
+        missing.
     """
     if shape not in _SHAPES:
         known = ", ".join(map(repr, _SHAPES))
@@ -88,13 +88,13 @@ def warmup_inverse_sqrt_schedule(
     value(t) = P sqrt(K / (K + t - W))   for t >= W;  with K = W it is P sqrt(W / t)
     value(0) = I;  value(W) = P;  it tends to 0
 
-    The Transformer has P = (W size)^(-1/2), and T5 I = P = 0.01 with W = 10,000.
+    The Transformer uses P = (W size)^(-1/2), and T5 uses I = P = 0.01 with W = 10,000.
 
     peak_value, init_value: `P` and `I`.
     warmup_steps: `W`, >= 0: steps, or a fraction of `total_steps` as a float between 0
         and 1, which is rounded; ValueError for 1.0, which may mean either.
     timescale: `K`, in steps, positive; by default `W`, or 1 if that is 0.
-    total_steps: the total that a fraction is of; the decay does not end there.
+    total_steps: the total for a fraction; the decay does not end there.
     """
     steps = length("warmup_steps", warmup_steps, total_steps)
     if timescale is not None:
@@ -134,10 +134,10 @@ def warmup_cosine_restarts_schedule(
     peak_value, init_value, end_value: `P`, `I` and `E`.
     cycle_steps, warmup_steps: `T`, positive, and `W`, from 0 to `T`: steps, or
         fractions of `total_steps` as floats between 0 and 1, which are rounded;
-        ValueError for 1.0, which may mean either, and for others out of range.
-    factor: of each peak to the one before, positive; otherwise ValueError.
+        ValueError for 1.0, which may mean either, and for values out of range.
+    factor: the ratio of each peak to the one before, positive; otherwise ValueError.
     cycles: the number of cycles; endless if `None`.
-    total_steps: the total that fractions are of.
+    total_steps: the total for fractions.
     """
     steps = length("cycle_steps", cycle_steps, total_steps)
     rising = length("warmup_steps", warmup_steps, total_steps)
@@ -170,6 +170,7 @@ def _rise(init, peak, t, steps):
 def _fall(shape, peak, end, t, steps):
     """The value of a decay after `t` of its steps, which is exact from step 1 on."""
     s = t / nonzero(steps)
-    # At the ends of the root and outside it has no derivative; others choose there.
+    # At the ends of the root and outside it has no derivative; callers select other
+    # values there.
     s = jnp.where((s <= 0) | (s >= 1), 0.5, s)
     return end + (peak - end) * _SHAPES[shape](s)

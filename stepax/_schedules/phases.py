@@ -16,7 +16,7 @@ def phase(count, begin, steps):
 
 
 def wide(x):
-    """A value in float32 if it is in half precision, in which a rate has few digits."""
+    """A value in float32 if it is in half precision, which has few digits."""
     return widen(x, compute_dtype(x)) if hasattr(x, "dtype") else x
 
 

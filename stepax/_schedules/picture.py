@@ -1,4 +1,4 @@
-"""A picture of schedules."""
+"""Plots of schedules."""
 
 import os
 import textwrap
@@ -16,20 +16,20 @@ from .._figure import new_figure
 from .phases import positive
 
 
-# More points than a picture has columns; every step, if there are not more.
+# More points than a picture has columns; every step, if there are fewer.
 _POINTS = 10_000
 
 
 @explain_misuse
 def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
-    """Draw schedules over the steps into a file, with matplotlib.
+    """Plot schedules over the steps to a file, with matplotlib.
 
     schedule: a function of the step count, a number, or a mapping of names to these,
-        which are drawn together.
-    steps: the last step that is drawn, positive.
+        which are plotted together.
+    steps: the last step to plot, positive.
     path: the file; its suffix is the format, such as png, svg or pdf.
 
-    Raises a TypeError for what is no schedule, and an ImportError without matplotlib.
+    Raises a TypeError for anything else, and an ImportError without matplotlib.
     """
     curves = dict(schedule) if isinstance(schedule, Mapping) else {"": schedule}
     if not curves:

@@ -1,4 +1,4 @@
-"""Values at given steps, and what is between them: stairs, lines and half-cosines."""
+"""Values at given steps, joined by stairs, lines or half-cosines."""
 
 from collections.abc import Mapping
 

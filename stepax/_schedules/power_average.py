@@ -1,10 +1,11 @@
-"""Averages of any width after the training, from snapshots of two.
+"""Averages of any width, computed after training from snapshots of two averages.
 
 Karras, Aittala, Lehtinen, Hellsten, Aila and Laine, 2024, Analyzing and Improving the
 Training Dynamics of Diffusion Models (arXiv:2312.02696), section 3 and appendix C.
 
-The profile of such an average is the power τ^γ of the time.  Its width is its standard
-deviation, as a fraction of the training: σ = sqrt((γ + 1) / (γ + 3)) / (γ + 2).
+The profile of such an average is the power τ^γ of time.  Its width is its standard
+deviation, as a fraction of the length of training: σ = sqrt((γ + 1) / (γ + 3)) / (γ +
+2).
 """
 
 from collections.abc import Sequence
@@ -35,14 +36,14 @@ def _power(width: Any) -> float:
 
 @scheduled
 def power_average_decay(width: float) -> Schedule:
-    """The decay of an average whose width grows with the training.
+    """The decay rate of an average whose width grows with the number of steps.
 
-        d(t - 1) = (1 - 1 / t)^(γ + 1),   an average of the weights τ^γ up to t
+        d(t - 1) = (1 - 1 / t)^(γ + 1),   an average with weights τ^γ up to t
 
     Give it to `averages` with `debias=False`.  In float32 its steps are exact to 1 %
     for about a million steps.
 
-    width: its standard deviation as a fraction of the steps so far, in (0, 0.2887];
+    width: the standard deviation as a fraction of the steps so far, in (0, 0.2887];
         0.1 and 0.05 are usual, with γ = 6.94 and 16.97.
 
     Raises a `ValueError` for other widths.
@@ -60,27 +61,28 @@ def power_average_decay(width: float) -> Schedule:
 def power_average_weights(
     snapshots: Sequence[tuple[int, float]], step: int, width: float
 ) -> np.ndarray:
-    """Weights with which snapshots of power averages add up to one of another width.
+    """Weights that combine snapshots of power averages into one of another width.
 
-    It is the least-squares fit of its profile by theirs; use the weights with
-    `checkpoint.average`.  Some are negative, and their sum is about 1.
+    They are the least-squares fit of its profile by those of the snapshots; use them
+    with `checkpoint.average`.  Some are negative, and their sum is about 1.
 
-    snapshots: the step and the width of each, of at least two widths in general.
-    step: of the new average, at most the last of the snapshots.
-    width: of the new average, in (0, 0.2887].
+    snapshots: pairs of the step and the width of each, in general of at least two
+        widths.
+    step: the step of the new average, at most that of the last snapshot.
+    width: the width of the new average, in (0, 0.2887].
 
     Raises a `ValueError` for other widths and steps.
     """
     steps = np.array([t for t, _ in snapshots], float)
     if not len(steps) or steps.min() < 1 or not 1 <= step <= steps.max():
         raise ValueError(
-            f"`step` is {step}, but must be from 1 to the last snapshot, and these are "
-            f"of the steps {[t for t, _ in snapshots]}"
+            f"`step` is {step}, but must be from 1 to the last snapshot, and the "
+            f"snapshots are of the steps {[t for t, _ in snapshots]}"
         )
     powers = np.array([_power(w) for _, w in snapshots])
     products = _product(steps[:, None], powers[:, None], steps, powers)
     wanted = _product(steps, powers, float(step), _power(width))
-    # Each profile to norm 1, as those of early steps are much higher.
+    # Scale each profile to norm 1, as those of early steps are much higher.
     norms = np.sqrt(np.diag(products))
     solved = np.linalg.lstsq(
         products / norms / norms[:, None], wanted / norms, rcond=1e-14
@@ -89,7 +91,7 @@ def power_average_weights(
 
 
 def _product(t: Any, a: Any, s: Any, b: Any) -> Any:
-    """The integral of two profiles, of the powers a and b, up to the steps t and s."""
+    """The integral of the product of profiles with powers a and b, up to t and s."""
     least = np.minimum(t, s)
     ends = (least / t) ** a * (least / s) ** b * least / (t * s)
     return (a + 1) * (b + 1) / (a + b + 1) * ends

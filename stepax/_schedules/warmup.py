@@ -96,7 +96,7 @@ def warmup_exponential_decay_schedule(
     init_value, peak_value: `I` and `P`.
     warmup_steps: `W`; for 0 it starts at `P`; ValueError if negative.
     transition_steps, transition_begin: `T` and `B`, counted from the end of warm-up.
-    decay_rate: the rate; if it is 0 the value stays at `P`; ValueError if negative.
+    decay_rate: the decay rate; if 0, the value stays at `P`; ValueError if negative.
     staircase: whether the value only changes every `T` steps.
     end_value: `E`, where the decay stops; no limit if `None`.
     """

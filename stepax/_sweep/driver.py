@@ -20,9 +20,10 @@ from .result import SweepResult, rate_in
 from .store import Store
 
 
-# In how many calls runs that follow each other are made, between which is reported.
+# The number of calls for runs in sequence; progress is reported between calls.
 _PIECES = 32
-# What runs at once may take of a device that does not tell its memory, in bytes.
+# The memory that parallel runs may use on a device that does not report its memory, in
+# bytes.
 _MEMORY = 2**30
 
 
@@ -48,21 +49,22 @@ def sweep(
 
         p = init(k0);   p = p + u,  u from make_tx(**point),  at each of `steps` keys
 
-    loss: the loss of the parameters on a mini-batch that is drawn with a key.
-    init: makes parameters, any tree, from a key.
-    make_tx: makes a transformation from a value for each name in the grid.
+    loss: a function of the parameters and a key: the loss on a mini-batch sampled with
+        it.
+    init: a function from a key to parameters, any tree.
+    make_tx: a function from a value for each name in the grid to a transformation.
     grid: maps names to sequences of values; their product is run.  Numbers are traced
-        and need no further compilation; others, and numbers that have to be known, need
-        one for each combination.
+        and need no further compilation; other values, and numbers that must be
+        concrete, need one compilation for each combination.
     steps: steps of each run, >= 1.
     seeds: n >= 1 for the seeds 0 to n - 1, or the seeds themselves.
     rate: the name of the learning rate, for `suggestion`; by default found in the grid.
-    margin: how far above the best loss a suggestion may be, relative, in [0, 1].
+    margin: relative distance of a suggestion above the best loss, in [0, 1].
     bound: the loss above which a run counts as diverged.
     last: steps at the end over which `final` is a mean; by default a tenth of `steps`.
-    vectorize: whether runs go side by side, by `vmap`; by default not on CPUs.
-    memory: bytes that these may take; by default four fifths of what is free.
-    path: a file to which losses are saved, and from which the sweep goes on.
+    vectorize: whether to run in parallel, with `vmap`; by default not on CPUs.
+    memory: bytes that parallel runs may use; by default four fifths of the free memory.
+    path: a file to which losses are saved, and from which the sweep resumes.
     progress: whether to show progress on the standard error.
 
     Raises a `TypeError` or a `ValueError` that names the argument or the point.
@@ -127,7 +129,7 @@ def _rate(rate: str, grid: dict) -> str:
 
 
 def _chunk(program: Program, seeds: int, is_wide: bool, memory: int | None) -> int:
-    """How many runs a call makes, such that all calls make about as many."""
+    """The number of runs in each call, about the same for all calls."""
     runs = len(program.group.points) * seeds
     most = math.ceil(runs / _PIECES)
     if is_wide:
@@ -137,7 +139,7 @@ def _chunk(program: Program, seeds: int, is_wide: bool, memory: int | None) -> i
 
 
 def _free() -> int:
-    """Four fifths of the memory that is left on the device."""
+    """Four fifths of the free memory of the device."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return _MEMORY
@@ -145,14 +147,14 @@ def _free() -> int:
 
 
 def _run(program: Program, store: Store, seeds: list[int], chunk: int, is_wide: bool):
-    """Make the runs of a program that are not done, and yield after each call."""
+    """Do the remaining runs of a program, and yield after each call."""
     group = program.group
     count = len(seeds)
     at = np.repeat(np.arange(len(group.points)), count)
     which = np.tile(np.arange(count), len(group.points))
     compiled = None
     for start in range(0, len(at), chunk):
-        # The last call repeats its last run, so that its shape is that of the others.
+        # The last call repeats its last run, so that it has the shape of the others.
         runs = np.minimum(np.arange(start, start + chunk), len(at) - 1)
         place = np.asarray(group.points)[at[runs]], which[runs]
         if store.done[place].all():
@@ -176,7 +178,7 @@ def _in_turn(program):
 
 
 def _line(result: SweepResult, done: np.ndarray) -> str:
-    """The best point of those that are done."""
+    """The best point so far."""
     at = np.flatnonzero(done.all(1))
     if not at.size:
         return ""

@@ -1,7 +1,7 @@
-"""The points of a grid, and which of their values a program takes as inputs.
+"""The points of a grid, and the values that a program takes as inputs.
 
-Numbers are traced, so that other numbers need no other program.  All other values, such
-as strings, booleans and functions, are static: points are grouped by them.
+Numbers are traced, so that other numbers do not need another program.  All other
+values, such as strings, booleans and functions, are static: points are grouped by them.
 """
 
 import itertools
@@ -26,7 +26,7 @@ class Group(NamedTuple):
     """The points that share a program.
 
     static: the values that they have in common.
-    points: their indices.
+    points: the indices of the points.
     numbers: a column of numbers (len(points),) for each traced name.
     """
 
@@ -53,7 +53,7 @@ def open_grid(grid: Any) -> dict[str, list]:
 def _values(name: Any, found: Any) -> list:
     if not isinstance(name, str):
         raise TypeError(f"`grid` has the name {name!r}, expected a string")
-    # The order of a set differs from run to run, and that of a dict says nothing.
+    # The order of a set differs from run to run, and that of a dict has no meaning.
     is_other = isinstance(found, str | bytes | set | frozenset | Mapping)
     if is_other or not isinstance(found, Iterable) or getattr(found, "ndim", 1) != 1:
         raise TypeError(
@@ -137,7 +137,7 @@ def groups_of(
 
 def _place(values: list, x: Any) -> int:
     """The index of the first value that is equal to `x` and of its type."""
-    # As text: arrays in a tuple have no single answer to `==`.
+    # As text, because `==` of tuples with arrays is ambiguous.
     same = lambda y: y is x or (type(y) is type(x) and repr(y) == repr(x))
     return next(i for i, y in enumerate(values) if same(y))
 

@@ -19,8 +19,8 @@ def lane_of(
 ) -> Callable[[dict, Any], jax.Array]:
     """A function from numbers and a seed to the losses of a run (steps,).
 
-    The parameters are drawn with the first of the two keys that the key of the seed is
-    split into, the mini-batches with the keys that the second one is split into.
+    The key of the seed is split in two: the first key is for the parameters, the second
+    one is split into keys for the mini-batches.
     """
 
     def lane(numbers: dict, seed: Any) -> jax.Array:
@@ -36,13 +36,14 @@ def lane_of(
         def step(carry, key):
             params, state = carry
 
-            # Sophia asks for `obj_fn`; a line search hands it on to `value_fn`.
+            # Sophia needs `obj_fn`; a line search passes it on to `value_fn`.
             def value_fn(params, obj_fn=None):
                 found = loss(frame.whole(frame.pick(params), staying), key)
                 return _scalar(found)
 
             value, grad = jax.value_and_grad(value_fn)(params)
-            # JAX's gradient of a complex array is the conjugate of that of its parts.
+            # JAX's gradient for a complex array is the conjugate of the gradient for
+            # its parts.
             grad = conj(grad)
             more = {"value": value, "grad": grad, "value_fn": value_fn}
             updates, new = tx.update(grad, state, params, obj_fn=value_fn, **more)

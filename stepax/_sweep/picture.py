@@ -1,4 +1,4 @@
-"""The picture of a sweep: loss against rate."""
+"""The plot of a sweep: loss against learning rate."""
 
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw(result: "SweepResult", path: Any, rate: str | None) -> None:
-    """Write a picture with a line for each combination of values but the rate's."""
+    """Write a plot with a line for each combination of the other values."""
     _require_rate(result, rate)
     figure = new_figure("plot")
     axes = figure.subplots()
@@ -34,21 +34,21 @@ def draw(result: "SweepResult", path: Any, rate: str | None) -> None:
 def _require_rate(result, rate):
     if rate is None:
         raise ValueError(
-            "`plot` needs a rate on its horizontal axis: give the name of one in the "
-            f"grid by `rate`; it has {list(result.points[0])}"
+            "`plot` needs a learning rate for its horizontal axis: pass its name in "
+            f"the grid as `rate`; the grid has {list(result.points[0])}"
         )
     for point in result.points:
         x = point[rate]
         if not is_number(x) or not x > 0:
             raise ValueError(
                 f"`plot` needs positive numbers for {rate!r}, whose axis is "
-                f"logarithmic, but has {x!r}; give another name by `rate`, or leave "
-                "these points out by `select`"
+                f"logarithmic, but has {x!r}; pass another name as `rate`, or exclude "
+                "these points with `select`"
             )
 
 
 def _lines(result, rate):
-    """For each combination of the other values: pairs of a rate and its index."""
+    """For each combination of other values, pairs of a learning rate and its index."""
     found: dict[str, list] = {}
     for i, point in enumerate(result.points):
         label = shown({k: x for k, x in point.items() if k != rate})
@@ -59,7 +59,8 @@ def _lines(result, rate):
 def _line(axes, result, rate, rows, label, color):
     rates = np.asarray([x for x, _ in rows])
     at = [i for _, i in rows]
-    # What diverged has no place on the axis; a mark at its lower end tells the rate.
+    # Runs that diverged are not on the axis; a mark at its lower end shows the learning
+    # rate.
     final = np.ma.masked_array(result.final[at], result.diverged[at])
     mean, low, high = final.mean(1), final.min(1), final.max(1)
     axes.plot(rates, mean, color=color, marker=".", label=label or None)

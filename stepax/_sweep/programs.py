@@ -12,10 +12,10 @@ from .grid import Group, Point, groups_of, shown, text_of
 
 
 class Program(NamedTuple):
-    """A run of one point and seed, traced.
+    """A traced run of one point and seed.
 
-    group: the points that it is for.
-    jaxpr: from the numbers of a point, by name, and a seed to its losses.
+    group: the points that share the program.
+    jaxpr: maps the numbers of a point, by name, and a seed to the losses.
     """
 
     group: Group
@@ -49,13 +49,13 @@ def programs_of(
 ) -> Iterator[Program]:
     """The programs of all points.
 
-    lane_of: from static values to a function of the other ones and of a seed.
+    lane_of: maps static values to a function of the other values and a seed.
     """
     for group in groups_of(grid, dict(enumerate(points))):
         try:
             yield _trace(lane_of, group)
             continue
-        # Whatever it is: a number that is not known may break anything.
+        # Any error: a number that is not concrete may break anything.
         except Exception:
             first = points[group.points[0]]
             static = [x for x in group.numbers if not _may_trace(lane_of, first, x)]
@@ -78,7 +78,7 @@ def _trace(lane_of, group):
 
 
 def _may_trace(lane_of, point, name):
-    """Whether one number may be traced if all others are known."""
+    """Whether one number may be traced if all others are concrete."""
     rest = {k: x for k, x in point.items() if k != name}
     (group,) = groups_of({k: [x] for k, x in point.items()}, {0: point}, rest)
     try:
@@ -102,5 +102,5 @@ def _flat(x: Any) -> Any:
 
 
 def _size(aval: Any) -> int:
-    # Tokens of effects have no size, and keys no size of an element.
+    # Tokens of effects have no size, and keys have no element size.
     return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", 0), "itemsize", 8)

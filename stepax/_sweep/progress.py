@@ -1,4 +1,4 @@
-"""Show how many runs are done: live in a terminal, otherwise plain lines."""
+"""Show the number of finished runs: live in a terminal, otherwise plain lines."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""What a sweep has found: losses by point, the best point, a table, a picture."""
+"""The result of a sweep: losses by point, the best point, a table, a plot."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,7 +19,8 @@ class SweepResult(Printable):
     """The losses of all runs of `sweep`.
 
     points: a dict from names to values for each point, in the order of the grid.
-    losses: of each mini-batch, before its step; (points, seeds, steps), NumPy.
+    losses: loss on each mini-batch before its step, a NumPy array (points, seeds,
+        steps).
     seeds: the seeds, integers.
     rate: the name of the learning rate in the points; `None` if there is none.
     margin, bound, last: as given to `sweep`.
@@ -52,17 +53,18 @@ class SweepResult(Printable):
 
     @property
     def best(self) -> Point | None:
-        """The point of the lowest score; `None` if all diverged."""
+        """The point with the lowest score; `None` if all diverged."""
         i = int(np.argmin(self.scores))
         return self.points[i] if np.isfinite(self.scores[i]) else None
 
     @property
     def suggestion(self) -> Point | None:
-        """The point of the largest rate whose score is within the margin of the best.
+        """The point with the largest learning rate whose score is close to the best.
 
             score <= best + margin |best|
 
-        Among equal rates the lowest score decides.  It is `best` without a rate.
+        Among equal learning rates the lowest score decides.  Without a learning rate it
+        is `best`.
         """
         if self.best is None or self.rate is None:
             return self.best
@@ -73,7 +75,7 @@ class SweepResult(Printable):
         return self.points[max(near, key=lambda i: (size(i), -self.scores[i]))]
 
     def select(self, **values: Any) -> "SweepResult":
-        """The part of the points that have these values.
+        """The result for the points that have these values.
 
         Raises a `ValueError` if there are none.
         """
@@ -107,12 +109,12 @@ class SweepResult(Printable):
         return str(self)
 
     def plot(self, path: Any, rate: str | None = None) -> None:
-        """Draw the final loss against the rate, both on logarithmic axes.
+        """Plot the final loss against the learning rate, on logarithmic axes.
 
         There is a line for each combination of other values, and a band from the lowest
         to the highest of its seeds.  It needs matplotlib.
 
-        path: the picture to write; its suffix is the format.
+        path: the file to write; its suffix is the format.
         rate: the name on the horizontal axis; by default the learning rate.
 
         Raises a `ValueError` if the values are not positive numbers.
@@ -124,8 +126,11 @@ class SweepResult(Printable):
         draw(self, path, rate or self.rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as lists and numbers that JSON has; what is not finite is `None`,
-        and a value that JSON lacks its `repr`."""
+        """The result as lists and numbers for JSON.
+
+        Numbers that are not finite are `None`; values that JSON does not have are given
+        by their `repr`.
+        """
         return {
             "points": [_json(p) for p in self.points],
             "seeds": list(self.seeds),

@@ -17,8 +17,7 @@ _WHAT = {
 }
 
 
-# What NumPy raises for a file that is not one of its own: an array in place of an
-# archive has no names.
+# NumPy's errors for a file that is not its archive; an array in its place has no names.
 _DAMAGE = ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile
 
 
@@ -27,7 +26,7 @@ class Store:
 
     path: the file, or `None`; it is replaced as a whole, so that it is never half
         written.
-    about: what tells this sweep from others.
+    about: what distinguishes this sweep from others.
     """
 
     def __init__(self, path: Any, about: dict, shape: tuple, dtype: np.dtype):
@@ -43,7 +42,7 @@ class Store:
             self._read(self.path)
 
     def _read(self, path):
-        # A file of NumPy, and none of Python's objects, which could run code.
+        # A NumPy file without Python objects, which could run code.
         try:
             with open(path, "rb") as opened:
                 file = np.load(opened, allow_pickle=False)
@@ -51,11 +50,11 @@ class Store:
                 losses, done = file["losses"], file["done"]
         except _DAMAGE as error:
             raise ValueError(
-                f"`path`: {self.path} is not the file of a sweep, or is damaged; give "
-                "another one, or remove it"
+                f"`path`: {self.path} is not the file of a sweep, or is damaged; pass "
+                "another path, or remove it"
             ) from error
         self._compare(about)
-        # Runs of another number at once might differ in the last bit.
+        # With another number of parallel runs, results might differ in the last bit.
         self.about = about
         self.losses, self.done = losses, done
 
@@ -65,8 +64,8 @@ class Store:
             if old != new:
                 values = "" if key == "programs" else f", {_cut(old)} for {_cut(new)}"
                 raise ValueError(
-                    f"`path`: {self.path} is of another sweep, with other {what}"
-                    f"{values}; give another path, or remove the file"
+                    f"`path`: {self.path} belongs to another sweep, with other {what}"
+                    f"{values}; pass another path, or remove the file"
                 )
 
     def save(self) -> None:

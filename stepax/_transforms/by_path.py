@@ -22,8 +22,8 @@ from .scale import scale_by_learning_rate
 def scale_by_path(factors: ScalarOrSchedule) -> GradientTransformationExtraArgs:
     """Multiply by a factor that depends on the path: u = factor(path) g.
 
-    factors: a mapping from path patterns to scalars or schedules, of which the first
-        that matches decides; other leaves keep their updates.  A pattern is as in
+    factors: a mapping from path patterns to scalars or schedules; the first pattern
+        that matches decides, and other leaves keep their updates.  Patterns are as in
         masks: "encoder/layers/*", or a name at any depth.
 
     Raises a `ValueError` for a pattern that matches nothing.
@@ -40,15 +40,15 @@ def scale_by_depth(
 ) -> Rule:
     """Multiply by a factor that decays from the last layer to the first.
 
-        u = decay^(last - i) g        in layer i, of which `last` is the largest
+        u = decay^(last - i) g in layer i, where `last` is the largest
         u = decay^(last - first + 1) g    before the first layer
         u = g                         elsewhere, such as in the head
 
-    decay: the factor from a layer to the one before it, at least 0.
+    decay: the factor from each layer to the one before it, at least 0.
     layers: the path of a layer with "{}" for its number, as in "encoder/layers/{}" or
         "blocks_{}", where other names may be patterns; or a function from the path of
         a leaf to the number of its layer, `None` elsewhere.
-    before: patterns of what comes before the layers, such as "embed/**".
+    before: patterns of the leaves before the layers, such as "embed/**".
 
     Raises a `ValueError` if no leaf is in a layer, or if a pattern matches nothing.
     """
@@ -65,7 +65,7 @@ def scale_by_depth(
 
 
 def _powers(number: Callable, ahead: tuple, tree: ArrayTree) -> list:
-    """For each leaf the power of the factor."""
+    """The power of the factor for each leaf."""
     paths = ["/".join(path) for path in selection.leaf_names(tree)]
     if not paths:
         return []
@@ -86,7 +86,7 @@ def _powers(number: Callable, ahead: tuple, tree: ArrayTree) -> list:
 
 
 def _numbered(layers: str) -> Callable[[str], int | None]:
-    """From a path to the number of its layer."""
+    """A function from a path to the number of its layer."""
     if not isinstance(layers, str) or layers.count("{}") != 1:
         raise ValueError(
             '`layers` of `scale_by_depth` must be a path with one "{}" for the number '

@@ -66,7 +66,7 @@ def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Ru
 def at_most(
     threshold: ArrayLike, measured: jax.Array, u: jax.Array, parts: ArraySplit
 ) -> jax.Array:
-    """`u`, divided by what `measured` is too large by, as in `clip_by_block_rms`."""
+    """`u`, divided by the factor by which `measured` is too large."""
     rms = safe_sqrt(parts.mean(jnp.mean(square(measured)), measured))
     # Compare first, so that 0 / 0 is not computed; a NaN propagates.
     is_within = (rms <= threshold) | (jnp.asarray(threshold) < 0)

@@ -1,4 +1,4 @@
-"""Clipping to a norm that is found from the norms of recent steps.
+"""Clipping to a norm that is computed from the norms of recent steps.
 
 Three rules: ZClip, Kumar, Owen, Chowdhury and Güra, 2025, ZClip: Adaptive Spike
 Mitigation for LLM Pre-Training (arXiv:2504.02507), with reciprocal clipping; AutoClip,
@@ -8,8 +8,9 @@ Yang, Yu, Ma and Shen, 2025, AdaGC: Improving Training Stability for Large Langu
 Model Pretraining (arXiv:2502.11034), Algorithm 1.
 
 Differences: only norms that are finite and above 0 enter the statistics, so that
-neither a NaN nor a layer without a gradient ends them; AutoClip keeps a window and not
-all norms; a standard deviation counts as at least a millionth of the mean.
+    neither a NaN nor a layer without a gradient spoils them; AutoClip keeps a window of
+    norms, not all of them; a standard deviation is taken as at least a millionth of the
+    mean.
 """
 
 from collections.abc import Callable
@@ -29,11 +30,11 @@ from .._engine.trees.errors import require_one_of
 
 
 class ZClipState(NamedTuple):
-    """State of `clip_by_recent_norm` by "zclip"; all are scalars, or one for each leaf.
+    """State of `clip_by_recent_norm` with "zclip"; scalars, or one for each leaf.
 
-    count: norms that have entered the statistics, one scalar.
-    mean, variance: of the clipped norms.
-    factor: by which the last gradient was multiplied.
+    count: number of norms in the statistics, one scalar.
+    mean, variance: mean and variance of the clipped norms.
+    factor: the factor by which the last gradient was multiplied.
     """
 
     count: jax.Array
@@ -43,7 +44,7 @@ class ZClipState(NamedTuple):
 
 
 class AutoClipState(NamedTuple):
-    """As `ZClipState`, by "autoclip".
+    """As `ZClipState`, with "autoclip".
 
     recent: ring buffer of the last norms, before clipping; -1 where there is none yet.
     """
@@ -54,7 +55,7 @@ class AutoClipState(NamedTuple):
 
 
 class AdaGCState(NamedTuple):
-    """As `ZClipState`, by "adagc".
+    """As `ZClipState`, with "adagc".
 
     mean: the moving average of the clipped norms; 0 before the first.
     """
@@ -65,7 +66,7 @@ class AdaGCState(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What a rule knows of a step: `cap` is the norm after clipping to `max_norm`."""
+    """The inputs of a rule: `cap` is the norm after clipping to `max_norm`."""
 
     cap: jax.Array
     count: jax.Array
@@ -105,7 +106,7 @@ def _adagc(x, at, threshold, decay, mean):
 
 
 class _Clip(NamedTuple):
-    """A rule with its numbers."""
+    """A rule with its hyperparameters."""
 
     step: Callable
     threshold: ArrayLike
@@ -114,7 +115,7 @@ class _Clip(NamedTuple):
     max_norm: ArrayLike
 
     def begin(self, count, norm):
-        """What is known of a step from the norm of all gradients, and the new count."""
+        """What the norm of all gradients says about a step, and the new count."""
         norm = norm.astype(jnp.float32)
         is_above = norm > self.max_norm
         factor = jnp.where(is_above, self.max_norm, 1) / jnp.where(is_above, norm, 1)
@@ -133,7 +134,7 @@ class _Clip(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A rule and its defaults; `statistics` are the initial values of what it keeps."""
+    """A rule and its defaults; `statistics` are the initial values of its state."""
 
     State: type
     step: Callable
@@ -176,7 +177,7 @@ def clip_by_recent_norm(
     per: Literal["all", "leaf"] | None = None,
     axis_name: AxisName = None,
 ) -> Rule:
-    """Clip gradients to a norm that is found from those of recent steps.
+    """Clip gradients to a norm that is computed from those of recent steps.
 
         zclip:     x' = m + (θ²/z) s  where z = (x - m)/s > θ;   m, s² from x' by decay
         autoclip:  x' = min(x, percentile θ of the last norms, with x)
@@ -184,19 +185,23 @@ def clip_by_recent_norm(
         u = (x'/x) g,   x = ‖g‖
 
     In the warm-up x' = min(1, max_norm/‖all g‖) x; then m and s are plain means
-    (zclip), or m is the least x' (adagc).  What is not finite, or 0, enters no
-    statistics, and a gradient whose norm is not finite is returned unchanged.
+    (zclip), or m is the least x' (adagc).  Norms that are 0 or not finite do not enter
+    the statistics, and a gradient whose norm is not finite is returned unchanged.
 
-    rule: which of the three; the papers are in the file.
-    threshold: θ, at least 0: a z-score, 2.5; a percentile, 10; a multiple of m, 1.05.
-    decay: of the averages, in [0, 1]: 0.97 for zclip, 0.98 for adagc.
+    rule: "zclip", "autoclip" or "adagc"; the module names their papers.
+    threshold: θ, at least 0: a z-score, by default 2.5; a percentile, 10; or a multiple
+        of m, 1.05.
+    decay: decay rate of the averages, in [0, 1]; by default 0.97 for zclip, 0.98 for
+        adagc.
     window: number of norms that autoclip keeps, at least 1.
-    warmup: steps before the rule clips, at least 0: 25, 0 and 100.
-    max_norm: bound in the warm-up, at least 0: 1 for adagc, otherwise infinite.
-    per: one norm for "all" arrays, or one per "leaf", as adagc has it.
+    warmup: number of steps before the rule clips, at least 0; by default 25, 0 and 100.
+    max_norm: bound in the warm-up, at least 0; by default 1 for adagc, otherwise
+        infinite.
+    per: one norm for "all" arrays, or one per "leaf", the default of adagc.
     axis_name: mesh axis of the shards inside `shard_map`, or their `PartitionSpec`.
 
-    Raises a `ValueError` for other rules and `per`, and a percentile above 100.
+    Raises a `ValueError` for an unknown `rule` or `per`, and for a percentile above
+    100.
     """
     kind = _kind(rule, threshold, per)
     or_default = lambda x, default: default if x is None else x
@@ -245,7 +250,7 @@ def clip_by_recent_norm(
 
 
 def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
-    """What is kept for each norm: functions that make the initial values."""
+    """The state of each norm: functions that make the initial values."""
     found = {"factor": lambda p: jnp.ones([], jnp.float32)}
     for k, x in kind.statistics.items():
         shape = (window,) if k == "recent" else ()
@@ -258,7 +263,7 @@ def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:
     require_one_of("per", per, (None, "all", "leaf"))
     if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
         raise ValueError(
-            f"`threshold` is {threshold}, but that of autoclip is a percentile, at "
-            "most 100"
+            f"`threshold` is {threshold}, but for autoclip it is a percentile, at most "
+            "100"
         )
     return _KINDS[rule]

@@ -1,4 +1,4 @@
-"""Updates that keep the parameters in a set."""
+"""Updates that keep the parameters within a set."""
 
 import jax.numpy as jnp
 

@@ -32,7 +32,7 @@ from .scale import product, value_at
 
 AddDecayedWeightsState = EmptyState
 
-# Why some optimizers would not follow other kinds of decay than "coupled".
+# Why some optimizers only support the kind of decay "coupled".
 AVERAGED = {"decay": "its parameters follow a sequence, which would not decay"}
 ESTIMATED = {"decay": "its learning rate is only a factor of an estimated one"}
 STORED = {"decay": "its parameters follow its state, which would not decay"}
@@ -61,7 +61,7 @@ def add_decayed_weights(
 
 def _decay(amount: ScalarOrSchedule) -> Rule:
     if is_number(amount) and amount == 0:
-        # Without the sum, for which large parameters would be read once more.
+        # Without the sum, which would read large parameters once more.
         return Rule(lambda g, p, ctx: (g,), needs_params=True, elementwise=True)
     if not callable(amount):
         leaf = lambda g, p, ctx: (g + amount * p,)
@@ -110,11 +110,12 @@ def decayed_after(
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
-    It follows the learning rate in a chain, for optimizers whose authors decay last.
+    It comes after the learning rate in a chain, for optimizers whose authors decay
+    last.
 
     skip: the number of first steps without decay.
     is_proximal: whether to divide by 1 + learning_rate weight_decay instead.
-    of_shape: from the shape of a parameter, and `sizes`, to a factor of its decay.
+    of_shape: maps the shape of a parameter, and `sizes`, to a factor of its decay.
     axis_name: how parameters are sharded inside of `shard_map`.
     """
     amount = product(learning_rate, weight_decay)

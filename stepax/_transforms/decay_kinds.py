@@ -1,12 +1,12 @@
 """The kinds of weight decay, for any optimizer.
 
-Loshchilov and Hutter, 2019 (arXiv:1711.05101), for the decay that is coupled to the
-gradient and the one that is not, and for one that is independent of the learning rate,
+Loshchilov and Hutter, 2019 (arXiv:1711.05101), for decay that is coupled to the
+gradient, decay that is decoupled, and decay that is independent of the learning rate,
 as in their equations; Defazio, 2025, Why Gradients Rapidly Increase Near the End of
-Training (arXiv:2506.02285), for the corrected one of AdamC; Chen et al., 2025, Cautious
-Weight Decay (arXiv:2510.12402); Li, Grandvalet and Davoine, 2018, Explicit Inductive
-Bias for Transfer Learning with Convolutional Networks (arXiv:1802.01483), for the pull
-to the start, which is not coupled here.
+Training (arXiv:2506.02285), for the corrected decay of AdamC; Chen et al., 2025,
+Cautious Weight Decay (arXiv:2510.12402); Li, Grandvalet and Davoine, 2018, Explicit
+Inductive Bias for Transfer Learning with Convolutional Networks (arXiv:1802.01483), for
+the pull to the start, which is not coupled here.
 """
 
 import copy
@@ -50,7 +50,7 @@ Kind = Literal[
 ]
 
 
-# The first acts before the step, and the other one keeps arrays.
+# The first kind acts before the step, and the second one stores arrays.
 _ALONE = "coupled", "to_start"
 
 
@@ -98,9 +98,9 @@ class Decay(Wraps):
         kinds = list(dict.fromkeys(x.kind for x in others))
         if alone := [k for k in kinds if k in _ALONE and len(kinds) > 1]:
             raise ValueError(
-                f"{subject} has the kinds {kinds} by path, but {alone[0]!r} does not "
-                "go together with another one: give `partition` an optimizer for each "
-                "group of parameters"
+                f"{subject} has the kinds {kinds} by path, but {alone[0]!r} cannot be "
+                "combined with another kind: use `partition` with an optimizer for "
+                "each group of parameters"
             )
 
     def taken_by(self, factory: Callable) -> bool:
@@ -118,7 +118,7 @@ class Decay(Wraps):
         tx = make(*call.args, **call.kwargs)
         _require_followed(tx, self, name)
         stage = replace(self, mask=mask), values["learning_rate"], name
-        # The other optimizer has a decay of its own.
+        # The other optimizer has its own decay.
         node = node_of(tx)
         if "adam_weight_decay" in values and isinstance(node, Partition):
             first, *others = node.members
@@ -192,10 +192,10 @@ class DecayToStartState(NamedTuple):
 def _decay_by(
     rate: ScalarOrSchedule, amount: ScalarOrSchedule, kind: str, peak: ArrayLike
 ) -> Rule:
-    """u - f p, with a factor f of the rate and the decay, after the step u.
+    """u - f p, with a factor f from the learning rate and the decay, after the step u.
 
-    Of a schedule there is a step count, whether the kind reads it or not, so that kinds
-    may differ by path.
+    With a schedule there is a step count, whether the kind reads it or not, so that
+    kinds may differ by path.
     """
 
     def factor(count):
@@ -230,7 +230,7 @@ def weight_decay(
     *,
     mask: MaskOrFn = None,
     peak: ArrayLike | None = None,
-) -> Any:  # to type checkers it passes for a number
+) -> Any:  # so that type checkers accept it as a number
     """A weight decay of some kind, for the argument `weight_decay` of any optimizer.
 
         coupled        u = opt(g + w p)
@@ -240,15 +240,16 @@ def weight_decay(
         cautious       u = opt(g) - a w p where opt(g) p <= 0, otherwise opt(g)
         to_start       u = opt(g) - a w (p - p_0)
 
-    a is the learning rate of the step, p_0 the first parameters, and opt(g) what the
-    optimizer adds to p without decay; the formula takes the place of its own one.
+    a is the learning rate of the step, p_0 the first parameters, and opt(g) the update
+    of the optimizer without decay; the formula replaces its own decay.
 
     amount: w, a scalar, at least 0, a schedule, or a mapping of path patterns.
     kind: one of these names.
     mask: which parameters decay; see `masked`.
-    peak: the largest learning rate of the run, above 0; for "corrected" alone.
+    peak: the largest learning rate of the run, above 0; for "corrected" only.
 
-    Raises a `ValueError` for another kind, and for a `peak` that is missing or unused.
+    Raises a `ValueError` for an unknown kind, and for a `peak` that is missing or
+    unused.
     """
     require_one_of("kind", kind, get_args(Kind))
     if (kind == "corrected") != (peak is not None):
@@ -269,15 +270,15 @@ def with_weight_decay(
 ) -> GradientTransformationExtraArgs:
     """Let the parameters of any optimizer decay, as `weight_decay` describes.
 
-    It is for optimizers without an argument `weight_decay`, and for chains.
+    Use it for optimizers without an argument `weight_decay`, and for chains.
 
     inner: the optimizer, whose updates are added to the parameters.
     weight_decay: what `weight_decay` returns; a number is of the kind "decoupled".
     learning_rate: that of the optimizer, a scalar or a schedule; by default the
         argument of this name with which `inner` was made.
 
-    Raises a `ValueError` if the learning rate is needed and not known, and with the
-    reason if `inner` would not follow the decay.
+    Raises a `ValueError` if the learning rate is needed but unknown, and if `inner`
+    cannot use this decay, with the reason.
     """
     require_transformation(inner, "`inner` of `with_weight_decay`")
     made = getattr(inner, "recipe", None)

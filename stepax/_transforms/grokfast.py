@@ -73,15 +73,15 @@ def grokfast_ma(
 
         u = g + weight mean,   of the last `window` gradients with g
 
-    It stores all of them; see `grokfast_ema` for one array in their place.
+    It stores all of these gradients; `grokfast_ema` stores one array instead.
 
     window: number of gradients, at least 1.
     weight: factor of the mean, at least 0.
-    reduction: "mean", or "sum" for their sum in its place.
+    reduction: "mean", or "sum" to add a multiple of their sum instead.
     warmup: whether the first `window` - 1 gradients pass unchanged; otherwise the mean
-        is of those so far.
+        is over the gradients so far.
 
-    Raises a `ValueError` for another reduction.
+    Raises a `ValueError` for an unknown reduction.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(
@@ -97,7 +97,7 @@ def grokfast_ma(
 
     def leaf(g, p, ctx, past):
         place, is_on, factor = ctx
-        if past.shape[1:] != g.shape:  # which the engine refuses, with the path
+        if past.shape[1:] != g.shape:  # the engine raises, with the path
             return g, jnp.broadcast_to(g, (window, *g.shape))
         past = jax.lax.dynamic_update_index_in_dim(past, g, place, 0)
         # Not a product with 0, which would not be 0 for a NaN in the window.

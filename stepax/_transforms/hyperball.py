@@ -1,4 +1,4 @@
-"""Hyperball: steps of a given length on the sphere of the first parameters.
+"""Hyperball: steps of a given length on the sphere of the initial parameters.
 
 Wen, Dang, Lyu, Ma and Liang, 2026, Fantastic Pretraining Optimizers and Where to Find
 Them II: Hyperball Optimization (arXiv:2606.16899), with the norms of the records of
@@ -44,13 +44,14 @@ def hyperball(
         q = p - learning_rate r g / max(‖g‖, eps)
         p = r q / max(‖q‖, eps)
 
-    It ends a chain, in place of the learning rate: the length of what precedes it has
-    no effect, and there is no weight decay.  Norms are those of whole arrays; mask the
-    arrays whose norm should change, such as biases: an array of zeros stays zero.
+    Put it last in a chain, instead of the learning rate: the length of the preceding
+    updates has no effect, and there is no weight decay.  Norms are those of whole
+    arrays; mask the arrays whose norm should change, such as biases: an array of zeros
+    stays zero.
 
     learning_rate: length of a step relative to r; a scalar or a schedule.
-    radius: r of all arrays, at least 0; each one's norm at first if `None`.
-    eps: least norm to divide by, above 0.
+    radius: r for all arrays, at least 0; the initial norm of each if `None`.
+    eps: lower bound of norms that are divided by, above 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """

@@ -70,7 +70,9 @@ def add_noise(
 @jax.jit
 def _step(updates, state, eta, gamma):
     count = safe_increment(state.count)
-    with jax.numpy_dtype_promotion("standard"):  # injected ones are float32 or float64
+    with jax.numpy_dtype_promotion(
+        "standard"
+    ):  # injected hyperparameters are float32 or float64
         deviation = jnp.sqrt(eta / upcast(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
     add = ft.partial(_add, deviation)
@@ -85,7 +87,7 @@ def _add(deviation, g, noise):
 
 
 def chosen_key(key, seed):
-    """Whichever of the two is given."""
+    """The one of both that is given."""
     if key is not None and seed is not None:
         raise ValueError("both `key` and `seed` are given; give only `key`")
     if seed is not None:

@@ -82,7 +82,7 @@ def reduce_on_plateau(
         scale = max(factor scale, min_scale)   after `patience` v in a row that do not
 
     `update` takes the keyword `value`, a scalar such as the loss; v is its mean over
-    `accumulation_size` calls.  A NaN is no improvement.
+    `accumulation_size` calls.  A NaN is not an improvement.
 
     factor: factor of a reduction, in (0, 1).
     patience: consecutive means without improvement before a reduction, at least 0; 0

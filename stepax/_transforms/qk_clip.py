@@ -1,8 +1,8 @@
 """QK-clip: shrink the weights of queries and keys whose attention logits are large.
 
 Kimi Team, 2025, Kimi K2: Open Agentic Intelligence (arXiv:2507.20534), section 2.1,
-MuonClip.  As there for what heads share, a key that several query heads attend to stays
-as it is, and the queries take all of the factor.
+MuonClip.  As in the paper for parts that heads share, a key that several query heads
+use is unchanged, and the queries take the whole factor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,22 +42,23 @@ def qk_clip(
         W_q = √γ (W_q + u_q),   W_k = √γ (W_k + u_k)
 
     Place it last, after the learning rate: it changes the updates so that
-    `apply_updates` gives these weights.  It keeps no state.
+    `apply_updates` gives these weights.  It has no state.
 
     threshold: bound of the logits, above 0; 100 in Kimi K2.
-    pairs: from patterns of the paths of queries to those of their keys.  Both match
-        equally many arrays, which are paired in the order of the tree.
-    head_axis: the axis of the weights that the heads are along, or the axes, as
-        `(0, 2)` of stacked layers and heads; a head may be several neighbouring
-        indices.  Without it S is one scalar for each pair.
+    pairs: a dict from path patterns of queries to path patterns of their keys.  Both
+        must match equally many arrays, which are paired in the order of the tree.
+    head_axis: the axis, or axes, of the weights along which heads are arranged, such as
+        `(0, 2)` for stacked layers and heads; a head may span several neighbouring
+        indices.  If `None`, S is one scalar for each pair.
 
-    `update` reads `params` and `max_logits`: S for each query, in a tree or a dict by
-    its path, as `{"layer/q": s}`, or S itself if there is one query.  S is a scalar or
-    has one axis for each of `head_axis`; values that are not finite do not clip.  If a
-    key has fewer heads than its query, the query is multiplied by γ and the key by 1.
+    `update` reads `params` and `max_logits`: S for each query, as a tree or a dict
+    keyed by path, such as `{"layer/q": s}`, or S itself if there is one query.  S is a
+    scalar or has one axis for each of `head_axis`; values that are not finite do not
+    clip.  If a key has fewer heads than its query, the query is multiplied by γ and the
+    key by 1.
 
-    Raises a `ValueError` for patterns that match nothing or not equally many arrays,
-    and for S that is missing, unknown or of another shape.
+    Raises a `ValueError` for patterns that match nothing or different numbers of
+    arrays, and for an S that is missing, unknown or of a wrong shape.
     """
     if not isinstance(pairs, Mapping) or not pairs:
         raise ValueError(
@@ -84,7 +85,7 @@ def qk_clip(
         new = [u for _, u in us]
         for (q, k), s in zip(found, given, strict=True):
             if not is_array(ps[q]) or not is_array(ps[k]):
-                continue  # left out by `None`
+                continue  # skipped by `None`
             s = _checked(s, ps[q], axes, "/".join(us[q][0]))
             factors = _factors(threshold, s, ps[q], ps[k], axes)
             for i, factor in zip((q, k), factors, strict=True):
@@ -140,8 +141,8 @@ def _logits(max_logits: Any, queries: list[tuple]) -> list:
         )
     if unknown := [path for path in given if path not in queries]:
         raise ValueError(
-            f"`max_logits` of `qk_clip` has {_listed(unknown)}, which is no query; the "
-            f"queries are {_listed(queries)}"
+            f"`max_logits` of `qk_clip` has {_listed(unknown)}, which is not a query; "
+            f"the queries are {_listed(queries)}"
         )
     return [given[path] for path in queries]
 
@@ -159,7 +160,9 @@ def _checked(s: Any, w: Any, axes: tuple, name: str) -> jax.Array:
     if not s.shape:
         return s
     if not all(-len(shape) <= i < len(shape) for i in axes):
-        raise ValueError(f"`head_axis` {axes} is no axis of {name}, of shape {shape}")
+        raise ValueError(
+            f"`head_axis` {axes} is not an axis of {name}, of shape {shape}"
+        )
     sizes = tuple(shape[i] for i in axes)
     fits = len(s.shape) == len(axes) and all(
         n and not size % n for n, size in zip(s.shape, sizes, strict=True)
@@ -198,5 +201,5 @@ def _along(factor: jax.Array, w: Any, axes: tuple) -> jax.Array:
 
 @computed_wide
 def _shrunk(u, p, factor):
-    """The update to `factor (p + u)`; `u` itself, to the last bit, where that is 1."""
+    """The update to `factor (p + u)`; exactly `u` where the factor is 1."""
     return jnp.where(factor == 1, u, factor.astype(u.real.dtype) * (p + u) - p)

@@ -1,9 +1,9 @@
 """Gradient accumulation: one step for several calls.
 
 A call may say how much its gradient weighs, such as the number of tokens it is a mean
-over.  The sum of the weights needs a place that Optax's state has not.  So there are
-two states: without weights Optax's, and `WeightedMultiStepsState`, which the first call
-with a weight makes of it, even in the middle of a step, or `init` if asked to.
+over.  Optax's state has no field for the sum of the weights.  So there are two states:
+Optax's, without weights, and `WeightedMultiStepsState`, to which the first call with a
+weight converts it, even in the middle of a step; `init` makes one if asked to.
 
 Differences from Optax: the inner transformation runs only when a step is due; NaN in
 one window is not carried into the next; complex and float64 gradients are accumulated
@@ -123,7 +123,7 @@ class WeightedMultiStepsState(NamedTuple):
     """As `MultiStepsState`, where gradients have weights.
 
     weight: the sum of the weights since the last step, a scalar in float32; 0 while all
-        calls were without one.
+        calls were without a weight.
     """
 
     mini_step: jax.Array
@@ -135,7 +135,7 @@ class WeightedMultiStepsState(NamedTuple):
 
 
 def _weighted(state: Any) -> WeightedMultiStepsState:
-    """A state with a place for weights, in which none has come yet."""
+    """A state with a field for weights, before any weight has been received."""
     if hasattr(state, "weight"):
         return state
     kept = state._asdict()
@@ -208,12 +208,12 @@ class MultiSteps:
     use_grad_mean: whether to accumulate the mean rather than the sum, Σ w g.
     should_skip_update_fn: decides whether to ignore the gradient of a call.
     accumulator_dtype: dtype of the accumulator; complex gradients stay complex, and
-        float64 ones stay float64 unless this is a dtype other than float32.
+        float64 gradients stay float64 unless this is a dtype other than float32.
     axis_name: mesh axis inside `shard_map`, over which a call takes weighted means.
-    weighted: whether `init` makes room for weights, as `lax.scan` and wrappers that
-        branch need it; otherwise the first call with one does.
+    weighted: whether `init` makes room for weights, which `lax.scan` and wrappers that
+        branch need; otherwise the first call with a weight does.
 
-    Raises a `ValueError` for k below 1, and a `TypeError` for k that is not an integer.
+    Raises a `ValueError` if k is below 1, and a `TypeError` if k is not an integer.
     """
 
     @explain_misuse
@@ -272,7 +272,7 @@ class MultiSteps:
         """The inner transformation."""
         return self._opt
 
-    # Of the weighted state, which has all its fields, type checkers know these.
+    # Type checkers see these; the weighted state has all these fields.
     def init(self, params: Params) -> MultiStepsState:
         """The initial state, without any gradient."""
         acc = jax.tree.map(lambda p: _zeros(p, self._dtype), params)
@@ -296,12 +296,13 @@ class MultiSteps:
         """Accumulate a gradient; the k-th call returns updates, the others zeros.
 
         updates: the gradients, or the updates of the preceding stage of a chain.
-        weight: of this gradient in the mean, such as its number of tokens: a finite
-            scalar, at least 0.  Under `jit` others make the mean NaN.
-        extra_args: keywords for the inner transformation, which receives those of the
-            k-th call.
+        weight: the weight of this gradient in the mean, such as its number of tokens: a
+            finite scalar, at least 0.  Under `jit` any other value makes the mean NaN.
+        extra_args: keywords for the inner transformation, which receives the keywords
+            of the k-th call.
 
-        Raises a `ValueError` for a weight that is negative, not finite or no scalar.
+        Raises a `ValueError` for a weight that is negative, not finite, or not a
+        scalar.
         """
         ends = self._updates
         return self._call(ends, updates, state, params, weight, extra_args)

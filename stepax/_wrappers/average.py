@@ -5,8 +5,8 @@ a debiased mean; the uniform average (SWA) is that of Izmailov, Podoprikhin, Gar
 Vetrov and Wilson, 2018, Averaging Weights Leads to Wider Optima and Better
 Generalization (arXiv:1803.05407), Algorithm 1.
 
-The stored average is already debiased, by its weights, so that it can be read from the
-state as it is.
+The stored average is already debiased, by its weights, so that it can be read directly
+from the state.
 """
 
 import functools as ft
@@ -55,10 +55,10 @@ class AverageState(NamedTuple):
 
 
 class SwappedAverage(NamedTuple):
-    """In place of an average while the parameters are exchanged for it.
+    """Takes the place of an average while it is exchanged with the parameters.
 
-    average: as it was, in full precision.
-    params: the parameters of the training.
+    average: the average as it was, in full precision.
+    params: the parameters that are being trained.
     """
 
     average: Any
@@ -118,7 +118,7 @@ def _averaging(
 
 
 def _check(dtype: DTypeLike | None) -> None:
-    """Raise unless averages with remainders may be asked for in this dtype."""
+    """Raise unless averages with remainders support this dtype."""
     if dtype is not None and str(jnp.dtype(dtype)) not in ("bfloat16", "float32"):
         raise ValueError(
             "`averages`: with a `remainder` averages are bfloat16, and with it "
@@ -136,7 +136,7 @@ class _Followed(Followed):
         if isinstance(getattr(state, "average", None), SwappedAverage):
             raise ValueError(
                 "the parameters are exchanged for their average: call `swap_averages` "
-                "once more before the next step"
+                "again before the next step"
             )
         return super().unpack(state)
 
@@ -170,8 +170,8 @@ def averaged_params(state: OptState, params: Params, name: str | None = None) ->
         here.
     name: of the average, if there are several.
 
-    Raises a `ValueError` if there is no such average, if several have no name, or if it
-    does not fit `params`.
+    Raises a `ValueError` if there is no such average, if there are several and `name`
+    is missing, or if it does not fit `params`.
     """
     return average_of(chosen("averaged_params", state, name), params)
 
@@ -210,14 +210,14 @@ def chosen(caller: str, state: OptState, name: str | None = None) -> list[Averag
 
 
 def _require_one_each(caller: str, found: list) -> None:
-    """Raise if averages that are not nested are of the same parameters."""
+    """Raise if averages that are not nested belong to the same parameters."""
     of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
     for (a, x), (b, y) in it.combinations(found, 2):
         is_nested = a == b[: len(a)] or b == a[: len(b)]
         if not is_nested and of(x) & of(y):
             raise ValueError(
                 f"`{caller}`: there are averages of the same parameters at {spell(a)} "
-                f"and {spell(b)}; give the part of the state that has one"
+                f"and {spell(b)}; pass the part of the state that has one of them"
             )
 
 

@@ -136,20 +136,22 @@ def averages(
 def swap_averages(
     state: OptState, params: Params, name: str | None = None
 ) -> tuple[OptState, Params]:
-    """Exchange the parameters for their average, and in a second call back.
+    """Exchange the parameters for their average; a second call exchanges them back.
 
         state, params = swap_averages(state, params)   # evaluate with these
         state, params = swap_averages(state, params)   # train on
 
-    Two calls return what was given, bit for bit, also where the average is wider than
-    the parameters: the state keeps both meanwhile, and a step with it raises.
+    Two calls return the original state and parameters, bit for bit, even if the average
+    has a wider dtype than the parameters: in between the state keeps both, and a step
+    with it raises.
 
     state: that of `averages`, or one that contains it.
     params: the parameters.
-    name: of the average, if there are several; it may be left out in the second call.
+    name: the name of the average, if there are several; it may be omitted in the second
+        call.
 
-    Raises a `ValueError` if there is no such average, if several have no name, or if
-    the parameters are exchanged for another one.
+    Raises a `ValueError` if there is no such average, if there are several and `name`
+    is missing, or if the parameters are exchanged for another average.
     """
     swapped = [x for _, x in get_all_with_path(state, "SwappedAverage")]
     if swapped:
@@ -174,7 +176,7 @@ def _require_swapped(state: OptState, name: str | None) -> None:
     here = [k for k in names_in(state) if any(map(is_swapped, chosen("", state, k)))]
     raise ValueError(
         f"`swap_averages`: the parameters are exchanged for {here[0]!r}, not for "
-        f"{name!r}; call it once more, without a name, and then with {name!r}"
+        f"{name!r}; call it again without a name, and then with {name!r}"
     )
 
 

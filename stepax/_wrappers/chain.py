@@ -16,7 +16,7 @@ from .._engine.trees import errors
 
 
 class NamedChain(Composite):
-    """Members in order; the state maps their names to theirs."""
+    """Members in order; the state maps their names to their states."""
 
     def __init__(self, names: Sequence[str], members: Sequence[Any]):
         self.names = names
@@ -44,12 +44,12 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 
         u_0 = g,   u_n = update_n(u_{n-1}),   the result is the last u
 
-    Keywords of `update` reach every member that takes any.  Neighboring rules run in
-    one pass over the leaves.
+    Keywords of `update` reach every member that takes keywords.  Neighboring rules run
+    in one pass over the leaves.
 
     args: the transformations; the state is a tuple of theirs, in the same order.
 
-    Raises a `TypeError` for an argument that is no transformation.
+    Raises a `TypeError` for an argument that is not a transformation.
     """
     for i, tx in enumerate(args):
         require_transformation(tx, f"argument {i} of `chain`")
@@ -60,12 +60,12 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 def named_chain(
     *args: tuple[str, GradientTransformation],
 ) -> GradientTransformationExtraArgs:
-    """Apply transformations in order, with a state that is keyed by their names.
+    """Apply transformations in order, with a state keyed by their names.
 
     args: pairs of a name and a transformation; the state maps names to states.
 
     Raises a `ValueError` for a name that occurs twice, a `TypeError` for an argument
-    that is no such pair.
+    that is not such a pair.
     """
     for i, pair in enumerate(args):
         if (
@@ -82,7 +82,7 @@ def named_chain(
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise ValueError(
-            f"names must differ in `named_chain`, but these occur more than once: "
+            "names in `named_chain` must be unique, but these occur more than once: "
             f"{twice}"
         )
     return build(NamedChain(names, [tx for _, tx in args]))

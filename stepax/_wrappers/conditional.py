@@ -1,4 +1,4 @@
-"""Running a transformation only at some steps."""
+"""Transformations that run only at some steps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -58,9 +58,10 @@ def conditionally_transform(
 
     inner: the transformation.
     should_transform_fn: maps the number of calls so far, an int32 scalar, to a boolean.
-    forward_extra_args: whether it also receives the keywords of `update`.
+    forward_extra_args: whether `should_transform_fn` also receives the keywords of
+        `update`.
 
-    Raises a `TypeError` if it does not return a single boolean.
+    Raises a `TypeError` if `should_transform_fn` does not return a single boolean.
     """
     condition = should_transform_fn, forward_extra_args
     name, same = "conditionally_transform", lambda updates: updates
@@ -81,9 +82,10 @@ def conditionally_mask(
 
     inner: the transformation.
     should_transform_fn: maps the number of calls so far, an int32 scalar, to a boolean.
-    forward_extra_args: whether it also receives the keywords of `update`.
+    forward_extra_args: whether `should_transform_fn` also receives the keywords of
+        `update`.
 
-    Raises a `TypeError` if it does not return a single boolean.
+    Raises a `TypeError` if `should_transform_fn` does not return a single boolean.
     """
     condition = should_transform_fn, forward_extra_args
     name, zeros = "conditionally_mask", zeros_like_updates

@@ -1,6 +1,6 @@
 """EMA-Nesterov: look ahead along the mean of an optimizer's steps.
 
-The record of modded-nanogpt of 2026-05-22, "EMA Nesterov"
+From the modded-nanogpt record of 2026-05-22, "EMA Nesterov"
 (github.com/KellerJordan/modded-nanogpt).
 
 Difference from that program: x, where it evaluates, is not stored.  As y = x + weight L
@@ -60,7 +60,7 @@ _RANGES = {"weight": AT_LEAST_0}
 @recipe
 def _look_ahead(weight: ArrayLike, decay: ArrayLike) -> Rule:
     def prepare(scalars, stat, extra):
-        (was,) = scalars  # differs from `weight` if that was changed since
+        (was,) = scalars  # differs from `weight` if that has changed since
         return was, (weight,)
 
     def leaf(u, p, was, mean):
@@ -80,8 +80,8 @@ def ema_nesterov(
         x_t = y + u(g),   L = decay L + (1 - decay) (x_t - x_(t-1))
         y = x_t + weight L
 
-    The parameters are y; evaluate at x, see `ema_nesterov_eval_params`.  Nothing after
-    it may change the updates.
+    The parameters are y; evaluate at x, see `ema_nesterov_eval_params`.
+    Transformations after it must not change the updates.
 
     inner: an optimizer, with its learning rate.
     weight: factor of the mean step, at least 0.
@@ -96,8 +96,9 @@ def ema_nesterov(
 def ema_nesterov_eval_params(state: OptState, params: Params) -> Params:
     """The parameters for evaluation: x = y - weight L.
 
-    state: that of `ema_nesterov`, or a state that contains it, such as that of `chain`,
-        `MultiSteps` or `partition`; parameters without an L are returned unchanged.
+    state: the state of `ema_nesterov`, or a state that contains it, such as that of
+        `chain`, `MultiSteps` or `partition`; parameters without an L are returned
+        unchanged.
     params: y, the current parameters.
 
     Raises a `ValueError` if there is no such state.

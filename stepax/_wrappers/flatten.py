@@ -1,4 +1,4 @@
-"""Running a transformation on vectors instead of trees.
+"""Transformations that run on vectors instead of trees.
 
 Concatenating all leaves into one vector saves operations for many small arrays, at the
 cost of copies and of the sharding of large ones.  `stepax.tree.pack` avoids the copies.
@@ -35,8 +35,8 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     is called without.  Missing gradients are treated as 0 if `params` is given.  The
     keywords `grad` and `value_fn` of a line search are those of the tree.
 
-    inner: the transformation; it does not see the boundaries between arrays.  One with
-        hyperparameters by path does: it is applied to `stepax.tree.pack(params)`.
+    inner: the transformation; it does not see the boundaries between arrays, unless it
+        has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
     require_transformation(inner, "`inner` of `flatten`")
     inner = with_extra_args_support(inner)

@@ -1,7 +1,6 @@
-"""A transformation that is followed by a rule, with the states of both in one.
+"""A transformation followed by a rule, with both states merged into one.
 
-It is what wrappers are made of that act on the iterates of an optimizer, such as those
-that average them.
+Wrappers that act on the iterates of an optimizer, such as averages, are built from it.
 """
 
 from collections.abc import Callable
@@ -24,11 +23,11 @@ from .._engine.trees.search import get_all_with_path
 
 
 class Followed(Composite):
-    """The inner transformation, then a rule, whose fields are in the state directly.
+    """The inner transformation, then a rule whose fields are in the state itself.
 
-    name: the factory, for errors.
+    name: the name of the factory, for errors.
     State: a named tuple of the fields of the rule's state, and of `field`.
-    field: where the state of the inner transformation is.
+    field: the field that holds the state of the inner transformation.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ def evaluated(
     state: OptState,
     params: Params,
 ) -> Params:
-    """`at(p, x, scalar)` for parameters p of which there is an x in a state.
+    """`at(p, x, scalar)` for parameters p for which the state has an x.
 
-    name: the function that is called, for errors.
+    name: the name of the calling function, for errors.
     State: the named tuple to look for, anywhere in the state.
-    fields: those of x and of the scalar.
+    fields: the fields of x and of the scalar.
 
     Raises a `ValueError` if there is no such state.
     """
@@ -84,5 +83,5 @@ def evaluated(
 
 @computed_wide
 def mean_of(y, z, weight):
-    """x, of which y = weight x + (1 - weight) z."""
+    """The x for which y = weight x + (1 - weight) z."""
     return z + (y - z) / weight  # exactly y where z = y

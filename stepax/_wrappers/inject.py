@@ -1,4 +1,4 @@
-"""Hyperparameters that live in the state, where they can be read, changed, scheduled.
+"""Hyperparameters that are kept in the state, to be read, changed, or scheduled.
 
 `factories/arguments.py` decides which arguments of a factory are hyperparameters.
 """
@@ -37,7 +37,7 @@ from .._engine.trees import errors
 
 @optax_compatible
 class InjectHyperparamsState(NamedTuple):
-    """The state from before schedules had states; kept for programs that name it."""
+    """An older state without states of schedules, for programs that refer to it."""
 
     count: jax.Array
     hyperparams: dict[str, jax.Array]
@@ -49,10 +49,11 @@ class InjectStatefulHyperparamsState(NamedTuple):
     """State of `inject_hyperparams`.
 
     count: steps taken, a scalar.
-    hyperparams: from names to the values that the last step used; those without a
-        schedule may be replaced, and the next step uses the new value.
-    hyperparams_states: from names of scheduled ones to the states of their schedules.
-    inner_state: of the transformation that the factory makes.
+    hyperparams: a dict from names to the values that the last step used; values without
+        a schedule may be replaced, and the next step uses the new value.
+    hyperparams_states: a dict from the names of scheduled hyperparameters to the states
+        of their schedules.
+    inner_state: state of the transformation that the factory makes.
     """
 
     count: jax.Array
@@ -62,7 +63,7 @@ class InjectStatefulHyperparamsState(NamedTuple):
 
 
 def _cast(x: Any, wide: Any, is_whole: bool = False) -> jax.Array:
-    """A hyperparameter as an array of its own, strongly typed."""
+    """A hyperparameter as a new, strongly typed array."""
     is_whole = is_whole and jnp.issubdtype(jnp.result_type(x), jnp.integer)
     return jnp.array(x, jnp.int32 if is_whole else wide)
 
@@ -73,37 +74,37 @@ def _is_half(x: Any) -> bool:
 
 
 def _read(state: Any, names: Iterable[str], known: Iterable[str]) -> dict[str, Any]:
-    """The hyperparameters in a state; an error says which are not as they should be."""
+    """The hyperparameters in a state; an error names those that are not as expected."""
     found = getattr(state, "hyperparams", None)
     if not isinstance(found, Mapping) or not hasattr(state, "hyperparams_states"):
         raise ValueError(
-            "`inject_hyperparams` has a state `InjectStatefulHyperparamsState`, but "
-            f"was given {errors.describe(state)}; was this state made by another "
+            "`inject_hyperparams` expects a state `InjectStatefulHyperparamsState`, "
+            f"but was given {errors.describe(state)}; was this state made by another "
             "optimizer?"
         )
     for name in set(found) - set(known):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         hint = f"; did you mean `{near[0]}`?" if near else ""
         raise ValueError(
-            f"`{name}` in `state.hyperparams` is none of the hyperparameters "
+            f"`{name}` in `state.hyperparams` is not one of the hyperparameters "
             f"{sorted(names)}{hint}"
         )
     if missing := sorted(set(names) - set(found)):
         raise ValueError(
-            f"`state.hyperparams` lacks {missing}, it has {sorted(found)}; was this "
+            f"`state.hyperparams` lacks {missing}; it has {sorted(found)}; was this "
             "state made by another optimizer?"
         )
     return dict(found)
 
 
 def _settled(new: Any, old: Any) -> Any:
-    """A state in the dtypes of the last one."""
+    """A state in the dtypes of the previous one."""
     same = jax.tree.structure(new) == jax.tree.structure(old)
     return keep_dtypes(new, old) if same else new
 
 
 def _narrowed(updates: Any, gradients: Any) -> Any:
-    """Updates as narrow as gradients in half precision, which hyperparameters widen."""
+    """Updates in the half precision of the gradients, which hyperparameters widened."""
     if jax.tree.structure(updates) != jax.tree.structure(gradients):
         return updates
 
@@ -123,7 +124,7 @@ def _injected(
     inner_factory: Callable, static: tuple, dtype: Any, args: tuple, kwargs: dict
 ) -> GradientTransformationExtraArgs:
     call = Call(inner_factory, args, kwargs)
-    # A state has the hyperparameters of Optax's, unless others are given.
+    # A state has the hyperparameters of Optax's state, unless others are given.
     numbers, functions = call.sort({*static, *call.unused_additions()})
     schedules = {k: _with_state(f) for k, f in functions.items()}
     names = [*numbers, *schedules]
@@ -140,7 +141,7 @@ def _injected(
         wide = dtype or scalar_dtype(params)
         states = {k: s.init() for k, s in schedules.items()}
         values = call.read(numbers, {k: s(states[k]) for k, s in schedules.items()})
-        # Arrays of its own: a state that keeps one of them must not share its buffer.
+        # New arrays: a state that keeps one of them must not share its buffer.
         inner = call.again(cast(values.items(), wide)).init(params)
         count = jnp.zeros([], jnp.int32)
         values = cast(values.items(), wide)
@@ -192,17 +193,18 @@ def inject_hyperparams(
 
     Scalars are hyperparameters; a function in place of a scalar is a schedule.  All
     other arguments reach the factory unchanged: booleans, dtypes, masks, labels, and
-    integers of parameters that are annotated as `int`.  A mask is never called here.
+    integers for parameters annotated as `int`.  A mask is never called here.
 
-    To change a hyperparameter, write to `state.hyperparams`: nothing is recompiled.
-    One with a schedule follows its schedule.
+    To change a hyperparameter, write to `state.hyperparams`: nothing is recompiled.  A
+    hyperparameter with a schedule follows its schedule.
 
     inner_factory: makes a transformation.
-    static_args: names of further parameters that are no hyperparameters.
-    hyperparam_dtype: of the hyperparameters; if `None`, float32, float64 for parameters
-        in float64, and for one that is given as an array in half precision, that.
+    static_args: names of further parameters that are not hyperparameters.
+    hyperparam_dtype: dtype of the hyperparameters.  If `None`, it is float32, or
+        float64 for parameters in float64; a hyperparameter that is given as an array in
+        half precision keeps that dtype.
 
-    Raises a `ValueError` for a name in `static_args` that is no parameter.
+    Raises a `ValueError` for a name in `static_args` that is not a parameter.
     Returns a function with the parameters of `inner_factory`.
     """
     factory = original(inner_factory)

@@ -49,7 +49,7 @@ class LookaheadState(NamedTuple):
 class LookaheadParams(NamedTuple):
     """The two sets of parameters of `lookahead`.
 
-    fast: where gradients are taken.
+    fast: the parameters at which gradients are computed.
     slow: parameters for evaluation, shaped like `fast`.
     """
 
@@ -76,7 +76,7 @@ def lookahead(
         slow = slow + slow_step_size (fast - slow),   fast = slow   every sync_period
 
     `init` and `update` take `LookaheadParams` as parameters, and `update` returns a
-    pair of updates.  Take gradients at `fast`, and do not modify the updates.
+    pair of updates.  Compute gradients at `fast`, and do not modify the updates.
 
     fast_optimizer: the optimizer of the fast parameters.
     sync_period: fast steps per slow step, at least 1.

@@ -64,12 +64,12 @@ def dynamic_loss_scale(
 
         u = inner(g / scale) if g is finite, otherwise 0, with the inner state unchanged
         scale = scale / factor if g is not finite, scale * factor after growth_interval
-            finite ones in a row, always within [min_scale, max_scale]
+            finite gradients in a row, always within [min_scale, max_scale]
 
     Multiply the loss by `tree.get(state, "loss_scale")`; keywords, such as the value of
     the loss, are passed on unchanged.  Gradients are divided in float32 or wider, and
     reach the inner transformation in that dtype; for parameters in float16, wrap
-    `master_weights`, which keeps moments in float32, too.
+    `master_weights`, which also keeps moments in float32.
 
     inner: the transformation; it does not run for skipped gradients.
     initial: initial scale, above 0.

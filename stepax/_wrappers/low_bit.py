@@ -42,12 +42,12 @@ from .._engine.trees.parts import Part, slots_like_params
 from .lookahead import LookaheadParams
 
 
-# By how many elements share a scale.
+# Keyed by the number of elements that share a scale.
 _BLOCKS = {8: 256, 4: 128}
 _KEPT = 32
 _KINDS = "float32", "bfloat16", "float16"
 
-# What other libraries' states are, by their classes, as they have no slots.
+# The slots of other libraries' states, keyed by class, as these declare none.
 _MEANS = {
     "EmaState": {"ema": Slot()},
     "MuonState": {"mu": Slot()},
@@ -76,41 +76,40 @@ def low_bit_states(
     """Store parts of a state in 8 or 4 bits for each element.
 
         s = the largest |x| of a block,   n = the largest code
-        x = sign(c) (c / n)² s;   x = (c / n)⁴ s for what is never negative
+        x = sign(c) (c / n)² s;   x = (c / n)⁴ s for slots that are never negative
 
     with c rounded to nearest.  Arithmetic is that of the inner transformation, in
-    float32.  The state has the structure of its state, with `codes` and `scales` in
-    place of an array; `tree.dequantize` opens it.  Jit `init`, which otherwise makes a
-    state of full precision on the way.
+    float32.  The state has the structure of the inner state, with `codes` and `scales`
+    for an array; `tree.dequantize` converts it back.  Jit `init` to save memory.
 
-    In 4 bits a mean with a long memory is mostly rounding: use them for decays up to
-    0.9, as in Adam and SGD, and not for Lion's 0.99, Muon's 0.95, or a slow mean.
+    Use 4 bits for decays up to 0.9, as in Adam and SGD: with longer memory, such as
+    Lion's 0.99 or Muon's 0.95, rounding dominates.
 
     inner: the transformation, of any library.
-    bits: 8, 4, or 32 for what is kept: for all moving averages, or a dict from the
-        names of slots, of which those that are not named are kept.
-    block: elements along the last axis that share a scale, at least 2; a shorter one,
-        at least a quarter, is taken where only that divides the axis.  `None` is up to
-        256 for 8 bits and 128 for 4, of neighbouring rows where an axis is short, such
-        that eight devices can share either of the last two axes.
-    min_size: arrays with fewer elements are kept, as are those without such a block,
-        and others than float32, bfloat16 and float16.
-    mask: which parameters' slots are stored so; see `masked`.
+    bits: 8, 4, or 32 for no compression: for all moving averages, or a dict from names
+        of slots, of which the others are not compressed.
+    block: elements along the last axis that share a scale, at least 2; as few as a
+        quarter where only that divides it.  `None` means up to 256 for 8 bits and 128
+        for 4, of several rows where an axis is short, so that eight devices can share
+        either axis.
+    min_size: smaller arrays are not compressed, nor are those that no block divides,
+        or dtypes other than float32, bfloat16 and float16.
+    mask: the parameters whose slots are compressed; see `masked`.
 
-    Raises a `ValueError` for other `bits` and blocks; `init` raises one for unknown
-    names, or if nothing is a moving average, and lists the slots.
+    Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
+    unknown names, or if no slot is a moving average, and lists the slots.
     """
     require_transformation(inner, "`inner` of `low_bit_states`")
     tx = with_extra_args_support(inner)
     how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)
-    # Once, and not at each step: `init` of a placeholder.
+    # Done once, not at each step: `init` of a placeholder.
     found = ft.cache(lambda: slots_like_params(tx))
 
     def init(params):
         parts, treedef = found()
         values = treedef.flatten_up_to(tx.init(params))
         rows = zip(values, parts, how.chosen(parts), strict=True)
-        # The state of `lookahead` is that of an optimizer of the fast ones.
+        # The state of `lookahead` is that of an optimizer of the fast parameters.
         ps = params.fast if isinstance(params, LookaheadParams) else params
         which = how.leaves(ps)
         return treedef.unflatten(how.stored(*row, ps, which) for row in rows)
@@ -130,7 +129,7 @@ def low_bit_states(
 
 
 def _opened_foreign(parts: list[Part | None], treedef: Any, state: Any) -> Any:
-    """The state, with what only other libraries and closures read in full precision."""
+    """The state, with what other libraries and closures read in full precision."""
     # Rules open their own slots.
     foreign = [part is not None and part.slot is None for part in parts]
     if not any(foreign):
@@ -151,7 +150,7 @@ class _How(NamedTuple):
     mask: MaskOrFn
 
     def chosen(self, parts: list[Part | None]) -> list[int]:
-        """The bits for each part of a state."""
+        """The number of bits for each part of a state."""
         slots = {i: _slot(part) for i, part in enumerate(parts) if part}
         able = {i: x for i, x in slots.items() if x.alike and x.encode is None}
         names = {parts[i].name for i in able}  # type: ignore[union-attr]
@@ -171,12 +170,12 @@ class _How(NamedTuple):
         return [bits.get(i, _KEPT) for i in range(len(parts))]
 
     def leaves(self, params: Any) -> Any:
-        """For each parameter whether its slots are stored in few bits, as a tree."""
+        """A tree that says for each parameter whether its slots are compressed."""
         is_packed = lambda x: isinstance(x, Packed)
         if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
             raise TypeError(
                 "`low_bit_states` cannot store packed parameters, as blocks must end "
-                "where arrays do: leave out `stepax.tree.pack`"
+                "where arrays do: omit `stepax.tree.pack`"
             )
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
         mask = True if self.mask is None else self.mask
@@ -205,17 +204,18 @@ class _How(NamedTuple):
         try:
             beside = [treedef.flatten_up_to(tree) for tree in (which, params)]
         except (ValueError, TypeError):
-            return x  # of other arrays than the parameters
+            return x  # not shaped like a parameter
         return treedef.unflatten(map(one, xs, *beside))
 
     def _form(self, x: Any, p: Any, bits: int, is_signed: bool) -> Form | None:
-        """How a slot is coded; `None` if it is kept."""
+        """How a slot is coded; `None` if it is left uncompressed."""
         if not (is_array(x) and is_array(p)) or jnp.shape(x) != jnp.shape(p):
             return None
         is_kind = all(str(jnp.result_type(y)) in _KINDS for y in (x, p))
         if not is_kind or not jnp.ndim(x) or jnp.size(x) < self.min_size:
             return None
-        # By the shape alone: a state is the same whatever `init` knows of shardings.
+        # Depends on the shape alone: a state is the same whatever `init` knows of
+        # shardings.
         if self.block is None:
             tile = tile_within(jnp.shape(p), _BLOCKS[bits], bits)
             return None if tile is None else Form(bits, is_signed, *tile)
@@ -224,7 +224,7 @@ class _How(NamedTuple):
 
 
 def _slot(part: Part) -> Slot:
-    """The slot of a part of a state; what is not known is no moving average."""
+    """The slot of a part of a state; an unknown one is not a moving average."""
     if part.slot is not None:
         return part.slot
     return _MEANS.get(part.owner, {}).get(part.name, Slot(kind="other"))
@@ -239,8 +239,8 @@ def _checked_bits(bits: Any) -> Any:
 def _checked(bits: Any, name: str = "") -> int:
     if not _is_whole(bits) or bits not in (*_BLOCKS, _KEPT):
         raise ValueError(
-            f"`low_bit_states`: `bits`{name} must be 4, 8, or 32 for what is kept, but "
-            f"is {bits!r}"
+            f"`low_bit_states`: `bits`{name} must be 4, 8, or 32 for no compression, "
+            f"but is {bits!r}"
         )
     return int(bits)
 

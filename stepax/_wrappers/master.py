@@ -1,7 +1,7 @@
 """Half-precision parameters that follow master copies in a wider dtype.
 
 Micikevicius and others, 2018, Mixed Precision Training (arXiv:1710.03740), section 3.1.
-Masters that are stored as remainders are explained in `remainders.py`.
+Master weights that are stored as remainders are explained in `remainders.py`.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -48,7 +48,7 @@ class MasterWeightsState(NamedTuple):
     """State of `master_weights`.
 
     masters: the parameters in the wider dtype, or remainders in int16 or int8, shaped
-        like the parameters; a `MaskedNode` for parameters that need no master.
+        like the parameters; a `MaskedNode` for parameters that need no master copy.
     inner_state: state of the inner transformation.
     """
 
@@ -67,22 +67,22 @@ def master_weights(
 
         m = m + inner(g, m),   u = round(m) - p
 
-    The inner transformation sees gradients and masters in `dtype`, and stores its state
-    for them.  Updates are relative to the parameters that `update` receives, which
-    become the rounded masters even if an update is itself rounded.  Hence anything else
-    that changes parameters, such as a projection, belongs inside; after loading new
-    parameters call `init` again, otherwise the next step undoes the change, or
-    `set_master_params`.
+    The inner transformation sees gradients and master weights in `dtype`, and its state
+    has the dtypes that these imply.  Updates are relative to the parameters that
+    `update` receives, which become the rounded master weights even if an update is
+    itself rounded.  Hence put anything else that changes parameters, such as a
+    projection, inside.  After loading new parameters call `set_master_params`, or
+    `init` again; otherwise the next step undoes the change.
 
-    With a `remainder` only what rounding leaves over is stored: with 16 bits a bfloat16
-    parameter and its remainder are a float32, with 8 the upper 24 bits of one.  Updates
-    of such parameters are float32, which `apply_updates` adds exactly; put `MultiSteps`
-    inside, as around it they are rounded to the gradients' dtype.
+    With a `remainder` only the rounding error of each parameter is stored: a bfloat16
+    parameter and its remainder of 16 bits form a float32, with 8 bits the upper 24 bits
+    of one.  Updates of such parameters are float32, which `apply_updates` adds exactly;
+    put `MultiSteps` inside, because outside it rounds them to the gradients' dtype.
 
     inner: the transformation.
-    dtype: dtype of the masters; complex parameters, and those at least as wide, have
-        none.
-    remainder: 16 or 8; `None` stores the masters themselves.
+    dtype: dtype of the master weights; complex parameters, and parameters at least as
+        wide, have none.
+    remainder: bits of the remainder, 16 or 8; `None` stores whole master weights.
 
     Raises a `TypeError` if `dtype` is not a real floating-point dtype, and at `init`
     for float16 parameters with a `remainder`.
@@ -132,13 +132,13 @@ def master_weights(
 
 def _checked(remainder: Any, dtype: Any) -> int | None:
     width = checked_width("master_weights", remainder)
-    # As it was asked for: without 64-bit mode float64, too, is float32 in JAX.  Of the
-    # width that JAX is set to is Python's `float` alone.
+    # Check `dtype` as given: without 64-bit mode JAX makes float64 a float32, too.
+    # Only Python's `float` means the width that JAX is set to.
     asked = jnp.result_type(float) if dtype is float else jnp.dtype(dtype)
     if width is not None and asked != jnp.float32:
         raise ValueError(
-            "`master_weights`: with a `remainder` masters are float32, but `dtype` is "
-            f"{asked}"
+            "`master_weights`: with a `remainder` master weights are float32, but "
+            f"`dtype` is {asked}"
         )
     return width
 
@@ -148,17 +148,18 @@ def _require_bfloat16(params: Any) -> None:
         if is_narrower(p, jnp.float32) and jnp.result_type(p) != jnp.bfloat16:
             raise TypeError(
                 f"`master_weights`: the parameter at {keystr(path) or 'the root'} is "
-                f"{jnp.result_type(p)}, which is no half of a float32: store it in "
-                "bfloat16, or leave out `remainder`"
+                f"{jnp.result_type(p)}, which is not the upper half of a float32: "
+                "store it in bfloat16, or omit `remainder`"
             )
 
 
 @explain_misuse
 def master_params(params: Params, state: OptState) -> Params:
-    """The parameters in full precision where they have masters, otherwise themselves.
+    """The parameters in full precision where they have master weights, else unchanged.
 
     params: the parameters.
-    state: that of `master_weights`, of either kind, or a state that contains it.
+    state: the state of `master_weights`, with or without `remainder`, or a state that
+        contains it.
 
     Raises a `ValueError` if there is no such state, or if it does not fit `params`.
     """
@@ -171,12 +172,12 @@ def master_params(params: Params, state: OptState) -> Params:
 def set_master_params(
     params: Params, state: OptState, masters: Params
 ) -> tuple[Params, OptState]:
-    """Parameters and state for other masters, such as those of a checkpoint.
+    """Parameters and state for other master weights, such as those of a checkpoint.
 
-    params, state: the present ones, which say how each array is stored.
-    masters: the new parameters in full precision, of the structure of `params`.
+    params, state: the current parameters and state, which say how each array is stored.
+    masters: the new parameters in full precision, with the structure of `params`.
 
-    Raises a `ValueError` where there is no such state, or structures or shapes differ.
+    Raises a `ValueError` if there is no such state, or if structures or shapes differ.
     """
     _states("set_master_params", state)
 
@@ -216,7 +217,7 @@ def _master(x: jax.Array, p: jax.Array) -> jax.Array:
 
 
 def _split(stored: Any, params: Params, masters: Params) -> tuple[Params, Any]:
-    """Parameters, and masters as they are stored, for new masters."""
+    """Parameters, and master weights as they are stored, for new master weights."""
 
     def one(x, p, m):
         if not jnp.issubdtype(x.dtype, jnp.integer):

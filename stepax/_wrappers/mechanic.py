@@ -40,7 +40,7 @@ from .parameter_free import dot, sums
 
 @optax_compatible
 class MechanicState(NamedTuple):
-    """base_optimizer_state: that of the base optimizer.  count: steps taken, a scalar.
+    """base_optimizer_state: state of the base optimizer.  count: steps taken, a scalar.
 
     r, m, v, s: rewards, bounds, sums of squares and scales, one for each beta.
     x0: initial parameters, shaped like the parameters.
@@ -120,7 +120,7 @@ def _tune_scale(
 
 
 _ONE = {
-    "weight_decay": "it is in the reward of the scale, a sum over all parameters",
+    "weight_decay": "it enters the reward of the scale, a sum over all parameters",
     **ESTIMATED,
 }
 

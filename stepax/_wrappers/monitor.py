@@ -99,7 +99,7 @@ def _settled(new, old):
 
 @optax_compatible
 class MonitorState(NamedTuple):
-    """measurements: dict from names to the latest measurements, zeros before a step.
+    """measurements: dict from names to the latest measurements, zeros before any step.
     measure_states: states of the measuring transformations, in the order of names."""
 
     measurements: dict[str, Any]
@@ -154,8 +154,8 @@ def _blank(name, tx, state, params):
     try:
         found = jax.eval_shape(measurement)
     except Exception:
-        # It may need keywords or concrete values.  Any other error comes up again in
-        # `update`.
+        # It may need keywords or concrete values.  `update` raises any other error
+        # again.
         return {}
     return {name: _zeros(found)}
 
@@ -165,9 +165,9 @@ def _zeros(found):
 
 
 class Observation(NamedTuple):
-    """What a step of the observed transformation was.
+    """The inputs and outputs of a step of the observed transformation.
 
-    before, after: the updates that it received and returned.
+    before, after: the updates that the transformation received and returned.
     params: the parameters, or `None`.
     old, new: its state before and after.
     keywords: those of `update`.
@@ -185,10 +185,11 @@ class Observation(NamedTuple):
 class StatefulMetric:
     """A metric with a memory, for `observe`.
 
-    init: from the parameters to the first value and the first memory, trees of arrays.
-    measure: from the memory and an `Observation` to the value and the next memory, of
-        the same shapes.
-    reads: keywords of `update` that it reads, for `strict`.
+    init: a function from the parameters to the first value and the first memory, trees
+        of arrays.
+    measure: a function from the memory and an `Observation` to the value and the next
+        memory, of the same shapes.
+    reads: names of the keywords of `update` that it reads, for `strict`.
     """
 
     init: Callable[[Params], tuple[Any, Any]]
@@ -202,7 +203,7 @@ Metric: TypeAlias = Callable[[Updates, Updates, Params], Any] | StatefulMetric
 class ObserveState(NamedTuple):
     """metrics: dict from names to the latest values, zeros before the first step.
     inner_state: state of the inner transformation.
-    memory: what the stateful metrics remember, in their order."""
+    memory: the memories of the stateful metrics, in their order."""
 
     metrics: dict[str, Any]
     inner_state: OptState
@@ -218,11 +219,11 @@ def observe(
         u = inner(g),   metrics[name] = f(g, u, params)   for each name and f
 
     The structure of the state is fixed by `init`.  The updates are those of the inner
-    transformation.  `stepax.metrics` has metrics that are often wanted.
+    transformation.  `stepax.metrics` has common metrics.
 
     inner: the transformation.
     metrics: a dict from names to functions of the updates before, the updates after and
-        the parameters, which are `None` if `update` is called without; they return
+        the parameters, which are `None` if `update` is called without them; they return
         arrays, or trees of arrays, of the same shapes at each step.  A
         `stepax.metrics.StatefulMetric` has a memory as well.
 

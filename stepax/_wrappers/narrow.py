@@ -56,7 +56,7 @@ class Widened:
         if not is_array(m):
             raise ValueError(
                 f"there is a narrow parameter at {self._gradients.path(i)}, but no "
-                "array in `masters`: was it there, in that dtype, when `init` was "
+                "array in `masters`: did it exist, in that dtype, when `init` was "
                 "called?"
             )
         self._gradients.check_shape(i, jnp.shape(m), "`masters` in the state")
@@ -77,13 +77,13 @@ class Widened:
         ]
 
     def settle(self, u: Any, to_narrow: Callable, *more: list) -> tuple[Any, Any]:
-        """The updates that take the parameters to the rounded new masters.
+        """The updates that turn the parameters into the rounded new master weights.
 
-        u: updates of the masters.
+        u: updates of the master weights.
         to_narrow: (master, dtype, ...) -> parameter; also receives the element of each
             list in `more`, which are in the order of `narrow`.
 
-        Returns the updates and the new masters, `None` where there are none.
+        Returns the updates and the new master weights, `None` where there are none.
         """
         u, masters = self._gradients.leaves_of(u, "updates"), list(self.stored)
         out = self.in_dtypes(u)
@@ -98,9 +98,9 @@ class Widened:
     def settle_params(
         self, new: Any, to_narrow: Callable, *more: list
     ) -> tuple[Any, Any]:
-        """The parameters of new masters, and these; see `settle`.
+        """The parameters of new master weights, and these; see `settle`.
 
-        new: what a step in one has made of `params`.
+        new: the result of a fused step on `params`.
         """
         gradients, masters = self._gradients, list(self.stored)
         out = gradients.leaves_of(new, "params")

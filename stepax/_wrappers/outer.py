@@ -1,9 +1,10 @@
-"""Few exchanges: islands take steps of their own, and meet after some of them.
+"""Little communication: islands take steps of their own, and average now and then.
 
 DiLoCo, Douillard et al., 2023, DiLoCo: Distributed Low-Communication Training of
-Language Models (arXiv:2311.08105), Algorithm 1; with Muon inside it is MuLoCo, Thérien,
-Huang, Rish and Belilovsky, 2025 (arXiv:2505.23725), and with `sgd(1.0)` outside local
-SGD, Stich, 2019, Local SGD Converges Fast and Communicates Little (arXiv:1805.09767).
+Language Models (arXiv:2311.08105), Algorithm 1; with Muon as the inner optimizer it is
+MuLoCo, Thérien, Huang, Rish and Belilovsky, 2025 (arXiv:2505.23725), and with
+`sgd(1.0)` as the outer one it is local SGD, Stich, 2019, Local SGD Converges Fast and
+Communicates Little (arXiv:1805.09767).
 """
 
 from typing import Any, NamedTuple
@@ -34,10 +35,10 @@ from .sam import own
 class OuterState(NamedTuple):
     """State of `outer`.
 
-    count: inner steps since the last outer one, a scalar.
-    anchor: where the parameters were after the last outer step.
-    outer_state: state of the outer optimizer; like the anchor the same on all islands.
-    inner_state: state of the inner transformation, which each island has its own of.
+    count: inner steps since the last outer step, a scalar.
+    anchor: the parameters after the last outer step.
+    outer_state: state of the outer optimizer; like the anchor, the same on all islands.
+    inner_state: state of the inner transformation, which differs between islands.
     """
 
     count: jax.Array
@@ -58,24 +59,26 @@ def outer(
     every: int = 30,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Take an outer step on what some inner steps have changed, averaged over islands.
+    """Take an outer step along the change from inner steps, averaged over islands.
 
         p = p + inner(g)                    each step, on each island
         d = a - mean of p over islands,
         a = a + outer(d),   p = a           after every `every` steps
 
     DiLoCo is `outer(adamw(...), sgd(0.7, momentum=0.9, nesterov=True), 30, "islands")`.
-    Islands communicate in outer steps only.  p returns to a up to one rounding, which
-    the next d contains.  With `every=1` and `sgd(1.0)` it is `inner`, bit for bit.
+    Islands communicate in outer steps only.  p returns to a up to one rounding error,
+    which the next d contains.  With `every=1` and `sgd(1.0)` this is `inner`, bit for
+    bit.
 
     inner: takes the inner steps; receives the keywords of `update`.
     outer_optimizer: takes the outer steps; its gradient is d, its parameters are a.
     every: inner steps per outer step, at least 1.
     axis_name: mesh axis, or axes, of the islands, inside `shard_map`.  There `count`,
-        `anchor` and `outer_state` are the same on all of them: their specs have no such
-        axis.
+        `anchor` and `outer_state` are the same on all islands: their specs must not
+        contain this axis.
 
-    `update` raises a `ValueError` without `params`, or for an axis the mesh lacks.
+    `update` raises a `ValueError` without `params`, or for an axis that the mesh does
+    not have.
     """
     require_transformation(inner, "`inner` of `outer`")
     require_transformation(outer_optimizer, "`outer_optimizer` of `outer`")
@@ -112,8 +115,8 @@ def outer(
 
 def _met(far: Any, u: Any, state: OuterState, params: Params, axis_name: Any) -> tuple:
     """The updates back to the new anchor, the anchor, and the outer state."""
-    # A product in u and this sum must not become one operation, whose rounding is not
-    # that of `apply_updates` outside.
+    # A product in u and this sum must not be fused into one operation, which would
+    # round unlike `apply_updates` outside.
     u = map_gradients(jax.lax.optimization_barrier, u)
     here = map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
     over = lambda x: jax.lax.pmean(upcast(x), axis_name)
@@ -132,7 +135,7 @@ def _distance(u, a, mean):
 
 
 def _moved(u, a, mean, d, v):
-    """a + v, as the mean and what differs from it: nothing if v is -d."""
+    """a + v, as the mean and the difference from it, which is 0 if v is -d."""
     return (upcast(mean) + (upcast(d) + upcast(v))).astype(a.dtype)
 
 
@@ -151,7 +154,7 @@ def _check(params: Params, state: OuterState, axis_name: Any) -> None:
         return
     require_axes(axis_name)
     names = {axis_name} if isinstance(axis_name, str) else {*axis_name}
-    # Islands that disagree on when to meet would wait for each other for ever.
+    # Islands that disagree on when to communicate would wait for each other forever.
     if apart := names & varying(jax.typeof(state.count)):
         raise ValueError(
             f"`count` in the state of `outer` may differ along {sorted(apart)}: give "

@@ -1,4 +1,4 @@
-"""Shared code of optimizers that determine their own step size.
+"""Code shared by optimizers that determine their own step size.
 
 They store a few scalars about all parameters together, in float32 or wider whatever the
 dtype of the parameters, and the initial parameters.
@@ -30,7 +30,7 @@ def sums(total: Any, size: int) -> Any:
 
 
 def _inexact(params):
-    """The parameters that can have gradients; `None` for integers, functions etc."""
+    """The parameters that can have gradients; `None` for integers, functions, etc."""
 
     def keep(p):
         if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):

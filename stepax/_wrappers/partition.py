@@ -1,4 +1,4 @@
-"""Masks and partitions: transformations of some of the leaves."""
+"""Masks and partitions: transformations that apply to some of the leaves."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
@@ -31,14 +31,14 @@ from .._engine.trees.packed import outline
 
 @optax_compatible
 class MaskedState(NamedTuple):
-    """inner_state: of the transformation, with `MaskedNode` for leaves left out."""
+    """inner_state: state of the transformation, with `MaskedNode` for masked leaves."""
 
     inner_state: Any
 
 
 @optax_compatible
 class PartitionState(NamedTuple):
-    """inner_states: from each label to a `MaskedState`."""
+    """inner_states: a dict from labels to `MaskedState`s."""
 
     inner_states: Mapping[Hashable, Any]
 
@@ -47,7 +47,7 @@ MultiTransformState = PartitionState
 
 
 def _part(labels: Labels, name: Hashable, tree: Any, outer: Scope = None) -> LeafMask:
-    """The leaves of a label, and those without a label that are no arrays.
+    """The leaves with a label, and leaves without one that are not arrays.
 
     The latter belong to every part, as `None` does in Optax, where it is not a leaf.
     """
@@ -117,7 +117,8 @@ class Partition(Composite):
     def _unknown(self, found: list, unknown: list[int], paths: list[str]) -> ValueError:
         listed = errors.list_some(f"{found[i]!r} at {paths[i]}" for i in unknown)
         return ValueError(
-            f"labels have no transformation: {listed}; known are {list(self.names)}"
+            f"labels have no transformation: {listed}; the known labels are "
+            f"{list(self.names)}"
         )
 
     def init(self, params):
@@ -162,7 +163,7 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
         try:
             return jax.tree.map(pick, updates, x, is_leaf=is_end)
         except (ValueError, TypeError):
-            return x  # another kind of tree, or none: passed unchanged
+            return x  # another structure, or not a tree: passed unchanged
 
     def update(updates, state, params=None, **extra_args):
         extra = {k: cut_like(updates, x) for k, x in extra_args.items()}
@@ -191,8 +192,8 @@ def masked(
     mask_compatible_extra_args: whether keywords of `update` that are trees like the
         gradients are masked, too.
 
-    Raises a `ValueError` for a mask that does not fit, a `TypeError` for a value in it
-    that is no boolean; both name the path.
+    Raises a `ValueError` for a mask that does not fit, and a `TypeError` for a value in
+    it that is not a boolean; both name the path.
     """
     require_transformation(inner, "`inner` of `masked`")
     return build(Masked(_cutting(inner) if mask_compatible_extra_args else inner, mask))
@@ -207,15 +208,15 @@ def partition(
 ) -> GradientTransformationExtraArgs:
     """Give each leaf to the transformation of its label.
 
-    transforms: from labels to transformations.
+    transforms: a dict from labels to transformations.
     param_labels: a tree of labels like the parameters or a prefix of it, a mapping from
         names or path patterns to labels, as in `{"policy/**": "adam", "**": "freeze"}`,
         or a function from the parameters to one of these.
     mask_compatible_extra_args: whether keywords of `update` that are trees like the
         gradients are masked, too.
 
-    Raises a `ValueError` for a label without transformation, for labels that do not fit
-    and for a pattern that matches nothing; they name the path.
+    Raises a `ValueError` for a label without a transformation, for labels that do not
+    fit, and for a pattern that matches nothing; these name the path.
     """
     for label, tx in transforms.items():
         require_transformation(tx, f"the transformation for label {label!r}")
@@ -245,7 +246,7 @@ def set_to_zero() -> Rule:
 
 @public()
 def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
-    """Set the updates to zero where the mask is true; others pass through.
+    """Set the updates to zero where the mask is true; pass the others through.
 
     mask: true for the parameters to keep fixed; see `masked`.
     """

@@ -1,9 +1,9 @@
-"""Masters of bfloat16 parameters that store only what rounding has left over.
+"""Master weights of bfloat16 parameters that store only the rounding error.
 
-A bfloat16 number is the upper half of a float32.  After it was rounded to the nearest,
-ties away from zero, the lower half is a signed integer, and both are the float32 again,
-bit for bit; as in Apex and Megatron-LM (`store_param_remainders`).  With ties to even,
-one integer would stand for two numbers.
+A bfloat16 number is the upper half of a float32.  If a float32 is rounded to the
+nearest one, ties away from zero, the remainder is a signed integer, and both together
+restore the float32, bit for bit; as in Apex and Megatron-LM (`store_param_remainders`).
+With ties to even, one integer would represent two numbers.
 
 Everything is done on bits: a compiler that may keep excess precision may take the
 difference of a float32 and its bfloat16 for 0.
@@ -27,10 +27,10 @@ KINDS = {16: jnp.dtype("int16"), 8: jnp.dtype("int8")}
 
 
 class Halves(NamedTuple):
-    """A float32 array of a state in two parts.
+    """A float32 array of a state, stored in two parts.
 
-    rounded: it in bfloat16.
-    remainder: what rounding left over, int16 or int8.
+    rounded: the array in bfloat16.
+    remainder: the rounding error, int16 or int8.
     """
 
     rounded: Any
@@ -74,14 +74,14 @@ def join(p: jax.Array, remainder: jax.Array) -> jax.Array:
     """The float32 of a bfloat16 parameter and its remainder."""
     bits = _bits(p).astype(jnp.int32)
     low = remainder.astype(jnp.int32) << (16 - width_of(remainder))
-    # Apart, and at least 0: where something has rounded an update, a parameter that is
-    # 0 may have a remainder below 0.
+    # Added separately, and at least 0: if something has rounded an update, a parameter
+    # that is 0 may have a remainder below 0.
     size = jnp.maximum(((bits & 0x7FFF) << 16) + low, 0)
     return jax.lax.bitcast_convert_type(((bits & 0x8000) << 16) | size, jnp.float32)
 
 
 def rounded(master: jax.Array, width: int) -> jax.Array:
-    """The bfloat16 parameter of a master with a remainder of so many bits."""
+    """The bfloat16 parameter for a master weight with a remainder of `width` bits."""
     upper = (_kept(master, width) + (1 << (width - 1))) >> width
     sign = (_bits(master) >> 16) & 0x8000
     half = jax.lax.bitcast_convert_type((upper | sign).astype(jnp.uint16), jnp.bfloat16)
@@ -89,7 +89,7 @@ def rounded(master: jax.Array, width: int) -> jax.Array:
 
 
 def remainder_of(master: jax.Array, p: jax.Array, width: int) -> jax.Array:
-    """What of a master is not in its parameter."""
+    """The part of a master weight that its parameter does not hold."""
     bits, most = _bits(p).astype(jnp.int32), 1 << (width - 1)
     rest = _kept(master, width) - ((bits & 0x7FFF) << width)
     is_alike = (_bits(master) < 0) == (bits & 0x8000 > 0)
@@ -103,13 +103,13 @@ def _bits(x: jax.Array) -> jax.Array:
 
 
 def _kept(master: jax.Array, width: int) -> jax.Array:
-    """The size of a master in the bits that are kept, rounded, ties away from zero."""
+    """The size of a master weight in the bits that are kept, ties away from zero."""
     size, unit = _bits(master) & 0x7FFFFFFF, 16 - width
     return size if unit == 0 else (size + (1 << (unit - 1))) >> unit
 
 
 class Joined(Widened):
-    """As `Widened`, with masters that are joined from parameters and remainders."""
+    """As `Widened`, with master weights joined from parameters and remainders."""
 
     def __init__(self, updates: Any, params: Any, remainders: Any, width: int):
         gradients, self.width = Gradients(updates, params), width
@@ -125,7 +125,7 @@ class Joined(Widened):
     def _joined(self, gradients: Gradients, i: int, p: Any) -> Any:
         x = self.remainders[i]
         if not is_array(x) or jnp.shape(x) != jnp.shape(p):
-            return x  # refused when all is there to say so
+            return x  # refused later, where the error can name the path
         if x.dtype != KINDS[self.width]:
             raise ValueError(
                 f"`masters` in the state are {x.dtype} at {gradients.path(i)}, not "
@@ -148,7 +148,7 @@ class Joined(Widened):
     def settle_params(
         self, new: Any, to_narrow: Callable, *more: list
     ) -> tuple[Any, Any]:
-        """The parameters of new masters, and the remainders."""
+        """The parameters of new master weights, and the remainders."""
         gradients, remainders = self._gradients, list(self.remainders)
         out = gradients.leaves_of(new, "params")
         for i in self.at:
@@ -170,8 +170,9 @@ def _halves(width, master):
 @promote_freely
 def _moved(width, p, master, u):
     new, wide = master + u.astype(jnp.float32), p.astype(jnp.float32)
-    # In float32, as the difference of two bfloat16 numbers is not always one; and where
-    # even that is rounded, the remainder is that of what `apply_updates` will make.
+    # In float32, as the difference of two bfloat16 numbers is not always a bfloat16;
+    # and if even float32 rounds it, the remainder belongs to what `apply_updates` will
+    # compute.
     change = rounded(new, width).astype(jnp.float32) - wide
     there = (wide + change).astype(jnp.bfloat16)
     return change, remainder_of(new, there, width)

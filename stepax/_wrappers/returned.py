@@ -22,7 +22,7 @@ class ReturnedUpdates:
         self.opt = opt
 
     def elements(self, params: Params) -> int:
-        """The size of what a call returns as it is while it accumulates."""
+        """The size of what a call returns unchanged while it accumulates."""
         return 0
 
     def unchanged(self, updates: Updates, params: Params) -> Updates:
@@ -43,7 +43,7 @@ class ReturnedParams(ReturnedUpdates):
         return sum(getattr(p, "size", 1) for p in jax.tree.leaves(params))
 
     def unchanged(self, updates: Updates, params: Params) -> Params:
-        # A branch returns arrays, and the other one has made arrays of Python scalars.
+        # Both branches must return arrays, and the other one converts Python scalars.
         return jax.tree.map(lambda p: jnp.asarray(p) if is_array(p) else p, params)
 
     def due(

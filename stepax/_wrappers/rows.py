@@ -1,11 +1,11 @@
-"""Large tables, such as embeddings: states and steps by rows.
+"""Row-wise states and steps for large tables, such as embeddings.
 
 Mudigere et al., 2021, Software-Hardware Co-design for Fast and Scalable Training of
 Deep Learning Recommendation Models (arXiv:2104.05158), section 4.1.4, on row-wise
 AdaGrad.  Steps of the rows that a batch contains are what TensorFlow calls LazyAdam and
 PyTorch SparseAdam.
 
-A row is what belongs to one index of the first axis.
+A row is the slice at one index of the first axis.
 """
 
 import functools as ft
@@ -46,22 +46,22 @@ from .._engine.trees.parts import Part, SlotMark, slots_like_params
 def rowwise(
     inner: GradientTransformation, tables: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:
-    """Keep one mean square for each row of a table, in place of one for each element.
+    """Store one mean square for each row of a table, instead of one for each element.
 
         nu_i = b2 nu_i + (1 - b2) mean_j |g_ij|²,   for a table of V rows: V numbers
 
-    for Adam, and so for each slot that is a mean, a sum or the largest of squares, as
-    in `adagrad`, `rmsprop`, `radam`, `nadam`, `amsgrad`, `laprop`, `adopt`, `ademamix`
-    and `grams`.  Other slots, such as momentum, are kept whole, and the state has the
-    structure of that of `inner`; arrays in it are of shape (V, 1).  Jit `init`, which
-    otherwise makes a whole state on the way.
+    for Adam, and likewise for each slot that is a mean, a sum or a maximum of squares,
+    as in `adagrad`, `rmsprop`, `radam`, `nadam`, `amsgrad`, `laprop`, `adopt`,
+    `ademamix` and `grams`.  Other slots, such as momentum, are stored in full.  The
+    state has the structure of that of `inner`, with arrays of shape (V, 1).  Jit
+    `init`, which otherwise allocates a temporary full state.
 
-    inner: the transformation, of Stepax.
-    tables: which parameters are kept by rows; see `masked`.  By default all of two or
-        more axes; a vector stays as it is.
+    inner: a transformation of Stepax.
+    tables: the parameters that are treated as tables; see `masked`.  By default all
+        with two or more axes; vectors are unchanged.
 
-    `init` raises a `ValueError` if nothing in the state may be kept by rows, and lists
-    what it has; a `TypeError` for packed parameters.
+    `init` raises a `ValueError` if nothing in the state can be stored by rows, and
+    lists what it has; it raises a `TypeError` for packed parameters.
     """
     require_transformation(inner, "`inner` of `rowwise`")
     tx = with_extra_args_support(inner)
@@ -91,7 +91,7 @@ def _require_not_packed(params: Any) -> None:
     is_packed = lambda x: isinstance(x, Packed)
     if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
         raise TypeError(
-            "`rowwise` finds no rows in packed parameters: leave out `stepax.tree.pack`"
+            "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
         )
 
 
@@ -102,7 +102,7 @@ def _may_be_by_rows(part: Part | None) -> bool:
 def _nothing_by_rows(parts: list[Part | None]) -> ValueError:
     names = sorted({part.name for part in parts if part is not None})
     return ValueError(
-        "`rowwise`: nothing in this state is a mean of squares that may be kept by "
+        "`rowwise`: nothing in this state is a mean of squares that can be stored by "
         f"rows; the slots shaped like the parameters are {names}"
     )
 
@@ -112,8 +112,9 @@ def _by_rows(name: str, which: Any, x: Any) -> Any:
         return _each(_one_for_each_row, which, x)
     except (TypeError, ValueError):
         raise ValueError(
-            f"`rowwise` finds no rows in `{name}`, which is of other arrays than the "
-            "parameters: put it inside of what joins them, such as `flatten`"
+            f"`rowwise` finds no rows in `{name}`, whose arrays are not those of the "
+            "parameters: put `rowwise` inside the wrapper that joins them, such as "
+            "`flatten`"
         ) from None
 
 
@@ -134,22 +135,22 @@ def _one_for_each_row(is_table: bool, x: Any) -> Any:
 def lazy(
     inner: GradientTransformation, tables: MaskOrFn = None
 ) -> GradientTransformationExtraArgs:
-    """Leave rows alone whose gradient is zero, in the parameters and in the state.
+    """Skip rows whose gradient is zero, in the parameters and in the state.
 
-        u_i, s_i = inner(g)_i   where g_i has an element other than 0
+        u_i, s_i = inner(g)_i   where g_i has a nonzero element
         u_i = 0, s_i = s_i      elsewhere
 
-    A row of an embedding has such a gradient in each batch that lacks its token.
-    Momentum and weight decay then do not move it, and means of squares do not shrink.
-    What is kept once for all, such as the step count of bias corrections and schedules,
-    goes on with each step.  A gradient that is NaN counts as one.
+    A row of an embedding has a zero gradient in each batch without its token.  Momentum
+    and weight decay then do not change the row, and means of squares do not shrink.
+    Scalars that all rows share, such as the step count of bias corrections and
+    schedules, advance with each step.  A NaN counts as nonzero.
 
-    inner: the transformation, of rules that treat each element by itself: most
-        optimizers, `rowwise`, masks, injected hyperparameters.  What measures all
-        gradients, such as `clip_by_global_norm`, belongs in front of it.  Of other
-        libraries' transformations this is not known, and they are trusted.
-    tables: for which parameters, by rows; see `masked`.  By default for all of two or
-        more axes; in a vector, each element is a row.
+    inner: a transformation that treats each element by itself: most optimizers,
+        `rowwise`, masks, injected hyperparameters.  Put what measures all gradients,
+        such as `clip_by_global_norm`, before `lazy`.  Transformations of other
+        libraries are not checked.
+    tables: the parameters that this applies to; see `masked`.  By default all with two
+        or more axes; in a vector, each element is a row.
 
     `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
     the codes of `low_bit_states`.
@@ -186,12 +187,12 @@ def lazy(
 def _require_no_codes(state: Any) -> None:
     if holds_codes(state):
         raise TypeError(
-            "`lazy` cannot keep the codes of some rows: leave out `low_bit_states`"
+            "`lazy` cannot keep the codes of some rows: omit `low_bit_states`"
         )
 
 
 def _whole(tree: Any) -> Any:
-    """A tree whose arrays have rows: one that is packed has none."""
+    """A tree whose arrays have rows; a packed tree has none."""
     return tree.unpack() if isinstance(tree, Packed) else tree
 
 
@@ -214,11 +215,11 @@ def _row_or_0(touched: Any, u: Any) -> Any:
 def _require_local(tx: Any, parts: list[Part | None]) -> None:
     """Raise unless a step of an element depends on that element alone."""
     if not isinstance(tx, Transformation):
-        return  # of another library, or of the user, who knows what it does
+        return  # made by another library or the user: trusted
     _require_rules(tx)
     for part in parts:
         if part is not None and part.slot is None:
-            raise _refused(part.owner, f"keeps `{part.name}`, which is no slot")
+            raise _refused(part.owner, f"keeps `{part.name}`, which is not a slot")
 
 
 def _require_rules(tx: Any) -> None:
@@ -234,23 +235,24 @@ def _require_rules(tx: Any) -> None:
 
 
 def _require_rules_inside(tx: Any) -> None:
-    # `inject_hyperparams` makes what it holds in each step, and passes gradients on.
+    # `inject_hyperparams` makes its transformation in each step, and passes gradients
+    # on.
     if isinstance(tx, Transformation) and tx.record.hands_on:
         return _require_rules(tx.members[tx.record.hands_on])
     recipe = getattr(tx, "recipe", None)
     name = recipe.build.__name__ if recipe else type(tx).__name__
-    raise _refused(name, "is no rule for each element")
+    raise _refused(name, "is not an elementwise rule")
 
 
 def _refused(name: str, why: str) -> ValueError:
     return ValueError(
-        f"`lazy` cannot leave rows alone in `{name}`, which {why}; put it around the "
-        "other parts, as in `chain(clip_by_global_norm(...), lazy(...))`"
+        f"`lazy` cannot skip rows in `{name}`, which {why}; put it around the other "
+        "parts, as in `chain(clip_by_global_norm(...), lazy(...))`"
     )
 
 
 def _tables(tables: MaskOrFn, tree: Any) -> Any:
-    """For each leaf whether it is a table, as a tree."""
+    """A tree that says for each leaf whether it is a table."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
     if tables is not None and leaves:
         return treedef.unflatten(selection.resolve_mask(tables, tree, "tables"))
@@ -258,7 +260,7 @@ def _tables(tables: MaskOrFn, tree: Any) -> Any:
 
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
-    """`f` of each leaf of `tree` and of what belongs to it in trees that are cut."""
+    """`f` of each leaf of `tree` and the corresponding parts of other trees."""
     is_end = lambda x: x is None or isinstance(x, MaskedNode) or is_coded(x)
     xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]

@@ -62,7 +62,7 @@ def normalize() -> Rule:
 class SAMState(NamedTuple):
     """State of `sam`.
 
-    steps_since_sync: adversarial steps since the last outer one, a scalar.
+    steps_since_sync: adversarial steps since the last outer step, a scalar.
     opt_state: state of the outer optimizer.
     adv_state: state of the adversarial optimizer.
     cache: the parameters before the adversarial steps; `None` in opaque mode.
@@ -88,7 +88,7 @@ def sam(
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Take adversarial steps, then a step from the start by the gradient at their end.
+    """Take adversarial steps, then step from the start with the gradient at their end.
 
         p' = p - adv(g(p)),   sync_period - 1 times
         p = p + u(g(p'))
@@ -99,7 +99,7 @@ def sam(
 
     optimizer: takes the outer steps.
     adv_optimizer: takes the adversarial steps, with its sign flipped.
-    sync_period: steps from one outer step to the next, at least 1.
+    sync_period: number of steps from one outer step to the next, at least 1.
     reset_state: whether to reset the state of `adv_optimizer` after each outer step.
     opaque_mode: whether `update` takes all steps.
     batch_axis_name: axis over which opaque mode averages the gradients of `grad_fn`.
@@ -175,7 +175,7 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 def _opaque(
     climb: Callable, descend: Callable, period: int, axis_name: str | None
 ) -> Callable:
-    """All steps in one call."""
+    """All steps in a single call."""
 
     def update(updates, state, params=None, *, grad_fn=None, **extra_args):
         errors.require_state("sam", SAMState, state)

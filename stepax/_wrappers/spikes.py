@@ -74,7 +74,7 @@ def skip_spikes(
     """Skip steps that spike, unless too many come in a row.
 
         x is a spike if x > mean + factor max(std, |mean| / 1000) or x is not finite
-        u = inner(g) if x is no spike, otherwise 0, with the inner state unchanged
+        u = inner(g) if x is not a spike, otherwise 0, with the inner state unchanged
 
     mean and std are those of x over the last accepted steps.  After `max_consecutive`
     spikes in a row all steps are accepted until one does not spike, so that a loss that
@@ -93,8 +93,9 @@ def skip_spikes(
     `update` takes the watched loss as `value` or `loss`, and optionally the norm as
     `grad_norm`, by default that of the updates; all are passed on.
 
-    Raises a `ValueError` for other `watch`; `update` raises a `TypeError` if a watched
-    loss is missing or given twice, and a `ValueError` if it is not a real scalar.
+    Raises a `ValueError` for other values of `watch`; `update` raises a `TypeError` if
+    a watched loss is missing or given twice, and a `ValueError` if it is not a real
+    scalar.
     """
     require_transformation(inner, "`inner` of `skip_spikes`")
     inner = with_extra_args_support(inner)
@@ -140,7 +141,7 @@ def _step(
     warmup: int,
     most: ArrayLike,
 ) -> Callable:
-    """The update, once it is known what was measured."""
+    """The update, given the measured quantities."""
 
     def step(updates, state, params, x, extra_args):
         errors.require_state("skip_spikes", SkipSpikesState, state)
@@ -167,7 +168,7 @@ def _step(
 
 
 def _given(extra_args: dict, **own: Any) -> dict:
-    """The keywords for the inner transformation: those that were given."""
+    """The keywords for the inner transformation: those that were passed."""
     return extra_args | {k: x for k, x in own.items() if x is not None}
 
 

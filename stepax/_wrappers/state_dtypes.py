@@ -31,16 +31,16 @@ def with_state_dtypes(
     """Store parts of a state in other dtypes, such as `nu` in bfloat16.
 
     Fields that are shaped like the parameters are selected by name.  Arithmetic is in
-    float32 or wider, and rounded once, on storage: for parameters in bfloat16,
-    `{"mu": "float32", "nu": "float32"}` keeps moments from being rounded away.  The
-    state has the structure of that of the inner transformation.
+    float32 or wider, and rounded once, when stored: for parameters in bfloat16, `{"mu":
+    "float32", "nu": "float32"}` keeps moments from being rounded away.  The state has
+    the structure of that of the inner transformation.
 
     inner: the transformation.
     dtypes: a dict from names to floating-point dtypes; complex and integer arrays are
         unchanged.
 
-    Raises a `TypeError` for other dtypes; `init` raises a `ValueError` for unknown
-    names, and lists the known ones.
+    Raises a `TypeError` for a dtype that is not floating-point; `init` raises a
+    `ValueError` for unknown names, and lists the known ones.
     """
     require_transformation(inner, "`inner` of `with_state_dtypes`")
     tx = with_extra_args_support(inner)

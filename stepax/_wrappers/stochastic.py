@@ -49,8 +49,8 @@ def stochastic_rounding(
     many times larger than the parameter and the gradient is narrow, too, u itself is
     rounded to nearest.
 
-    inner: the transformation; its state is that for float32 parameters, or narrower
-        with `with_state_dtypes`.
+    inner: the transformation; its state has the dtypes for float32 parameters, or
+        narrower ones with `with_state_dtypes`.
     key: a random key, or an integer seed for one.
     """
     require_transformation(inner, "`inner` of `stochastic_rounding`")

@@ -1,4 +1,4 @@
-"""Means and sums of gradients that have weights, one gradient at a time."""
+"""Weighted means and sums of gradients, one gradient at a time."""
 
 from typing import Any
 
@@ -17,22 +17,22 @@ def divided(x: jax.Array, n: jax.Array) -> jax.Array:
 
 @jax.jit
 def mean_with(mean, g, total, w):
-    """A mean with one more gradient; `total` is the sum of the weights with its own."""
+    """A mean with one more gradient; `total` is the sum of weights with its own."""
     n = total if w is None else share(total, w, mean.dtype)
     return mean + divided(g.astype(mean.dtype) - mean, n)
 
 
 @jax.jit
 def sum_with(total, g, _, w):
-    """A sum with one more gradient, called as `mean_with`."""
+    """A sum with one more gradient, called like `mean_with`."""
     g = g.astype(total.dtype)
     return total + (g if w is None else jnp.asarray(w).astype(total.dtype) * g)
 
 
 def weigh(state: Any, n: jax.Array, w: Any) -> tuple[jax.Array, Any]:
-    """The sum of the weights up to this call, and what the state keeps of it.
+    """The sum of the weights up to this call, and what the state stores of it.
 
-    n: the number of calls up to this one, which are all that counts without weights.
+    n: the number of calls up to this one, which is the sum without weights.
     w: the weight of this call, 1 if it is `None`.
     """
     before = state.weight

@@ -221,7 +221,7 @@ def get_batch_size_from_per_elt_updates(
     per_elt_updates: a tree of arrays.
     per_elt_axis: example axis or axes.
 
-    Raises ValueError if a leaf lacks an axis or has another size, and names the path.
+    Raises ValueError, with the path, if a leaf has no such axis or another size.
     """
     axes = axes_of(per_elt_axis)
     sizes: dict[str, int] = {}
@@ -232,14 +232,14 @@ def get_batch_size_from_per_elt_updates(
         name, shape = jax.tree_util.keystr(path) or "the root", jnp.shape(g)
         if any(not -len(shape) <= k < len(shape) for k in axes):
             raise ValueError(
-                f"the updates at {name} have shape {shape}, so that they have no axis "
-                f"of examples {per_elt_axis}"
+                f"the updates at {name} have shape {shape}, so there is no example "
+                f"axis {per_elt_axis}"
             )
         sizes[name] = math.prod(shape[k] for k in axes)
 
     jax.tree_util.tree_map_with_path(measure, per_elt_updates)
     if not sizes:
-        raise ValueError("`per_elt_updates` has no array, so that there is no size")
+        raise ValueError("`per_elt_updates` has no arrays, so there is no batch size")
     if len(set(sizes.values())) > 1:
         listed = errors.list_some(f"{n} at {name}" for name, n in sizes.items())
         raise ValueError(f"the numbers of examples differ: {listed}")

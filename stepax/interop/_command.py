@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stepax.interop.optax",
-        description="Run a program in which `import optax` imports Stepax, also in "
-        "the libraries it uses.",
+        description="Run a program in which `import optax` imports Stepax, including "
+        "in the libraries it uses.",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the target is a module"

@@ -1,7 +1,7 @@
-"""The layout of Optax: its private modules, and names that only those have.
+"""The layout of Optax: its private modules, and names that only these have.
 
 Libraries import modules such as `optax._src.base`.  Nearly all names that they use from
-there are public under the same name; this file has the rest.  The layout is that of
+there are public under the same name; this file has the others.  The layout is that of
 0.2.8 and earlier releases.
 """
 
@@ -50,7 +50,7 @@ Shape: TypeAlias = Sequence[int]
 
 
 def canonicalize_dtype(dtype: DTypeLike | None) -> Any:
-    """The canonical JAX dtype; `None` is returned as it is."""
+    """The canonical JAX dtype; `None` is returned unchanged."""
     return None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from .._engine.functions import originals
 
 
-# From parameters that Optax lacks to the functions that have them.
+# From parameters that Optax does not have to the functions that have them.
 ADDED = {
     "adam_eps": "muon",
     "adam_nesterov": "muon",

@@ -72,7 +72,7 @@ def _require_optax() -> None:
     except ImportError as error:
         raise ImportError("states for Optax need Optax installed") from error
     if isinstance(optax, Alias):
-        raise ImportError("Stepax stands for Optax here; `uninstall` it before")
+        raise ImportError("Stepax replaces Optax here; `uninstall` it first")
 
 
 def _class_of_optax(name: str) -> type | None:

@@ -24,7 +24,7 @@ from ._signatures import like_optax, prepare
 
 
 class Alias(ModuleType):
-    """Stands in for a module of Optax; further attributes can be set.
+    """Replaces a module of Optax; further attributes can be set.
 
     homes: the modules in which its names are looked up.
     """
@@ -61,10 +61,10 @@ class Alias(ModuleType):
         homes = self._homes[:1] if self._finder.is_public(self.__name__) else [stepax]
         hint = _names.hint(homes[0].__name__, name).replace("`stepax", "`optax")
         said = f"module {self.__name__!r} has no attribute {name!r}"
-        return f"{said}{hint} (Stepax stands for Optax here)"
+        return f"{said}{hint} (Stepax replaces Optax here)"
 
     def __dir__(self) -> list[str]:
-        # `dir` has names that are loaded late, and `vars` those that are not shown.
+        # `dir` has names that are loaded lazily, and `vars` has hidden names.
         names = {x for home in self._homes for x in (*vars(home), *dir(home))}
         names.update(vars(self))
         names.update(self._beside(), self._finder.below(self.__name__))
@@ -135,7 +135,7 @@ def _is_optax(name: str) -> bool:
 
 
 class _Switch:
-    """What `uninstall` has to undo."""
+    """The changes that `uninstall` has to undo."""
 
     finder: Finder | None = None
     aside: dict[str, ModuleType] = {}
@@ -198,7 +198,7 @@ def _too_late(optax: ModuleType | None) -> str:
     users = [k for k, m in found if getattr(m, "__dict__", {}).get("optax") is optax]
     by = f" by `{users[0]}`" if optax and users else ""
     return (
-        f"Optax is already imported{by}; install Stepax in its place before that, "
-        "run the program by `python -m stepax.interop.optax`, or set Optax aside with "
-        "`replace=True`, which does not reach modules that hold it already"
+        f"Optax is already imported{by}; call `install` before that, run the program "
+        "with `python -m stepax.interop.optax`, or replace Optax with `replace=True`, "
+        "which does not affect modules that already hold a reference to it"
     )

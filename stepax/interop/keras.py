@@ -1,9 +1,9 @@
-"""Stepax's transformations as optimizers of Keras, for models that run on JAX.
+"""Stepax's transformations as Keras optimizers, for models that run on JAX.
 
 `model.compile(KerasOptimizer(stepax.adamw(1e-3)), loss="mse")` is all that is needed:
-`fit`, callbacks, distribution and `model.save` work as with an optimizer of Keras.
-The parameters are a tree of the model's variables by their paths, without what all of
-these begin with, so that masks and labels are patterns such as `"hidden/kernel"`.
+`fit`, callbacks, distribution and `model.save` work as with any Keras optimizer.  The
+parameters are a tree of the model's variables by their paths, without the common
+prefix, so that masks and labels are patterns such as `"hidden/kernel"`.
 """
 
 import os
@@ -26,18 +26,18 @@ __all__ = ["KerasOptimizer"]
 
 @keras.saving.register_keras_serializable(package="stepax")
 class KerasOptimizer(keras.optimizers.Optimizer):
-    """An optimizer of Keras that takes the steps of a transformation.
+    """A Keras optimizer that takes the steps of a transformation.
 
     The arrays of the state are variables of the optimizer, so that Keras saves,
     restores and distributes them.  Other options of Keras's optimizers are wrappers
     here: `MultiSteps` for accumulation, `clip_by_global_norm`, `averages`.
 
-    tx: a transformation, as by `stepax.adamw(1e-3)`.  Its `update` gets gradients and
-        parameters, and no keywords, since Keras hands over no loss.
-    name: of the optimizer, the prefix of its variables.
+    tx: a transformation, such as `stepax.adamw(1e-3)`.  Its `update` receives gradients
+        and parameters, but no keywords, since Keras does not pass a loss.
+    name: the name of the optimizer, the prefix of its variables.
 
-    Raises a `TypeError` for a `tx` that is no transformation, and a `RuntimeError` if
-    Keras runs on anything but JAX.
+    Raises a `TypeError` if `tx` is not a transformation, and a `RuntimeError` if Keras
+    does not run on JAX.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
                 "variable `KERAS_BACKEND` to `jax` before it is imported"
             )
         require_transformation(tx, "`tx` of `KerasOptimizer`")
-        # A function: for a number Keras would keep a rate that nothing reads.
+        # A function: for a number Keras would store a learning rate that nothing reads.
         super().__init__(learning_rate=lambda step: 0.0, name=name)
         self._stepax = _Stepax(tx)
 
@@ -73,16 +73,16 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         return self._stepax.state()
 
     def set_state(self, state: Any) -> None:
-        """Replace the state, as by what `stepax.tree.set` or a checkpoint returns.
+        """Replace the state, for example with a result of `stepax.tree.set`.
 
-        Raises a `ValueError` for one of another structure.
+        Raises a `ValueError` for a state of another structure.
         """
         # No setter of `state`: Keras would replace the dictionaries it finds in it.
         self._check_built("set_state")
         leaves, structure = jax.tree.flatten(state)
         if structure != self._stepax.structure:
             raise ValueError(
-                "the state must have the structure of the present one, "
+                "the state must have the structure of the current one, "
                 f"{self._stepax.structure}, not {structure}"
             )
         for slot, x in zip(self._stepax.slots, leaves, strict=True):
@@ -90,7 +90,7 @@ class KerasOptimizer(keras.optimizers.Optimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """That of the last step; it can be set if `inject_hyperparams` keeps it."""
+        """The last learning rate; it can be set if `inject_hyperparams` keeps it."""
         self._check_built("learning_rate")
         found = stepax.hyperparams(self._stepax.tx, self.state)
         rates = {k: x for k, x in found.items() if k.endswith("learning_rate")}
@@ -117,8 +117,9 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     ) -> None:
         """Take a step; Keras calls it.
 
-        grads: a gradient, or None, for each variable.
-        trainable_variables: of the model; None: all, in the order of `build`.
+        grads: a gradient, or `None`, for each variable.
+        trainable_variables: variables of the model; all, in the order of `build`, if
+            `None`.
 
         Raises a `ValueError` for a variable that `build` has not seen.
         """
@@ -148,8 +149,8 @@ class KerasOptimizer(keras.optimizers.Optimizer):
     def _check_built(self, name: str) -> None:
         if not self.built:
             raise AttributeError(
-                f"`{name}` needs the state, and there is none yet: fit the model, or "
-                "call `optimizer.build(model.trainable_variables)`"
+                f"`{name}` needs the state, which does not exist yet: fit the model, "
+                "or call `optimizer.build(model.trainable_variables)`"
             )
 
     def _check_variables(self, given: Sequence[Any]) -> None:
@@ -157,15 +158,15 @@ class KerasOptimizer(keras.optimizers.Optimizer):
         for v in given:
             if id(v) not in known:
                 raise ValueError(
-                    f"the variable `{v.path}` is not one of those the optimizer was "
-                    "built with; make a new optimizer for other variables"
+                    f"the variable `{v.path}` is not one of the variables that the "
+                    "optimizer was built with; make a new optimizer for it"
                 )
 
 
 class _Stepax:
     """A transformation and the variables it works on.
 
-    A class of its own, since Keras makes its own lists of those it finds in attributes.
+    A separate class, since Keras wraps the lists that it finds in attributes.
     """
 
     variables: list[Any]
@@ -198,7 +199,7 @@ class _Stepax:
 
 
 class _Slot:
-    """An array of the state in a variable; of a random key its data."""
+    """An array of the state in a variable; for a random key, its data."""
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, path: tuple, x: Any):
         self.key = jax.random.key_impl(x) if _is_key(x) else None
@@ -209,7 +210,7 @@ class _Slot:
             data.shape,
             start,
             dtype=data.dtype.name,
-            # Keras takes one of JAX, and otherwise replicates.
+            # Keras accepts a sharding of JAX, and otherwise replicates.
             layout=place if isinstance(place, jax.sharding.NamedSharding) else None,
             name=jax.tree_util.keystr(path, simple=True, separator="_"),
         )
@@ -232,15 +233,15 @@ def _is_key(x: Any) -> bool:
 
 
 def _is_overwritten(variable: Any) -> bool:
-    """Whether its gradient is its new value, as Keras has it for scales of float8."""
+    """Whether its gradient is its new value, as for Keras's scales of float8."""
     return getattr(variable, "overwrite_with_gradient", False)
 
 
 def _by_path(variables: Sequence[Any]) -> Any:
     """A dictionary of dictionaries with the position of each variable.
 
-    What all paths begin with is left out: it may be the name of the model, and in a
-    model that has been loaded it is not.
+    The common prefix is removed: it may be the name of the model, which a loaded model
+    does not have.
     """
     paths = [variable.path.split("/") for variable in variables]
     shared = len(os.path.commonprefix([path[:-1] for path in paths]))
@@ -253,7 +254,7 @@ def _by_path(variables: Sequence[Any]) -> Any:
         if not isinstance(node, dict) or name in node:
             raise ValueError(
                 f"the path `{variables[i].path}` of a variable, or a part of it, is "
-                "that of another one; give one of them, or its layer, another name"
+                "also the path of another one; rename one of them, or its layer"
             )
         node[name] = i
     return tree

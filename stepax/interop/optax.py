@@ -1,8 +1,8 @@
 """Stepax alongside Optax, or in its place for libraries that cannot be edited.
 
 `python -m stepax.interop.optax script.py` runs a program in which `import optax`
-imports Stepax, also in every library it uses.  `install`, `uninstall` and `installed`
-do the same within a program.  `to_stepax` and `to_optax` convert states.
+imports Stepax, including in every library it uses.  `install`, `uninstall` and
+`installed` do the same within a program.  `to_stepax` and `to_optax` convert states.
 """
 
 import typing as _typing

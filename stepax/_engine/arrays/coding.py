@@ -1,21 +1,22 @@
 """Arrays in 8 or 4 bits for each element, with a scale for each block of elements.
 
-Blocks run along the last axis, and of narrow matrices they take several rows: devices
-can share either axis, and which block an element is in follows from the shape of the
-array, not from its sharding.  A code is an element divided by the largest of its block,
-under a root, which spends the codes on small elements: a square root with a sign
-for what has both signs, and a fourth root for what is never negative, such as mean
-squares, whose square root is then as exact as the others.  Blocks of 8 bits go back to
-Dettmers, Lewis, Shleifer and Zettlemoyer, 2022, 8-bit Optimizers via Block-wise
-Quantization (arXiv:2110.02861); their codes are read from tables instead.
+Blocks run along the last axis, and span several rows of narrow matrices: either axis
+can be sharded, and the block of an element follows from the shape of the array, not
+from its sharding.  A code is an element divided by the largest of its block, under a
+root, which spends the codes on small elements: a square root with a sign for arrays of
+both signs, and a fourth root for arrays that are never negative, such as mean squares,
+whose square root is then equally accurate.  Blocks of 8 bits go back to Dettmers,
+Lewis, Shleifer and Zettlemoyer, 2022, 8-bit Optimizers via Block-wise Quantization
+(arXiv:2110.02861); their codes are read from tables instead.
 
-Storing what was read changes no bit, so that an element that stays, stays for ever:
+Storing what was read does not change a bit, so an unchanged element is never altered:
 
-1. The largest of a block is exact, or scales would drift: n * fl(1 / n) is exactly 1 in
-   float32 for n = 7, 15, 127, 255, and stays so if it is squared.
-2. Where not all of a block is finite, its scale is infinite, and a code of 0 is NaN.
+1. The largest element of a block is exact, otherwise scales would drift: n * fl(1 / n)
+   is exactly 1 in float32 for n = 7, 15, 127, 255, and stays so if it is squared.
+2. If a block is not finite, its scale is infinite, and a code of 0 means NaN.
 3. Numbers below the least normal one may be read as 0, depending on the device.  With
-   signs they are 0; without, what is positive is at least the least normal number.
+signs they become 0; without signs, positive numbers become at least the least normal
+number.
 """
 
 import functools as ft
@@ -33,10 +34,10 @@ from .placement import apart
 class Form(NamedTuple):
     """How an array is coded.
 
-    bits: for each element, 8 or 4.
+    bits: number of bits for each element, 8 or 4.
     is_signed: whether elements may be negative.
-    block: how many elements of a row share a scale.
-    rows: how many rows do.
+    block: number of elements of a row that share a scale.
+    rows: number of rows that share a scale.
     """
 
     bits: int
@@ -51,7 +52,7 @@ class Form(NamedTuple):
 
     @property
     def pieces(self) -> int:
-        """In how many pieces blocks are packed."""
+        """The number of pieces in which blocks are packed."""
         return 8 // self.bits
 
 
@@ -61,9 +62,9 @@ class _Fields(NamedTuple):
 
 
 class Coded(_Fields):
-    """An array in codes, a node of a state in place of the array.
+    """An array in codes, a node that replaces the array in a state.
 
-    The class tells how it is coded, so that the node has arrays alone, and any format
+    The class says how it is coded, so that the node holds only arrays, and any format
     can store it as a named tuple.
 
     codes: int8 or uint8, of the shape of the array; in 4 bits half as long along the
@@ -116,7 +117,7 @@ _KINDS = {(x.bits, x.is_signed): x for x in (Signed8, Positive8, Signed4, Positi
 
 
 def coded_as(form: Form, codes: Any, scales: Any) -> Coded:
-    """The node of an array that is coded so."""
+    """The node of an array that is coded in this form."""
     return _KINDS[form.bits, form.is_signed](codes, scales)
 
 
@@ -134,8 +135,8 @@ def block_within(
 ) -> int | None:
     """The largest block that divides an axis of this length; `None` if all are small.
 
-    block: the most elements that share a scale.
-    least: the least; a quarter of it by default.
+    block: the largest number of elements that share a scale.
+    least: the smallest number; a quarter of `block` by default.
     """
     least = max(1, math.ceil(block / 4)) if least is None else least
     step = 2 if bits == 4 else 1
@@ -143,17 +144,18 @@ def block_within(
     return next((b for b in fits if length % b == 0 and b % step == 0), None)
 
 
-# How many devices can share either of the last axes without cutting a block, unless its
-# elements would be fewer than these: scales are to take no more than 1 / 24 byte each.
+# The number of devices over which either of the last axes can be sharded without
+# cutting a block, unless a block would have fewer elements than these: scales should
+# take at most 1 / 24 byte for each element.
 _DEVICES, _FEWEST = 8, 96
 
 
 def tile_within(shape: tuple[int, ...], most: int, bits: int) -> tuple[int, int] | None:
-    """How many elements of a row and how many rows make a block; `None` as above.
+    """The numbers of elements of a row and of rows in a block; `None` as above.
 
-    Devices share an axis if their number divides its length.
+    An axis can be sharded if the number of devices divides its length.
 
-    most: the most elements that share a scale.
+    most: the largest number of elements that share a scale.
     """
     *_, height, length = 1, *shape
     if (block := block_within(length, most, bits)) is None:
@@ -169,7 +171,7 @@ def tile_within(shape: tuple[int, ...], most: int, bits: int) -> tuple[int, int]
 
 # The least normal number: below it a device may flush to zero.
 _TINY = np.finfo(np.float32).tiny
-# The keys of it and of infinity; those of NaN are larger.
+# The keys of that number and of infinity; those of NaN are larger.
 _LEAST, _INFINITE = np.uint32(0x0080_0000 << 1), np.uint32(0x7F80_0000 << 1)
 
 
@@ -179,7 +181,7 @@ def encode(x: jax.Array, form: Form) -> Coded:
 
 
 def encode_by(x: jax.Array, scales: jax.Array, form: Form) -> Coded:
-    """An array in codes, whose scales are known."""
+    """An array in codes, with known scales."""
     keys = [_keys(piece, form) for piece in _in_pieces(x, form)]
     return _coded(keys, scales[..., None], form)
 
@@ -198,8 +200,8 @@ def _in_pieces(x: jax.Array, form: Form) -> list[jax.Array]:
 def encode_pieces(xs: Sequence[jax.Array], form: Form) -> Coded:
     """The codes of blocks, or in 4 bits of their first and of their second halves.
 
-    xs: float32, (..., blocks, elements), apart as they are packed.  XLA would compute
-        an array again for each slice that is taken of it.
+    xs: float32, (..., blocks, elements), apart as they are packed.  XLA would recompute
+        an array for each slice of it.
     """
     keys = [_keys(x, form) for x in xs]
     return _coded(keys, _scales(keys, form), form)
@@ -228,12 +230,12 @@ def _codes(keys: jax.Array, scales: jax.Array, form: Form) -> jax.Array:
     codes = jnp.round(root * form.most)
     if not form.is_signed:
         return jnp.where(is_finite & (size > 0), jnp.maximum(codes, 1), codes)
-    # What would be read as less is stored as 0, as which it would be read.
+    # Numbers that would be read as 0 are stored as 0.
     is_lost = is_finite & (_powered(codes, form) * scales < _TINY)
     return jnp.where(is_lost, 0, jnp.where(keys & 1 == 1, -codes, codes))
 
 
-# For arrays outside of `jit`, of which it is one program.
+# One program for arrays outside of `jit`.
 encoded = jax.jit(encode, static_argnums=1)
 
 
@@ -268,7 +270,7 @@ def as_found(x: Any, old: Any) -> Any:
 
 
 def coded_zeros(shape: tuple[int, ...], form: Form) -> tuple:
-    """The shapes, the dtypes and the values of codes and scales of zeros."""
+    """The shapes, dtypes and values of codes and scales of zeros."""
     *front, n = shape
     is_pair = form.bits == 4
     dtype = jnp.uint8 if is_pair or not form.is_signed else jnp.int8
@@ -289,7 +291,7 @@ def _highest(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _beside(scales: jax.Array, rows: int) -> jax.Array:
-    """Each of the scales for all of its rows; the inverse of `_highest`."""
+    """Each scale repeated for all of its rows; the inverse of `_highest`."""
     if rows == 1:
         return scales
     *front, height, blocks, one = scales.shape
@@ -302,8 +304,8 @@ def _beside(scales: jax.Array, rows: int) -> jax.Array:
 def _keys(x: jax.Array, form: Form) -> jax.Array:
     """Integers in the order of the sizes of elements, and the sign in the lowest bit.
 
-    XLA on a CPU writes the operand of a maximum to memory, and computes it again for
-    whatever else needs it; a key has all of that.  Its maximum of floats may skip NaN.
+    XLA on a CPU writes the operand of a maximum to memory, and recomputes it for other
+    readers; a key serves all of them.  Its maximum of floats may skip NaN.
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     keys = (bits << 1) | (bits >> 31)
@@ -314,8 +316,8 @@ def _keys(x: jax.Array, form: Form) -> jax.Array:
 
 
 def _sizes(keys: jax.Array, form: Form) -> jax.Array:
-    """The sizes of elements, those below the least normal number as they are stored."""
-    # By the bits, since a comparison may flush what is not normal.
+    """The sizes of elements; those below the least normal number as stored."""
+    # By the bits, since a comparison may flush subnormal numbers.
     size = jax.lax.bitcast_convert_type(keys >> 1, jnp.float32)
     if form.is_signed:
         return jnp.where(keys < _LEAST, 0, size)

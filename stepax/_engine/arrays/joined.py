@@ -1,8 +1,8 @@
 """Joining arrays into vectors, and splitting vectors into arrays.
 
-XLA compiles and launches each operation on an array by itself, which for hundreds of
-small arrays takes longer than to compute with them.  Packed trees, L-BFGS, `minimize`,
-`flatten` and stages on whole matrices join theirs, each by rules of its own.
+XLA compiles and launches each operation on an array separately, which for hundreds of
+small arrays takes longer than the computation.  Packed trees, L-BFGS, `minimize`,
+`flatten` and stages on whole matrices join arrays, each by its own rules.
 """
 
 import functools as ft
@@ -24,7 +24,7 @@ Vector: TypeAlias = jax.Array | jax.ShapeDtypeStruct | np.ndarray
 
 
 class Joined:
-    """Which of some arrays are joined into one vector; others keep their shape."""
+    """Which arrays are joined into one vector; others keep their shape."""
 
     def __init__(self, kinds: Sequence[Hashable], shapes: Sequence[tuple]):
         """kinds: a key for each array; arrays with the same key are joined."""
@@ -54,13 +54,13 @@ class Joined:
         return found
 
 
-# XLA compiles several concatenations of this many arrays faster than one of all.
+# XLA compiles several concatenations of this many arrays faster than a single one.
 _MOST = 50
 
 
 @ft.partial(jax.jit, static_argnums=1)
 def join_many(xs: list, axes: int = 0) -> Vector:
-    """As `join`, of hundreds of arrays."""
+    """As `join`, for hundreds of arrays."""
     if len(xs) > _MOST:
         parts = [xs[i : i + _MOST] for i in range(0, len(xs), _MOST)]
         # Without the barrier XLA would merge them into one.
@@ -68,8 +68,8 @@ def join_many(xs: list, axes: int = 0) -> Vector:
     return join(xs, axes)
 
 
-# Of so many arrays of one dtype, each with so many elements at most, XLA compiles and
-# runs a copy and one reduction faster than a reduction of each.
+# From so many arrays of one dtype on, each with at most so many elements, XLA compiles
+# and runs a copy and one reduction faster than a reduction of each.
 _MANY, _SMALL = 16, 2**12
 
 
@@ -79,7 +79,7 @@ def join_small(leaves: Sequence[Any]) -> list:
         return list(leaves)
     # Without `jit` they may be Python's numbers.
     arrays = list(map(jnp.asarray, leaves))
-    # On a mesh they may be sharded, each in a way of its own.
+    # On a mesh each may be sharded differently.
     is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
     kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
     number = Counter(kinds)

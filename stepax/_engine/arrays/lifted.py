@@ -1,15 +1,15 @@
 """Hyperparameters whose values a compiled program takes as arguments.
 
 A rule computes with Python scalars: it branches on them, and takes `1 - b1` in double
-precision before anything is rounded.  In a trace they become literals, so that another
-value needs another program.  A `Lifted` stands for such a scalar while a program is
-traced that is to serve for other values, too.
+precision before anything is rounded.  In a trace they become literals, so another value
+needs another program.  A `Lifted` represents such a scalar while a program is traced
+that should serve other values, too.
 
-Arithmetic with Python's numbers stays what it is, in double precision; it is recorded,
-and done again for other values.  Where a number meets an array, it becomes an argument
-of the program.  A comparison, or a conversion to a Python number, gives what it gives
-for the value at hand, and is recorded as a guard: the program does not serve for values
-for which it comes out differently.
+Arithmetic with Python's numbers is done in double precision as usual; it is recorded,
+and repeated for other values.  A number that meets an array becomes an argument of the
+program.  A comparison, or a conversion to a Python number, returns the result for the
+current value, and is recorded as a guard: the program does not serve values for which
+the result differs.
 """
 
 import math
@@ -22,17 +22,18 @@ import jax.numpy as jnp
 from jax.tree_util import register_pytree_node
 
 
-# From the values of all hyperparameters to a number, or to what a guard compares.
+# A function from the values of all hyperparameters to a number, or to what a guard
+# compares.
 Expression: TypeAlias = Callable[[Sequence[float]], Any]
 
 
 class Lifting:
-    """What one trace does with its hyperparameters.
+    """The use of hyperparameters in one trace.
 
-    values: theirs.
-    given: the arguments that take the place of `slots`; `None` while these are found.
+    values: the values of the hyperparameters.
+    given: the arguments that replace `slots`; `None` while these are determined.
     slots: the numbers that met an array, in order.
-    guards: what was asked of numbers, and the answers.
+    guards: the questions asked about numbers, and the answers.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Lifting:
         self.guards: list[tuple[Expression, Any]] = []
 
     def number(self, at: int) -> "Lifted":
-        """The hyperparameter of this index."""
+        """The hyperparameter with this index."""
         return Lifted(self, operator.itemgetter(at))
 
     def known(self, ask: Expression) -> Any:
-        """An answer for the values at hand, on which the trace depends from now on."""
+        """An answer for the current values, on which the trace depends from now on."""
         answer = ask(self.values)
         self.guards.append((ask, answer))
         return answer
@@ -58,11 +59,11 @@ def _expression(x: Any) -> Expression:
 
 
 def _computed(f: Callable, swap: bool = False) -> Callable:
-    """A method that computes `f` of two numbers later, too."""
+    """A method that computes `f` of two numbers, and can repeat that later."""
 
     def method(self, other):
         if not isinstance(other, int | float | Lifted):
-            return NotImplemented  # an array's own method turns both to arrays
+            return NotImplemented  # an array's own method converts both to arrays
         pair = (other, self) if swap else (self, other)
         one, two = map(_expression, pair)
         return Lifted(self.lifting, lambda values: f(one(values), two(values)))
@@ -71,7 +72,7 @@ def _computed(f: Callable, swap: bool = False) -> Callable:
 
 
 def _asked(f: Callable) -> Callable:
-    """A method that answers for the values at hand."""
+    """A method that answers for the current values."""
 
     def method(self, *others):
         if not all(isinstance(x, int | float | Lifted) for x in others):
@@ -83,12 +84,12 @@ def _asked(f: Callable) -> Callable:
 
 
 class Lifted:
-    """A number of a trace that serves for other values, too.
+    """A number in a trace that serves other values, too.
 
-    of: from the values of all hyperparameters to this number.
+    of: a function from the values of all hyperparameters to this number.
     """
 
-    # No cache may hold it: it belongs to one trace.
+    # A cache must not hold it: it belongs to one trace.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, lifting: Lifting, of: Expression):
@@ -123,7 +124,7 @@ class Lifted:
     __ceil__, __floor__, __repr__ = map(_asked, (math.ceil, math.floor, repr))
 
 
-# Functions of JAX that are jitted take trees, and would refuse it otherwise.
+# Jitted functions of JAX take trees, and would raise otherwise.
 register_pytree_node(
     Lifted,
     lambda x: ((x.__jax_array__(),), None),

@@ -39,7 +39,7 @@ def is_number(decay: object) -> TypeGuard[int | float | np.number]:
 
 def is_near_1(decay: ArrayLike, distance: float) -> bool:
     """Whether a decay is known to be below 1 by less than `distance`."""
-    # `is_number` once more, since this is asked for each mean of each leaf.
+    # `is_number` inlined, since this runs for each mean of each leaf.
     return isinstance(decay, _NUMBERS) and 0 < 1 - decay < distance
 
 
@@ -53,7 +53,7 @@ def one_minus(decay: Any) -> Any:
 def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> Any:
     """(1 - decay) x + decay mean."""
     if not is_near_1(decay, VERY_NEAR):
-        # In this order: it is Optax's, and another one rounds differently.
+        # In Optax's order, since another order rounds differently.
         return (1 - decay) * x + decay * mean
     # The difference to an infinite mean is NaN, or infinite with the wrong sign.
     far = jnp.where(jnp.isinf(mean), x, x - mean)
@@ -61,7 +61,7 @@ def ema(mean: jax.Array, x: jax.Array, decay: ArrayLike) -> Any:
 
 
 def square(g: jax.Array) -> jax.Array:
-    """|g|², real also for complex g."""
+    """|g|², which is real even for complex g."""
     if jnp.iscomplexobj(g):
         return g.real**2 + g.imag**2
     return g**2
@@ -102,7 +102,7 @@ def bias_correction(decay: ArrayLike, t: ArrayLike) -> jax.Array:
     1 for a decay of 1: such a mean stays at zero, and there is nothing to correct.
     """
     if isinstance(decay, float) and 1 - decay >= NEAR:
-        return 1 - power(decay, t)  # nearly always; the rest costs a trace five calls
+        return 1 - power(decay, t)  # nearly always; the rest adds five calls to a trace
     log, is_near = logarithm_near_1(decay)
     if is_near is False:
         return 1 - power(decay, t)
@@ -124,8 +124,8 @@ def logarithm_near_1(decay: Any) -> tuple[Any, Any]:
         return math.log(decay) if is_near else 0.0, is_near
     rest = upcast(1 - _array(decay))
     is_near = (rest >= 0) & (rest < NEAR)
-    # -0.5 stands in where the result is unused: log1p(-1) would be infinite, and its
-    # derivative NaN even behind a `where`.
+    # -0.5 is a placeholder where the result is unused: log1p(-1) would be infinite, and
+    # its derivative NaN even behind a `where`.
     return jnp.log1p(jnp.where(is_near, -rest, -0.5)), is_near
 
 

@@ -37,7 +37,7 @@ def strong_type(x: jax.Array) -> jax.Array:
 
 
 def agreement(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The sign of x y, elementwise, also where the product would underflow.
+    """The sign of x y, elementwise, even where the product would underflow.
 
     For complex numbers it has the sign of the real part of conj(x) y.
     """
@@ -141,9 +141,9 @@ def norm2(
     keepdims: bool = False,
     over: Callable = jnp.sum,
 ) -> jax.Array:
-    """sqrt(Σ |x|²), with derivative 0 at 0, also where squares overflow.
+    """sqrt(Σ |x|²), with derivative 0 at 0, even where squares overflow.
 
-    over: the sum, or a mean in its place.
+    over: the sum, or a mean to use instead.
 
     It computes two sums, which only the GPU compiler fuses into one pass, so
     optimizers do not use it.
@@ -181,7 +181,7 @@ def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
 
 
 def reduce_behind_barrier(parts: list, whole: Callable) -> jax.Array:
-    """`whole`, a reduction, of scalars stacked to a vector.
+    """`whole`, a reduction, of scalars stacked into a vector.
 
     XLA duplicates a chain of scalar operations into every fused loop that uses the
     result, and compiles it there again: minutes for 400 arrays.  It does not duplicate
@@ -200,8 +200,8 @@ def every_finite(x: jax.Array) -> jax.Array:
 def nan_max(x: jax.Array, axis: Axes = None, **options: Any) -> jax.Array:
     """The maximum, or NaN if there is one.
 
-    On CPUs XLA's own loses a NaN beside an infinity, in arrays that are large enough to
-    be split among threads.
+    On CPUs XLA's maximum loses a NaN beside an infinity in arrays that are large enough
+    to be split among threads.
     """
     return _or_nan(x, axis, jnp.max(x, axis, **options), options)
 
@@ -227,14 +227,14 @@ def any_nan(x: jax.Array) -> jax.Array:
     # takes longer than two kernels.
     x = jax.lax.optimization_barrier(x)
     parts = (x.real, x.imag) if jnp.iscomplexobj(x) else (x,)
-    # Squares, so that infinities cannot cancel to a NaN.  Overflow makes none, and XLA
-    # sums squares in less than half the time that signs take.
+    # Squares, so that infinities cannot cancel to a NaN.  Overflow does not make a NaN,
+    # and XLA sums squares in less than half the time of signs.
     found = [jnp.isnan(jnp.sum(jnp.square(part))) for part in parts]
     return ft.reduce(jnp.logical_or, found)
 
 
 def abs_sq(x: ArrayLike) -> jax.Array:
-    """|x|², elementwise and real also for complex x."""
+    """|x|², elementwise; real even for complex x."""
     x = jnp.asarray(x)
     if jnp.iscomplexobj(x):
         return jnp.square(x.real) + jnp.square(x.imag)
@@ -271,7 +271,7 @@ def increment(count):
 
 @explain_misuse
 def safe_int32_increment(count: ArrayLike) -> jax.Array:
-    """The former name of `safe_increment`, which takes every dtype.
+    """The former name of `safe_increment`, which accepts every dtype.
 
     count: a real number or an array of them; the dtype is kept.
     """
@@ -283,8 +283,8 @@ def _floored(
 ) -> jax.Array:
     """max(measure(x), least), with derivative 0 in x where `least` holds.
 
-    dropped: the axes that the result of `measure` lacks; `None` if it is a scalar or
-        has the rank of `x`.
+    dropped: the axes that the result of `measure` does not have; `None` if it is a
+        scalar or has the rank of `x`.
     """
     with jax.numpy_dtype_promotion("standard"):
         is_small = measure(x) <= least
@@ -313,7 +313,7 @@ def safe_norm(
     ord, axis, keepdims: as in `numpy.linalg.norm`.
 
     Computed and returned in float32 or wider: a small bound, and the norm of a long
-    vector, may not exist in a narrow dtype.
+    vector, may not be representable in a narrow dtype.
     """
     sizes = {"axis": axis, "keepdims": keepdims}
 

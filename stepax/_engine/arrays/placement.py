@@ -20,7 +20,7 @@ def mesh_sharding(tree: object) -> NamedSharding | None:
 
 
 def put_on(x: jax.Array, where: Sharding) -> jax.Array:
-    """`device_put`, also from this process to devices of several processes."""
+    """`device_put`, including from this process to devices of several processes."""
     # For an array that only this process holds, the `device_put` of JAX 0.10 to 0.12
     # returns an array that cannot be read, and it refuses random keys.
     is_here = not isinstance(x, jax.Array) or x.is_fully_addressable
@@ -29,7 +29,7 @@ def put_on(x: jax.Array, where: Sharding) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = put_on(jax.random.key_data(x), where)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
-    # Every process has all of `x`, and gives its own devices their parts.
+    # Every process has all of `x`, and copies the parts of its own devices to them.
     host = np.asarray(x)
     return jax.make_array_from_callback(x.shape, where, lambda part: host[part])
 
@@ -49,14 +49,14 @@ def shard_like(p: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def with_sharding_of(p: jax.Array, x: jax.Array) -> jax.Array:
-    """As `shard_like`, but free where `p` is on no mesh."""
+    """As `shard_like`, but unconstrained if `p` is not on a mesh."""
     return shard_like(p, x) if is_on_mesh(p) else x
 
 
 def replicated(x: jax.Array) -> jax.Array:
-    """`x` replicated over its mesh, for operations that refuse explicit axes.
+    """`x` replicated over its mesh, for operations that do not support explicit axes.
 
-    With automatic axes `x` is returned as it is, and XLA gathers what it needs.
+    With automatic axes `x` is returned unchanged, and XLA gathers what it needs.
     """
     sharding = jax.typeof(x).sharding
     if not any(sharding.spec):
@@ -65,9 +65,9 @@ def replicated(x: jax.Array) -> jax.Array:
 
 
 def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSpec:
-    """The spec of an array whose elements stand for runs of those of a sharded one.
+    """The spec of an array whose elements represent runs of those of a sharded one.
 
-    Axes that it cannot share out evenly are not sharded.
+    Axes that cannot be divided evenly are not sharded.
     """
     spec, sizes = sharding.spec, sharding.mesh.shape
     fits = lambda entry, n: n % math.prod(sizes[name] for name in _names(entry)) == 0
@@ -80,11 +80,11 @@ def _names(entry: Any) -> tuple[str, ...]:
 
 
 def apart(x: jax.Array, axis: int, length: int) -> jax.Array:
-    """`x` with an axis divided into runs of this length."""
+    """`x` with an axis split into runs of this length."""
     at = axis % x.ndim
     shape = (*x.shape[:at], x.shape[at] // length, *x.shape[at + 1 :])
     sharding = jax.typeof(x).sharding
-    # An explicit axis may not be divided where devices cut runs.
+    # An explicit axis must not be split if shards cut runs.
     if any(sharding.spec) and (spec := spec_of_runs(shape, sharding)) != sharding.spec:
         x = moved(x, NamedSharding(sharding.mesh, spec))
     return x.reshape(*shape[: at + 1], length, *shape[at + 1 :])
@@ -92,7 +92,7 @@ def apart(x: jax.Array, axis: int, length: int) -> jax.Array:
 
 def free_axes(x: jax.Array) -> tuple[str, ...]:
     """The axes of an array's mesh over which it may be moved."""
-    # Not the manual ones: inside of `shard_map` only collectives cross them.
+    # Not manual axes: inside `shard_map` only collectives cross them.
     mesh = jax.typeof(x).sharding.mesh
     axes = list(zip(mesh.axis_names, mesh.axis_types, strict=True))
     for kind in (AxisType.Explicit, AxisType.Auto):
@@ -102,13 +102,13 @@ def free_axes(x: jax.Array) -> tuple[str, ...]:
 
 
 def number_of_devices(x: jax.Array) -> int:
-    """Over how many devices an array may be moved."""
+    """The number of devices over which an array may be moved."""
     mesh = jax.typeof(x).sharding.mesh
     return math.prod(mesh.shape[name] for name in free_axes(x))
 
 
 def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
-    """The axis along which n devices share an array, the longest that they can."""
+    """The longest axis along which an array can be sharded over n devices."""
     fits = [i for i, length in enumerate(shape) if length and length % n == 0]
     return max(fits, key=lambda i: shape[i], default=None)
 
@@ -116,7 +116,7 @@ def axis_to_spread(shape: tuple[int, ...], n: int) -> int | None:
 def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
     """`x` divided among all devices of the mesh of `p`, or replicated if it cannot be.
 
-    As `zero` does, along the longest axis that is divisible by their number.
+    As in `zero`, along the longest axis that is divisible by their number.
     """
     names = free_axes(p) if isinstance(p, jax.Array) else ()
     at = axis_to_spread(x.shape, number_of_devices(p)) if names else None
@@ -124,7 +124,7 @@ def spread_over_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def whole_on_mesh_of(p: jax.Array, x: jax.Array) -> jax.Array:
-    """`x` on all devices of the mesh of `p`, whatever the sharding of `p` is."""
+    """`x` replicated over the mesh of `p`, whatever the sharding of `p` is."""
     is_there = isinstance(p, jax.Array) and free_axes(p)
     return placed(p, x, PartitionSpec()) if is_there else x
 
@@ -135,7 +135,8 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
         return put_on(x, NamedSharding(mesh, spec)) if is_here else x
-    # A constant depends on no parameter, and a program that has none is on no mesh.
+    # A constant does not depend on parameters, and a program without any is not on a
+    # mesh.
     x, _ = jax.lax.optimization_barrier((x, p))
     mesh = jax.typeof(p).sharding.mesh
     return moved(x, NamedSharding(mesh, spec))

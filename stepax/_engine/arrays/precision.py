@@ -24,7 +24,7 @@ Typed = jax.Array | jax.ShapeDtypeStruct | np.ndarray
 
 def compute_dtype(*arrays: Typed) -> np.dtype:
     """The narrowest dtype that holds float32 and all inexact `arrays`."""
-    # Integers have no say: a step counter in int64 must not make the step float64.
+    # Integers do not count: a step counter in int64 must not make the step float64.
     wide = jnp.dtype(jnp.float32)
     with jax.numpy_dtype_promotion("standard"):
         for x in filter(is_inexact, arrays):
@@ -68,7 +68,7 @@ def widen(x: T, wide: np.dtype) -> T:
 
 
 def promote_freely(f: Callable[P, R]) -> Callable[P, R]:
-    """`f` under standard promotion, also where users chose strict promotion."""
+    """`f` under standard promotion, even if users chose strict promotion."""
 
     @ft.wraps(f)
     def mixed(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -9,12 +9,12 @@ from jax.typing import ArrayLike
 
 
 def recorded(recent: jax.Array, n: jax.Array, x: jax.Array) -> jax.Array:
-    """The buffer with one value more, in place of its oldest."""
+    """The buffer with one more value, which replaces the oldest."""
     return recent.at[..., n % recent.shape[-1]].set(x)
 
 
 def mean_and_std(recent: jax.Array, is_here: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of the values that are there; 0 if there are none."""
+    """The mean and standard deviation of the values present; 0 if there are none."""
     n = jnp.sum(is_here, -1)
     over = lambda x: jnp.sum(jnp.where(is_here, x, 0), -1) / jnp.maximum(n, 1)
     mean = over(recent)
@@ -22,8 +22,8 @@ def mean_and_std(recent: jax.Array, is_here: jax.Array) -> tuple[jax.Array, jax.
 
 
 def percentile(recent: jax.Array, is_here: jax.Array, q: ArrayLike) -> jax.Array:
-    """The q-th percentile, interpolated, of the values that are there, at least one."""
-    x = jnp.sort(jnp.where(is_here, recent, jnp.inf))  # what is not there comes last
+    """The q-th percentile, interpolated, of the values present, at least one."""
+    x = jnp.sort(jnp.where(is_here, recent, jnp.inf))  # missing values come last
     last = jnp.maximum(jnp.sum(is_here, -1) - 1, 0).astype(x.dtype)
     at = jnp.asarray(q).astype(x.dtype) / 100 * last
     low, high = jnp.floor(at).astype(jnp.int32), jnp.ceil(at).astype(jnp.int32)

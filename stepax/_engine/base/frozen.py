@@ -1,4 +1,4 @@
-"""Arguments that are kept: copied, so that nobody can change them, and compared."""
+"""Stored arguments: copied, so that they cannot change, and compared."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -12,7 +12,7 @@ from jax.core import Tracer
 def copy_containers(x: Any) -> Any:
     """`x` with copies of all mutable containers and NumPy arrays in it.
 
-    Functions, modules, transformations and JAX arrays are kept as they are.
+    Functions, modules, transformations and JAX arrays are not copied.
     """
     if isinstance(x, np.ndarray):
         return x.copy()
@@ -37,14 +37,14 @@ def is_dtype(x: object) -> bool:
 
 
 def frozen(x: object) -> Hashable:
-    """A hashable key, equal only for values that act alike: 1 and 1.0 differ.
+    """A hashable key, equal only for values that behave alike: 1 and 1.0 differ.
 
     A dtype equals its name.
 
-    Raises a `TypeError` for what cannot be compared, such as a tracer.
+    Raises a `TypeError` for values that cannot be compared, such as a tracer.
     """
-    # Types are part of each key, because Python's 1 == 1.0 == True share one hash, and
-    # each gives another dtype.
+    # Types are part of each key, because Python's 1 == 1.0 == True share one hash, but
+    # give different dtypes.
     if isinstance(x, dict):
         return dict, tuple((k, frozen(v)) for k, v in x.items())
     if isinstance(x, tuple | list) and not hasattr(x, "init"):

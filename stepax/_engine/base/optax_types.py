@@ -1,4 +1,4 @@
-"""Lets `isinstance` see our classes as Optax's, and Optax's as ours, by name.
+"""Makes `isinstance` treat our classes as Optax's, and vice versa, by name.
 
 Most programs that use JAX have Optax loaded, because their libraries import it, and
 those libraries ask `isinstance(tx, optax.GradientTransformation)`.  Subclassing would
@@ -16,8 +16,8 @@ T = TypeVar("T")
 # Where Optax keeps classes that are not at its top level.
 _HOMES = ("optax", "optax.contrib", "optax.transforms", "optax.schedules")
 
-# What a transformation of ours that `is_plain` does not pass for: in Optax, the pieces
-# of an optimizer that read no keyword are not of this class.
+# A class whose instances our transformations with `is_plain` are not: in Optax, the
+# pieces of an optimizer that read no keywords are not of this class.
 _WIDE = "GradientTransformationExtraArgs"
 
 # Our classes that Optax has too, by name.
@@ -27,9 +27,9 @@ COMPATIBLE: dict[str, type] = {}
 def _namesake(name: str) -> type | None:
     """Optax's class of this name, if Optax is loaded."""
     for home in _HOMES:
-        # Not by `getattr`, which for a name that has moved warns its reader.
+        # Not by `getattr`, which warns for a name that has moved.
         found = getattr(sys.modules.get(home), "__dict__", {}).get(name)
-        # `stepax.interop.optax` gives our own classes out as Optax's.
+        # `stepax.interop.optax` presents our own classes as Optax's.
         if isinstance(found, type) and not isinstance(found, _Meta):
             return found
     return None

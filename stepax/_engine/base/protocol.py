@@ -1,4 +1,4 @@
-"""What a gradient transformation is.  The rest of the library builds these."""
+"""The definition of a gradient transformation, which the rest of the library builds."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ from ..functions.signatures import NAMES
 from .optax_types import _Meta, optax_compatible
 
 
-# Any tree is welcome: JAX has no type for a pytree, which may be of any class that
-# somebody registered.  `Any` is written here once, and these names everywhere else.
+# Any tree is accepted: JAX has no type for a pytree, which may have any registered
+# class.  `Any` is written here once, and these names everywhere else.
 if TYPE_CHECKING:
     Params: TypeAlias = Any
     Updates: TypeAlias = Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:  # `Any` is a class at run time, where programs expect an alias
     Params = Updates = OptState = ArrayTree = Any | jax.Array
 Schedule: TypeAlias = Callable[[ArrayLike], ArrayLike]
-# Rates and decays may differ by path: a mapping from patterns to values of their own.
+# Learning rates and decays may differ by path: a mapping from patterns to values.
 ScalarOrSchedule: TypeAlias = (
     float | jax.Array | Schedule | Mapping[str, float | jax.Array | Schedule]
 )
@@ -69,7 +69,7 @@ class TransformUpdateExtraArgsFn(Protocol):
 
 
 class TransformationLike(Protocol):
-    """Anything with `init` and `update`: Optax's, `MultiSteps`, a class of a user."""
+    """Anything with `init` and `update`: Optax's, `MultiSteps`, a user's class."""
 
     @property
     def init(self) -> Callable[[Params], OptState]: ...
@@ -105,7 +105,7 @@ class GradientTransformation(NamedTuple):
 
 
 def marked(f: Callable, made: object) -> Callable:
-    """`f` with the attribute `made`, by which it is traced back to its factory."""
+    """`f` with the attribute `made`, which leads back to its factory."""
     vars(f)["made"] = made
     return f
 
@@ -132,8 +132,8 @@ class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
 
 def takes_extra_args(tx: TransformationLike) -> bool:
     """Whether `tx.update` may be called with keywords beyond `params`."""
-    # Our classes and Optax's say so by their type.  Of any other class the signature is
-    # inspected, because libraries define transformations of their own.
+    # The type answers this for our classes and Optax's.  Of any other class the
+    # signature is inspected, because libraries define their own transformations.
     if isinstance(tx, GradientTransformationExtraArgs | Transformation):
         return True
     if isinstance(tx, GradientTransformation):
@@ -160,7 +160,7 @@ def require_transformation(tx: object, where: str) -> None:
 
 
 def _takes_a_count(f: Callable) -> bool:
-    """Whether `f` is called as a schedule is."""
+    """Whether `f` takes a step count, as a schedule does."""
     try:
         return list(inspect.signature(f).parameters) == ["count"]
     except (TypeError, ValueError):  # a function of C, for one
@@ -174,7 +174,7 @@ def with_extra_args_support(
     """Wrap a transformation so that its `update` accepts any keyword.
 
     Keywords that a plain transformation cannot take are dropped; one that takes
-    keywords is returned as it is.
+    keywords is returned unchanged.
 
     tx: the transformation.
     """
@@ -194,12 +194,12 @@ def with_extra_args_support(
 
 @optax_compatible
 class EmptyState(NamedTuple):
-    """State of a transformation that remembers nothing."""
+    """State of a transformation without memory."""
 
 
 @optax_compatible
 class MaskedNode(NamedTuple):
-    """Takes the place of a parameter that is masked out.
+    """Replaces a parameter that is masked out.
 
     It has no leaves, so tree maps skip it.
     """
@@ -207,9 +207,9 @@ class MaskedNode(NamedTuple):
 
 @explain_misuse
 def init_empty_state(params: Params) -> EmptyState:
-    """The state of a transformation that remembers nothing.
+    """The state of a transformation without memory.
 
-    params: not looked at.
+    params: not used.
     """
     return EmptyState()
 
@@ -223,7 +223,7 @@ _ARRAYS = (*_VALUES, jax.ShapeDtypeStruct)
 
 
 def is_array(x: object) -> bool:
-    """Whether `x` is an array, its shape and dtype, or what JAX can convert to one.
+    """Whether `x` is an array, its shape and dtype, or convertible to an array by JAX.
 
     Functions and strings are not; variables of Flax NNX and references are.
     """
@@ -243,7 +243,7 @@ def _is_like_an_array(x: object) -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """The array that `x` is like; `x` itself if it is none, or one of JAX or NumPy."""
+    """`x` as an array; unchanged if it is not like one, or is one of JAX or NumPy."""
     if isinstance(x, _ARRAYS) or not is_array(x):
         return x
     if hasattr(x, "__jax_array__"):
@@ -276,7 +276,7 @@ class MadeBy(Protocol):
     """A `Recipe`, which is defined in a layer above this one.
 
     key: equal for equal recipes; `None` if an argument cannot be compared.
-    trains: the name of an optimizer, which refuses integers; "" for other parts.
+    trains: the name of an optimizer, which raises for integers; "" for other parts.
     """
 
     @property
@@ -307,24 +307,25 @@ class MadeBy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What a transformation of ours is made of; copied by `replace` alone.
+    """The components of a transformation of ours; copied only by `replace`.
 
-    init: its `init`, without placing anything on a mesh.
+    init: its `init`, without placement on a mesh.
     node: the `Rule` or composite that it runs; `None` for a closure, which the engine
-        does not look into.
-    plan: what a step does, for a node.
-    inner: of a closure, the transformations that it calls, by the field of its state
-        that holds theirs, such as "inner_state" or "states/0", or by "" where its state
-        is theirs; a function that returns this if they are made at each step.
-    hands_on: the field of the member to which it passes all gradients without reading
-        them, if there is one.
-    reads_any: whether it may read any keyword itself.
-    only_places: whether it computes what `inner[""]` does, on other devices.
-    take_step: (gradients, state, params, extra) -> (params, state), if it can do so
-        better than by `update`; see `stepax.step`.
-    recipe: the factory and the arguments it was made with.
-    is_plain: whether it passes for a transformation that takes no keywords, as in
-        Optax; it drops them.
+        does not inspect.
+    plan: the operations of a step, for a node.
+    inner: for a closure, a dict of the transformations that it calls, keyed by the
+        field of its state that holds their state, such as "inner_state" or "states/0",
+        or by "" if its state is theirs; a function that returns this if they are made
+        at each step.
+    hands_on: the field of the member to which it passes all gradients on unread, if
+        there is one.
+    reads_any: whether it may itself read any keyword.
+    only_places: whether it does the same as `inner[""]`, on other devices.
+    take_step: (gradients, state, params, extra) -> (params, state), if that is better
+        than `update`; see `stepax.step`.
+    recipe: the factory and the arguments that it was made with.
+    is_plain: whether it counts as a transformation without keywords, as in Optax; it
+        drops them.
     """
 
     init: Callable[[Params], OptState]
@@ -340,13 +341,14 @@ class Record:
 
 
 class Transformation(GradientTransformationExtraArgs):
-    """What our own factories return: it also knows what it is made of.
+    """The result of our own factories, which also knows its components.
 
     Equal recipes make equal transformations, so that a transformation can be a static
     argument of `jax.jit`.  It is printed and pickled as the call that made it.
     """
 
-    # An attribute, and no field: it stays a pair, which unpacks to `init` and `update`.
+    # An attribute, not a field: it remains a pair, which unpacks to `init` and
+    # `update`.
     record: Record
 
     @classmethod
@@ -368,12 +370,12 @@ class Transformation(GradientTransformationExtraArgs):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it passes for a transformation that takes no keywords."""
+        """Whether it counts as a transformation without keywords."""
         return self.record.is_plain
 
     @property
     def members(self) -> Inner:
-        """What a closure calls, by the field of its state."""
+        """The transformations that a closure calls, keyed by the field of its state."""
         inner = self.record.inner
         return inner() if callable(inner) else inner
 
@@ -387,12 +389,12 @@ class Transformation(GradientTransformationExtraArgs):
         return self.recipe.reduced()
 
     def _replace(self, **functions: Any) -> GradientTransformationExtraArgs:
-        # What is known of it need not hold for the functions of somebody else.
+        # What is known about it need not hold for other functions.
         return GradientTransformationExtraArgs(**self._asdict() | functions)
 
 
 def _widened(tx: Transformation) -> Transformation:
-    """A copy that passes for a transformation that takes keywords."""
+    """A copy that counts as a transformation with keywords."""
     return Transformation.of(tx.init, tx.update, replace(tx.record, is_plain=False))
 
 
@@ -406,7 +408,7 @@ def transformation(
     only_places: bool = False,
     take_step: Callable[..., tuple[Params, OptState]] | None = None,
 ) -> Transformation:
-    """A transformation that is a closure: two functions, and what they call.
+    """A transformation that is a closure: two functions, and the members they call.
 
     inner, hands_on, reads_any, only_places, take_step: as in `Record`.
     """
@@ -447,7 +449,7 @@ def init_of(tx: TransformationLike) -> Callable[[Params], OptState]:
 def placed_init(init: Callable[[Params], OptState]) -> TransformInitFn:
     """`init`, whose state is then placed by `init_on_mesh`."""
 
-    # A plain function, because libraries that look into closures know nothing else.
+    # A plain function, because libraries that inspect closures only know these.
     def placed(params):
         return init_on_mesh(init, params)
 
@@ -457,8 +459,9 @@ def placed_init(init: Callable[[Params], OptState]) -> TransformInitFn:
 def init_on_mesh(init: Callable[[Params], OptState], params: Params) -> OptState:
     """`init(params)`; arrays on one device are replicated on the parameters' mesh.
 
-    Step counts, for one, are made on the default device.  With several processes, a
-    checkpoint cannot hold them beside arrays that are spread over all devices.
+    Step counts, for example, are created on the default device.  With several
+    processes, a checkpoint cannot hold them beside arrays that are spread over all
+    devices.
     """
     state, ps = init(params), jax.tree.leaves(params)
     # Inside of `jit` the compiler decides where results are placed.

@@ -1,4 +1,4 @@
-"""Schedules with a state of their own."""
+"""Schedules that have a state."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -38,7 +38,7 @@ class WrappedScheduleState(NamedTuple):
 class WrappedSchedule:
     """A schedule of the step count as a `StatefulSchedule`.
 
-    schedule_fn: from the number of steps taken to a value.
+    schedule_fn: a function from the number of steps taken to a value.
     """
 
     def __init__(self, schedule_fn: Schedule):
@@ -60,7 +60,7 @@ class WrappedSchedule:
     def update(
         self, state: WrappedScheduleState, **extra_args: object
     ) -> WrappedScheduleState:
-        # Saturates: after 2^31 steps the schedule stays where it is.
+        # Saturates: after 2^31 steps the schedule stays at its value.
         return WrappedScheduleState(safe_increment(state.count))
 
     def __call__(self, state: WrappedScheduleState, **extra_args: object) -> ArrayLike:

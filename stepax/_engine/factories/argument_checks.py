@@ -2,7 +2,7 @@
 
 A hyperparameter is one finite real number.  It is checked when a factory is called, and
 the value of a schedule at each step: an array would broadcast silently, and a boolean
-or a string is not what was meant.  The annotation of a parameter says what it takes.
+or a string is a mistake.  The annotation of a parameter says what it takes.
 """
 
 import inspect
@@ -30,12 +30,12 @@ from .wraps import Wraps, amount_of, with_amount
 
 T = TypeVar("T")
 
-# Parameters for integers that are no hyperparameters, and may be arrays.
+# Parameters for integers that are not hyperparameters, and may be arrays.
 _KEYS = ("key", "seed", "random_seed", "axis")
 
 
-# Rates and decays, which may differ by path.  Leaves that no pattern matches are an
-# error, except where the rest has a value.
+# Learning rates and decays, which may differ by path.  Leaves that no pattern matches
+# are an error, unless there is a default for them.
 BY_PATH = {
     "learning_rate": (),
     "weight_decay": (),
@@ -49,7 +49,7 @@ BY_PATH = {
 
 @dataclass(frozen=True)
 class Takes:
-    """What a parameter takes.
+    """The values that a parameter takes.
 
     number, schedule, none: whether it takes a scalar, a function that returns one, and
         `None`.
@@ -77,7 +77,7 @@ class Takes:
 
 
 def _is_number(hint: Hint) -> bool:
-    # `int` beside anything but `None` may be an index or an axis.
+    # `int` in a union with anything but `None` may be an index or an axis.
     whole = {int, type(None)}.issuperset(hint) and int in hint
     return whole or float in hint or np.number in hint
 
@@ -89,7 +89,7 @@ def _returns_number(hint: object) -> bool:
 
 
 def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
-    """What a parameter takes; `None` if it is not a hyperparameter."""
+    """The values that a parameter takes; `None` if it is not a hyperparameter."""
     if parameter.name in _KEYS or str in hint or Any in hint:
         return None
     none = type(None) in hint or parameter.default is None
@@ -108,8 +108,8 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
 class ArgumentChecks:
     """The hyperparameters among the arguments of a factory.
 
-    name: of the factory.
-    own: the ranges in which it differs from `RANGES`.
+    name: the name of the factory.
+    own: the ranges that differ from `RANGES`.
     shared: see `recipe`.
     """
 
@@ -135,7 +135,7 @@ class ArgumentChecks:
     def checked(
         self, arguments: Mapping[str, Any], may_inject: bool = False
     ) -> dict[str, Any]:
-        """The arguments as the factory gets them, with schedules checked at each step.
+        """The arguments for the factory, with schedules checked at each step.
 
         may_inject: whether a schedule may be given for any scalar.
 
@@ -198,8 +198,8 @@ def _by_path(
 
 def _one_for_all(subject: str, x: Mapping, why: str) -> TypeError:
     return TypeError(
-        f"{subject} must be one number or schedule, but is {_shown(x)}: {why}; give "
-        "`partition` an optimizer for each group of parameters"
+        f"{subject} must be one number or schedule, but is {_shown(x)}: {why}; use "
+        "`partition` with an optimizer for each group of parameters"
     )
 
 
@@ -209,7 +209,7 @@ def entry(name: str, pattern: str) -> str:
 
 
 def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
-    # A schedule that is checked already comes from a factory that called this one.
+    # A schedule that is already checked comes from a factory that called this one.
     if x is None and takes.none or isinstance(x, CheckedSchedule):
         return x
     # As in Optax, a schedule that is missing is an error where it is called.
@@ -255,7 +255,8 @@ def scalar(
         raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
     if isinstance(x, Real):
         return _within(subject, x, x, allowed)
-    # Others than Python's, which are `Real`: arrays and scalars of JAX and NumPy.
+    # Numbers other than Python's, which are `Real`: arrays and scalars of JAX and
+    # NumPy.
     x = jnp.asarray(x) if hasattr(x, "__jax_array__") else x
     dtype, shape = jnp.result_type(x), np.shape(x)
     kinds = (jnp.floating, jnp.integer, *[jnp.complexfloating] * is_complex)
@@ -263,10 +264,11 @@ def scalar(
         raise TypeError(f"{subject} must be real, but is of dtype {dtype}")
     if np.prod(shape, dtype=int) != 1:
         raise ValueError(f"{subject} must be a scalar, but has shape {shape}")
-    # One of no axes stays the same object: programs are shared by identity of arrays.
+    # An array without axes stays the same object: programs are shared by identity of
+    # arrays.
     if shape and isinstance(x, np.ndarray | jax.Array):
         x = x.reshape(())
-    # To compare a JAX array would wait for the device, and fail if it is traced.
+    # Comparing a JAX array would wait for the device, and fail if it is traced.
     if isinstance(x, jax.Array) or jnp.issubdtype(dtype, jnp.complexfloating):
         return x
     return _within(subject, x, float(np.asarray(x)), allowed)
@@ -291,14 +293,15 @@ def _is_array_like(x: object) -> TypeGuard[ArrayLike]:
 
 
 def _is_function(x: object) -> TypeGuard[Callable]:
-    # Some arrays are callable, such as a variable of Flax; classes are, too, and to
-    # give the class of a schedule for one of its instances is a mistake.
+    # Some arrays are callable, such as a variable of Flax; classes are, too, and
+    # passing the class of a schedule instead of an instance is a mistake.
     is_number = _is_array_like(x) or isinstance(x, type | Transformation)
     return callable(x) and not is_number
 
 
 def _shown(x: object) -> str:
-    # With the type, as a string looks like a number, and cut off, as an array is long.
+    # With the type, as a string looks like a number, and truncated, as an array is
+    # long.
     if x is None or isinstance(x, bool):
         return f"{x}"
     text = repr(x)
@@ -342,20 +345,20 @@ class CheckedSchedule:
 
 def scheduled_scalar(subject: str, x: object) -> ArrayLike:
     """`x`, which a schedule returned; raises unless it is one real number."""
-    # Of a condition, as in `lambda count: count >= 100`, which is a switch.
+    # A boolean from a condition, as in `lambda count: count >= 100`, is a switch.
     if isinstance(x, jax.Array) and x.dtype == bool:
         x = x.astype(jnp.float32)
     return scalar(returned_by(subject), x)
 
 
 def returned_by(subject: str) -> str:
-    """How errors name the value of a schedule."""
+    """The name of the value of a schedule in errors."""
     owner, _, argument = subject.rpartition(": ")
     return f"{owner}: the value of the schedule {argument}"
 
 
 def unchecked(x: Any) -> Any:
-    """A schedule as it was given, and a mapping; anything else as it is."""
+    """A schedule or mapping as it was passed; anything else unchanged."""
     if isinstance(x, ByPath):
         return {k: unchecked(v) for k, v in x.values.items()}
     if isinstance(x, Wraps):

@@ -1,4 +1,4 @@
-"""Which arguments of a factory are hyperparameters, and calling it with others.
+"""The hyperparameters among the arguments of a factory, and calls with other values.
 
 The annotation of a parameter decides, or its default if there is none.  A number is a
 hyperparameter if the parameter also takes arrays.  A function is a schedule if the
@@ -44,7 +44,7 @@ _REALS = (float, np.number, np.floating)
 _NUMBERS = (*_REALS, complex, np.ndarray, jax.Array)
 
 
-# Parts of names of unannotated parameters whose functions are no schedules.
+# Parts of names of unannotated parameters whose functions are not schedules.
 _NO_SCHEDULE = ("mask", "label", "dtype", "filter", "spec", "_fn", "numbers")
 
 # Words in names of parameters, without annotation or default, that take numbers.
@@ -62,7 +62,7 @@ def _takes_schedule(name: str, hint: Hint, default: object) -> bool:
     hint = _beside_functions(hint)
     if hint and Any not in hint:
         return any(x in _NUMBERS for x in hint)
-    if functions:  # of what, only the name says
+    if functions:  # only the name says of what
         return _is_named_as_number(name, default)
     has_default = default is not inspect.Parameter.empty
     if has_default and (isinstance(default, bool | str) or callable(default)):
@@ -102,7 +102,7 @@ def _is_of_number(function: object) -> bool:
 
 def _is_number(name: str, x: ArrayLike, hint: Hint) -> bool:
     """Whether an argument that is an array is a hyperparameter."""
-    # An integer is one where floats are taken, too: `learning_rate=1`.
+    # An integer is a hyperparameter where floats are accepted, too: `learning_rate=1`.
     dtype = jnp.result_type(x)
     if jnp.issubdtype(dtype, jnp.floating):
         return True
@@ -112,34 +112,35 @@ def _is_number(name: str, x: ArrayLike, hint: Hint) -> bool:
         return False
     if any(h in _REALS for h in hint):
         return True
-    # The value decides, as in Optax, where the annotation says `Schedule` alone.
+    # The value decides, as in Optax, where the annotation only says `Schedule`.
     hint = _beside_functions(hint)
     return not hint or (int not in hint and any(h in _NUMBERS for h in hint))
 
 
 def _role(name: str, x: Any, hint: Hint, default: object) -> str:
-    """What an argument is: "number", "schedule", or "fixed"."""
-    # A dtype is a class or has a `dtype`, and would pass for a schedule or an array.
+    """The role of an argument: "number", "schedule", or "fixed"."""
+    # A dtype is a class or has a `dtype`, and would be taken for a schedule or an
+    # array.
     if isinstance(x, type | np.dtype):
         return "fixed"
     if isinstance(x, StatefulSchedule):
         return "schedule"
     if is_array(x):
         return "number" if _is_number(name, x, hint) else "fixed"
-    # A module is a schedule only where numbers are taken; elsewhere it is a tree.
+    # A module is a schedule only where numbers are accepted; elsewhere it is a tree.
     is_known = selection.is_function(x) or _takes_number(name, hint, default)
     is_schedule = callable(x) and is_known and _takes_schedule(name, hint, default)
     return "schedule" if is_schedule else "fixed"
 
 
 class Call:
-    """A call of a factory, of which some arguments can be replaced.
+    """A call of a factory with some replaceable arguments.
 
-    A hyperparameter by path is several, each named as in `learning_rate['bias']`.
+    A hyperparameter by path counts as several, named as in `learning_rate['bias']`.
 
     numbers, schedules: the hyperparameters, by their names.
-    entries: of hyperparameters by path, from the names of values to the names of the
-        argument and of the pattern.
+    entries: for hyperparameters by path, a dict from the names of values to the names
+        of the argument and of the pattern.
     """
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
@@ -149,7 +150,7 @@ class Call:
         # other arguments.
         if own and getattr(factory, "__wrapped__", None) is not own.factory:
             own = None
-        # Of our factories not the signature that is shown, but the one that is bound.
+        # For our factories not the signature that is shown, but the one that is bound.
         self.scalars = own
         signature = own.signature if own else inspect.signature(factory)
         name = getattr(factory, "__name__", type(factory).__name__)
@@ -184,12 +185,12 @@ class Call:
         return numbers, schedules
 
     def _is_function(self, name: str) -> bool:
-        """Whether a parameter of ours takes functions of the step, and no number."""
+        """Whether a parameter of ours takes functions of the step, but not numbers."""
         takes = self.scalars.takes.get(name) if self.scalars else None
         return takes is not None and not takes.number and not takes.parts
 
     def unused_additions(self) -> set[str]:
-        """The arguments that Optax lacks and that have their defaults."""
+        """The arguments that Optax does not have and that have their defaults."""
         known = self.scalars.own if self.scalars else {}
         added = {name for name, allowed in known.items() if allowed.is_added}
         given = self.arguments().items()
@@ -205,13 +206,13 @@ class Call:
         return {k: x for k, x in named.items() if k not in mapped} | values
 
     def _argument(self, name: str) -> str:
-        """The argument of which this is a value."""
+        """The argument that this value belongs to."""
         return self.entries.get(name, (name, ""))[0]
 
     def read(self, numbers: dict, scheduled: dict) -> dict:
         """The values of hyperparameters, checked before they become arrays.
 
-        numbers: as they are in the state, to which users write.
+        numbers: the values in the state, which users may change.
         scheduled: the values of schedules.
         """
         if self.scalars:
@@ -227,9 +228,9 @@ class Call:
         return numbers | now
 
     def _nested(self, values: dict) -> dict:
-        """With mappings in place of the values of hyperparameters by path."""
+        """The values, with mappings for hyperparameters by path."""
         found = {k: x for k, x in values.items() if k not in self.entries}
-        # In the order of the call: that of a state is JAX's.
+        # In the order of the call; a state has JAX's order.
         for k, (name, pattern) in self.entries.items():
             if k in values:
                 found.setdefault(name, {})[pattern] = values[k]
@@ -248,9 +249,9 @@ class Call:
         return inspect.Parameter.empty if parameter is None else parameter.default
 
     def again(self, values: dict[str, Any]) -> GradientTransformationExtraArgs:
-        """What the factory makes with other values."""
+        """The result of the factory with other values."""
         arguments = OrderedDict(self.bound.arguments)
-        # Those that went to `**kwargs` are one argument here, a dict.
+        # Arguments from `**kwargs` are one argument here, a dict.
         if self.rest:
             own = arguments[self.rest]
             arguments[self.rest] = own | {k: values[k] for k in own if k in values}

@@ -1,10 +1,10 @@
 """Hyperparameters by path: a mapping from path patterns to numbers and schedules.
 
-A factory never sees the mapping.  It is called once for each value, and what it makes
-is merged: rules that differ become one rule with one state, which is varied by leaf
-(`step/varied.py`).  So a rule may use its hyperparameters however it likes, as long as
-its scalars, which all leaves share, do not depend on them; where they do, the factory
-declares it.
+A factory never sees the mapping.  It is called once for each value, and the results are
+merged: rules that differ become one rule with one state, which is varied by leaf
+(`step/varied.py`).  So a rule may use its hyperparameters freely, as long as its
+scalars, which all leaves share, do not depend on them; if they do, the factory declares
+it.
 """
 
 import copy
@@ -28,8 +28,9 @@ class ByPath:
     """The values of one hyperparameter.
 
     subject: the factory and the argument, for errors.
-    values: from patterns to numbers or schedules; the first that matches decides.
-    rest: the value of leaves that no pattern matches, in a tuple; empty to refuse them.
+    values: pairs of patterns and numbers or schedules; the first match decides.
+    rest: the value of leaves that no pattern matches, in a tuple; empty to raise for
+        them.
     """
 
     subject: str
@@ -42,7 +43,7 @@ class ByPath:
 
     @property
     def choices(self) -> list[tuple[str, Any]]:
-        """Pairs of a name and a value; the last one may be that of the rest."""
+        """Pairs of a name and a value; the last one may be for the rest."""
         alike = self
         if held := [x for x in self._all if isinstance(x, Wraps)]:
             plain = lambda x: x if isinstance(x, Wraps) else held[0].plain(x)
@@ -58,7 +59,7 @@ class ByPath:
         return [*self.values.values(), *self.rest]
 
     def labels(self, tree: ArrayTree) -> list:
-        """For each leaf the index of its value; `None` for what is no array."""
+        """For each leaf the index of its value; `None` if it is not an array."""
         is_open = bool(self.rest)
         return selection.resolve_patterns(
             list(self.values), tree, self.subject.replace("`", ""), is_open
@@ -66,16 +67,16 @@ class ByPath:
 
 
 def _as_schedule(x: Any) -> Callable:
-    # So that all parts keep a step count, or none does.
+    # So that either all parts have a step count, or none.
     return x if callable(x) else lambda count: x
 
 
 def made_by_path(
     mapped: Mapping[str, ByPath], make: Callable[[dict], Transformation]
 ) -> Transformation:
-    """What a factory makes of arguments by path.
+    """The result of a factory for arguments by path.
 
-    make: calls it with one value for each of these.
+    make: calls it with one value for each such argument.
     """
     choices = [x.choices for x in mapped.values()]
     names, made = {}, {}
@@ -92,13 +93,13 @@ def made_by_path(
 
     first = next(iter(mapped.values()))
     merged = _Merge(first.subject, labels, names).merged(made)
-    # Where all values are equal no rule is varied, which would look at the paths.
+    # If all values are equal, no rule is varied, so paths would not be checked.
     is_plain = merged is next(iter(made.values()))
     return _with_recipe(build(_Looked(merged, labels)), merged) if is_plain else merged
 
 
 class _Looked(Composite):
-    """One member, in whose state it is; raises for paths that do not match."""
+    """One member, whose state it has; raises for paths that do not match."""
 
     has_scopes = True
     looks_at_paths = True
@@ -124,14 +125,14 @@ class _Looked(Composite):
 
 @dataclass(frozen=True)
 class _Merge:
-    """subject: for errors.  names: of the labels, one for each argument."""
+    """subject: for errors.  names: names of the labels, one for each argument."""
 
     subject: str
     labels: Callable[[ArrayTree], list]
     names: Mapping[Hashable, tuple[str, ...]]
 
     def merged(self, made: Mapping[Hashable, Any]) -> Any:
-        """One transformation of those for each label."""
+        """One transformation, merged from those for each label."""
         first, *others = made.values()
         if all(is_same(first, tx) for tx in others):
             return first
@@ -144,7 +145,7 @@ class _Merge:
         if not isinstance(node, Composite):
             name = getattr(getattr(first, "recipe", None), "build", None)
             what = f"`{name.__name__}`" if name else "a part of it"
-            raise self.refused(f"{what} runs its step by itself, for all leaves")
+            raise self.refused(f"{what} runs its own step for all leaves")
         every: Any = nodes.values()
         rows = [x.members for x in every]
         node = copy.copy(node)
@@ -155,7 +156,8 @@ class _Merge:
         return _with_recipe(build(node), first)
 
     def rule(self, made: Mapping, rules: Mapping) -> Rule:
-        # Labels of equal rules are one: each leaf and label has a trace of its own.
+        # Labels of equal rules are merged, as each combination of leaf and label is
+        # traced.
         same = {}
         for label, tx in made.items():
             known = (x for x in same.values() if is_same(made[x], tx))
@@ -173,7 +175,7 @@ class _Merge:
         return replace(first, varied=Varied(labels, rules.__getitem__, calls))
 
     def name(self, labels: list) -> str:
-        """The patterns of some labels, of the arguments that tell them from others."""
+        """The patterns of some labels, for the arguments that distinguish them."""
         columns = list(zip(*(self.names[x] for x in labels), strict=True))
         all_columns = zip(*self.names.values(), strict=True)
         pairs = zip(columns, all_columns, strict=True)
@@ -182,8 +184,8 @@ class _Merge:
 
     def refused(self, why: str) -> TypeError:
         return TypeError(
-            f"{self.subject} must be one number or schedule here, and no mapping: "
-            f"{why}; give `partition` an optimizer for each group of parameters"
+            f"{self.subject} must be one number or schedule here, not a mapping: "
+            f"{why}; use `partition` with an optimizer for each group of parameters"
         )
 
 

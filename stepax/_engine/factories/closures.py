@@ -1,12 +1,12 @@
-"""Lets libraries that look into closures find the arrays of an optimizer, as in Optax.
+"""Lets libraries that inspect closures find the arrays of an optimizer, as in Optax.
 
-Optimistix, for one, turns the closure of `update` into a pytree, so that optimizers
+Optimistix, for example, turns the closure of `update` into a pytree, so that optimizers
 that differ in an array share one trace, and calls the function with other arrays in its
 closure.  So our closures hold a tuple of all arrays that the optimizer was made with,
 at any depth, and `Made`, which is equal for optimizers that differ only in these.
-Called with that very tuple, they run what was made; with another one, the optimizer is
-made again from the arrays in it.  An array that is a learning rate is there with its
-sign flipped, as users of Optax know it: they look for the factor of the updates.
+Called with that same tuple, they run the optimizer; with another one, the optimizer is
+recreated from the arrays in it.  An array that is a learning rate is stored with its
+sign flipped, as in Optax: users look for the factor of the updates.
 """
 
 import inspect
@@ -32,7 +32,7 @@ from ..base.protocol import (
 
 @dataclass(frozen=True)
 class _Hole:
-    """Stands for an argument that other libraries may replace."""
+    """A placeholder for an argument that other libraries may replace."""
 
     at: int
     is_negated: bool = False
@@ -67,7 +67,7 @@ class _Call:
 def _take(
     x: ArrayTree, found: list, kind: object = None, is_rate: bool = False
 ) -> ArrayTree:
-    """`x` with holes; what they replace is appended to `found`."""
+    """`x` with holes; the arrays that they replace are appended to `found`."""
     # A transformation of ours is opened, so that its arrays are found, too.
     if getattr(x, "recipe", None) is not None:
         return _Call(x.recipe, found)
@@ -91,7 +91,7 @@ def _fill(x: ArrayTree, values: tuple) -> ArrayTree:
 
 
 def _within(f: Callable, x: ArrayTree) -> ArrayTree:
-    """`f` of each entry of a plain container; anything else as it is."""
+    """`f` of each entry of a plain container; anything else unchanged."""
     if type(x) is dict:
         return {k: f(v) for k, v in x.items()}
     if type(x) is tuple:
@@ -100,9 +100,9 @@ def _within(f: Callable, x: ArrayTree) -> ArrayTree:
 
 
 class Made:
-    """What a factory made, and the call that made it, without the arrays in `shown`.
+    """The result of a factory, and its call, without the arrays in `shown`.
 
-    init: without placing anything on a mesh.
+    init: `init`, without placement on a mesh.
     update: `update`, or the plan of a rule or composite.
     """
 
@@ -126,8 +126,8 @@ class Made:
 
 
 def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
-    """`init` and `update` of what was made, with closures for others to look into."""
-    # A cell of its own in both closures: the one that other libraries replace.
+    """`init` and `update` of the result, with closures for others to inspect."""
+    # A separate cell in both closures, which other libraries replace.
     shown = made.shown
 
     def init(params):
@@ -143,7 +143,7 @@ def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
             return made.update(updates, state, params, extra_args)
         return made.update(updates, state, params, **extra_args)
 
-    # Which keywords a closure reads is known only from its signature.
+    # The keywords that a closure reads are only known from its signature.
     if not is_plan:
         vars(update)["__signature__"] = inspect.signature(made.update)
     return marked(init, made), marked(update, made)

@@ -1,4 +1,4 @@
-"""Ordinary values of arguments, by their names: a factory called with them works.
+"""Typical values of arguments by name, with which factories can be called.
 
 Tests and the cards of the documentation call each factory with them.
 """

@@ -1,10 +1,10 @@
-"""The range of each hyperparameter, by its name, so that no factory checks its own.
+"""The range of each hyperparameter by name, so that factories need no checks.
 
-A value is rejected if no program can mean it: a decay above 1, with which an average
+A value is rejected if it can only be a mistake: a decay above 1, with which an average
 grows without bound; a negative epsilon, which may make a divisor zero; a negative
 count.  A negative learning rate ascends, and takes a negative weight decay to shrink
-the parameters.  A test compares the ends of each range with Optax, and names what Optax
-takes beyond them.  Numbers of Python and NumPy are checked when a factory is called.
+the parameters.  A test compares the ends of each range with Optax, and lists what Optax
+accepts beyond them.  Numbers of Python and NumPy are checked when a factory is called.
 JAX arrays are not: they may be traced, and reading one would wait for the device.
 """
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 class Range:
     """An interval of finite numbers, closed unless it excludes an end.
 
-    hint: what to do instead, for the error.
-    is_cap: whether infinity is in it, as for a bound that is never reached.
-    is_added: whether Optax lacks the argument, so that `inject_hyperparams` must not
-        keep its default in a state that is otherwise Optax's.
+    hint: the remedy, for the error.
+    is_cap: whether it includes infinity, as for a bound that is never reached.
+    is_added: whether Optax does not have the argument, so that `inject_hyperparams`
+        must not keep its default in a state that is otherwise Optax's.
     """
 
     least: float = -math.inf
@@ -37,7 +37,7 @@ class Range:
     is_added: bool = False
 
     def __contains__(self, x: Any) -> bool:
-        # NaN compares as false, and so is in no range.
+        # Comparisons with NaN are false, so it is not in any range.
         above = x > self.least if self.excludes_least else x >= self.least
         below = x < self.most if self.excludes_most else x <= self.most
         return above and below and (self.is_cap or math.isfinite(x))
@@ -69,7 +69,7 @@ UP_TO_1 = Range(0, 1)
 # The decay of an average of gradients or steps.  A negative one damps the rotation in
 # games (Gidel et al., 2019, arXiv:1807.04740).
 MOMENTUM = Range(-1, 1)
-EVERY = Range(1, hint="; give 1 for every step, 10 for every tenth")
+EVERY = Range(1, hint="; use 1 for every step, 10 for every tenth")
 
 RANGES = {
     "adam_b1": MOMENTUM,

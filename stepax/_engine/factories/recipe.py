@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A factory and what it was called with.
+    """A factory and the arguments of its call.
 
     factory: the public function, under whose name a recipe is pickled.
     build: the function it decorates.
     bound: all its arguments, defaults included.
-    title: how it is printed, if not as a call of `factory`.
-    origin: what rules are made again by, for other arguments; `None` if they cannot be.
+    title: the text to print, if it is not a call of `factory`.
+    origin: used to recreate rules with other arguments; `None` if that is impossible.
     """
 
     factory: Callable
@@ -78,13 +78,13 @@ class Recipe:
 
     @property
     def trains(self) -> str:
-        """The name of an optimizer, which refuses integers; "" for other parts."""
+        """The name of an optimizer, which raises for integers; "" for other parts."""
         is_optimizer = "learning_rate" in self.bound.signature.parameters
         return self.build.__name__ if is_optimizer else ""
 
     @property
     def shared(self) -> Mapping[str, str]:
-        """What its factory declares as such; see `recipe`."""
+        """The `shared` arguments that its factory declares; see `recipe`."""
         checks = vars(self.factory).get("scalars")
         return checks.shared if checks else {}
 
@@ -96,17 +96,17 @@ class Recipe:
         return {k: x for k, x in arguments if not _is_default(x, parameters[k].default)}
 
     def titled(self, title: str) -> "Recipe":
-        """The same, printed otherwise."""
+        """The same recipe with another title."""
         return replace(self, title=title)
 
     def again(self) -> Callable:
         """A function without arguments that calls the factory again."""
-        # Defaults are left out, so that a pickle does not depend on them.
+        # Defaults are omitted, so that a pickle does not depend on them.
         call = inspect.BoundArguments(self.bound.signature, OrderedDict(self.given))
         return ft.partial(self.factory, *call.args, **call.kwargs)
 
     def reduced(self) -> tuple:
-        """What `__reduce__` of an object with this recipe returns."""
+        """The result of `__reduce__` for an object with this recipe."""
         again = self.again()
         return (_titled, (again, self.title)) if self.title else (again, ())
 
@@ -116,24 +116,24 @@ def _titled(again: Callable, title: str) -> Any:
 
 
 def _is_default(x: object, default: object) -> bool:
-    # Of one type, because 1 == 1.0 == True; `all`, because of arrays.
+    # Types are compared, because 1 == 1.0 == True; `all`, because of arrays.
     return x is default or (type(x) is type(default) and bool(np.all(x == default)))
 
 
 def _plain(x: Any) -> Any:
-    """A NumPy scalar as Python's, which takes the dtype of the arrays it meets."""
+    """A NumPy scalar as Python's, which adopts the dtype of the arrays it meets."""
     if isinstance(x, Wraps):
         return x.with_amount(_plain(x.amount))
     if not isinstance(x, np.generic):
         return x
     # `np.float64(0.9)` would otherwise widen float32 gradients under 64-bit mode.  The
-    # kind of bfloat16 is that of any record.
+    # `kind` of bfloat16 is that of any structured dtype.
     is_number = x.dtype.kind in "biufc" or jnp.issubdtype(x.dtype, jnp.floating)
     return x.item() if is_number else x
 
 
 def in_scope(name: str, update: Callable) -> Callable:
-    """`update`, whose operations profiles and traces show under a name."""
+    """`update`, with its operations named in profiles and traces."""
 
     @ft.wraps(update)
     def named(*args, **kwargs):
@@ -182,15 +182,15 @@ def recipe(
 ) -> Callable[P, Any]:
     """Make a factory of transformations from a function that returns a rule.
 
-    What it makes is printed, compared, hashed and pickled as the call.  The function
+    Its results are printed, compared, hashed and pickled as the call.  The function
     may also return a transformation.
 
     own_ranges: the ranges of its arguments that differ from `ranges.RANGES`.
-    shares: whether calls that differ only in the values of arrays may share a trace, as
-        is right if the function does not branch on these values.  Tests call ours under
-        `jit`, where a branch raises.
-    shared: arguments that cannot differ by path, and why; and under "decay" why its
-        parameters would not follow a weight decay after its step.
+    shares: whether calls that differ only in the values of arrays may share a trace,
+        which is correct if the function does not branch on these values.  Tests call
+        ours under `jit`, where a branch raises.
+    shared: arguments that cannot differ by path, and why; and, under "decay", why it
+        does not support weight decay after its step.
     is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
         keywords.
     """
@@ -201,8 +201,8 @@ def recipe(
     def make(*args: P.args, **kwargs: P.kwargs) -> Any:
         bound = calls.bind(name, signature, args, kwargs)
         given = inspect.BoundArguments(signature, OrderedDict())
-        # The recipe keeps what the user gave, except for copies of mutable containers;
-        # the factory gets checked schedules and wider hyperparameters.
+        # The recipe keeps the user's arguments, with copies of mutable containers; the
+        # factory gets checked schedules and wider hyperparameters.
         for k, x in checks.checked(bound.arguments).items():
             if isinstance(x, ByPath):
                 x = x.map(_plain)
@@ -235,7 +235,7 @@ def recipe(
 
 
 def _again(make: Callable, given: inspect.BoundArguments, values: dict) -> Any:
-    """A call with some other arguments."""
+    """The call with some arguments replaced."""
     arguments = OrderedDict(given.arguments | values)
     call = inspect.BoundArguments(given.signature, arguments)
     return make(*call.args, **call.kwargs)
@@ -249,7 +249,7 @@ def _shown(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _as_closure(made: GradientTransformation) -> Transformation:
-    """A pair of functions that somebody else wrote, as one that may have a recipe."""
+    """A pair of functions from elsewhere, as a transformation with a recipe."""
     tx = with_extra_args_support(made)
     is_ours = isinstance(tx, Transformation)
     return tx if is_ours else transformation(tx.init, tx.update)
@@ -269,7 +269,7 @@ def _of_node(
 
 
 def _reads_none(closure: Transformation) -> bool:
-    """Whether a closure neither reads keywords nor hands them on."""
+    """Whether a closure neither reads keywords nor passes them on."""
     parameters = inspect.signature(closure.update).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     record = closure.record
@@ -279,7 +279,7 @@ def _reads_none(closure: Transformation) -> bool:
 def _renamed(
     made: Transformation, recipe: Recipe, is_piece: bool = False
 ) -> Transformation:
-    """A transformation with another recipe: that of the factory that returned it."""
+    """A transformation with the recipe of the factory that returned it."""
     record = replace(made.record, recipe=recipe)
     if made.node is not None:
         # Its `init` may not be that of its node: `with_state_dtypes` replaces it.

@@ -1,7 +1,7 @@
-"""The registry of public factories: a row for each, entered where it is defined.
+"""The registry of public factories, with a row for each, added at its definition.
 
-Tests, the command line and the documentation read the rows, and select by traits and
-never by names.
+Tests, the command line and the documentation read the rows, and select by traits, never
+by names.
 """
 
 import inspect
@@ -28,12 +28,13 @@ Kind = Literal["optimizer", "transform", "wrapper", "measure", "aggregate"]
 class Row:
     """A public factory.
 
-    kind: an optimizer descends by itself; a transform is a piece of one; a wrapper
-        takes a transformation; a measure has the form of one, but returns a statistic;
-        an aggregate takes the gradients of each example, and returns one update.
+    kind: an "optimizer" descends by itself; a "transform" is a piece of one; a
+        "wrapper" takes a transformation; a "measure" has the form of a transformation,
+        but returns a statistic; an "aggregate" takes per-example gradients, and returns
+        one update.
     paper: its source, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
-    matrices_only: whether it refuses arrays that are not matrices.
+    matrices_only: whether it raises for arrays that are not matrices.
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
     """
 
@@ -47,14 +48,14 @@ class Row:
 
     @property
     def deprecated(self) -> bool:
-        """Whether another factory has taken its place."""
+        """Whether another factory has replaced it."""
         return is_replaced(self.name)
 
     @property
     def example(self) -> dict[str, Any]:
-        """Ordinary values of its arguments without a default, and of those by position.
+        """Typical values of its arguments without a default, and of positional ones.
 
-        Functions and transformations are not among them.
+        Functions and transformations are not included.
         """
         parameters = inspect.signature(self.factory).parameters
         return {
@@ -65,7 +66,7 @@ class Row:
 
 
 def _is_unused_by_position(parameter: inspect.Parameter) -> bool:
-    # One by keyword is an option; Optax's `None` may stand for a value that is missing.
+    # A keyword argument is an option; Optax's `None` may mean a missing value.
     return parameter.default is None and parameter.kind is not parameter.KEYWORD_ONLY
 
 
@@ -93,11 +94,11 @@ def public(
     ranges: Mapping[str, Range] | None = None,
     shared: Mapping[str, str] | None = None,
 ) -> "FactoryDecorator":
-    """Enter a factory into the registry, and record the recipe of what it makes.
+    """Add a factory to the registry, and record the recipes of its results.
 
     ranges: of the arguments whose ranges differ from `ranges.RANGES`.
-    shared: rates and decays that cannot differ by path, and why; and under "decay" why
-        its parameters would not follow a weight decay after its step.
+    shared: learning rates and decays that cannot differ by path, and why; and, under
+        "decay", why it does not support weight decay after its step.
     """
 
     def enter(factory: Callable) -> Any:
@@ -117,19 +118,19 @@ def rule(
 ) -> FactoryDecorator:
     """Make a factory of transformations from a function that returns a `Rule`.
 
-    It may return a pair of functions, too, as a wrapper does.
+    The function may also return a pair of functions, as a wrapper does.
 
-    What the factory makes is printed, compared, hashed and pickled as the call that
-    made it; its hyperparameters are checked, may be injected, and are listed by
+    The transformations are printed, compared, hashed and pickled as the call that made
+    them; their hyperparameters are checked, can be injected, and are listed by
     `describe`.  `stepax.testing.check` tests it.
 
-    paper: where it comes from, as arXiv:number, DOI or address; `factory.paper`.
-    ranges: the ranges of its arguments by their names, which say what is refused; that
-        of a name that Stepax uses itself, such as `b1`, is known.
+    paper: its source, as arXiv:number, DOI or address; available as `factory.paper`.
+    ranges: the ranges of its arguments by name, outside of which values raise; the
+        range of a name that Stepax itself uses, such as `b1`, is known.
     """
 
     def enter(factory: Callable) -> Any:
-        # Not shared: a rule of a user may branch on the value of an array.
+        # Not shared: a user's rule may branch on the value of an array.
         made = recipe(factory, ranges or {}, shares=False)
         vars(made)["paper"] = paper
         return made

@@ -37,7 +37,7 @@ class MadeSchedule:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, defaults included."""
+        """The arguments that it was made with, including defaults."""
         return copy_containers(dict(self.recipe.bound.arguments))
 
     @property
@@ -69,7 +69,7 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(name, signature, taken, named)
         function = cast(Callable, factory)(*taken, **named)
-        # The product of two numbers, in place of schedules, is a number.
+        # The product of two numbers instead of schedules is a number.
         if not callable(function):
             return function
         # Made by a factory that this one calls; the outer call is recorded.
@@ -84,5 +84,5 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
 
 
 def _kept(x: object) -> Any:
-    # An iterator could be read only once: by the call, but not by the recipe.
+    # An iterator can be read only once: by the call, but not by the recipe.
     return copy_containers(list(x) if isinstance(x, Iterator) else x)

@@ -1,4 +1,4 @@
-"""Values of an argument that act around what a factory makes without it."""
+"""Values of an argument that wrap the result of a factory without it."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T", bound="Wraps")
 
 
 class Wraps:
-    """Such a value; `_transforms/decay_kinds.py` has the one that there is.
+    """Such a value; `_transforms/decay_kinds.py` has the only subclass.
 
     amount: its hyperparameter: a number, a schedule, or a mapping from patterns.
     """
@@ -19,15 +19,15 @@ class Wraps:
     amount: Any
 
     def with_amount(self: T, amount: Any) -> T:
-        """The same with another hyperparameter."""
+        """The same value with another hyperparameter."""
         raise NotImplementedError
 
     def plain(self: T, amount: Any) -> T:
-        """What a number means beside such values in a mapping."""
+        """The meaning of a number beside such values in a mapping."""
         raise NotImplementedError
 
     def require_alike(self: T, subject: str, others: Sequence[T]) -> None:
-        """Raise if such values of one mapping do not go together.
+        """Raise if such values of one mapping cannot be combined.
 
         subject: the factory and the argument, for errors.
         """
@@ -38,7 +38,7 @@ class Wraps:
         raise NotImplementedError
 
     def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
-        """What a factory makes without the argument, and the value around it.
+        """The result of a factory without the argument, wrapped by the value.
 
         make: the factory.
         given: all of its arguments.

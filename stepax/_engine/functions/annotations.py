@@ -1,4 +1,4 @@
-"""What the annotations of a function say of its parameters."""
+"""What the annotations of a function say about its parameters."""
 
 import functools as ft
 import inspect
@@ -23,8 +23,7 @@ def members(hint: object) -> Hint:
 def of_parameters(f: Callable) -> dict[str, Hint]:
     """The annotations of a function's parameters."""
     inner = f
-    # A partial has no globals of its own, in which to look up annotations given as
-    # text.
+    # A partial has no globals in which to look up annotations given as text.
     while isinstance(inner, ft.partial):
         inner = inner.func
     names = getattr(inspect.unwrap(inner), "__globals__", {})
@@ -40,5 +39,5 @@ def _hint(annotation: object, names: dict) -> Hint:
         try:
             annotation = eval(annotation, names)
         except Exception:
-            return []  # it uses names that are imported for the type checker only
+            return []  # it uses names that are imported only for type checkers
     return members(annotation)

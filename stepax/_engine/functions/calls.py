@@ -17,8 +17,8 @@ from . import signatures
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Names of arguments in other libraries, such as PyTorch and Keras, and what they may be
-# here; the first one that the function has is meant.
+# Names of arguments in other libraries, such as PyTorch and Keras, and their names
+# here; the first one that the function has is suggested.
 _ELSEWHERE = {
     "alpha": ("learning_rate", "decay"),
     "beta": ("decay", "momentum", "b1"),
@@ -85,7 +85,7 @@ _HOME = str(Path(__file__).parents[2]) + os.sep
 
 def level_of_user() -> int:
     """The `stacklevel` with which a warning names the line that called the library."""
-    # Counted at run time: how many wrappers lie between differs from call to call.
+    # Counted at run time: the number of wrappers in between differs from call to call.
     frame, level = inspect.currentframe(), 0
     while frame and frame.f_code.co_filename.startswith(_HOME):
         frame, level = frame.f_back, level + 1
@@ -93,9 +93,9 @@ def level_of_user() -> int:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at what was meant by `name`; empty if nothing is similar."""
+    """A hint at the intended name; empty if nothing is similar."""
     known = list(known)
-    # `learningRate` and `learning_rate` are the same to whoever comes from elsewhere.
+    # Users of other libraries may write `learningRate` for `learning_rate`.
     plain = name.lower().replace("_", "")
     meant = [k for k in _ELSEWHERE.get(plain, ()) if k in known]
     alike = {k.lower().replace("_", ""): k for k in known}
@@ -107,7 +107,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _misuse(
     name: str, signature: inspect.Signature, args: tuple, kwargs: Mapping[str, Any]
 ) -> str:
-    """What is wrong with a call; of several errors the one that Python reports."""
+    """What is wrong with a call; of several errors, the one that Python reports."""
     parameters = signature.parameters
     by_name = [k for k, p in parameters.items() if p.kind in _BY_NAME]
     by_position = [k for k, p in parameters.items() if p.kind in _BY_POSITION]

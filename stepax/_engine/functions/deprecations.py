@@ -8,7 +8,7 @@ from .calls import level_of_user
 
 
 class Successor(NamedTuple):
-    """new: what to write now.
+    """new: the replacement.
 
     since: the version of Optax that deprecated the old name.
     advice: the wording, which is Optax's where programs match it.
@@ -19,8 +19,8 @@ class Successor(NamedTuple):
     advice: str = "use `{}`"
 
 
-# Names of Optax that we keep for as long as it does, and that our `__getattr__`s and
-# factories warn of.  A name without a row is not deprecated.
+# Names of Optax that we keep as long as it does, for which our `__getattr__`s and
+# factories warn.  A name without a row is not deprecated.
 TABLE = {
     "DifferentiallyPrivateAggregateState": Successor(
         "contrib.DifferentiallyPrivateAggregateState", "0.1.8"
@@ -54,7 +54,7 @@ def is_replaced(name: str) -> bool:
 
 
 def warn(name: str) -> None:
-    """Warn whoever called the library that `name` is deprecated."""
+    """Warn the caller of the library that `name` is deprecated."""
     new, since, advice = TABLE[name]
     message = f"`{name}` is deprecated since Optax {since}; {advice.format(new)}"
     warnings.warn(message, DeprecationWarning, stacklevel=level_of_user())

@@ -2,8 +2,8 @@
 
 The annotations themselves are unchanged, because the engine and other programs read
 them; only the text is short.  Python prints the alias `ScalarOrSchedule` as the union
-that it stands for, 270 characters for one argument.  With `from __future__ import
-annotations` it would be short too, but printed in quotes, and whoever reads types would
+that it represents, 270 characters for one argument.  With `from __future__ import
+annotations` it would be short too, but printed in quotes, and readers of types would
 have to evaluate it in the right namespace.
 """
 
@@ -28,7 +28,7 @@ NAMES: dict[str, Any] = {
 
 
 def text(hint: object) -> str:
-    """An annotation as one writes it."""
+    """An annotation as it is written."""
     if isinstance(hint, list):  # the parameters of a `Callable`
         return f"[{', '.join(map(text, hint))}]"
     if hint is ...:

@@ -58,7 +58,7 @@ def open_components(
 ) -> Component:
     """A transformation with its parts.
 
-    gradients: parameters in place of gradients, by which masks are resolved, if known.
+    gradients: parameters in place of gradients, to resolve masks, if known.
     """
     component, node = Component(tx, path, state, scope), node_of(tx)
     if isinstance(node, Composite):
@@ -84,7 +84,7 @@ def _members(node, states, gradients, scope, path) -> Iterator[Component]:
 
 
 class _Mark:
-    """Stands for a leaf of a member's state."""
+    """Represents a leaf of a member's state."""
 
     def __init__(self, owner: int):
         self.owner = owner

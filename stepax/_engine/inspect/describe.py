@@ -1,4 +1,4 @@
-"""What a transformation consists of, which parameters it updates, what it stores."""
+"""Descriptions of a transformation: its parts, their parameters and their state."""
 
 import dataclasses
 import re
@@ -33,7 +33,7 @@ from .keywords import reads
 from .tables import Printable, Table, show_bytes
 
 
-# How many paths are listed of the leaves that a part updates, and in a printed table.
+# Numbers of paths that are listed for a part, and in a printed table.
 FEW, MANY = 5, 20
 
 
@@ -42,10 +42,10 @@ class PartDescription:
     """One component of a transformation.
 
     name: the call that made it, without its components.
-    path: of its state within the whole state.
-    leaves: how many parameters it updates.
-    paths: of these parameters, if they are few and not all.
-    bytes: the size of its state, that of its components included.
+    path: path of its state within the whole state.
+    leaves: number of parameters that it updates.
+    paths: paths of these parameters, if they are few and not all.
+    bytes: size of its state, including that of its components.
     dtypes: the dtypes of its state.
     reads: the keywords that its `update` reads; `None` if they are not known.
     parts: its components.
@@ -69,13 +69,13 @@ class PartDescription:
 
 @dataclass(frozen=True)
 class Description(Printable):
-    """What `describe` returns; prints as text, and in colour by `rich`.
+    """The result of `describe`; printed as text, or in color by `rich`.
 
     whole: the transformation and its components.
-    parameters: the bytes of state for each parameter, by its path.
-    shared: the bytes of state that belong to no single parameter.
-    hyperparams: by their paths, each with a value and a kind: "injected" if it can be
-        written to the state, otherwise "scheduled" or "fixed".
+    parameters: bytes of state for each parameter, by path.
+    shared: bytes of state that do not belong to a single parameter.
+    hyperparams: hyperparameters by path, each with a value and a kind: "injected" if it
+        can be changed in the state, otherwise "scheduled" or "fixed".
     warnings: about state that is stored too narrowly, such as Adam's `nu` in bfloat16,
         and what to do about it.
     """
@@ -87,11 +87,11 @@ class Description(Printable):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain dictionaries, lists, strings and numbers, for JSON."""
+        """The description as dictionaries, lists, strings and numbers, for JSON."""
         return _plain(dataclasses.asdict(self))
 
     def tables(self) -> list[Table]:
-        """The tables that are printed; empty ones are left out."""
+        """The tables that are printed, without empty ones."""
         parts = [_row(depth, part) for depth, part in self.whole.lines()]
         sizes = sorted(self.parameters.items(), key=lambda pair: -pair[1])
         # Largest first: a model has thousands of parameters, and few take the memory.
@@ -116,7 +116,7 @@ class Description(Printable):
 def describe(
     tx: GradientTransformation, params: Params, *, state: OptState | None = None
 ) -> Description:
-    """What a transformation consists of, which parameters it updates, what it stores.
+    """Describe the parts of a transformation, their parameters and their state.
 
     No step is run, and no array as large as a parameter is allocated.  A transformation
     of another library is described as far as its state and signature allow.
@@ -124,17 +124,18 @@ def describe(
     tx: the transformation.
     params: the parameters, or `jax.ShapeDtypeStruct`s in their place; packed ones are
         described as if they were not packed.
-    state: where to read hyperparameters; those of the initial state if `None`.
+    state: the state from which to read hyperparameters; the initial state if `None`.
 
-    Raises a `TypeError` if `tx` is no transformation, and whatever its `init` raises.
-    Returns an object to print, whose `to_dict` gives the same as data.
+    Raises a `TypeError` if `tx` is not a transformation, and the errors of its `init`.
+    Returns an object to print, whose `to_dict` returns the same as data.
     """
     require_transformation(tx, "`tx` of `describe`")
     params, state = unpack((params, state))
     arrays, rebuild = partition_arrays(params)
     found: list = []
 
-    # The description leaves the trace by a list: it is no array that could be returned.
+    # The description leaves the trace in a list, as it is not an array that could be
+    # returned.
     def look(arrays):
         tree = rebuild(arrays)
         gradients = Gradients(_gradients(tree), tree)
@@ -148,7 +149,7 @@ def describe(
 
 
 def _gradients(params: Params) -> Params:
-    # Parameters stand in for gradients, of which only shapes and dtypes are read.
+    # Parameters replace gradients, as only shapes and dtypes are read.
     return jax.tree.map(lambda p: p if is_array(p) else None, params)
 
 
@@ -235,7 +236,7 @@ def _name(component: Component) -> str:
 
 
 def _holds_parts(x: object) -> bool:
-    # Transformations among the arguments are listed as components of their own.
+    # Transformations among the arguments are listed as separate components.
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, tuple | list) and not isinstance(x, GradientTransformation):
@@ -246,7 +247,7 @@ def _holds_parts(x: object) -> bool:
 def _values(
     tx: GradientTransformation, state: OptState | None, traced: dict[str, Value]
 ) -> dict[str, Value]:
-    """The present values of hyperparameters; `None` where they cannot be known."""
+    """The current values of hyperparameters; `None` where they cannot be known."""
     try:
         # Without parameters, an initial state holds nothing but scalars, and is cheap.
         found = all_values(open_components(tx, tx.init(()) if state is None else state))
@@ -294,7 +295,7 @@ def _show(x: object) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """A text with functions by their names alone, cut where it is too long."""
+    """A text with functions shown by name only, truncated if it is too long."""
     # Addresses would make two descriptions of the same transformation differ.
     text = re.sub(r"<function (?:\S+\.)?(\S+) at 0x\w+>", r"\1", text)
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -30,8 +30,8 @@ from .components import Component, open_components
 class Value:
     """A hyperparameter.
 
-    kind: "injected" can be written to the state, "scheduled" follows a schedule, and
-        "fixed" is as the transformation was made.
+    kind: "injected" can be changed in the state, "scheduled" follows a schedule, and
+        "fixed" was set when the transformation was made.
     """
 
     value: Any
@@ -40,18 +40,18 @@ class Value:
 
 @explain_misuse
 def hyperparams(tx: GradientTransformation, state: OptState) -> dict[str, Any]:
-    """The hyperparameters of all parts of a transformation, as of the last step.
+    """The hyperparameters of all parts of a transformation at the last step.
 
     Injected hyperparameters are read from the state.  Those with a schedule follow from
     its step count: the values that the last step used or, before any step, those that
-    the first one will use.  All others are the values that the parts were made with.
-    Works under `jit`, too.
+    the first one will use.  All others have the values that the parts were made with.
+    This also works under `jit`.
 
     tx: the transformation.
     state: its state.
 
-    Returns a dict from paths, the path of a part in the state and the name of its
-    argument, as in "1/0/b1", to values.
+    Returns a dict from paths to values; a path is that of a part in the state followed
+    by the name of its argument, as in "1/0/b1".
     """
     require_transformation(tx, "`tx` of `hyperparams`")
     return {path: x.value for path, x in all_values(open_components(tx, state)).items()}
@@ -91,7 +91,7 @@ def _injected(state: Any, path: tuple, whole: bool) -> Iterator[tuple[tuple, Val
 
 
 def _own(component: Component) -> Iterator[tuple[str, Value]]:
-    """The arguments of its factory; those that differ by path for each of its calls."""
+    """The arguments of its factory; those that differ by path once for each call."""
     varied = getattr(node_of(component.tx), "varied", None)
     if varied is None or not varied.calls:
         yield from _arguments(component.recipe, component.state)

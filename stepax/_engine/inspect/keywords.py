@@ -1,7 +1,7 @@
-"""Keywords of `update` that nobody reads.
+"""Keywords of `update` that are never read.
 
 Libraries pass keywords freely, such as the value of the loss, and an optimizer ignores
-those that it does not use.  So a misspelled keyword goes unnoticed, without `strict`.
+those that it does not use.  So a misspelled keyword goes unnoticed without `strict`.
 """
 
 import difflib
@@ -25,9 +25,10 @@ from ..step.rule import Rule
 def reads(tx: Any) -> frozenset[str] | None:
     """The keywords of `update` that a transformation reads; `None` if it may be any.
 
-    Rules declare theirs.  A closure of ours has them in its signature, or wraps what
-    reads them.  Of other transformations only the signature is known, which tells
-    nothing if it names no keyword but takes any, as that of Optax's `chain`.
+    Rules declare their keywords.  Our closures have them in their signature, or wrap
+    transformations that read them.  Of other transformations only the signature is
+    known, which is no help if it takes any keyword without naming one, as in Optax's
+    `chain`.
     """
     if isinstance(tx, Rule):
         return frozenset(tx.reads)
@@ -80,14 +81,14 @@ def strict(inner: GradientTransformation) -> GradientTransformationExtraArgs:
 
         update(updates, state, params, vlaue=loss)   # did you mean `value`?
 
-    Put it around the outermost transformation; it changes neither state nor results.
-    A part whose `update` takes any keyword and names none may read them all, so that
-    nothing is an error then.
+    Put it around the outermost transformation; it changes neither state nor results.  A
+    part whose `update` takes any keyword and names none may read them all; then no
+    keyword is an error.
 
     inner: the transformation.
 
-    `update` raises a `TypeError` that names the keyword, the nearest one that is read,
-    and all that are.
+    `update` raises a `TypeError` that names the keyword, the closest one that is read,
+    and all keywords that are read.
     """
     require_transformation(inner, "`inner` of `strict`")
     known = reads(inner)

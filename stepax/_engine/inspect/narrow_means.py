@@ -2,7 +2,7 @@
 
 A step moves a mean with decay b by (1 - b) of its distance to the new value.  bfloat16
 has 8 bits of precision, so a change below 2^-9 of the mean is rounded away: with
-b = 0.999 Adam's `nu` stays where it first was, and steps are 65 % off after 1,000.
+b = 0.999 Adam's `nu` stays at its first value, and steps are 65 % off after 1,000.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""Tables, as plain text and in colour."""
+"""Tables, as plain text and in color."""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,7 +11,7 @@ Table: TypeAlias = tuple[list[str], list[list[str]]]  # a header, and rows
 
 
 class Printable:
-    """Base of what prints as tables: as text, and in colour by `rich`."""
+    """Base of classes that print as tables: as text, or in color by `rich`."""
 
     def tables(self) -> list[Table]:
         raise NotImplementedError

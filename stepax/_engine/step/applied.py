@@ -1,4 +1,4 @@
-"""A step in one: updates are added to the parameters where they are computed.
+"""A fused step: updates are added to the parameters where they are computed.
 
 `apply_updates` gets updates that have been rounded, and written for every leaf, also
 where nothing changes.  `step` adds them in the pass that computes them.  So it rounds
@@ -27,12 +27,12 @@ from .plan import Plan
 T = TypeVar("T")
 
 
-# Classes, beside `Transformation`, whose `take_step` is a step in one.
+# Classes, besides `Transformation`, whose `take_step` is a fused step.
 _CLASSES: set[type] = set()
 
 
 def steps_in_one(cls: type[T]) -> type[T]:
-    """Let `step` call `take_step` of a class, which is as that of a closure."""
+    """Let `step` call `take_step` of a class, with the signature of a closure's."""
     _CLASSES.add(cls)
     return cls
 
@@ -49,21 +49,21 @@ def step(
 
         u, state = update(g, state, p),   p = p + u
 
-    Equal to `update` and `apply_updates` to the last bit but for roundings on the way,
-    of which there is one less: the updates are never stored.
+    Equal to `update` and `apply_updates` bit for bit, except that one rounding is
+    saved, because the updates are never stored.
 
-    Donate parameters and state, and return them in the order in which they came, as in
+    Donate parameters and state, and return them in the order of the arguments, as in
     `jax.jit(f, donate_argnums=(0, 1))` with `f(params, state, ...)`: XLA pairs donated
     arrays with results in this order, and most steps then need no memory of their own.
 
-    tx: the transformation.  Any will do; what is not made of rules of this library, and
-        does not know a step in one, runs by its `update`.
-    gradients: a tree like `params`; `None` leaves a parameter as it is.
-    state: as `tx.init(params)` or the last step returned it.
+    tx: the transformation.  Any transformation works; one without rules of this library
+        or a fused step runs its `update`.
+    gradients: a tree like `params`; `None` leaves a parameter unchanged.
+    state: the result of `tx.init(params)` or of the last step.
     params: a tree of arrays.
     extra_args: keywords for `update`.
 
-    Returns the new parameters and the next state.  Raises what `update` raises.
+    Returns the new parameters and the next state.  Raises the errors of `update`.
     """
     require_transformation(tx, "the first argument of `step`")
     if params is None:
@@ -86,7 +86,7 @@ def _own_step(tx: TransformationLike) -> Any:
 
 
 def _fits(gradients: Updates, params: Params) -> bool:
-    """Whether what a pass makes of the gradients can be stored as the parameters."""
+    """Whether the results of a pass can be stored as the parameters."""
     if not isinstance(gradients, Packed):
         return not isinstance(params, Packed)
     return isinstance(params, Packed) and params.layout == gradients.layout
@@ -99,7 +99,7 @@ def apply_plan(
     params: Params,
     extra: dict,
 ) -> tuple[Params, OptState]:
-    """A step of a plan in one."""
+    """A fused step of a plan."""
     states = state, EmptyState()
     new, (state, _) = plan.applied(gradients, states, params, extra)
     keep = lambda p, x, check: p if has_no_gradient(x) else x

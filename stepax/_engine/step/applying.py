@@ -1,4 +1,4 @@
-"""The rule that `stepax.step` appends to a plan: what it returns is the parameter."""
+"""The rule that `stepax.step` appends to a plan: it returns the new parameter."""
 
 import inspect
 
@@ -10,7 +10,7 @@ def _apply() -> Rule:
     return APPLY
 
 
-# The kernel rounds what it returns as the parameter is stored, and not as the gradient.
+# The kernel rounds its result to the dtype of the parameter, not of the gradient.
 APPLY = Rule(
     lambda g, p, ctx: (p + g,),
     needs_params=True,

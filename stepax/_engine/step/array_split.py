@@ -1,7 +1,7 @@
-"""Arrays split over devices inside of `jax.shard_map`, where a program sees its shard.
+"""Arrays split over devices inside `jax.shard_map`, where a program sees its shard.
 
-A sum over an array is then one over the local shard; the sum over the whole array takes
-a collective, which names the mesh axes.
+A sum over an array is then a sum over the local shard; the sum over the whole array
+requires a collective, which names the mesh axes.
 """
 
 import functools as ft
@@ -27,13 +27,14 @@ Axes: TypeAlias = int | Sequence[int] | None
 
 
 class ArraySplit:
-    """How arrays are split inside of `jax.shard_map`.
+    """How arrays are split inside `jax.shard_map`.
 
     axis_name: the mesh axis, or axes, over which the first axis of arrays is split; or
         the `PartitionSpec` of arrays; `None` if they are not split.
 
     An array that is known to be replicated along an axis is not split over it.  With
-    `check_vma=False`, `shard_map` does not know, and all are taken to be split.
+    `check_vma=False`, `shard_map` does not know, and all arrays are assumed to be
+    split.
     """
 
     def __init__(self, axis_name: AxisName):
@@ -48,7 +49,7 @@ class ArraySplit:
         if not self.entries:
             return ()
         at = range(x.ndim) if axis is None else _indices(axis, x.ndim)
-        # If all axes are asked for, those of the specification beyond the rank count,
+        # If all axes are requested, entries of the specification beyond the rank count,
         # too: a bias is split like the matrices, though it has fewer axes.
         entries = self.entries if len(at) == x.ndim else [self._entry(i) for i in at]
         return tuple(name for entry in entries for name in entry if _is_split(x, name))
@@ -85,7 +86,7 @@ class ArraySplit:
         return x
 
     def from_part(self, x: jax.Array) -> jax.Array:
-        """As `whole`, also outside of `shard_map`, where arrays are whole."""
+        """As `whole`, but also valid outside `shard_map`, where arrays are whole."""
         return self.whole(x) if self.entries and _is_inside() else x
 
     def mine(self, whole: jax.Array, x: jax.Array) -> jax.Array:
@@ -102,7 +103,7 @@ class ArraySplit:
         """`many(parts, wholes)` of stacks, with the work divided among devices.
 
         parts: the matrices, and columns of arrays that are split like them.
-        wholes: columns of arrays beside each, which every device has whole.
+        wholes: columns of further arrays, which every device has in full.
         """
         matrix = parts[0][0]
         # Along their second axis stacks hold the arrays of equal dtypes.
@@ -131,7 +132,7 @@ class ArraySplit:
         return made, [_gathered(x, self._names, 0) for x in others]
 
     def _exchanged(self, many, moves, stacks, wholes):
-        """As `deal`, without gathering what is split."""
+        """As `deal`, without gathering split arrays."""
         # Each exchange replaces a split along an axis of the matrices by one along the
         # stack; then every device has whole matrices, and fewer of them.
         n = math.prod(_size(names) for _, names in moves)
@@ -197,7 +198,7 @@ def _unpacked(stacks: Sequence, kinds: list[list[int]]) -> tuple:
 
 
 def _is_inside() -> bool:
-    """Whether this is inside of `shard_map`; `init` may be called outside."""
+    """Whether this is inside `shard_map`; `init` may be called outside."""
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
@@ -208,7 +209,7 @@ def _gathered(x: jax.Array, names: tuple[str, ...], axis: int) -> jax.Array:
 
 def padded_stack(xs: Sequence | jax.Array, number: int) -> jax.Array:
     """A stack of arrays, padded to a multiple of `number`."""
-    # With the first one: a stage need not be defined for zeros.
+    # Padded with the first array: a stage need not be defined for zeros.
     return jnp.stack([*xs, *[xs[0]] * (-len(xs) % number)])
 
 
@@ -229,12 +230,12 @@ def _is_split(x: jax.Array, name: str) -> bool:
 
 
 def axis_index(name: str, call: str = "`update`") -> jax.Array:
-    """The position along an axis; an error that names it where there is none."""
+    """The position along an axis; raises an error that names a missing axis."""
     try:
         return jax.lax.axis_index(name)
     except NameError:
         raise ValueError(
-            f"`axis_name` has {name!r}, which is no axis here: call {call} inside of "
+            f"`axis_name` has {name!r}, which is not an axis here: call {call} inside "
             "`jax.shard_map`, over a mesh that has it"
         ) from None
 

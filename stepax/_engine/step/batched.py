@@ -1,10 +1,9 @@
-"""Stages on whole matrices, divided among devices by the matrix.
+"""Stages on whole matrices, distributed over devices matrix by matrix.
 
-On a matrix whose rows are sharded, every product takes a collective.  So matrices of
-one shape are stacked, and the stack is sharded: each matrix is moved to one device,
-which then has all of it, and back again at the end.  Its slots move with it, joined
-into one array: a group of matrices takes two collectives each way, however many slots
-there are.
+On a matrix with sharded rows, every product requires a collective.  So matrices of one
+shape are stacked, and the stack is sharded: each matrix is moved to one device as a
+whole, and moved back at the end.  Its slots move with it, joined into one array: a
+group of matrices takes two collectives each way, regardless of the number of slots.
 """
 
 import functools as ft
@@ -39,9 +38,9 @@ SHARDINGS = ("auto", "stack", "none")
 
 
 class Row(NamedTuple):
-    """What a stage has of one matrix.
+    """The inputs of a stage for one matrix.
 
-    parts: the matrix, and the slots of its shape; split like it inside of `shard_map`.
+    parts: the matrix, and the slots of its shape; split like it inside `shard_map`.
     wholes: the other slots, which may be trees.
     home: an array whose sharding the new matrix takes; the old matrix if `None`.
     param: the parameter, split like the matrix; `None` if the stage does not read it.
@@ -62,22 +61,24 @@ class Batched:
     """A stage of a rule that follows `leaf` and works on whole arrays.
 
     apply: (u, ctx, *slots) -> (u, *slots), of one array, or (u, p, ctx, *slots) -> the
-        same if `needs_params`.  It runs under `jax.vmap`,
-        with the same `ctx` for all, so that a `lax.cond` on it stays a branch: what is
-        done once every few steps costs nothing in between.  With `at_turn` it runs on
-        one array after another instead, as their `ctx` differ.
-    wants: from an array to whether the stage applies to it.
+        same if `needs_params`.  It runs under `jax.vmap`, with the same `ctx` for all,
+        so that a `lax.cond` on it remains a branch: work that is done once every few
+        steps costs nothing in between.  With `at_turn` it runs on the arrays one by one
+        instead, as their `ctx` differ.
+    wants: a function from an array to whether the stage applies to it.
     slots: the names of the slots that `apply` takes and returns.
     sharding: "stack" stacks arrays of one shape and shards the stack over their mesh;
         "auto" does so if they are on a mesh and there are at least two; "none" leaves
         the sharding of each as it is.
-    split: how arrays are split inside of `shard_map`.
-    needs_params: whether `apply` takes the parameter; that of its rule must be true.
-    at_turn: (ctx, turn) -> the `ctx` of one array, whose turn in a cycle of steps is at
-        `turn`, a number in [0, 1), so that what is done once in a cycle is spread over
-        it; `None` if all arrays share one `ctx`.
-    cost: from the shape of an array to what its turn costs, in any unit; with it the
-        cycle is divided evenly.  By default the sum of the cubes of its sides.
+    split: how arrays are split inside `shard_map`.
+    needs_params: whether `apply` takes the parameter; then `needs_params` of its rule
+        must be true.
+    at_turn: (ctx, turn) -> the `ctx` of one array, whose position in a cycle of steps
+        is `turn`, a number in [0, 1), so that periodic work is spread over the cycle;
+        `None` if all arrays share one `ctx`.
+    cost: a function from the shape of an array to the cost of its periodic work, in any
+        unit, by which the cycle is divided.  By default the sum of the cubes of its
+        sides.
     """
 
     apply: Callable
@@ -93,17 +94,17 @@ class Batched:
         """For each array a function (p, x) -> `x` that places its slot on a mesh.
 
         slot: a `Slot`.
-        arrays: those of a tree, `None` for what is not trained.
+        arrays: the arrays of a tree, `None` for leaves that are not trained.
         """
         if self.split.entries:
-            # A device of `shard_map` has all of what it has no part of.
+            # Inside `shard_map` a device has arrays that are not split in full.
             return [shard_like if slot.alike else whole_on_mesh_of] * len(arrays)
         if not slot.in_leaf or not slot.is_array:
             return [None] * len(arrays)
         return [shared_like if on else None for on in self._divides(arrays)]
 
     def _divides(self, arrays: Sequence) -> list[bool]:
-        """Which arrays are stacked with others of their shape, and so divided."""
+        """Which arrays are stacked with others of their shape, and so distributed."""
         if self.sharding == "none":
             return [False] * len(arrays)
         # Python's integers are parameters, too.
@@ -116,7 +117,7 @@ class Batched:
 def map_batched(
     one: Callable[[object, Row], Row], ctx: object, rows: Sequence[Row], how: Batched
 ) -> list[Row]:
-    """`one(ctx, row)` of each row, with rows of one shape computed together."""
+    """`one(ctx, row)` for each row, with rows of one shape computed together."""
     new, groups = list(rows), _alike(rows)
     for indices, turns in zip(groups, _turns(rows, groups, how), strict=True):
         group = [rows[i] for i in indices]
@@ -126,7 +127,7 @@ def map_batched(
 
 
 def _turns(rows: Sequence[Row], groups: list[list[int]], how: Batched) -> list[Turns]:
-    """The part of the cycle that each group of rows has."""
+    """The part of the cycle for each group of rows."""
     if how.at_turn is None:
         return [Turns(None)] * len(groups)
     costs = []
@@ -138,7 +139,7 @@ def _turns(rows: Sequence[Row], groups: list[list[int]], how: Batched) -> list[T
 
 
 def _devices(row: Row, number: int, how: Batched) -> int:
-    """Among how many devices some rows like this one are divided."""
+    """The number of devices over which rows like this one are distributed."""
     if not _is_stacked(row, number, how):
         return 1
     return how.split.number if how.split.entries else number_of_devices(row.parts[0])
@@ -152,7 +153,7 @@ def _is_stacked(row: Row, number: int, how: Batched) -> bool:
 def _group(
     one: Callable, ctx: object, rows: list[Row], how: Batched, turns: Turns
 ) -> list[Row]:
-    """`one(ctx, row)` of each of some rows whose shapes are the same."""
+    """`one(ctx, row)` for each of some rows of equal shapes."""
     names, split = free_axes(rows[0].parts[0]), how.split
     if not _is_stacked(rows[0], len(rows), how):
         own = turns.contexts(ctx, len(rows))
@@ -188,7 +189,7 @@ def _with_param(row: Row) -> tuple[jax.Array, ...]:
 
 
 def _moved(row: Row) -> jax.Array:
-    """The matrix, and the parameter with it if that is read."""
+    """The matrix, with the parameter if that is read."""
     u = row.parts[0]
     if row.param is None:
         return u
@@ -204,8 +205,8 @@ def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
     made = one(ctx, jax.tree.map(replicated, Row(parts, row.wholes, param=param)))
     u, *alike = (split.mine(x, row.parts[0]) for x in made.parts)
     if not split.entries and (row.wholes or alike):
-        # XLA divides what is computed from divided slots like them, also along axes of
-        # the mesh over which the matrix is replicated; it has to have come together.
+        # XLA shards results like the slots that they are computed from, even along mesh
+        # axes over which the matrix is replicated; so they are gathered.
         u = whole_on_mesh_of(row.parts[0], u)
     return _placed_like(row, Row((u, *alike), made.wholes))
 
@@ -213,7 +214,7 @@ def _alone(one: Callable, ctx: object, row: Row, split: ArraySplit) -> Row:
 def _in_shard_map(
     one: Callable, ctx: object, rows: list[Row], split: ArraySplit, turns: Turns
 ) -> list[Row]:
-    # Every device has slots of other shapes whole, so that they are not divided.
+    # Every device has slots of other shapes in full, so they are not split.
     joined = JoinedSlots(rows[0].wholes, 1)
 
     def one_joined(ctx, parts, wholes):
@@ -235,7 +236,7 @@ def _in_shard_map(
 def _on_mesh(
     one: Callable, ctx: object, rows: list[Row], names: tuple[str, ...], turns: Turns
 ) -> list[Row]:
-    """`one(ctx, row)` of each row, each on one of the devices."""
+    """`one(ctx, row)` for each row, each on one of the devices."""
     (u, *_), first = rows[0].parts, rows[0]
     slots = lambda row: (row.parts[1:], row.wholes)
     joined = JoinedSlots(slots(first), number_of_devices(u))
@@ -249,8 +250,8 @@ def _on_mesh(
     given = [[_moved(row), *joined.join(slots(row))] for row in rows]
     stacks = [padded_stack(x, joined.n) for x in zip(*given, strict=True)]
     mesh, stacked = jax.typeof(u).sharding.mesh, PartitionSpec(names)
-    # Each device runs its own matrices: decompositions refuse a stack that is sharded
-    # over explicit axes, and over automatic ones XLA might gather it for them.
+    # Each device runs its own matrices: decompositions do not accept a stack that is
+    # sharded over explicit axes, and over automatic axes XLA might gather it for them.
     many = jax.shard_map(
         lambda ctx, xs: turns.mapped(one_joined, ctx)(*xs),
         mesh=mesh,
@@ -278,7 +279,7 @@ def _on_mesh(
 def _explicit(
     many: Callable, stacks: list, homes: list[NamedSharding], apart: NamedSharding
 ) -> list:
-    """`many` of stacks that are moved apart, and to their homes."""
+    """`many` of stacks that are distributed, and then moved to their homes."""
     stops = [[home, *_stops(home, apart)] for home in homes]
     put = lambda x, path: ft.reduce(jax.sharding.reshard, path, x)
     there = [put(x, path[1:]) for x, path in zip(stacks, stops, strict=True)]
@@ -287,7 +288,7 @@ def _explicit(
 
 
 def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
-    """The shardings by which a stack is moved apart, `apart` being the last.
+    """The shardings through which a stack is distributed; `apart` is the last.
 
     XLA moves mesh axes at once if they are on one axis of an array, and otherwise
     gathers the whole stack on each device.
@@ -307,12 +308,13 @@ def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
 def _auto(
     many: Callable, stacks: list, specs: list[PartitionSpec], apart: NamedSharding
 ) -> list:
-    """`many` of stacks that are moved apart and back.
+    """`many` of stacks that are distributed and moved back.
 
-    specs: how each array of a stack is sharded, but for those of the first.
+    specs: the sharding of each array of a stack, except for the first stack.
     """
-    # XLA chooses how the matrices are sharded, and that is not known here; only that
-    # the stack is not sharded yet, which has to be said, or XLA would move each twice.
+    # XLA chooses the sharding of the matrices, which is not known here; only that the
+    # stack is not sharded yet, which must be stated, or XLA would move each matrix
+    # twice.
     put = jax.lax.with_sharding_constraint
     place = lambda spec: NamedSharding(apart.mesh, PartitionSpec(None, *spec))
     unknown = lambda x: place([PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))

@@ -1,4 +1,4 @@
-"""A step on large arrays whose slots are in codes, one part after the other.
+"""A step on large arrays with coded slots, part by part.
 
 On a CPU, XLA writes to memory what it takes the maxima of, so that a step on a whole
 array needs temporaries of 10 bytes per element, which is more than the codes save.  If
@@ -30,14 +30,14 @@ from ..arrays.placement import is_on_mesh
 from ..xla.branch import known_after, when_known
 
 
-# Elements: of the least array that is divided, and of its parts.
+# Numbers of elements: of the smallest array that is divided, and of its parts.
 LARGE, PART = 2**25, 2**16
 
 
 def number_of_parts(g: jax.Array, row: Sequence) -> int:
-    """In how many parts a CPU is to step on a gradient and its slots; 1 for a whole.
+    """The number of parts in which a CPU steps on a gradient and its slots.
 
-    row: for each rule its slots, of which each element depends on the same ones alone.
+    row: for each rule its slots, whose elements depend only on corresponding elements.
     """
     forms = _forms(row)
     if g.size < LARGE or is_on_mesh(g) or not forms:
@@ -53,9 +53,9 @@ def number_of_parts(g: jax.Array, row: Sequence) -> int:
 
 
 def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tuple:
-    """`step(g, p, row)`, an update and the new slots, made in n parts.
+    """`step(g, p, row)`, an update and the new slots, computed in n parts.
 
-    Of slots in codes it gets the numbers, in the shape of the part of `g`.
+    For coded slots it gets the decoded numbers, in the shape of the part of `g`.
     """
     halves = [form.block // 2 for form in _forms(row) if form.pieces > 1]
     half = halves[0] if halves else None
@@ -75,15 +75,15 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
 
 
 def takes_two_passes(g: jax.Array, row: Sequence) -> bool:
-    """Whether a GPU is to compute a step on a large gradient and its slots twice."""
+    """Whether a GPU computes a step on a large gradient and its slots twice."""
     return not is_on_mesh(g) and bool(_forms(row))
 
 
 def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
     """`step(g, p, row)`, once for the scales of new slots, and once more for the rest.
 
-    On a GPU a maximum ends a loop, and XLA would write what comes before it to memory
-    for what comes after it.  To read the arguments again takes less than two thirds.
+    On a GPU a maximum ends a kernel, and XLA would write intermediate results to memory
+    for the next one.  Reading the arguments again takes less than two thirds of that.
     """
     both = lambda f, *trees: jax.tree.map(f, *trees, is_leaf=is_coded)
     taken = lambda g, p, row: step(g, p, both(opened, row))
@@ -126,7 +126,7 @@ def _whole(pieces: Sequence[jax.Array], old: Any) -> Any:
 
 
 def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
-    # Not by `stack`, into whose loop XLA would put all that is stacked.
+    # Not by `stack`, into whose loop XLA would fuse everything that is stacked.
     x = jnp.zeros((len(first), 2, first.shape[1]), first.dtype)
     for i, piece in enumerate((first, second)):
         x = jax.lax.dynamic_update_slice(x, piece[:, None], (0, i, 0))

@@ -1,7 +1,7 @@
-"""Slots in codes: how they start, and how they lie on a mesh.
+"""Coded slots: their initial values, and their placement on a mesh.
 
-The engine opens what is coded and stores the new value as it found the old one, as it
-does with dtypes; see `kernel.py`.
+The engine decodes coded arrays and stores the new value in the form of the old one, as
+it does with dtypes; see `kernel.py`.
 """
 
 import itertools as it
@@ -17,11 +17,11 @@ from ..arrays.placement import placed, spec_of_runs, spread_over_mesh_of
 
 
 def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
-    """Codes of zeros for a parameter, which nothing has to encode.
+    """Codes of zeros for a parameter, without encoding.
 
-    in_leaf: whether they lie as the parameter; otherwise all devices share them.
+    in_leaf: whether they are sharded like the parameter; otherwise over all devices.
     """
-    # XLA would fold the maxima of a constant for seconds, and need all of it for that.
+    # XLA would take seconds to fold the maxima of a constant, and memory for all of it.
     arrays = coded_zeros(p.shape, form)
     (*_, (scales, *_)) = arrays
     made = [
@@ -32,7 +32,7 @@ def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
 
 
 def coded(p: Any, x: Any, form: Form, in_leaf: bool) -> Coded:
-    """The first value of a slot in codes."""
+    """The initial value of a coded slot."""
     # Behind a barrier, or XLA would fold a constant.
     x = jax.lax.optimization_barrier(x) if isinstance(x, Tracer) else x
     return _put(p, encoded(x, form), in_leaf)
@@ -54,12 +54,12 @@ def _place(p: Any, shape: tuple, scales: tuple) -> Any:
 def spec_of_coded(
     shape: tuple, scales: tuple, sharding: NamedSharding
 ) -> PartitionSpec:
-    """The spec of codes or scales of this shape, of an array that is sharded so.
+    """The spec of codes or scales of this shape, for an array with a given sharding.
 
     scales: the shape of the scales.
     """
-    # Blocks that devices cut are put together for a step; only with automatic axes
-    # can XLA still share out the codes.
+    # Blocks that shards cut are gathered for a step; only with automatic axes can XLA
+    # still shard the codes.
     if AxisType.Explicit in sharding.mesh.axis_types:
         return spec_of_runs(scales, sharding)
     entries = [*spec_of_runs(shape, sharding)]
@@ -69,7 +69,7 @@ def spec_of_coded(
 
 
 def _shard_like(p: Any, x: jax.Array, scales: tuple) -> jax.Array:
-    """`x`, whose elements stand for runs of those of `p`, with the sharding of `p`."""
+    """`x`, whose elements represent runs of those of `p`, with the sharding of `p`."""
     # As `placement.shard_like`: a selection that XLA removes after it has propagated
     # the sharding.
     if not isinstance(p, Tracer):

@@ -1,8 +1,8 @@
-"""The gradient tree, opened once, while a step runs over its leaves.
+"""The gradient tree, flattened once, while a step runs over its leaves.
 
 A step flattens the gradients a single time.  Every other tree it meets (parameters,
-slots of a state, masters) is read against their structure by `leaves_of`, and written
-back by `tree_of`.
+slots of a state, master weights) is read against their structure by `leaves_of`, and
+written back by `tree_of`.
 """
 
 import functools as ft
@@ -37,7 +37,7 @@ def has_no_gradient(g: object) -> bool:
 
 
 class Gradients:
-    """Gradients on their way to becoming updates, leaf by leaf.
+    """Gradients while a step turns them into updates, leaf by leaf.
 
     leaves: the current value of each leaf; `None` where there is no gradient.
     treedef: their structure, in which `None` counts as a leaf.
@@ -52,11 +52,11 @@ class Gradients:
 
     def open(self, updates: Updates) -> None:
         """Replace all leaves by those of `updates`."""
-        # `None` is no leaf to JAX, but here it marks a parameter without a gradient.
+        # `None` is not a leaf to JAX, but here it marks a parameter without a gradient.
         is_leaf = lambda x: x is None
         self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
         for i, g in enumerate(self.leaves):
-            # Tracers are instances of `jax.Array`, too; anything else is rare.
+            # Tracers are also instances of `jax.Array`; anything else is rare.
             if g is not None and not isinstance(g, jax.Array):
                 self.leaves[i] = self._as_array(i, g)
         # They were read against the old structure.
@@ -66,13 +66,13 @@ class Gradients:
         if not is_array(g):
             raise TypeError(
                 f"the gradient at {self.path(i)} is not an array but a "
-                f"`{type(g).__name__}`; give `None` for leaves without a gradient"
+                f"`{type(g).__name__}`; use `None` for leaves without a gradient"
             )
         g = as_array(g)
         return g if hasattr(g, "dtype") else jnp.asarray(g)
 
     def path(self, i: int) -> str:
-        """Where leaf `i` is, for errors."""
+        """The path of leaf `i`, for errors."""
         return errors.paths(self._tree)[i]
 
     @ft.cached_property
@@ -86,7 +86,7 @@ class Gradients:
             )
         params = self.leaves_of(self.all_params, "params")
         for i, (g, p) in enumerate(zip(self.leaves, params, strict=True)):
-            # Nearly always; the rest of the loop finds out what is wrong, or converts.
+            # Nearly always; otherwise the rest of the loop converts `p`, or raises.
             if isinstance(p, jax.Array) and g is not None and p.shape == g.shape:
                 continue
             if not has_no_gradient(g):
@@ -105,7 +105,7 @@ class Gradients:
     def check_shape(self, i: int, shape: tuple, of: str) -> None:
         """Raise unless leaf `i` has this shape.
 
-        of: what has the shape, for the error.
+        of: the object that has the shape, for the error.
         """
         if jnp.shape(self.leaves[i]) != shape:
             raise ValueError(
@@ -116,11 +116,11 @@ class Gradients:
     def leaves_of(self, tree: ArrayTree, name: str) -> list:
         """The subtrees of `tree` in the places where the gradients have leaves.
 
-        name: that of `tree` in errors.
+        name: the name of `tree` in errors.
 
         Raises a `ValueError` that names the path where the structures differ.
         """
-        # The common case costs one call; what a mask has cut is looked at afterwards.
+        # The common case costs one call; masked trees are handled afterwards.
         try:
             return self.treedef.flatten_up_to(tree)
         except (ValueError, TypeError):
@@ -143,15 +143,15 @@ class Gradients:
     def _covered(self, other: ArrayTree) -> tuple[list, list[int], ArrayTree] | None:
         """Read a tree in which a `MaskedNode` may replace a whole subtree.
 
-        Returns the nodes and leaves of `other` that face leaves of the gradients, how
-        many leaves each of them faces, and their structure; `None` if the structures
-        differ for another reason than a mask.
+        Returns the nodes and leaves of `other` that correspond to leaves of the
+        gradients, the number of leaves for each, and their structure; `None` if the
+        structures differ for a reason other than a mask.
         """
         found, spans = [], []
 
         def walk(tree, x):
             # One level at a time: `flatten_up_to` of the whole would stop at the first
-            # `MaskedNode` that faces an inner node.
+            # `MaskedNode` in place of an inner node.
             below, treedef = jax.tree.flatten(tree, is_leaf=lambda y: y is not tree)
             if isinstance(x, MaskedNode) or tree is None or treedef == _LEAF:
                 found.append(x)
@@ -198,7 +198,7 @@ class Gradients:
         return scope.cut(self.treedef.unflatten(params))
 
     def merge(self, updates: Updates, scope: Scope) -> None:
-        """Replace the leaves in scope by what a transformation made of them."""
+        """Replace the leaves in scope by the results of a transformation."""
         if scope is None:
             self.open(updates)
             return
@@ -209,6 +209,6 @@ class Gradients:
         self.leaves = [next(changed) if on else x for x, on in pairs]
 
 
-# A leaf for the structure alone.
+# A leaf that only matters for the structure.
 _PLACE = object()
 _LEAF = jax.tree.structure(_PLACE)

@@ -1,4 +1,4 @@
-"""The slots of a matrix in one array, so that one collective moves them all."""
+"""The slots of a matrix joined into one array, which one collective can move."""
 
 import math
 
@@ -14,12 +14,12 @@ from ..base.protocol import ArrayTree
 class JoinedSlots:
     """How slots are joined into one array for each of their dtypes.
 
-    slots: those of one matrix, arrays or trees of them.
-    n: the number of devices that share them.
+    slots: the slots of one matrix, arrays or trees of them.
+    n: the number of devices over which they are sharded.
 
-    A slot that is divided among n devices becomes n rows, of which each device has one:
-    so to join such slots moves nothing.  Those that are replicated, because no axis is
-    divisible by n, make an array of their own.
+    A slot that is sharded over n devices becomes n rows, one for each device, so
+    joining such slots moves no data.  Slots that are replicated, because no axis is
+    divisible by n, form a separate array.
     """
 
     def __init__(self, slots: ArrayTree, n: int):
@@ -51,8 +51,8 @@ class JoinedSlots:
     def _rows(self, i):
         return 1 if self.axes[i] is None else self.n
 
-    # In steps that split one axis or merge neighbours, which is all that arrays on
-    # explicit mesh axes can do.
+    # In steps that split one axis or merge neighbours, the only reshapes that explicit
+    # mesh axes allow.
     def _flat(self, i, x):
         n, at = self._rows(i), self.axes[i]
         if at is None:

@@ -2,7 +2,7 @@
 
 The function of a leaf is jitted inside the caller's program.  Leaves of equal shape
 share one trace and one function of the lowered program, which keeps tracing fast for
-models of many layers.  XLA inlines the calls, so what is compiled is the same as for a
+models of many layers.  XLA inlines the calls, so the compiled code is the same as for a
 plain loop over the leaves.
 """
 
@@ -44,15 +44,15 @@ _keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
 
 @dataclass(slots=True)
 class Leaf:
-    """What a pass knows of one leaf.
+    """What a pass knows about one leaf.
 
     at: its index among the leaves of the gradients.
-    g: the gradient as it came; `None` where there is none.
+    g: the original gradient; `None` if there is none.
     on: the indices of the rules that change it.
     label: its labels for the varied rules; `None` if no rule is varied.
-    u: what the rules have made of the gradient.
+    u: the update so far.
     p: the parameter; `None` if no rule reads it.
-    slots: for each rule, what is stored in each of its slots.
+    slots: for each rule, the stored value of each of its slots.
     """
 
     at: int
@@ -70,21 +70,21 @@ class Leaf:
 class Pass:
     """Consecutive rules, run together.
 
-    trains: for each rule the optimizer that it is part of, which refuses integers; ""
-        for one that stands alone.
+    trains: for each rule the optimizer that it is part of, which raises for integers;
+        "" for a rule by itself.
     """
 
     def __init__(self, rules: Sequence[Rule], trains: Sequence[str]):
         self.rules = tuple(rules)
         self.trains = tuple(trains)
-        # By this name profiles and traces show it.
+        # The name in profiles and traces.
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
         self.joins = [rule.takes_joined for rule in rules]
         self.keywords = [mistakes.Keywords(rule) for rule in rules]
         self.by_leaf = ByLeaf(self.rules)
         is_elementwise = all(rule.elementwise for rule in rules)
-        self.queued = rules[-1] is APPLY, is_elementwise
+        self.ordered = rules[-1] is APPLY, is_elementwise
         self.kernels: dict[tuple, Shared] = {}
         self.measures: dict[Rule, Shared] = {}
         self.stages: dict[Rule, Shared] = {}
@@ -94,7 +94,7 @@ class Pass:
     ) -> list:
         """The new states; the updates are written to `gradients`."""
         # In a rule everything has one precision, but real factors meet complex
-        # gradients, which strict promotion would refuse.
+        # gradients, which strict promotion would reject.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
             by_leaf = self.by_leaf
             labels = by_leaf.labels(gradients, scopes) if by_leaf.at else None
@@ -154,7 +154,7 @@ class Pass:
         ]
 
     def _read_slots(self, n, gradients, state, leaves):
-        """Give each leaf what a rule stores for it."""
+        """Give each leaf the slots of a rule."""
         rule, rows = self.rules[n], [[] for _ in leaves]
         for name, slot in rule.slots.items():
             column = gradients.leaves_of(getattr(state, name), name)
@@ -184,7 +184,7 @@ class Pass:
             else:
                 stat = self._stat(n, leaves, old)
                 found, new = self._prepared(n, met, old, stat, extra)
-            # Of a rejected step the counts must not go on, either.
+            # A rejected step must not advance the counts, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
                 new = jax.tree.map(choose, new, old)
@@ -193,11 +193,11 @@ class Pass:
         return contexts, scalars
 
     def _prepared(self, n, met, old, stat, extra):
-        """What `prepare` of a rule returns, for each label that leaves have."""
+        """The result of `prepare` of a rule, for each label that leaves have."""
         rule, read = self.rules[n], self.keywords[n]
         read = mistakes.declared(rule, extra) if rule.reads else read
         found, new = {}, old
-        # The scalars are those of any, as they do not depend on the label.
+        # The scalars do not depend on the label.
         for label in met:
             one = rule if label is None else self.by_leaf.of(n, label)
             made = cast(Callable, one.prepare)(tuple(old), stat, read)
@@ -209,15 +209,15 @@ class Pass:
         return found, jax.tree.map(_keep, list(new), old)
 
     def _stat(self, n, leaves, scalars):
-        """What `prepare` gets to know about all leaves."""
+        """The statistic of all leaves for `prepare`."""
         rule = self.rules[n]
         if rule.global_stat is None and rule.leaf_stat is None:
             return None
         seen = [leaf for leaf in leaves if n in leaf.on]
         if rule.global_stat is not None:
             return rule.global_stat([leaf.u for leaf in seen])
-        # One statistic per leaf, added up below: to join leaves would copy them, and
-        # gather those that are sharded.
+        # One statistic per leaf, added up below: joining leaves would copy them, and
+        # gather sharded ones.
         parts = []
         for leaf in seen:
             p = leaf.p if rule.needs_params else None
@@ -226,8 +226,8 @@ class Pass:
         return _add_up(parts) if parts else 0.0
 
     def _step(self, gradients, leaves, contexts):
-        """Run on each leaf the rules that change it."""
-        kernels, queue = {}, None
+        """Run the rules that change each leaf."""
+        kernels, leaf_order = {}, None
         for leaf in leaves:
             if not leaf.on:
                 continue
@@ -236,13 +236,13 @@ class Pass:
                 kernels[key] = self._kernel(*key, contexts)
             kernel, ctx = kernels[key]
             is_traced = isinstance(leaf.u, Tracer)
-            # Inside of a trace there is nothing to share but the trace.
+            # Inside a trace only the trace can be shared.
             run = kernel.jitted if is_traced else kernel
             run = ft.partial(run, gradients.accepted, ctx)
-            # In line, since most leaves are small and need no queue.
+            # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:
-                queue = queue or order.Queue(*self.queued)
-                run = ft.partial(queue.run, run)
+                leaf_order = leaf_order or order.LeafOrder(*self.ordered)
+                run = ft.partial(leaf_order.run, run)
             row = [leaf.slots[n] for n in leaf.on]
             try:
                 leaf.u, new = run(leaf.u, leaf.p, row)
@@ -253,7 +253,7 @@ class Pass:
 
     def _kernel(self, on, labels, contexts):
         """The kernel of some rules, and their contexts."""
-        # No call for each leaf if no rule is varied.
+        # Avoids a call for each leaf if no rule is varied.
         at = [None] * len(on) if labels is None else self.by_leaf.at_leaf(on, labels)
         ctx = [contexts[n][label] for n, label in zip(on, at, strict=True)]
         if (on, labels) not in self.kernels:
@@ -290,7 +290,7 @@ class Pass:
         try:
             made = self._stage(rule)(rows, homes, ps, ctx)
         except Mistake as mistake:
-            # They are traced in stacks, so that it is one of these.
+            # They are traced in stacks, so the rule is one of these.
             paths = [gradients.path(leaf.at) for leaf in leaves]
             raise mistake.at(errors.list_some(paths)) from None
         for leaf, (u, *slots) in zip(leaves, made, strict=True):
@@ -299,9 +299,9 @@ class Pass:
                 leaf.slots[-1][k] = x
 
     def _homes(self, gradients, leaves):
-        """For each matrix an array whose sharding its update takes, or `None`."""
-        # Devices may share a slot of a replicated parameter, and then `leaf` returns
-        # what is divided like it.  The update is to be as the gradient was.
+        """For each matrix an array whose sharding its update gets, or `None`."""
+        # A slot of a replicated parameter may be sharded, and then `leaf` returns an
+        # array sharded like it.  The update must be sharded like the gradient.
         slots = self.rules[-1].slots.values()
         if not any(slot.in_leaf and slot.alike for slot in slots):
             return [None] * len(leaves)
@@ -309,8 +309,8 @@ class Pass:
         off_mesh = [jax.typeof(x).sharding.mesh.empty for x in homes]
         if gradients.all_params is None or all(off_mesh):
             return [None if off else x for x, off in zip(homes, off_mesh, strict=True)]
-        # With automatic axes XLA may divide that, too, and then what is added to it;
-        # but it leaves the parameters where they are.
+        # With automatic axes XLA may shard that, too, and then what is added to it; but
+        # it does not move the parameters.
         params = gradients.leaves_of(gradients.all_params, "params")
         place = lambda x: (x.shape, jax.typeof(x).sharding)
         fits = lambda p, g: isinstance(p, jax.Array) and place(p) == place(g)

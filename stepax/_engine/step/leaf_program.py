@@ -1,4 +1,4 @@
-"""What a pass computes for one leaf: its rules, widened, decoded and rounded once."""
+"""The computation of a pass for one leaf: decode, widen, run rules, round once."""
 
 import functools as ft
 
@@ -15,7 +15,7 @@ from .applying import APPLY
 from .mistakes import UNDECLARED, Mistake, Undeclared
 
 
-# The only dtypes in most steps; with these nothing has to be widened.
+# The only dtypes in most steps, which need not be widened.
 _FLOAT32 = jnp.dtype("float32")
 _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
@@ -30,7 +30,7 @@ def run_rules(rules, accepted, contexts, g, p, row):
         n = coded_parts.number_of_parts(g, row)
         if n > 1:
             cpu = ft.partial(coded_parts.in_parts, step, n)
-    # The size in line: small arrays are traced without a call.
+    # The size is checked inline: small arrays are traced without a call.
     if g.size >= coded_parts.PART and coded_parts.takes_two_passes(g, row):
         gpu = ft.partial(coded_parts.in_two_passes, step)
     if rules[-1] is APPLY and order.has_order(g, row):
@@ -67,8 +67,8 @@ def _step(rules, g, p, contexts, row):
 
 
 def decoded(slots, stored, wide):
-    """What is stored in some slots, as the functions of a rule take it."""
-    # In line, as a call for each slot of each trace would take longer.
+    """The values of stored slots, in the form for the functions of a rule."""
+    # Inline, as a call for each slot of each trace would take longer.
     stored = [decode(x) if isinstance(x, Coded) else x for x in stored]
     pairs = zip(slots, stored, strict=True)
     was = [x if slot.decode is None else slot.decode(x) for slot, x in pairs]
@@ -97,7 +97,7 @@ def _run_leaf(rule, u, p, ctx, slots):
 def _stored(rule, now, was, stored, is_whole):
     """The new slots as they are stored; a state never changes its types.
 
-    is_whole: whether the gradient is an integer, as that of a Python integer.
+    is_whole: whether the gradient is an integer, as for a Python integer.
     """
     new = []
     for (name, slot), x, old in zip(rule.slots.items(), was, stored, strict=True):
@@ -116,7 +116,8 @@ def _stored(rule, now, was, stored, is_whole):
 
 def encoded(rule, name, slot, x, old):
     """A new slot as it is stored, whatever it is encoded to."""
-    # Codes by the old array and not by the slot: whoever made the state chose them.
+    # Coded like the old array, not by the slot: the creator of the state chose the
+    # codes.
     if isinstance(old, Coded):
         return encode(x, old.form)
     # Most are arrays, whose shape `_stored` has checked.

@@ -43,9 +43,9 @@ def map_gradients(
 ) -> ArrayTree:
     """`f` of each gradient and of the corresponding leaves of the other trees.
 
-    idle: called in place of `f`, with the same arguments, for a leaf without a
-        gradient, which is `None` or float0.
-    others: trees like `updates`, by the names that errors call them.
+    idle: called instead of `f`, with the same arguments, for a leaf without a gradient,
+        which is `None` or float0.
+    others: trees like `updates`, by their names in errors.
 
     Raises a `ValueError` that names the path where structures or shapes differ.
     """
@@ -70,7 +70,7 @@ def _check(gradients: Gradients, i: int, name: str, x: ArrayTree) -> None:
     if not is_array(x):
         raise ValueError(
             f"there is a gradient at {gradients.path(i)}, but no array in `{name}`: "
-            "was there a parameter when `init` was called?"
+            "did the parameter exist when `init` was called?"
         )
     gradients.check_shape(i, jnp.shape(x), f"`{name}`")
 
@@ -79,7 +79,7 @@ def require_floats(name: str, updates: Updates, params: Params = None) -> None:
     """Raise a `TypeError` for an integer gradient of an integer parameter."""
     gradients = Gradients(updates, params)
     for i, g in enumerate(gradients.leaves):
-        # Python's integers are weakly typed, and are scalars like any.
+        # Python's integers are weakly typed, and treated like other scalars.
         if has_no_gradient(g) or is_inexact(g) or jax.typeof(g).weak_type:
             continue
         if params is None or not is_inexact(jnp.asarray(gradients.params[i])):
@@ -87,7 +87,7 @@ def require_floats(name: str, updates: Updates, params: Params = None) -> None:
 
 
 def check_gradients(updates: Updates, /, **others: ArrayTree) -> None:
-    """Raise as `map_gradients` does where the other trees do not fit."""
+    """Raise like `map_gradients` if the other trees do not fit."""
     map_gradients(_unchanged, updates, **others)
 
 
@@ -109,7 +109,7 @@ def keep_dtypes(new: T, old: T) -> T:
     try:
         wanted = jax.tree.structure(new).flatten_up_to(old)
     except (ValueError, TypeError):
-        # The two trees only differ where the given state was not of this optimizer.
+        # The two trees only differ if the state was not made by this optimizer.
         error = errors.mismatch("state", old, "what a step makes of it", new)
         hint = "was this state made by another optimizer?"
         raise ValueError(f"{error}; {hint}") from None
@@ -123,7 +123,7 @@ def branch_step(
     updates: Updates,
     state: OptState,
 ) -> tuple[Updates, OptState]:
-    """`step()` if it is accepted, otherwise zeros and the state as it was."""
+    """`step()` if it is accepted, otherwise zeros and the unchanged state."""
 
     # Both sides of a `lax.cond` must have the same dtypes.
     def go():
@@ -141,8 +141,8 @@ def map_stored(
 ) -> Params:
     """`f(x, p)` where a state has a floating-point array x for p, otherwise p.
 
-    name: that of `stored` in the state, for errors.
-    is_stored: which arrays count, in place of floating-point ones.
+    name: the name of `stored` in the state, for errors.
+    is_stored: which arrays count, instead of floating-point ones.
 
     Raises a `ValueError` that names the path where structures or shapes differ.
     """
@@ -204,6 +204,6 @@ def _total(counts):
 
 
 def count_not_finite(updates: Updates) -> jax.Array:
-    """How many elements of a tree are NaN or infinite, at most 2^31 - 1."""
+    """The number of NaN or infinite elements of a tree, at most 2^31 - 1."""
     leaves = [x for x in jax.tree.leaves(updates) if not is_float0(x)]
     return _total([_not_finite(as_array(x)) for x in leaves])

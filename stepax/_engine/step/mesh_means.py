@@ -1,4 +1,4 @@
-"""Means over the axes of a mesh, inside of `jax.shard_map`."""
+"""Means over the axes of a mesh, inside `jax.shard_map`."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def weighted_mean(
 ) -> tuple[Any, ArrayLike | None]:
     """The mean of a tree over mesh axes, and the sum of the weights; all 1 for `None`.
 
-    What is behind weight 0 does not count, not even NaN.
+    Values with weight 0 do not count, not even NaN.
     """
     require_axes(axis_name)
     if weight is None:
@@ -34,6 +34,6 @@ def weighted_mean(
 
 
 def require_axes(axis_name: str | tuple[str, ...], call: str = "`update`") -> None:
-    """Raise unless each is an axis here."""
+    """Raise unless each name is an axis here."""
     for name in (axis_name,) if isinstance(axis_name, str) else axis_name:
         axis_index(name, call)

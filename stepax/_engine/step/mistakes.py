@@ -1,7 +1,7 @@
-"""Errors for a state that does not fit, or a rule that returns what it must not.
+"""Errors for states that do not fit, and for invalid results of rules.
 
-They name the rule, the slot and the path.  A step without mistakes calls next to
-nothing of this, so that the checks cost no time.
+They name the rule, the slot and the path.  A step without mistakes calls almost none of
+this, so the checks cost no time.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Mistake(Exception):
-    """A rule returned what it must not; the caller that knows the path adds it."""
+    """A rule returned an invalid result; the caller that knows the path adds it."""
 
     def __init__(self, rule: Rule, text: str, hint: str = ""):
         super().__init__(f"`{rule.name or rule.State.__name__}` {text}", hint)
@@ -35,7 +35,7 @@ class Mistake(Exception):
 
 
 class Undeclared(Exception):
-    """A rule reads what it has not declared."""
+    """A rule reads something that it has not declared."""
 
 
 class _Undeclared:
@@ -45,7 +45,7 @@ class _Undeclared:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise Undeclared(
-            "reads the parameters `p`, but does not declare it: give "
+            "reads the parameters `p`, but does not declare it: pass "
             "`needs_params=True` to its `Rule`,"
         )
 
@@ -83,7 +83,7 @@ def declared(rule: Rule, extra: dict) -> Keywords:
 
 
 def unprepared(rule: Rule, made: object) -> ValueError:
-    """The error for what `prepare` may not return."""
+    """The error for an invalid result of `prepare`."""
     return ValueError(
         f"`prepare` of `{rule.name}` must return a context and a tuple of "
         f"{len(rule.scalars)} scalars, ({', '.join(rule.scalars)}), but returned {made}"
@@ -95,10 +95,10 @@ def check_dtype(
 ) -> None:
     """Raise if a cast to the old dtype would lose more than precision.
 
-    rounds: whether integers may be rounded to: as in Optax, an integer parameter has
-        integers for slots.
+    rounds: whether rounding to integers is allowed: as in Optax, the slots of an
+        integer parameter are integers.
     """
-    # An imaginary part, for one, or the fraction of a float.
+    # For example an imaginary part, or the fraction of a float.
     most = max(_rank(old.dtype), _rank(np.dtype(np.float32)) if rounds else 0)
     if _rank(new.dtype) > most:
         is_complex = jnp.issubdtype(new.dtype, jnp.complexfloating)
@@ -113,7 +113,7 @@ def _rank(dtype: np.dtype) -> int:
 
 
 def misfit(rule: Rule, what: str, new: ArrayTree, old: ArrayTree) -> Mistake:
-    """The mistake of a result of another shape, or that is not an array."""
+    """The mistake of a result with another shape, or that is not an array."""
     shape = jax.tree.map(jnp.shape, new)
     hint = ": was this state made for other parameters, or with other arguments?"
     wanted = jax.tree.map(jnp.shape, old)
@@ -121,7 +121,7 @@ def misfit(rule: Rule, what: str, new: ArrayTree, old: ArrayTree) -> Mistake:
 
 
 def check_encoded(rule: Rule, name: str, new: ArrayTree, old: ArrayTree) -> None:
-    """Raise unless a slot is stored now as it was before."""
+    """Raise unless a slot is stored in the same form as before."""
     if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
         raise misfit(rule, f"`{name}`", new, old)
     # Integers are codes, and another dtype another code.
@@ -156,8 +156,8 @@ def check_stored(
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
         raise ValueError(
             f"`{rule.name}` has nothing in `{name}` for the gradient at "
-            f"{gradients.path(i)}: there was no parameter when `init` was called, "
-            "or a mask left it out then"
+            f"{gradients.path(i)}: the parameter did not exist when `init` was called, "
+            "or was masked"
         )
     elif slot.is_array and not is_array(x):
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Packed gradients on their way to becoming updates.
+"""Packed gradients while a step turns them into updates.
 
 Masks and labels select among the arrays of a packed tree.  Arrays that are adjacent in
 a vector, and that the same rules see, form a run.  Elementwise rules take a run as one
-leaf, so that nothing is unpacked; all other rules get the arrays in their own shapes.
+leaf, so nothing is unpacked; all other rules get the arrays in their own shapes.
 """
 
 import functools as ft
@@ -104,7 +104,7 @@ class PackedGradients(Gradients):
         return made, seen
 
     def close(self, runs: "GradientRuns") -> None:
-        """Replace the updates by what a pass made of the runs."""
+        """Replace the updates by the results of a pass on the runs."""
         self.open(runs.tree_of(runs.leaves, self.packed, None))
 
 

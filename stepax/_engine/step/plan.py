@@ -1,10 +1,10 @@
-"""Composition: a nest of transformations, run as one flat program.
+"""Composition: nested transformations, run as one flat program.
 
-Every composite says which members it has, how its state holds theirs, and which leaves
-they see.  A `Plan` walks the nest once, when a transformation is made, and lists what a
-step does: unpack the state of a composite, run a pass of neighbouring rules, call a
+Every composite knows its members, how its state holds theirs, and which leaves they
+see.  A `Plan` walks the nest once, when it is first needed, and lists the operations of
+a step: unpack the state of a composite, run a pass of neighbouring rules, call a
 transformation that is foreign to the engine, and at the end pack the states again.
-Neighbouring rules share a pass, also across nested chains, masks and partitions.
+Neighbouring rules share a pass, even across nested chains, masks and partitions.
 """
 
 import functools as ft
@@ -44,10 +44,10 @@ from .rule import Rule
 
 
 class Composite:
-    """A transformation that is made of others; subclasses say how."""
+    """A transformation that is made of others, as subclasses define."""
 
     members: Sequence[TransformationLike]
-    # Whether members see other leaves than the whole does.
+    # Whether members see different leaves than the composite.
     has_scopes = False
     # Whether it looks at the paths of leaves for a hyperparameter.
     looks_at_paths = False
@@ -79,7 +79,7 @@ class Chain(Composite):
 
     def unpack(self, state):
         n = len(self.members)
-        # A named tuple is the state of something else, though it has as many fields.
+        # A named tuple is the state of something else, even if it has as many fields.
         if type(state) is not tuple or len(state) != n:
             errors.require_states(f"a chain of {n} transformations", n, state)
         return state
@@ -92,7 +92,7 @@ Part: TypeAlias = TransformationLike | Rule | Composite
 
 
 def node_of(tx: Part) -> Part:
-    """The rule or composite that a transformation runs; a foreign one itself."""
+    """The rule or composite that a transformation runs; a foreign one unchanged."""
     # By the exact type: a user's subclass may override `update`.
     if type(tx) is Transformation and tx.node:
         return cast(Rule | Composite, tx.node)
@@ -113,13 +113,13 @@ def wrapped_by(tx: Any) -> Mapping[str, Any]:
     """The transformations that a closure calls, by the field of its state."""
     if type(tx) is Transformation:
         return {} if tx.node else tx.members
-    # `MultiSteps`, ours and Optax's, is a class of its own.
+    # `MultiSteps`, ours and Optax's, is a separate class.
     inner = getattr(tx, "inner_opt", None)
     return {} if inner is None else {"inner_opt_state": inner}
 
 
 def walk(tx: Any) -> Iterator[Any]:
-    """A transformation and all that it is made of or calls, in preorder."""
+    """A transformation and all its members and callees, in preorder."""
     yield tx
     node = node_of(tx)
     inside = node.members if isinstance(node, Composite) else wrapped_by(tx).values()
@@ -133,7 +133,7 @@ def keeps_dtypes(tx: TransformationLike) -> bool:
 
 
 def _own_rules(tx: Part) -> Iterator[Rule]:
-    """The rules in a nest that no factory within it made, in order."""
+    """The rules in a nest that were not made by a factory within it, in order."""
     node = node_of(tx)
     if isinstance(node, Rule):
         yield node
@@ -142,7 +142,7 @@ def _own_rules(tx: Part) -> Iterator[Rule]:
 
 
 def _own_members(node: Part) -> list:
-    """The members that no factory made."""
+    """The members that were not made by a factory."""
     if isinstance(node, Composite):
         members = node.members
     elif isinstance(node, Transformation) and isinstance(node.record.inner, Mapping):
@@ -164,7 +164,7 @@ def origins_of(recipe: MadeBy | None, first: int = 0) -> Iterator[Origin]:
 
 
 def adopt(closure: Transformation, recipe: MadeBy) -> None:
-    """Tell plans that a closure made by itself by which call they were made."""
+    """Record the call in the plans that a closure made."""
     at = 0
     for tx in _own_members(closure):
         if isinstance(tx, Transformation) and tx.record.plan is not None:
@@ -186,7 +186,7 @@ def varies(tx: TransformationLike | Rule) -> bool:
 class _Open(NamedTuple):
     """Unpack the state of a composite into those of its members.
 
-    at: the index of its state among all states.
+    at: the index of its state in the list of states.
     first: the index of the state of its first member; the others follow.
     """
 
@@ -206,8 +206,7 @@ class _Run:
 class _Listing:
     """The steps of a nest, in order.
 
-    size: the number of states, which are kept in one flat list, that of the whole
-        first.
+    size: the number of states, which are kept in one flat list, outermost first.
     """
 
     def __init__(self, node: Rule | Composite, trains: str, origins: Iterator[Origin]):
@@ -219,11 +218,11 @@ class _Listing:
         self.opened = [step for step in self.steps if isinstance(step, _Open)]
 
     def _add(self, tx: Part, trains: str, at: int, origins: Iterator[Origin]) -> None:
-        """Append what `tx` does; its state has the index `at`.
+        """Append the operations of `tx`; its state has the index `at`.
 
-        origins: of the rules that no factory in `tx` made.
+        origins: the origins of the rules that were not made by a factory in `tx`.
         """
-        # The outermost optimizer is named in errors: a user called that one.
+        # Errors name the outermost optimizer, which the user called.
         recipe = getattr(tx, "recipe", None)
         if recipe:
             trains, origins = trains or recipe.trains, origins_of(recipe)
@@ -243,11 +242,11 @@ class _Listing:
 
     def _add_rule(self, rule: Rule, trains: str, at: int) -> None:
         reads_all = rule.leaf_stat is not None or rule.global_stat is not None
-        # A pass runs its rules leaf by leaf, and this one reads all leaves of what came
-        # before it, as a clip by the global norm does.
+        # A pass runs its rules leaf by leaf, but this rule reads all leaves of the
+        # preceding result, as clipping by the global norm does.
         if reads_all and any(before.leaf for before, _, _ in self._pending):
             self._close_pass()
-        # Masks may leave out what it adds to, such as integers.
+        # Masks may exclude what it adds to, such as integers.
         self._pending.append((rule, "" if rule is APPLY else trains, at))
         # Its whole-matrix stage runs after the leaves, at the end of a pass.
         if rule.batched:
@@ -261,11 +260,11 @@ class _Listing:
 
 
 class Plan:
-    """What a step of a nest does, listed when it is first asked for.
+    """The operations of a step of a nest, listed when first needed.
 
     node: the rule or composite.
-    trains: the optimizer that it is, which refuses integers; "" for none.
-    origins: makes the origins of the rules in it that no factory within it made.
+    trains: the name of an optimizer, which raises for integers; "" for other parts.
+    origins: makes the origins of its rules that were not made by a factory within it.
     """
 
     def __init__(self, node: Rule | Composite, recipe: MadeBy | None = None):
@@ -274,12 +273,12 @@ class Plan:
 
     @ft.cached_property
     def listing(self) -> _Listing:
-        """Its steps."""
+        """Its operations."""
         return _Listing(self.node, self.trains, self.origins())
 
     @ft.cached_property
     def applied(self) -> "Plan":
-        """The plan that returns new parameters in place of updates."""
+        """The plan that returns new parameters instead of updates."""
         members = cast(list[TransformationLike], [self.node, APPLY])
         plan = Plan(Chain(members))
         plan.trains, plan.origins = self.trains, self.origins
@@ -314,8 +313,8 @@ class Plan:
             if isinstance(step, _Open):
                 node, at, first = step
                 states[first : first + len(node.members)] = node.unpack(states[at])
-                # Not before: a function for a mask is called with the updates as they
-                # are at this point of the chain.
+                # Only now: a mask function is called with the updates at this point of
+                # the chain.
                 if node.has_scopes or scopes[at] is not None:
                     found = node.scopes(gradients, scopes[at])
                     scopes[first : first + len(node.members)] = found
@@ -334,8 +333,8 @@ def build(node: Rule | Composite) -> Transformation:
     """The transformation that runs a rule or a composite, without a recipe."""
     plan = Plan(node)
 
-    # The closure holds nodes and no transformation: libraries that walk the cells of a
-    # closure would never return if they found `update` in its own.
+    # The closure holds nodes, not a transformation: libraries that walk the cells of a
+    # closure would never return if they found `update` in its own cells.
     def update(updates, state, params=None, **extra_args):
         return plan(updates, state, params, extra_args)
 
@@ -344,7 +343,7 @@ def build(node: Rule | Composite) -> Transformation:
 
 
 class _Foreign:
-    """Calls a transformation that the engine does not look into."""
+    """Calls a transformation that the engine does not inspect."""
 
     def __init__(self, tx: TransformationLike):
         self.update = tx.update
@@ -370,11 +369,11 @@ def step_if(
     params: Params,
     extra: dict,
 ) -> tuple[Updates, OptState]:
-    """What `tx.update` returns if it is accepted, otherwise zeros and the old state."""
+    """The result of `tx.update` if accepted, otherwise zeros and the old state."""
     # Elementwise rules select in the same pass over memory, at no cost; a `lax.cond`
-    # would have to write the updates out.  What costs more than memory traffic, such as
-    # a product of matrices, is better skipped by a branch.  So are codes: a step is not
-    # computed from those that it stores, and would be computed twice.
+    # would have to write the updates out.  Work that costs more than memory traffic,
+    # such as a matrix product, is better skipped by a branch.  So are codes: a step is
+    # not computed from the codes that it stores, and would be computed twice.
     plan = tx.record.plan if isinstance(tx, Transformation) else None
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):

@@ -1,8 +1,8 @@
 """An optimizer written for one array.
 
-A `Rule` holds the mathematics of an optimizer, for one array.  What all optimizers have
-in common is in the engine: flattening, step counts, precision, storage, masks,
-sharding, and errors that name the parameter.
+A `Rule` holds the mathematics of an optimizer, for one array.  The engine does what all
+optimizers have in common: flattening, step counts, precision, storage, masks, sharding,
+and errors that name the parameter.
 """
 
 import functools as ft
@@ -44,21 +44,21 @@ class Slot:
     """One array that a rule keeps for each parameter, and how it is stored.
 
     make: the initial value, from the parameter; by default zeros of its shape.  For a
-        slot that is not `alike` it may be a tree, as of one matrix for each axis.
+        slot that is not `alike` it may be a tree, such as one matrix for each axis.
     dtype: the stored dtype; `None` keeps that of `make`, by default the parameter's.
     alike: whether it has the shape of the parameter, which is then checked.
     is_wide: whether it is stored in float32 for float16 parameters: the squares of
-        ordinary gradients, and products of small ones, are out of float16's range.
+        ordinary gradients, and products of small ones, are out of the range of float16.
     in_leaf: whether `leaf` takes and returns it; otherwise only the batched stage does,
-        and the devices of a mesh share it, however the parameter is sharded.
+        and it is sharded over the devices of a mesh, however the parameter is sharded.
     is_slow: whether a step may change it by less than bfloat16 resolves, as in an
         average with a long memory; `describe` warns if it is stored in bfloat16.
-    kind: a moving "average", which forgets what it was rounded to, so that it may be
-        stored in few bits; a "sum" or a "copy", beside which what a step adds is small;
-        or "other", which is to stay exact for another reason.
-    is_positive: whether it is never negative, as a mean of squares.
-    by_rows: whether it may have one number for each row, the mean over the row, in
-        place of one for each element; `leaf` then finds it with axes of length 1.
+    kind: a moving "average", which forgets rounding errors, so that it may be stored in
+        few bits; a "sum" or a "copy", to which steps add little; or "other", which must
+        remain exact for another reason.
+    is_positive: whether it is never negative, such as a mean of squares.
+    by_rows: whether it may have one number for each row, the mean over the row, instead
+        of one for each element; `leaf` then receives it with axes of length 1.
     encode, decode: to and from storage, such as 8-bit blocks; `encode` may return a
         tree.  `None` stores the array as it is.
     """
@@ -86,7 +86,7 @@ class Slot:
         return self.encode is None and self.alike
 
     def new(self, p: ArrayTree, put: Callable | None = None) -> ArrayTree:
-        """The initial value for a parameter, as it is stored.
+        """The initial value for a parameter, in stored form.
 
         put: (p, x) -> `x`, placed on the mesh of `p`.
         """
@@ -110,12 +110,12 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def zeros_like(p: ArrayTree, dtype: DTypeLike | None = None) -> jax.Array | None:
-    """Zeros for a parameter, strongly typed and sharded alike; `None` for no array."""
+    """Zeros for a parameter, strongly typed, sharded like it; `None` for non-arrays."""
     return Slot(dtype=dtype).new(p) if is_trainable(p) else None
 
 
 def copy_of(p: ArrayTree) -> jax.Array:
-    """`p` in a buffer of its own; zeros for a shape."""
+    """A copy of `p` in a new buffer; zeros for a shape."""
     # Not `p` itself: with parameters and state donated, it would be donated twice.
     return jnp.zeros_like(p) if isinstance(p, jax.ShapeDtypeStruct) else jnp.copy(p)
 
@@ -156,7 +156,7 @@ def is_trainable(p: object) -> bool:
 def from_step(f: Callable[[jax.Array], object]) -> Callable:
     """The `prepare` of rules whose context depends on the step number t = 1, 2, ...
 
-    f: from t to the context of all leaves.
+    f: a function from t to the context of all leaves.
     """
 
     def prepare(scalars, stat, extra):
@@ -189,12 +189,14 @@ COUNT: Mapping[str, Callable] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class Varied:
-    """Rules that take the place of one, each for its own leaves.
+    """Rules that replace a rule, each for its own leaves.
 
-    labels: from a tree to a label for each of its leaves, `None` included.
-    rule: from a label to the rule for such leaves.  They have the slots and scalars of
-        the rule whose place they take; how slots start may differ.
-    calls: from the names of labels to what made their rules; empty if nobody asks.
+    labels: a function from a tree to a label for each of its leaves, `None` included.
+    rule: a function from a label to the rule for such leaves.  These rules have the
+        slots and scalars of the rule that they replace; initial values of slots may
+        differ.
+    calls: a dict from the names of labels to the calls that made their rules; empty if
+        not needed.
     """
 
     labels: Callable[[ArrayTree], list]
@@ -209,21 +211,22 @@ class Rule:
     leaf: (g, p, ctx, *slots) -> (u, *slots).  Pure; sees float32 or wider.  `None`
         leaves gradients as they are.
     State: named tuple whose fields are the names in `scalars` and `slots`.
-    slots: what `leaf` keeps for each parameter, in the order in which it takes them.
-    scalars: what is kept once for all parameters: from names to functions of the
-        parameters that make the initial values.
+    slots: the arrays that `leaf` keeps for each parameter, in the order of its
+        arguments.
+    scalars: the scalars that all parameters share: a dict from names to functions of
+        the parameters that make the initial values.
     prepare: (scalars, stat, extra) -> (ctx, scalars).  Runs once a step, before the
         leaves, which all get `ctx`.  By default each scalar counts steps, and `ctx` is
         `None`.
     leaf_stat: (g, p, scalars, *slots) -> statistics of one leaf, whose sum over all
         leaves `prepare` gets as `stat`.
-    global_stat: list of all g -> a statistic of them, which `prepare` gets instead.
+    global_stat: list of all g -> a statistic, which `prepare` gets instead.
     batched: a stage on whole matrices that follows `leaf`; devices share its work.
     needs_params: whether `leaf` or `leaf_stat` reads `p`, which is `None` otherwise.
     reads: the keywords of `update` that `prepare` reads from `extra`.
-    elementwise: whether `leaf` computes each element from the same element of its
-        arguments alone, so that arrays may be joined for it.
-    sanitizes: whether it cleans each gradient by itself, and keeps only flags of what
+    elementwise: whether `leaf` computes each element only from the same element of its
+        arguments, so that arrays may be joined for it.
+    sanitizes: whether it cleans each gradient separately, and keeps only flags of what
         it found, so that `MultiSteps` runs it on every micro-batch.
     name, origin: the factory that made it, and its call; from the decorator.
     varied: the rules that run in its place, if a hyperparameter differs by leaf.
@@ -245,7 +248,7 @@ class Rule:
     origin: "Origin | None" = None
     varied: Varied | None = None
 
-    # A wrong rule would otherwise fail in the first step, far from where it is written.
+    # A wrong rule would otherwise fail in the first step, far from its definition.
     def __post_init__(self):
         fields, wanted = _fields(self.State), {*self.scalars, *self.slots}
         if fields is not None and set(fields) != wanted:
@@ -256,8 +259,8 @@ class Rule:
         other = [k for k, slot in self.slots.items() if not slot.alike]
         if self.elementwise and other:
             raise ValueError(
-                f"the slot `{other[0]}` has another shape than its parameter, so that "
-                "the rule cannot be elementwise: leave out `elementwise=True`"
+                f"the slot `{other[0]}` has another shape than its parameter, so the "
+                "rule cannot be elementwise: omit `elementwise=True`"
             )
 
     def made_by(self, name: str, origin: "Origin | None") -> "Rule":
@@ -274,18 +277,18 @@ class Rule:
 
     @property
     def takes_joined(self) -> bool:
-        """Whether `leaf` and what it keeps may be given for joined arrays."""
-        # What an encoder makes of a vector is not known to come in pieces.
+        """Whether `leaf` and its slots work for joined arrays."""
+        # The result of an encoder for a vector may not be splittable.
         return self.elementwise and all(x.is_array for x in self.slots.values())
 
     def init(self, params: Params, /) -> OptState:
         """The first state."""
-        # It will get the arrays of packed gradients one by one, and not their vectors.
+        # It gets the arrays of packed gradients one by one, not their vectors.
         if not self.takes_joined and isinstance(params, Packed):
             params = params.unpack()
         whole = params
         if self.varied and isinstance(params, Packed):
-            params = params.unpack()  # each array may start in its own way
+            params = params.unpack()  # initial values may differ between arrays
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
         rules = self._by_leaf(params, len(ps))
 
@@ -309,11 +312,11 @@ class Rule:
     def column(
         self, slot: Slot, ps: list, matrices: list, each: list[Slot] | None = None
     ) -> list:
-        """The initial values of a slot, `None` for what is not trained.
+        """The initial values of a slot, `None` for leaves that are not trained.
 
-        ps: the parameters of which it is made.
-        matrices: these, as the stage on matrices sees them.
-        each: the slot of each parameter, which may start in its own way.
+        ps: the parameters from which it is made.
+        matrices: the parameters as the stage on matrices sees them.
+        each: the slot of each parameter, whose initial values may differ.
         """
         ps, matrices = (
             [as_array(p) if is_trainable(p) else None for p in xs]
@@ -329,7 +332,7 @@ class Rule:
         return [None if p is None else x.new(p, put) for p, put, x in rows]
 
     def check_state(self, state: OptState) -> None:
-        """Raise unless `state` is one of this rule, or Optax's of the same name."""
+        """Raise unless `state` belongs to this rule, or is Optax's of the same name."""
         # By name and fields: restored checkpoints and Optax's states are other classes.
         wanted = (*self.scalars, *self.slots)
         fields = getattr(state, "_fields", None)
@@ -340,7 +343,7 @@ class Rule:
         if not fields and all(map(has, wanted)):
             return  # a rule without state accepts anything without fields
         raise ValueError(
-            f"`{self.name}` has a state `{self.State.__name__}` of fields "
+            f"`{self.name}` expects a state `{self.State.__name__}` of fields "
             f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "
             "state made by another optimizer?"
         )

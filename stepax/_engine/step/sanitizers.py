@@ -1,8 +1,8 @@
 """The sanitizers of a nest, which clean gradients before anything else reads them.
 
-`zero_nans` inside of `MultiSteps` has to see each micro-batch, or a single NaN would
-poison the mean.  Sanitizers are found in chains, masks and partitions, and inside of
-wrappers that pass gradients on unread; not inside of those that judge them, such as
+`zero_nans` inside `MultiSteps` has to see each micro-batch, or a single NaN would
+poison the mean.  Sanitizers are found in chains, masks and partitions, and inside
+wrappers that pass gradients on unread, but not inside wrappers that judge them, such as
 `apply_if_finite`.
 """
 
@@ -25,13 +25,13 @@ from .rule import Rule
 
 
 class Sanitizers:
-    """The sanitizers in a transformation, wherever they are."""
+    """The sanitizers in a transformation, at any depth."""
 
     def __init__(self, tx: TransformationLike):
         self.tx = tx
 
-    # Not computed before it is needed: a wrapper whose members are made at each step,
-    # as `inject_hyperparams`, calls its factory to tell.
+    # Computed lazily: a wrapper whose members are made at each step, such as
+    # `inject_hyperparams`, has to call its factory for this.
     @ft.cached_property
     def is_any(self) -> bool:
         """Whether there are any."""
@@ -53,14 +53,14 @@ class Sanitizers:
         return gradients.updates, found
 
     def read(self, state: OptState) -> list:
-        """Their states, from that of the nest."""
+        """Their states, from the state of the nest."""
         found = []
         if self.is_any:
             _visit(self.tx, state, lambda rule, s, scope: found.append(s))
         return found
 
     def write(self, state: OptState, found: list) -> OptState:
-        """The state of the nest with these states of theirs."""
+        """The state of the nest with these states of the sanitizers."""
         if not self.is_any:
             return state
         new = iter(found)
@@ -73,7 +73,7 @@ def _has_sanitizer(tx: TransformationLike | Rule | Composite) -> bool:
         return any(map(_has_sanitizer, node.members))
     if isinstance(node, Rule):
         return node.sanitizes
-    # Optax's wrappers and those of a user do not say, and are not looked into.
+    # Optax's wrappers and a user's do not declare this, and are not inspected.
     if isinstance(node, Transformation) and node.record.hands_on:
         return _has_sanitizer(node.members[node.record.hands_on])
     return False
@@ -88,7 +88,7 @@ def _visit(
 ) -> OptState:
     """The state of a nest, with what `visit` returns for each sanitizer.
 
-    gradients: those by which masks are resolved; without them `scope` is always `None`.
+    gradients: used to resolve masks; without them `scope` is always `None`.
     """
     node = node_of(tx)
     if isinstance(node, Rule):

@@ -1,4 +1,4 @@
-"""What a pass computes of whole matrices, after its leaves."""
+"""The computation of a pass on whole matrices, after its leaves."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from .leaf_program import decoded, encoded
 
 
 def run_stage(rules, rows, homes, params, ctx):
-    """The whole-matrix stage, in the precision in which the matrices come."""
+    """The whole-matrix stage, in the precision of the matrices."""
     (rule,) = rules
     stage, found = rule.batched, rows
     rows = [[opened(x) for x in row] for row in rows]

@@ -1,8 +1,9 @@
-"""When each matrix has its turn at what is done once every few steps.
+"""The schedule of work that is done for each matrix once every few steps.
 
 If all matrices are decomposed in one step, that step takes many times as long as the
-others.  So they take turns: a cycle of steps is divided among them in proportion to
-what each costs, and a matrix has its turn where its part of the cycle begins.
+others.  So the matrices take turns: a cycle of steps is divided among them in
+proportion to their cost, and a matrix is decomposed at the start of its part of the
+cycle.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +17,11 @@ from jax.typing import ArrayLike
 
 @dataclass(frozen=True)
 class Turns:
-    """The part of a cycle that some matrices of one shape have.
+    """The part of a cycle for some matrices of one shape.
 
-    at_turn: from a context and a turn to the context of one matrix; if `None`, the
-        context is that of all.
-    start, end: of the part, in a cycle that goes from 0 to 1.
+    at_turn: a function from a context and a turn to the context of one matrix; if
+        `None`, all matrices share the context.
+    start, end: bounds of the part, in a cycle from 0 to 1.
     """
 
     at_turn: Callable | None
@@ -28,7 +29,7 @@ class Turns:
     end: float = 1.0
 
     def contexts(self, ctx: object, number: int) -> list[object]:
-        """The context of each of some matrices, which divide the part evenly."""
+        """The context of each matrix, with the part divided evenly."""
         if self.at_turn is None:
             return [ctx] * number
         length = self.end - self.start
@@ -55,8 +56,8 @@ class Turns:
 def divided(at_turn: Callable | None, costs: Sequence[float]) -> list[Turns]:
     """A part of the cycle for each group of matrices, in proportion to its cost."""
     found, total, done = {}, sum(costs) or 1.0, 0.0
-    # The costly ones first: where the part of one is longer than a step, fewer of the
-    # others have their turn beside it.
+    # Expensive ones first: where the part of one is longer than a step, fewer others
+    # are decomposed in the same step.
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
         found[i] = Turns(at_turn, done / total, (done + costs[i]) / total)
         done += costs[i]
@@ -64,31 +65,31 @@ def divided(at_turn: Callable | None, costs: Sequence[float]) -> list[Turns]:
 
 
 def cubes(sides: Sequence[int]) -> float:
-    """What it costs to decompose a matrix for each of these sides."""
+    """The cost of decomposing a matrix for each of these sides."""
     return sum(float(n) ** 3 for n in sides)
 
 
 def since_turn(step: jax.Array, every: ArrayLike, turn: float) -> jax.Array:
-    """The steps since a matrix had its first turn; below 0 before it.
+    """The number of steps since the first turn of a matrix; negative before it.
 
     step: steps since the first cycle began, an integer.
     every: steps in a cycle, at least 1.
-    turn: where in the cycle, in [0, 1).
+    turn: the position in the cycle, in [0, 1).
     """
     start = jnp.floor(turn * jnp.asarray(every, float))
     return step - start.astype(step.dtype)
 
 
 def once_in(step: jax.Array, every: ArrayLike) -> jax.Array:
-    """Whether a cycle of so many steps begins."""
+    """Whether a cycle of `every` steps starts."""
     return step % every == 0
 
 
 class Renewal:
-    """When a stage renews what it decomposes: of all matrices at once, or in turn.
+    """When a stage renews decompositions: of all matrices at once, or in turn.
 
-    due: (step, *numbers) -> what the stage is told, the first entry of its context.
-    numbers: of these the first is the number of steps in a cycle.
+    due: (step, *numbers) -> the first entry of the context of the stage.
+    numbers: arguments of `due`; the first is the number of steps in a cycle.
     stagger: whether matrices take turns.
     """
 
@@ -97,7 +98,7 @@ class Renewal:
         self.at_turn = self._at_turn if stagger else None
 
     def context(self, step: jax.Array) -> Any:
-        """That entry; in turn, what `at_turn` makes it of."""
+        """That entry, or with `stagger` the inputs from which `at_turn` computes it."""
         if self.at_turn is None:
             return self.due(step, *self.numbers)
         return step, *map(jnp.asarray, self.numbers)

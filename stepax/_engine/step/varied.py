@@ -1,4 +1,4 @@
-"""Which rule runs on which leaf, where a hyperparameter is not the same for all."""
+"""Which rule runs on which leaf, if a hyperparameter differs between leaves."""
 
 import functools as ft
 from collections.abc import Callable, Hashable, Sequence
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .kernel import Leaf
 
 
-# Of a leaf: one for each varied rule; `None` if no rule is varied.
+# The labels of a leaf, one for each varied rule; `None` if no rule is varied.
 LeafLabels: TypeAlias = tuple | None
 
 
 class ByLeaf:
-    """The rules of a pass, of which some are varied."""
+    """The rules of a pass, some of which are varied."""
 
     def __init__(self, rules: Sequence[Rule]):
         self.rules = rules
@@ -39,7 +39,7 @@ class ByLeaf:
         return list(zip(*columns, strict=True))
 
     def label(self, n: int, labels: LeafLabels) -> Hashable:
-        """The label of a leaf for one rule; `None` for one that is not varied."""
+        """The label of a leaf for one rule; `None` if the rule is not varied."""
         return None if labels is None or n not in self.at else labels[self.at[n]]
 
     def at_leaf(self, on: Sequence[int], labels: LeafLabels) -> list[Hashable]:
@@ -65,13 +65,13 @@ class ByLeaf:
 
 
 def _of(rule: Rule, label: Hashable) -> Rule:
-    """The rule that takes the place of one at leaves of a label."""
+    """The rule that replaces a rule at leaves with a label."""
     if rule.varied is None or label is None:
         return rule
     one, origin = rule.varied.rule(label), rule.origin
     if one.origin is not None or origin is None:
         return one
-    # It was made by the call that made the rule whose place it takes.
+    # It was made by the call that made the rule that it replaces.
     find = ft.partial(_find, origin.find)
     return replace(one, origin=replace(origin, at=(origin.at, label), find=find))
 

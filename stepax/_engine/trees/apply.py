@@ -1,4 +1,4 @@
-"""Updates of parameters: by addition, by interpolation, or periodically by a copy."""
+"""Updates of parameters: by addition, interpolation, or periodic copies."""
 
 import functools as ft
 from collections.abc import Callable
@@ -25,9 +25,9 @@ def map_pairs(
 ) -> ArrayTree:
     """`leaf(x, y, check)` for the leaves of two trees; `None` counts as a leaf.
 
-    check: raises unless x and y are arrays of one shape, and names their path.
+    check: raises, with the path, unless x and y are arrays of one shape.
 
-    Raises ValueError where the structures differ; `names` are those of the trees.
+    Raises ValueError if the structures differ; `names` are the names of the trees.
     """
     leaves, treedef = jax.tree.flatten(first, is_leaf=is_none)
     # Not `jax.tree.map`, whose errors show whole structures but name no path.
@@ -42,7 +42,7 @@ def map_pairs(
 
 
 def _check(x, y, names, tree, i, same_dtype=False):
-    # The number of the leaf is enough: paths are computed if there is an error.
+    # The index of the leaf suffices: paths are computed only for errors.
     for name, z in zip(names, (x, y), strict=True):
         if not is_array(z):
             raise TypeError(
@@ -86,10 +86,10 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     params: a tree of arrays; Python numbers become arrays.
     updates: a tree of the same structure and shapes.  Where it holds `None` or a float0
-        array, the parameter stays as it is, whatever that is.
+        array, the parameter is unchanged, whatever its type.
 
-    Raises ValueError where the structures or the shapes differ, and TypeError where
-    something is no array; both name the path.
+    Raises ValueError if structures or shapes differ, and TypeError if a leaf is not an
+    array; both name the path.
     """
 
     def leaf(p, u, check):
@@ -117,13 +117,14 @@ def incremental_update(
     step_size * new + (1 - step_size) * old
 
     new_tensors: a tree of arrays; where it holds `None`, so does the result.
-    old_tensors: a tree of the same structure and shapes.  What cannot be averaged, such
-        as a function or a random key, is taken from here.
+    old_tensors: a tree of the same structure and shapes.  Leaves that cannot be
+        averaged, such as a function or a random key, are taken from here.
     step_size: the weight of the new tensors, in [0, 1].
 
-    Raises ValueError where the structures or the shapes differ, and names the path.
+    Raises ValueError, with the path, if structures or shapes differ.
     """
-    # Outside of the jitted function, where Python scalars subtract in double precision.
+    # Outside the jitted function, where Python scalars are subtracted in double
+    # precision.
     rest = 1 - step_size
 
     def leaf(new, old, check):
@@ -151,19 +152,19 @@ def _choose(steps, period, new, old):
 def periodic_update(
     new_tensors: Params, old_tensors: Params, steps: ArrayLike, update_period: ArrayLike
 ) -> Params:
-    """Take the new tensors every so often, and keep the old ones in between.
+    """Take the new tensors periodically, and keep the old ones in between.
 
     new  where steps % update_period == 0
     old  otherwise
 
     new_tensors: a tree of arrays.
-    old_tensors: a tree of the same structure, shapes and dtypes.  What is no array in
-        either, such as a function, is taken from here.
+    old_tensors: a tree of the same structure, shapes and dtypes.  Leaves that are not
+        arrays, such as functions, are taken from here.
     steps: the number of steps so far, an integer >= 0.
     update_period: the number of steps from one update to the next, an integer >= 1.
 
-    Raises ValueError where the structures or the shapes differ, and TypeError where the
-    dtypes do; both name the path.
+    Raises ValueError if structures or shapes differ, and TypeError if dtypes do; both
+    name the path.
     """
     names = "new_tensors", "old_tensors"
     new = map_pairs(_array_or_none, names, new_tensors, old_tensors)

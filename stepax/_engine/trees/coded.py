@@ -1,4 +1,4 @@
-"""States between few bits and full precision."""
+"""Conversion of states between few bits and full precision."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from . import errors
 
 @explain_misuse
 def dequantize(state: OptState) -> OptState:
-    """A state of `low_bit_states` in full precision, float32 in place of codes.
+    """A state of `low_bit_states` in full precision, with float32 instead of codes.
 
-    It has the structure of the inner transformation's, which takes it, as do Optax's of
-    the same name, `get` and `migrate`.
+    It has the structure of the inner transformation's state, and is accepted by that
+    transformation, by Optax's of the same name, by `get` and by `migrate`.
 
-    state: any state, or tree; what is not coded is unchanged.
+    state: any state, or tree; arrays that are not coded are unchanged.
     """
 
     def one(x):
@@ -32,17 +32,17 @@ def dequantize(state: OptState) -> OptState:
 
 @explain_misuse
 def quantize(state: OptState, like: OptState) -> OptState:
-    """A state in few bits; the way back from `dequantize`.
+    """A state in few bits; the inverse of `dequantize`.
 
-    state: a state of full precision, also Optax's of the same names.
+    state: a state in full precision, possibly Optax's of the same names.
     like: a state of `low_bit_states`, or `jax.eval_shape(tx.init, params)`, which says
-        what is stored how.
+        how each array is stored.
 
-    Raises a `ValueError` that names the path where structures or shapes differ.
+    Raises a `ValueError`, with the path, if structures or shapes differ.
     """
     given, _ = tree_flatten_with_path(state, is_leaf=is_coded)
     wanted, treedef = tree_flatten_with_path(like, is_leaf=is_coded)
-    # By their paths: the classes of another library are other classes.
+    # By their paths, as the classes of another library differ.
     if [keystr(path) for path, _ in given] != [keystr(path) for path, _ in wanted]:
         raise errors.mismatch("state", dequantize(state), "`like`", dequantize(like))
     pairs = zip(given, wanted, strict=True)
@@ -64,7 +64,7 @@ def _stored(path: tuple, x: Any, old: Any) -> Any:
 
 
 def stored_as(x: Any, old: Coded) -> Coded:
-    """An array in codes as `old` is."""
+    """An array in codes, in the form of `old`."""
     if is_coded(x) and x.form == old.form:
         return x
     return encoded(jnp.asarray(opened(x)), old.form)

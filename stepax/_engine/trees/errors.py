@@ -1,7 +1,7 @@
-"""Error messages that name the leaf."""
+"""Error messages with the path of the leaf."""
 
-# Callers pass trees and numbers of leaves, and not paths: those are computed here, when
-# something is wrong, so that a step without errors does not pay for them.
+# Callers pass trees and indices of leaves, not paths: these are computed here, for
+# errors only, so that a step without errors does not pay for them.
 
 from collections.abc import Iterable
 
@@ -24,21 +24,21 @@ def _with_path(tree: object) -> list:
 
 
 def list_some(names: Iterable[object], most: int = 5) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and the number of further ones."""
     listed = [str(x) for x in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
 
 
 def require_one_of(name: str, found: object, known: Iterable[object]) -> None:
-    """Raise unless an argument is one of the choices that there are."""
+    """Raise unless an argument is one of the known choices."""
     choices = list(known)
     if found not in choices:
         raise ValueError(f"`{name}` is {found!r}, expected one of {choices}")
 
 
 def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueError:
-    """The error for a structure that differs from the one wanted; says where."""
+    """The error for a structure that differs from the expected one, with the places."""
     have, want = paths(found), paths(wanted)
     lines = [f"`{name}` and {reference} differ in structure"]
     only = [p for p in have if p not in set(want)]
@@ -80,7 +80,7 @@ def foreign_state(name: str, kind: type, state: object) -> ValueError:
 def require_state(name: str, kind: type, state: object) -> None:
     """Raise unless a state is the named tuple `kind`, or Optax's of that name."""
     # By name, so that Optax's states and restored ones pass; the fields are looked at,
-    # too, because Optax's class of that name may have been of another version.
+    # too, because Optax's class of that name may be from another version.
     kinds = [x.__name__ for x in type(state).__mro__]
     fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
     if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
@@ -91,8 +91,8 @@ def not_floating(name: str, path: str, dtype: np.dtype) -> TypeError:
     """The error for a gradient of integers or booleans."""
     return TypeError(
         f"`{name}` trains floating-point numbers, but the gradient at {path} is of "
-        f"dtype {dtype}; cast it and its parameter, or leave them out: by `masked`, or "
-        "by `None` for the gradient"
+        f"dtype {dtype}; cast it and its parameter, or exclude them with `masked` or "
+        "with `None` as the gradient"
     )
 
 

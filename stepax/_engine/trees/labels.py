@@ -1,4 +1,4 @@
-"""Labels of leaves, and masks made of them."""
+"""Labels of leaves, and masks made from them."""
 
 import itertools as it
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ class Labels(list):
     """One label for each leaf of a tree, in flattening order, `None` included.
 
     treedef: the structure that was labelled, a prefix of the tree.
-    spans: how many leaves are below each leaf of `treedef`.
+    spans: the number of leaves below each leaf of `treedef`.
     empty: the labels of nodes without leaves.
     """
 
@@ -51,7 +51,7 @@ class Labels(list):
 class LeafMask(list):
     """Which leaves something applies to: one boolean per leaf, in flattening order.
 
-    keep: the same for the leaves that `outer` keeps, with their structure.
+    keep: the mask for the leaves that `outer` keeps, with their structure.
     outer: the mask around this one; `None` if there is none.
     """
 
@@ -64,9 +64,9 @@ class LeafMask(list):
         self.outer = outer
 
     def cut(self, tree: Any) -> Any:
-        """`tree` with a `MaskedNode` in place of what is left out.
+        """`tree` with a `MaskedNode` in place of masked leaves.
 
-        As in Optax, one stands for all leaves below a single label.
+        As in Optax, a single one replaces all leaves below a label.
         """
         if isinstance(tree, Packed):
             return tree.cut(self.cut)

@@ -14,7 +14,7 @@ from .search import NamedTupleKey, open_node
 
 
 class Migration(NamedTuple):
-    """What `migrate` returns.
+    """The result of `migrate`.
 
     state: the new state.
     fresh: paths in the new state of values that keep their initial value.
@@ -32,7 +32,7 @@ class Named(NamedTuple):
     names: its path.
     owner: the class of the state that it belongs to, "" in a plain tree.
     own: its path within that state, from the field on; otherwise the whole path.
-    where: the keys that lead to that state.
+    where: the keys of the path to that state.
     """
 
     value: jax.Array
@@ -48,13 +48,15 @@ def migrate(old_state: OptState, new_state: OptState) -> Migration:
 
     The name of a value is its field in a state, followed by the path of its parameter:
     `mu/encoder/kernel` is the same whether Adam is alone, in a chain, under a mask or
-    in `MultiSteps`.  Of several old values with that name, one in a state of the same
-    class is preferred, then one at the same path, and otherwise, if the new state has
-    as many, the one at the same position; a value that is still ambiguous is left as it
-    is.  One old value may be used several times, such as the step count of a partition.
+    in `MultiSteps`.  If several old values have that name, one in a state of the same
+    class is preferred, then one at the same path, and then, if the new state has as
+    many, the one at the same position; a value that is still ambiguous is not carried
+    over.  One old value may be used several times, such as the step count of a
+    partition.
 
-    old_state: what to carry over; plain dictionaries of a checkpoint will do.
-    new_state: from `init` of the new transformation; gives structure and dtypes.
+    old_state: the state to carry over; plain dictionaries from a checkpoint also work.
+    new_state: the result of `init` of the new transformation, which sets structure and
+        dtypes.
 
     Returns the new state, and which values are fresh and which old ones are unused.
     """
@@ -135,9 +137,9 @@ def _same_path(old: Named, new: Named) -> bool:
 
 
 def _carried(old: Named | None, new: Named) -> jax.Array:
-    """The value in the new state, in a buffer of its own."""
-    # One old value may be used twice, and a step that donates its state must not be
-    # given one buffer twice.
+    """The value in the new state, in a new buffer."""
+    # One old value may be used twice, and a step that donates its state must not
+    # receive a buffer twice.
     if old is None:
         return new.value
     dtype = jnp.result_type(new.value)

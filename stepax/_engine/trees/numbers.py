@@ -17,7 +17,7 @@ from .errors import describe
 def real_array(x: Any, name: str) -> Any:
     """`x` as an array; NumPy's if its values are known, so that they can be checked.
 
-    name: what it is, for errors.
+    name: its description, for errors.
     """
     if not is_array(x):
         raise TypeError(f"{name} is {describe(x)}, expected a number")
@@ -39,7 +39,7 @@ def real_scalar(x: Any, name: str) -> Any:
 def weights(x: Any, name: str) -> ArrayLike:
     """Weights in float32, which are finite and at least 0.
 
-    Where others are only found in a compiled program, they are NaN.
+    Invalid weights that are only found in a compiled program become NaN.
     """
     if isinstance(x, Tracer):
         x = x.astype(jnp.float32)
@@ -54,8 +54,9 @@ def weights(x: Any, name: str) -> ArrayLike:
 
 
 def share(total: ArrayLike, weight: ArrayLike, dtype: Any) -> Any:
-    """`total / weight` for an array of a dtype, exact where it is a small integer."""
-    # In float32 or wider, and rounded once: equal weights are bit-equal to none.
+    """`total / weight` for an array of a dtype; exact if it is a small integer."""
+    # In float32 or wider, and rounded once: equal weights give the same bits as no
+    # weights.
     real = jnp.finfo(dtype).dtype
     wide = real if real == jnp.float64 else jnp.float32
     ratio = jnp.asarray(total).astype(wide) / jnp.asarray(weight).astype(wide)
@@ -63,7 +64,7 @@ def share(total: ArrayLike, weight: ArrayLike, dtype: Any) -> Any:
 
 
 def whole(name: str, x: Any, most: float = math.inf, least: int = 1) -> int:
-    """`x` as a Python integer, as NumPy's are as well."""
+    """`x` as a Python integer; NumPy's integers are accepted."""
     try:
         found = None if isinstance(x, bool | np.bool_) else operator.index(x)
     except TypeError:

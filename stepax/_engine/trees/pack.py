@@ -1,4 +1,4 @@
-"""Packs the arrays of a tree into few vectors, and unpacks them."""
+"""Packs the arrays of a tree into a few vectors, and unpacks them."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,20 +23,20 @@ def pack(
     """Pack all arrays of a tree into one vector for each dtype.
 
     The result is a tree with these vectors for leaves.  Optimizers accept it as
-    parameters, and give each array the update that it would get by itself: masks,
+    parameters, and give each array the same update as if it were separate: masks,
     labels and paths refer to the arrays, and rules that need their shapes get them.
     `unpack` restores the tree, for a model, and is differentiable.
 
-    tree: of arrays; `None` is no leaf.
-    by: labels of any kind that `partition` takes.  Arrays of one label are contiguous,
-        so that a mask or a partition by these labels takes one slice for each.  By
-        default matrices come before vectors and scalars.
+    tree: a tree of arrays; `None` is not a leaf.
+    by: labels of any kind that `partition` takes.  Arrays with the same label are
+        contiguous, so that a mask or a partition by these labels takes one slice for
+        each.  By default matrices come before vectors and scalars.
     like: a packed tree, whose layout is used; or a tree with packed ones in it, such as
-        a state or `jax.eval_shape(tx.init, packed_params)`: what is in their places is
-        packed.  Its leaves may be shapes.
+        a state or `jax.eval_shape(tx.init, packed_params)`: the corresponding subtrees
+        are packed.  Its leaves may be shapes.
 
-    Raises TypeError for leaves that are no numeric arrays, and ValueError where `like`
-    has another structure or another shape; both name the path.
+    Raises TypeError for leaves that are not numeric arrays, and ValueError if `like`
+    has another structure or shape; both name the path.
     """
     if like is not None:
         return _pack_like(tree, like)
@@ -64,8 +64,8 @@ def pack(
 def _check(x, tree, i):
     if not is_array(x) or not is_numeric(x):
         raise TypeError(
-            f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, expected an "
-            "numeric array; keep other leaves apart, and pack the rest"
+            f"the leaf at {errors.paths(tree)[i]} is {errors.describe(x)}, expected a "
+            "numeric array; separate other leaves, and pack the rest"
         )
 
 

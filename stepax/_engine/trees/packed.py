@@ -1,6 +1,6 @@
-"""Many arrays in one vector for each dtype.
+"""Many arrays packed into one vector for each dtype.
 
-Hundreds of small arrays take longer to dispatch and to compile than to compute with.  A
+For hundreds of small arrays dispatch and compilation take longer than computation.  A
 `Packed` is a tree whose arrays are concatenated to a few vectors, which are its leaves
 for JAX: gradients, states and loops carry only these.  `step/packed_gradients.py` gives
 the engine access to the single arrays.
@@ -36,9 +36,9 @@ class Segment(NamedTuple):
 class Layout:
     """The places of the arrays of a tree in its vectors; static.
 
-    treedef: of the tree.
+    treedef: the structure of the tree.
     segments: one for each of its leaves, in flattening order.
-    names: of the vectors, which are those of their dtypes.
+    names: the names of the vectors, which are those of their dtypes.
     """
 
     treedef: Any
@@ -61,7 +61,7 @@ class Layout:
             == (other.treedef, other.segments, other.names)
         )
 
-    # The hash of a string differs between processes, so that of a pickle is wrong.  It
+    # The hash of a string differs between processes, so a pickled one is wrong.  It
     # is dropped on loading, because pickles that were saved before contain it.
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -112,12 +112,11 @@ def make_layout(
 class Packed:
     """A tree in a few vectors; made by `stepax.tree.pack`.
 
-    vectors: one for each dtype; those that are derived from them, as by `vmap`, may
-        have leading axes.
+    vectors: one for each dtype; derived ones, as under `vmap`, may have leading axes.
     layout: the places of the arrays.
     """
 
-    # A class and no named tuple: JAX would take the layout for a leaf.
+    # A class, not a named tuple, in which JAX would treat the layout as a leaf.
 
     def __init__(self, vectors: Sequence, layout: Layout):
         self.vectors = tuple(vectors)
@@ -142,8 +141,8 @@ class Packed:
         leaves: list = [None] * len(self.layout.segments)
         for vector, group in zip(self.vectors, self.layout.groups, strict=True):
             shapes = [self.layout.segments[i].shape for i in group]
-            # Specs of a sharding, `in_axes` and placeholders are no arrays: one stands
-            # for all arrays of its vector.
+            # Specs of a sharding, `in_axes` and placeholders are not arrays: one of
+            # them represents all arrays of its vector.
             is_node = not hasattr(vector, "dtype")
             parts = [vector] * len(group) if is_node else split(vector, shapes)
             for i, x in zip(group, parts, strict=True):
@@ -194,5 +193,5 @@ class Packed:
 
 
 def outline(tree: ArrayTree) -> ArrayTree:
-    """The tree itself; of a packed one, its shapes and dtypes."""
+    """The tree itself; for a packed one, its shapes and dtypes."""
     return tree.outline() if isinstance(tree, Packed) else tree

@@ -1,4 +1,4 @@
-"""The parts of a state that are shaped as the parameters."""
+"""The parts of a state that are shaped like the parameters."""
 
 import functools as ft
 from collections.abc import Callable
@@ -33,11 +33,11 @@ def _mark_class(kind: type) -> Callable[[], SlotMark]:
 
 
 class Part(NamedTuple):
-    """A part of a state that is shaped as the parameters.
+    """A part of a state that is shaped like the parameters.
 
     name: its field, "" if it has none.
     owner: the class of the state that it belongs to, "" if there is none.
-    slot: which slot of a rule it is; `None` if it is none.
+    slot: the slot of a rule that it is; `None` if it is not a slot.
     """
 
     name: str
@@ -50,7 +50,7 @@ def slots_like_params(
 ) -> tuple[list[Part | None], Any]:
     """The parts of a state in flattening order, and its structure with these as leaves.
 
-    For a part that is not shaped as the parameters, `None` is returned.
+    Parts that are not shaped like the parameters are `None`.
     """
     state = initable.init(_mark_class(type(placeholder()))())
     is_part = lambda x: isinstance(x, SlotMark)
@@ -61,7 +61,7 @@ def slots_like_params(
 def parts_like_params(
     initable: GradientTransformation,
 ) -> tuple[list[str | None], Any]:
-    """As `slots_like_params`, but with the names alone."""
+    """As `slots_like_params`, but with only the names."""
     parts, treedef = slots_like_params(initable)
     return [None if part is None else part.name for part in parts], treedef
 

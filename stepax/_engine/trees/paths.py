@@ -1,9 +1,9 @@
 """Finds values of a tree by their paths, and replaces them strictly.
 
-Names of a path are joined by "/", as in masks; "*" stands for any name and "**" for any
-number of names.  A path starts at the root, or, if nothing is found there, at any
+Names of a path are joined by "/", as in masks; "*" matches any name and "**" any number
+of names.  A path starts at the root, or, if nothing is found there, at any
 depth: "mu/encoder/kernel" is the `kernel` of the `encoder` in any value called `mu`.
-Of nested values that match a pattern, the outermost is meant.
+If nested values match a pattern, the outermost one is meant.
 """
 
 import difflib
@@ -22,7 +22,7 @@ from .errors import list_some
 
 
 def is_path(key: object) -> bool:
-    """Whether a key that names no value may be a path."""
+    """Whether a key that is not the name of a value may be a path."""
     # Keys of dictionaries need not be strings.
     return isinstance(key, str) and ("/" in key or "*" in key)
 
@@ -37,7 +37,7 @@ def find(
 ) -> list[tuple[tuple, ArrayTree]]:
     """The outermost values that a pattern matches, with their paths.
 
-    open: from a node to its children, with keys, and its structure.
+    open: a function from a node to its children, with keys, and its structure.
     """
     names = tuple(pattern.split("/"))
     for read in selection.path_names, _short_names:
@@ -48,7 +48,7 @@ def find(
 
 
 def _short_names(path: tuple) -> tuple[str, ...]:
-    """The names of a path without the dicts of measurements that states have."""
+    """The names of a path, without those of dicts of measurements in states."""
     return selection.path_names(step for step in path if str(step) not in _RECORDS)
 
 
@@ -61,7 +61,7 @@ _RECORDS = (
 
 
 def flat(tree: ArrayTree, open: Callable) -> dict[str, ArrayTree]:
-    """All arrays by their names, in flattening order."""
+    """All arrays by name, in flattening order."""
     found = list(_arrays(tree, (), open))
     long = [join(path) for path, _ in found]
     short = ["/".join(_short_names(path)) for path, _ in found]
@@ -85,7 +85,7 @@ def _arrays(node: ArrayTree, path: tuple, open: Callable) -> Iterator:
 def _walk(
     node: ArrayTree, path: tuple, names: tuple, open: Callable, read: Callable
 ) -> Iterator:
-    # Left out by a mask: its parameter has no state here.
+    # Masked: its parameter has no state here.
     if isinstance(node, MaskedNode):
         return
     if path and selection.is_match(names, read(path)):
@@ -138,7 +138,7 @@ def _whole(x: ArrayTree, was: ArrayTree) -> ArrayTree:
 
 def _is_raw_key(x: ArrayTree, was: ArrayTree) -> bool:
     """Whether the integers of a random key are given for a typed key."""
-    # Optax accepts either where the other was.
+    # Optax accepts either in place of the other.
     if not (is_array(x) and isinstance(was, jax.Array)):
         return False
     if not jnp.issubdtype(was.dtype, jax.dtypes.prng_key):
@@ -164,7 +164,7 @@ def _put(x: ArrayTree, was: ArrayTree) -> ArrayTree:
 
 def fitted(key: str, path: tuple, old: ArrayTree, value: ArrayTree) -> ArrayTree:
     """`value` in the dtypes of `old`; raises if structures or shapes differ."""
-    # So a step that was compiled for the old state also accepts the new one.
+    # So a step compiled for the old state also accepts the new one.
     if jax.tree.structure(value) != jax.tree.structure(old):
         raise ValueError(
             f"`{join(path)}`, found for `{key}`, has the structure "
@@ -220,14 +220,14 @@ def _weak(x: jax.Array) -> jax.Array:
     return zeros.at[...].set(x, out_sharding=sharding)
 
 
-# Each can be converted to those after it.
+# Each kind can be converted to those after it.
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
 def fits(new: np.dtype, old: np.dtype) -> bool:
     """Whether values of the dtype `new` can be converted to `old`."""
     # Widths may differ, as between checkpoints, but no imaginary part may be dropped,
-    # and a boolean is no number.
+    # and a boolean is not a number.
     if jnp.issubdtype(old, jax.dtypes.extended) or jnp.issubdtype(
         new, jax.dtypes.extended
     ):

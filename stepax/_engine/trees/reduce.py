@@ -1,7 +1,7 @@
 """Reductions of a tree to a scalar: sums, extremes, inner products, norms.
 
-Each is one jitted call, in a traced program one equation.  The functions of a leaf are
-jitted too, so that leaves of equal shape share one trace.
+Each is one jitted call, and one equation in a traced program.  The functions of a leaf
+are jitted too, so that leaves of equal shape share one trace.
 """
 
 import functools as ft
@@ -32,7 +32,7 @@ from .apply import map_pairs
 def sum(tree: ArrayTree, associative_reduction: bool = False) -> ArrayLike:
     """The sum of all elements of all leaves; 0 for an empty tree.
 
-    tree: its leaves are arrays or scalars.
+    tree: a tree of arrays or scalars.
     associative_reduction: whether to add the sums of the leaves in pairs, which rounds
         less and may run in parallel, instead of in order.
     """
@@ -45,7 +45,7 @@ def sum(tree: ArrayTree, associative_reduction: bool = False) -> ArrayLike:
 def max(tree: ArrayTree) -> ArrayLike:
     """The largest element of all leaves; -inf for an empty tree.
 
-    tree: its leaves are arrays or scalars.
+    tree: a tree of arrays or scalars.
     """
     # An empty array has no largest element, and `jnp.max` raises.
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
@@ -56,7 +56,7 @@ def max(tree: ArrayTree) -> ArrayLike:
 def min(tree: ArrayTree) -> ArrayLike:
     """The smallest element of all leaves; inf for an empty tree.
 
-    tree: its leaves are arrays or scalars.
+    tree: a tree of arrays or scalars.
     """
     leaves = [x for x in _arrays(tree) if jnp.size(x)]
     return _reduce(_lowest, _minimum, leaves) if leaves else jnp.inf
@@ -68,8 +68,8 @@ def vdot(tree_x: ArrayTree, tree_y: ArrayTree) -> ArrayLike:
 
     tree_x, tree_y: trees of the same structure and shapes.
 
-    Returns float32 or wider; 0 for an empty tree.  Raises ValueError where the
-    structures or the shapes differ, and names the path.
+    Returns float32 or wider; 0 for an empty tree.  Raises ValueError, with the path, if
+    structures or shapes differ.
     """
     pairs = []
 
@@ -96,8 +96,8 @@ def norm(
     Σ |x|         for `ord` 1
     max |x|       for `ord` "inf" or `jnp.inf`
 
-    tree: its leaves are arrays or scalars.
-    ord: which norm, one of the above.
+    tree: a tree of arrays or scalars.
+    ord: the norm, one of the above.
     squared: whether to return the square of the norm.
 
     Returns float32 or wider; 0 for an empty tree.  Intermediate results do not overflow
@@ -128,7 +128,7 @@ def global_norm(updates: ArrayTree) -> jax.Array:
 
 
 def _arrays(tree):
-    """The numeric leaves; raises for leaves that are no arrays."""
+    """The numeric leaves; raises for leaves that are not arrays."""
     leaves = jax.tree.leaves(tree, is_leaf=is_none)
     for i, x in enumerate(leaves):
         if x is not None and not is_array(x):
@@ -220,8 +220,8 @@ def _two_norm(leaves):
         is_safe = (sum_of_squares > 2.0**-80) & (sum_of_squares < jnp.inf)
         near = ft.partial(safe_sqrt, sum_of_squares)
         far = ft.partial(_rescaled, sum_of_squares, leaves)
-        # Not `cond`: of two branches XLA computes both on a GPU, and reads all leaves
-        # again; of three only one.  For a NaN there is nothing to read again.
+        # Not `cond`: with two branches XLA computes both on a GPU, and reads all leaves
+        # again; with three only one.  For a NaN there is nothing to read again.
         side = jnp.where(is_safe, 0, jnp.where(jnp.isnan(sum_of_squares), 2, 1))
         return jax.lax.switch(side, [near, far, lambda: sum_of_squares])
 

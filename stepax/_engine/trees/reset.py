@@ -1,4 +1,4 @@
-"""Parts of a state as they were in the beginning."""
+"""Resets parts of a state to their initial values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,21 +25,21 @@ def reset(
     params: Params,
     where: str | Sequence[str],
 ) -> OptState:
-    """A copy of a state in which some parts are as `tx.init(params)` makes them.
+    """A copy of a state with some parts reset to the values from `tx.init(params)`.
 
-    All others are kept, and so are the structure, the shapes, the dtypes and, outside
-    of `jit`, the devices of what is reset: a step that is compiled for the state also
-    accepts the new one.  Step counts are parts like others: moments that start again at
-    zero are corrected for that only if their count does, too.
+    All other parts are kept, and so are the structure, shapes, dtypes and, outside
+    `jit`, devices: a step compiled for the old state also accepts the new one.  Step
+    counts are parts, too: the bias of reset moments is corrected only if their count is
+    also reset.
 
-    tx: the transformation that the state is of.
+    tx: the transformation that the state belongs to.
     state: its state.
-    params: the parameters, from which slots such as a slow copy start again.
-    where: a name or a pattern of paths, as in `tree.get`, or several: "mu" and "mu/**"
-        are all means, "nu/embed/**" is what `nu` keeps for the parameters in `embed`.
+    params: the parameters, from which slots such as a slow copy restart.
+    where: a name or a path pattern, as in `tree.get`, or several: "mu" and "mu/**"
+        select all means, "nu/embed/**" selects `nu` of the parameters in `embed`.
 
     Raises a `KeyError` for a pattern that matches nothing, and lists similar paths; a
-    `ValueError` for a state that is not of `tx` and `params`.
+    `ValueError` for a state that does not fit `tx` and `params`.
     """
     require_transformation(tx, "`tx` of `reset`")
     fresh = tx.init(params)

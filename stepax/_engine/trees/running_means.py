@@ -24,7 +24,7 @@ def update_moment(
     updates: the gradients g; where it holds `None`, so does the result.
     moments: the means m so far.
     decay: weight of the past, in [0, 1].
-    order: the power, by multiplication also for complex g.
+    order: the power, by multiplication even for complex g.
     """
     return _update_moment(lambda g: g**order, updates, moments, decay)
 
@@ -59,7 +59,7 @@ def _update_moment(power, updates, moments, decay):
 
 
 def _map(f, updates, moments):
-    # `None` in the updates is the result; float0 gradients leave the mean as it is.
+    # `None` in the updates is the result; float0 gradients leave the mean unchanged.
     def leaf(g, m):
         if g is None or not is_numeric(g):
             return g if g is None else m
@@ -78,7 +78,7 @@ def update_infinity_moment(
 
     updates: the gradients g; where it holds `None`, so does the result.
     moments: the maxima m so far.
-    decay: how much of the past is kept in each step, in [0, 1].
+    decay: weight of the past, in [0, 1].
     eps: added to |g|, >= 0.
     """
     largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
@@ -93,7 +93,7 @@ def bias_correction(moment: ArrayTree, decay: ArrayLike, count: ArrayLike) -> Ar
 
     moment: the running means m.
     decay: weight of the past at each step, in [0, 1).
-    count: how many gradients the means have seen, >= 1.
+    count: the number of gradients in the means, >= 1.
     """
     leaves, treedef = jax.tree.flatten(moment)
     with jax.numpy_dtype_promotion("standard"):

@@ -1,15 +1,15 @@
-"""Finds and replaces values in a state by name, and maps over those like parameters.
+"""Finds and replaces values in a state by name, and maps over its parameter-like parts.
 
 The name of a value is its field in a named tuple or its key in a dict; a named tuple
 also has the name of its class.  Fields and classes of other nodes, such as Equinox
 modules and registered dataclasses, are names too, but only if nothing else has the
-name: Optax does not look into these nodes, and what is unambiguous there must be so
-here.
+name: Optax does not look into these nodes, and a name that is unambiguous there must be
+    so here.
 
 `set` replaces everything that `get_all_with_path` finds; Optax's skips most values that
 are more than one level below another value of the name, and accepts any new value.
 
-A key that is no name, but contains a "/" or a "*", is a path; see `paths`.
+A key that is not a name, but contains a "/" or a "*", is a path; see `paths`.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class NamedTupleKey:
 
 Path: TypeAlias = tuple[Any, ...]  # of the keys of `jax.tree_util`, and our own
 Filter: TypeAlias = Callable[[Path, Any], bool]
-# From a node to whether it is named by its class, and the keys that name a child.
+# A function from a node to whether its class names it, and the keys that name a child.
 Kind: TypeAlias = tuple[Callable[[object], bool], tuple[type, ...]]
 
 
@@ -59,7 +59,7 @@ def get_all_with_path(
     tree: any tree, such as the state of an optimizer.
     key: the field of a named tuple, the key of a dict, or the name of a class; or a
         path, with the patterns of masks, as in "mu/encoder/kernel" or "nu/**/bias".
-    filtering: called with a path and a value; those for which it is false are left out.
+    filtering: called with a path and a value; values for which it is false are skipped.
         A path consists of the keys of `jax.tree_util`, and of `NamedTupleKey`s.
     """
     # A dictionary, since one value may be found under two nodes of the name.
@@ -90,10 +90,10 @@ def get(
         path, with the patterns of masks, as in "mu/encoder/kernel".  It starts at the
         root, or otherwise at any depth.
     default: returned if there is no such value.
-    filtering: called with a path and a value; those for which it is false are left out.
+    filtering: called with a path and a value; values for which it is false are skipped.
 
-    Raises KeyError if there are several, and lists their paths; also, without a
-    default, for a path that begins with a name of the tree but matches nothing.
+    Raises KeyError, with the paths, if there are several values; without a default also
+    for a path that starts with a name in the tree but matches nothing.
     """
     found = get_all_with_path(tree, key, filtering)
     path = key if isinstance(key, str) and paths.is_path(key) else ""
@@ -102,11 +102,11 @@ def get(
     if len(found) > 1:
         raise KeyError(
             f"`{key}` names {len(found)} values, at {_show(found)}; "
-            "choose one by `filtering`, a function of path and value"
+            "choose one with `filtering`, a function of path and value"
         )
     if not found and default is None and path and filtering is None:
-        # Optax returns `None` for any string.  One that begins with a name of the tree
-        # is hardly meant as such, but misspelt.
+        # Optax returns `None` for any string.  One that starts with a name in the tree
+        # is more likely misspelled.
         if get_all_with_path(tree, path.split("/")[0]):
             raise KeyError(paths.why_missing(tree, path))
     return found[0][1] if found else default
@@ -114,16 +114,16 @@ def get(
 
 @explain_misuse
 def flat(tree: ArrayTree, *, scalars: bool = False) -> dict[str, ArrayTree]:
-    """All arrays of a tree by their names, each once, for a logger.
+    """All arrays of a tree by name, each once, for a logger.
 
     The names are those of `get`: "clip/norm_before" for a metric of `observe` in the
     part `clip` of a `named_chain`, "1/0/mu/encoder/kernel" for a moment.  They and
     their order depend on the structure only.
 
     tree: any tree, such as the state of an optimizer.
-    scalars: whether to leave out all arrays but scalars.
+    scalars: whether to return only scalars.
 
-    Raises ValueError if two arrays have one name, because a key has a "/" in it.
+    Raises ValueError if two arrays have the same name because a key contains a "/".
     """
     found = paths.flat(tree, open_node)
     return {k: x for k, x in found.items() if not scalars or jax.numpy.ndim(x) == 0}
@@ -136,14 +136,14 @@ def set(
     """A copy of a tree in which all values with some names are replaced.
 
     tree: any tree, such as the state of an optimizer.
-    filtering: called with a path and a value; those for which it is false are kept.
+    filtering: called with a path and a value; values for which it is false are kept.
     kwargs: the names and their new values, as in `learning_rate=3e-4`, or paths, as in
         `**{"mu/encoder/kernel": x}`.  Of nested values, the outermost is replaced.  A
         new value must have the structure and the shapes of the old one, and gets its
         dtypes, weak types and devices, so that a step that is compiled for a state also
         accepts the new one.  As in Optax, the integers of a random key may replace a
-        typed key, and a bare name may be given any value in plain containers without
-        named tuples, which are no state.
+        typed key, and a bare name may get any value in plain containers without named
+        tuples, which are not states.
 
     Raises KeyError if a name or path is not in the tree, and lists similar ones, or if
     a path without "*" matches several values; ValueError and TypeError for a value that
@@ -154,7 +154,7 @@ def set(
     for key, value in kwargs.items():
         for path in _places(tree, key, filtering):
             new.setdefault(path, (key, value))
-    # Only nodes on the way to a new value are rebuilt; the others stay what they are.
+    # Only nodes on the path to a new value are rebuilt.
     above = {path[:i] for path in new for i in range(len(path))}
 
     def replace(path, node):
@@ -289,7 +289,7 @@ def _names(tree):
 
 @jax.tree_util.register_static
 class _Placeholder:
-    """Passed to `init` for the parameters, to see where a state is shaped as these."""
+    """Passed to `init` for the parameters, to find the parts shaped like them."""
 
 
 def placeholder() -> object:
@@ -313,7 +313,7 @@ def map_params(
     transform_non_params: Callable | None = None,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> OptState:
-    """Map a function over the parts of a state that are shaped as the parameters.
+    """Map a function over the parts of a state that are shaped like the parameters.
 
     f(value, *leaves of rest)    at each parameter, in each such part
     transform_non_params(value)  elsewhere
@@ -322,7 +322,7 @@ def map_params(
     f: called with a value of the state and the leaves of `rest` for that parameter.
     state: the state.
     rest: trees of the structure of the parameters, such as specs of a sharding.
-    transform_non_params: `None` leaves the rest of the state as it is.
+    transform_non_params: applied to the rest of the state; unchanged if `None`.
     is_leaf: as in `jax.tree.map`; if it is true of a `MaskedNode`, `f` is called with
         it, otherwise masked parameters stay masked.
 
@@ -341,8 +341,8 @@ def map_params(
         values = treedef.flatten_up_to(state)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            "`state` differs from what `initable` makes; give the transformation "
-            f"that made it ({error})"
+            "`state` differs from what `initable` makes; pass the transformation that "
+            f"made it ({error})"
         ) from None
 
     # A masked parameter has no state, so neither `f` nor the trees of `rest` are opened

@@ -1,4 +1,4 @@
-"""Decides to which leaves masks and labels apply.  Only this file does.
+"""Decides to which leaves masks and labels apply; no other file does.
 
 A specification of labels (of booleans, for a mask) may be
 
@@ -6,11 +6,10 @@ A specification of labels (of booleans, for a mask) may be
    a tree with leaves, such as an Equinox module, is a tree of labels and never called;
 2. a tree of labels with the structure of the tree, or a prefix of it;
 3. a mapping from names or path patterns to labels, if it does not fit the structure.
-   Names of a path are joined by "/"; "*" stands for any name and "**" for any number of
-   names.  A pattern applies to everything below what it matches.  A single name means
-   the field of that name, or, if there is none, that name at any depth.  The first
-   pattern that matches a leaf decides.  Mappings may be nested, also inside a tree of
-   labels.
+   Names of a path are joined by "/"; "*" matches any name and "**" any number of names.
+   A pattern applies to everything below its match.  A single name means the field of
+   that name, or, if there is none, that name at any depth.  The first pattern that
+   matches a leaf decides.  Mappings may be nested, also inside a tree of labels.
 """
 
 import difflib
@@ -37,7 +36,7 @@ def is_function(spec: Spec) -> TypeGuard[Callable]:
     """Whether to call `spec`; a callable module that is a tree counts as a tree."""
     if not callable(spec):
         return False
-    # A module without leaves, such as an activation, can only be meant as a function; a
+    # A module without leaves, such as an activation, can only be a function; a
     # `Partial` is a tree, but made to be called.
     is_tree = _is_node(spec) and tree_structure(spec).num_leaves > 0
     return isinstance(spec, Partial) or not is_tree
@@ -63,7 +62,7 @@ def resolve(
 ) -> Labels:
     """One label for each leaf of `tree`, `None` included, in flattening order.
 
-    A leaf that is no array may remain without a label, and has `None` for it.
+    A leaf that is not an array may remain without a label, and has `None` for it.
 
     spec: see above.
     what: the name of the argument, for errors.
@@ -90,7 +89,7 @@ def resolve(
 
 
 def _of_no_leaf(spec: Spec, tree: ArrayTree) -> Labels:
-    """The labels of a tree without leaves: those of its empty nodes, if it has any."""
+    """The labels of a tree without leaves: the labels of its empty nodes, if any."""
     # Such is also the placeholder that `map_params` passes to `init`, with which a
     # user's function could do nothing; so it is not called.
     try:
@@ -130,7 +129,7 @@ def _callable_tree(spec: Spec, what: str) -> TypeError:
 
 
 def resolve_mask(spec: Spec, tree: ArrayTree, what: str = "mask") -> Labels:
-    """A boolean for each leaf of `tree`, `None` only for no array; see `resolve`."""
+    """A boolean for each leaf of `tree`, `None` only for non-arrays; see `resolve`."""
     tree = outline(tree)
     labels = resolve(spec, tree, what)
     # The usual case, checked first: this runs in every un-jitted step.
@@ -151,7 +150,7 @@ def resolve_mask(spec: Spec, tree: ArrayTree, what: str = "mask") -> Labels:
 
 
 def _problem(x: object) -> str:
-    """Why `x` is no boolean; empty if it is one."""
+    """Why `x` is not a boolean; empty if it is one."""
     # Integers, and arrays of one element, count as booleans, as they do in Optax.
     if isinstance(x, Tracer):
         return "is traced, but must be known before the program runs"
@@ -179,11 +178,11 @@ def resolve_patterns(
 ) -> list:
     """The index of the first pattern that matches, for each leaf of `tree`.
 
-    A leaf that is no array may remain without one, and has `None` for it.
+    A leaf that is not an array may remain without one, and has `None` for it.
 
     what: the name of the argument, for errors.
-    is_open: whether other leaves may remain without one, too; their index is one more
-        than the last.
+    is_open: whether other leaves may remain without one, too; their index is the number
+        of patterns.
     """
     tree = outline(tree)
     if _has_no_leaf(tree):
@@ -193,7 +192,7 @@ def resolve_patterns(
 
 
 # Ends the path of a node without leaves, such as a `MaskedNode`.  It may stand for
-# parameters that an outer mask left out, so patterns for these are no mistake.
+# parameters that an outer mask left out, so patterns for these are not a mistake.
 _LEFT_OUT = None
 
 
@@ -220,7 +219,7 @@ def leaf_names(tree: ArrayTree) -> list[tuple[str, ...]]:
 
 def is_match(pattern: tuple, path: tuple) -> bool:
     """Whether a pattern, as names, matches all of a path."""
-    # What is left after a last "**" is part of what it stands for.
+    # The rest after a final "**" is part of its match.
     rest = _match(pattern, path)
     return rest == () or rest is not None and pattern[-1] == "**"
 
@@ -251,7 +250,7 @@ def _by_path(
     if missed and otherwise is None:
         raise ValueError(
             f"nothing in `{what}` matches {errors.list_some(missed)}; the patterns are "
-            f'{[k for k, _ in _branches(spec)]}, and a last "**" matches all others'
+            f'{[k for k, _ in _branches(spec)]}, and a final "**" matches all others'
         )
     pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
     seen = [(x, leaf) for x, leaf in pairs if not _has_no_leaf(leaf)]
@@ -271,7 +270,7 @@ def _branches(spec: Spec) -> list[tuple[str, Spec]]:
 def _assign(spec: Spec, below: dict, labels: list, what: str) -> set[int]:
     """Write the labels of `spec` for the leaves in `below`; return unmatched leaves.
 
-    below: from the indices of leaves to what is left of their paths.
+    below: a dict from the indices of leaves to the rest of their paths.
     """
     left = set(below)
     for pattern, label in _branches(spec):
@@ -321,7 +320,7 @@ def _nothing(pattern: str, taken: bool, what: str, paths: list[str]) -> ValueErr
     if taken:
         return ValueError(
             f"the pattern `{pattern}` in `{what}` has no leaf left: patterns before it "
-            "match all that it matches; put it first"
+            "match all of its leaves; put it first"
         )
     parts = sorted({part for path in paths for part in [path, *path.split("/")]})
     near = difflib.get_close_matches(pattern, parts, n=3)

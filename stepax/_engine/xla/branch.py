@@ -1,4 +1,4 @@
-"""Branches that cost only the side that is taken."""
+"""Branches that only cost the side that is taken."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 T = TypeVar("T")
 
-# Elements for which a GPU computes longer than its host waits for a boolean.
+# Number of elements from which a GPU computes longer than its host waits for a boolean.
 LARGE = 2**24
 
 
@@ -21,12 +21,13 @@ def by_platform(
     cpu: Callable[..., T] | None = None,
     gpu: Callable[..., T] | None = None,
 ) -> T:
-    """What the function returns for the platform that the program is lowered for.
+    """The result of the function for the platform that the program is lowered for.
 
     All are traced, but only one is lowered.  The host, whose devices a trace could ask
     for, need not be where the program runs.
 
-    default: for platforms whose function is `None`, of the same arguments.
+    default: the function for platforms whose function is `None`, with the same
+        arguments.
     """
     given = {"cpu": cpu, "cuda": gpu, "rocm": gpu}
     given = {name: f for name, f in given.items() if f is not None}
@@ -39,13 +40,13 @@ def branch(
     on_false: Callable[[], T],
     elements: int = 0,
 ) -> T:
-    """What the chosen function returns; the other one is not run.
+    """The result of the chosen function; the other one is not run.
 
     Under `vmap` both sides run, because `lax.cond` becomes a select; on a GPU XLA does
     the same, unless they call its libraries.
 
-    elements: of arrays that one side returns as they are and the other one computes, in
-        place; if these are many, a GPU, too, runs only one side.
+    elements: number of elements of arrays that one side returns unchanged and the other
+        one computes in place; if it is large, a GPU also runs only one side.
     """
     # Outside of `jit` Python decides: `lax.cond` recompiles both sides on each call,
     # because its branches are new functions each time.
@@ -59,7 +60,7 @@ def branch(
     # Jitted, so that each is traced once.
     on_true, on_false = jax.jit(on_true), jax.jit(on_false)
     two = lambda pred: jax.lax.cond(pred, on_true, on_false)
-    # Of three sides XLA does not compute all, but a CPU would copy what they keep.
+    # With three sides XLA does not compute all, but a CPU would copy what they keep.
     sides = [on_true, on_false, on_false]
     three = lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides)
     return by_platform(two, pred, gpu=three)
@@ -68,13 +69,13 @@ def branch(
 def kept_or(
     renew: ArrayLike, new: Callable[[], T], old: T, readers: Sequence[jax.Array] = ()
 ) -> T:
-    """`new()` if `renew` and `old` otherwise, for which nothing is computed or copied.
+    """`new()` if `renew`, otherwise `old`, without any computation or copy.
 
-    readers: all arrays that are computed from `old`, apart from what `new` returns; not
+    readers: all arrays that are computed from `old`, except the result of `new`; not
         under a `vmap` that `renew` is not under, or both sides would run.
     """
-    # XLA takes no copy of what is kept, if all that reads it comes before the branch,
-    # and lies in memory as it does after the other side.
+    # XLA does not copy what is kept if all its readers come before the branch, and if
+    # its memory layout is the same after both sides.
     made = lambda: jax.tree.map(_in_rows, new())
     if isinstance(renew, Tracer):
         renew = known_after(renew, readers)
@@ -84,14 +85,14 @@ def kept_or(
 def known_after(known: ArrayLike, arrays: Sequence[jax.Array]) -> ArrayLike:
     """The same boolean, which XLA knows only once it has computed some arrays.
 
-    A barrier does not do: XLA removes it before it decides what to copy.
+    A barrier would not work: XLA removes it before it decides what to copy.
     """
     # Inside of `shard_map` types would say that it differs between devices.
     is_manual = bool(jax.sharding.get_abstract_mesh().manual_axes)
     arrays = [x for x in arrays if x.size]
     if is_manual or not arrays:
         return known
-    # No square leaves 2 when divided by 4, which XLA does not find out.
+    # No square is 2 modulo 4, which XLA does not detect.
     signs = [(x.real.reshape(-1)[0] > 0).astype(jnp.int32) for x in arrays]
     n = sum(signs[1:], signs[0]) + 1
     return known & (n * n % 4 != 2)
@@ -112,7 +113,7 @@ def _in_rows(x: jax.Array) -> jax.Array:
 
 def _equally_varying(*sides: Callable[[], T]) -> list[Callable[[], T]]:
     """The sides, made to vary over the same axes inside `shard_map`, as `cond` asks."""
-    # Traced for their types alone: a side that keeps the old state often varies over
+    # Traced only for their types: a side that keeps the old state often varies over
     # fewer axes than one that has seen gradients.
     shapes = [jax.eval_shape(side) for side in sides]
     axes = jax.tree.map(lambda x, y: varying(x) | varying(y), *shapes)

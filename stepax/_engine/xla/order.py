@@ -1,16 +1,17 @@
 """The order in which a step overwrites the arrays of a leaf, and visits large leaves.
 
-A donated array gives its memory to the one that takes its place.  On a CPU each result
-is a loop of its own, and XLA chooses their order.  If it overwrites a slot that the new
-parameter is still to be computed from, such as the mean of Lion, it first copies it: a
-temporary of the size of the parameter, whose pages take longer to get than to fill.  It
-also writes out what two loops have in common, such as the quotient of Schedule-Free.
-Here the parameter comes first where it reads old slots, and otherwise last, where it
-computes again what it needs.  On other devices one loop makes all results.
+The memory of a donated array is reused for the one that replaces it.  On a CPU each
+result is a separate loop, and XLA chooses their order.  If it overwrites a slot that
+the new parameter still depends on, such as the mean of Lion, it first copies the slot:
+a temporary of the size of the parameter, whose pages take longer to allocate than to
+fill.  It also writes subexpressions that two loops share to memory, such as the
+quotient of Schedule-Free.  Here the parameter comes first if it reads old slots, and
+otherwise last, where it recomputes what it needs.  On other devices one loop computes
+all results.
 
 Some rules need all of an update before they can finish it, such as LAMB, which divides
-by its norm.  XLA would take the first half of the step on all leaves before the second
-half on any, and so hold a temporary for each.  Here leaves wait for earlier ones.
+by its norm.  XLA would run the first half of the step on all leaves before the second
+half on any, and so need a temporary for each.  Here leaves wait for earlier ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,18 +24,19 @@ from ..arrays.placement import is_on_mesh
 from .branch import by_platform, known_after, when_known
 
 
-# Elements of the least array for which a longer program is worth it.
+# Number of elements from which a longer program pays off.
 LARGE = 2**14
 
 # Elements of the least array that waits for others: XLA compiles more for it.
 WAITS = 2**16
 
-# Elements of leaves that do not wait for each other: a gradient, its parameter and two
-# slots then fit into the last cache that two cores share.  More cores share each leaf.
+# Total elements of leaves that do not wait for each other: a gradient, its parameter
+# and two slots then fit into the last cache that two cores share.  More cores share
+# each leaf.
 AT_ONCE = 2**20
 
 
-class Queue:
+class LeafOrder:
     """The leaves of `WAITS` elements or more, some of which wait for earlier ones.
 
     makes_params: whether the updates are added to the parameters.
@@ -50,7 +52,7 @@ class Queue:
         self.awaited: jax.Array | None = None
 
     def run(self, kernel: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
-        """`kernel(g, p, row)`, what it makes of p and slots, when it is its turn."""
+        """`kernel(g, p, row)`, the new p and slots, after earlier leaves if needed."""
         has_temporaries = not self.is_elementwise or _in_codes(row)
         if not (self.makes_params and has_temporaries and _is_ordered(g)):
             return kernel(g, p, row)
@@ -69,9 +71,9 @@ def has_order(g: jax.Array, row: Sequence) -> bool:
 
 
 def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
-    """The slots of a gradient, without which XLA cannot begin, after another array."""
-    # Not the gradient itself: XLA would copy what is reduced, as for its norm.  And no
-    # more than one array: XLA compiles each loop that begins with a choice twice.
+    """The slots of a gradient, which XLA needs first, made available after an array."""
+    # Not the gradient itself: XLA would copy the operand of a reduction, as for its
+    # norm.  And only one array: XLA compiles each loop that starts with a select twice.
     row, is_coded = [list(slots) for slots in row], _in_codes(row)
     for slots in row:
         for i, x in enumerate(slots):
@@ -88,8 +90,8 @@ def _in_codes(row: Sequence) -> bool:
 
 
 def _is_ordered(g: jax.Array) -> bool:
-    """Whether a CPU is to be told in which order to compute what a leaf becomes."""
-    # On a mesh, all devices would wait for the one element that is looked at.
+    """Whether the order of computation of a leaf's results is imposed on a CPU."""
+    # On a mesh, all devices would wait for the one element that is read.
     return g.size >= LARGE and not is_on_mesh(g)
 
 
@@ -125,14 +127,14 @@ def _after(x, done):
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:
-    """`x`, which XLA finds only after it has computed some arrays."""
+    """`x`, which is available to XLA only after it has computed some arrays."""
     return when_known(known_after(True, done), x)
 
 
 def _reads(closed: Any) -> tuple[list[bool], bool]:
     """Which old slots the new parameter is computed from, and what it has in common.
 
-    Of a slot that it takes by its new value, as Adam does, it does not read the old.
+    If it uses the new value of a slot, as in Adam, it does not read the old one.
     The second is whether it and a slot need the same expensive operation.
     """
     from .jaxprs import Values
@@ -141,12 +143,12 @@ def _reads(closed: Any) -> tuple[list[bool], bool]:
     (_, p, *old), (new_p, *new) = values.inputs, values.outputs
     by_p = values.needed([new_p], set(new))
     is_late = [x in by_p for x in old]
-    # What reads the old parameter as well cannot come after the new one, nor can a slot
-    # that another one reads come after that.
+    # A slot that also reads the old parameter cannot come after the new one, nor can a
+    # slot that another slot reads come after that.
     for n, x in enumerate(new):
         others = {y for m, y in enumerate(old) if is_late[m] and m != n}
         if any(is_late) and values.needed([x], set(new) - {x}) & (others | {p}):
             return [False] * len(old), False
-    # What they take from the new parameter is at hand.
+    # Values that are derived from the new parameter are available.
     by_slots = values.needed(new, {new_p})
     return is_late, bool(by_p & by_slots & values.expensive)

@@ -1,11 +1,11 @@
 """Programs outside of `jit`, compiled once for all values of their hyperparameters.
 
 Inside of `jit` a rule is traced with its hyperparameters as literals.  Outside, where
-each leaf is a program of its own, that would be one compilation for each value: a
+each leaf is a separate program, that would mean one compilation for each value: a
 search over learning rates, or `inject_hyperparams`, which makes an optimizer at each
-step, would do little else.  Here the call of the factory is made again inside of the
-trace, with arguments of the program in place of its numbers and arrays.  What cannot be
-made so, such as a rule of a local function, is compiled for each optimizer.
+step, would do little else.  Here the factory is called again inside the trace, with
+arguments of the program in place of its numbers and arrays.  Rules for which this is
+impossible, such as a rule of a local function, are compiled for each optimizer.
 """
 
 import functools as ft
@@ -32,9 +32,9 @@ KINDS, VARIANTS = 512, 8
 
 
 class _Uncalled:
-    """Stands for a function, such as a schedule or a mask, that no leaf calls.
+    """A placeholder for a function, such as a schedule or a mask, that no leaf calls.
 
-    So that what is kept for other optimizers holds no function, and what that holds.
+    So programs kept for other optimizers do not hold functions, nor what those hold.
     """
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
@@ -63,9 +63,9 @@ def _is_constant(x: object) -> bool:
 
 
 class Call(NamedTuple):
-    """The call of a factory, without what differs between those that share programs.
+    """The call of a factory, without the arguments that may differ in shared programs.
 
-    find: from what the factory makes to the rule.
+    find: a function from the result of the factory to the rule.
     numbers, arrays: the names of the arguments that differ.
     key: equal for equal calls.
     """
@@ -93,8 +93,8 @@ class Origin:
     """The call of a factory that made a rule.
 
     bound: its arguments, checked.
-    find: (made, at) -> the rule in what it makes.
-    at: which one; for a rule of a label, the index and the label.
+    find: (made, at) -> the rule in the result.
+    at: the index of the rule; for a rule of a label, the index and the label.
     """
 
     build: Callable
@@ -104,7 +104,7 @@ class Origin:
 
     @ft.cached_property
     def call(self) -> Call | None:
-        """The call by which programs are shared; `None` if they cannot be."""
+        """The call with which programs are shared; `None` if they cannot be."""
         numbers, arrays, fixed = {}, {}, {}
         parameters = self.bound.signature.parameters
         for name, x in self.bound.arguments.items():
@@ -132,10 +132,10 @@ class Origin:
 
 
 class Shared:
-    """A function of rules that is jitted in `jit`, and shares its programs outside.
+    """A function of rules that is jitted inside `jit`, and shares programs outside.
 
     f: (rules, *args) -> a tree of arrays.
-    name: by which profiles and traces show it.
+    name: its name in profiles and traces.
     """
 
     def __init__(self, f: Callable, rules: Sequence, name: str):
@@ -154,7 +154,8 @@ class Shared:
         kinds = set(map(type, leaves))
         if any(issubclass(kind, Tracer) for kind in kinds):
             return self.jitted(*args)
-        # JAX has a cache of traces, but to ask it takes longer than to run the program.
+        # JAX has a cache of traces, but looking it up takes longer than running the
+        # program.
         key = treedef, _types(leaves), _settings(jax.config)
         if key not in self.runs:
             self.runs[key] = self._run(key, args)
@@ -199,7 +200,7 @@ class _Program:
     """A jitted function of numbers and arrays.
 
     slots: the numbers that it takes.
-    guards: what was asked of numbers where it was traced, and the answers.
+    guards: the questions asked about numbers when it was traced, and the answers.
     """
 
     function: Callable
@@ -216,11 +217,11 @@ class _Program:
         arrays: Sequence[jax.Array],
         args: tuple,
     ) -> "_Program | None":
-        """The program for some arguments; `None` if it cannot be made for others."""
+        """The program for some arguments; `None` if it cannot serve others."""
         found = Lifting(values)
         try:
             jax.eval_shape(ft.partial(_applied, f, calls, found), arrays, *args)
-        # Whatever it is: if it is not for want of a value, the function raises it when
+        # Any error: unless a missing value caused it, the function raises it again when
         # it is called with all values.
         except Exception:
             return None
@@ -269,8 +270,8 @@ def _types(leaves: list) -> tuple:
         return tuple(map(jax.typeof, leaves))
 
 
-# What a trace depends on besides the types of its inputs.  By name, because the type of
-# `jax.config` does not list its attributes.
+# The configuration that a trace depends on, besides the types of its inputs.  By name,
+# because the type of `jax.config` does not list its attributes.
 _settings = attrgetter(
     "jax_enable_x64",
     "jax_default_matmul_precision",
