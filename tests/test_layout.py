@@ -216,6 +216,7 @@ def test_a_line_search_in_flatten_gets_vectors():
     tx = flatten(stepax.lbfgs())
     step = jax.jit(lambda p, s: _lbfgs_step(tx, loss, p, s))
     state: Any = tx.init(p)
+    value = jnp.inf
     for _ in range(20):
         p, state, value = step(p, state)
     assert value < 1e-4 and p["b"].shape == ()

@@ -270,7 +270,7 @@ def test_of_a_choice_by_platform_one_side_counts():
 
 
 def test_work_of_a_rule_that_shards_is_shared():
-    @stepax.rule()
+    @stepax.rules.rule()
     def sharded(mesh, b1: float = 0.9):
         return zero(stepax.low_bit_states(stepax.adamw(1e-3, b1)), mesh)
 
