@@ -59,7 +59,7 @@ SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')
 fuzz: $(VENV)/test.stamp
 	@seed=$(SEED); echo "make fuzz SEED=$$seed EXAMPLES=$(EXAMPLES)"; \
 	STEPAX_TESTS=all STEPAX_FUZZ_SEED=$$seed STEPAX_FUZZ_EXAMPLES=$(EXAMPLES) \
-	$(BIN)/python -m pytest -n $(JOBS) -v tests/test_fuzz_*.py $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -v tests/*/test_fuzz_*.py $(ARGS)
 
 check: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -1,7 +1,6 @@
 """Plans of steps, without devices, beside what is compiled for devices."""
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from children import with_path
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import stepax
@@ -124,9 +124,7 @@ for sizes in ({"data": 8, "model": 2}, {"data": 16, "model": 4}):
 @pytest.mark.slow
 def test_plans_for_16_and_64_devices_are_what_is_compiled():
     flags = "--xla_force_host_platform_device_count=64"
-    here = os.path.dirname(__file__)
-    path = os.pathsep.join([here, *filter(None, sys.path)])
-    env = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    env = with_path() | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     said = subprocess.check_output([sys.executable, "-c", _MANY], env=env, text=True)
     assert said.splitlines() == ["[]"] * 6
 

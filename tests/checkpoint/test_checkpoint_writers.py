@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from children import with_path
 from runs import compare, equal
 
 import stepax
@@ -29,7 +30,6 @@ from stepax.checkpoint import latest_step, restore, save
 
 
 TX = stepax.trace(0.9)
-HERE = Path(__file__).parent
 
 
 def params_of(step):
@@ -113,7 +113,7 @@ for pid in children:
 
 def run_here(code, *args, **how):
     command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.run(command, cwd=HERE, timeout=120, **how)
+    return subprocess.run(command, env=with_path(), timeout=120, **how)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@
 
 import jax
 import pytest
+
 from fuzz.beside import find, find_in_scan
 from fuzz.documented import DIFFERENCES
 from fuzz.examples import fuzz, parts

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from children import read_all
 from matplotlib.image import imread
-from test_demo import read_all
 
 import stepax
 from stepax.__main__ import main

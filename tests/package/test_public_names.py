@@ -1,7 +1,6 @@
 """What a user sees of a public module: `dir`, TAB, `import *`, and suggestions."""
 
 import inspect
-import pkgutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,18 +8,12 @@ from importlib import import_module
 from types import ModuleType
 
 import pytest
-from test_names import MODULES
+from public import MODULES, PUBLIC
 
 import stepax
 from stepax._names import _MODULES
 
 
-PUBLIC = sorted(
-    module.name
-    for module in pkgutil.walk_packages(stepax.__path__, "stepax.")
-    if "._" not in module.name
-)
-PUBLIC.insert(0, "stepax")
 INTEROP = "stepax.interop.optax"
 KERAS = "stepax.interop.keras"
 MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from children import read_all
 from matplotlib.image import imread
 
 import stepax
@@ -72,15 +73,6 @@ def test_terminal_shows_a_table_and_a_bar_and_ends_with_the_score(tmp_path):
     for name in ("step 4/4", "test accuracy", "learning rate", "gradient norm"):
         assert name in told
     assert SCORE.fullmatch(told.splitlines()[-1])
-
-
-def read_all(terminal):
-    told = b""
-    while True:
-        try:
-            told += os.read(terminal, 4096)
-        except OSError:  # how Linux says that the other end was closed
-            return told.decode()
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import stepax
 from stepax.checkpoint import latest_step, restore
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 STEPS, EVERY = 60, 20
 

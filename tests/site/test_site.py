@@ -8,7 +8,7 @@ from importlib import import_module
 
 import griffe
 import pytest
-from test_public_names import PUBLIC
+from public import PUBLIC
 
 from stepax._later import MOVED
 from website import stage

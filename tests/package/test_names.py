@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from public import MODULES
 
 import stepax
 import stepax.contrib
@@ -25,22 +26,6 @@ def shared(path: str) -> list[tuple[str, str]]:
     names = (n for n in vars(ours) if not n.startswith("_"))
     both = [(path, n) for n in names if n in vars(theirs)]
     return [pair for pair in both if inspect.isfunction(getattr(theirs, pair[1]))]
-
-
-MODULES = [
-    "",
-    ".assignment",
-    ".contrib",
-    ".losses",
-    ".microbatching",
-    ".perturbations",
-    ".projections",
-    ".schedules",
-    ".second_order",
-    ".transforms",
-    ".tree",
-    ".tree_utils",
-]
 
 
 # Where Optax's main branch has a parameter by position that 0.2.8 lacks.

@@ -9,6 +9,7 @@ import zlib
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from children import with_path
 from runs import compare, equal
 
 import stepax
@@ -185,7 +186,7 @@ for i in range(count):
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
     count = 12
     command = [sys.executable, "-c", KILLED, tmp_path, str(count)]
-    subprocess.run(command, check=True, cwd=__file__.rpartition("/")[0], timeout=120)
+    subprocess.run(command, check=True, env=with_path(), timeout=120)
     places = [x for x in tmp_path.iterdir() if x.name.isdigit()]
     assert len(places) == count
     last = [latest_step(x) for x in places]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 inputs = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
 

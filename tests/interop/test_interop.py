@@ -24,7 +24,7 @@ from stepax.interop.optax import install, installed, main, uninstall
 # To a type checker two libraries that know nothing of each other do not mix.
 optax: Any = real_optax
 stepax: Any = real_stepax
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Modules of Optax, as they are when it is loaded.
 LOADED = {k: m for k, m in sys.modules.items() if re.match(r"optax(\.|$)", k)}
 MODULES = sorted(LOADED)

@@ -19,7 +19,7 @@ import yaml
 import stepax
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "stepax").rglob("*.py"))
 FILES = sorted(
     file

@@ -20,7 +20,7 @@ from examples.gpt import __main__ as gpt, text as texts, training
 from examples.gpt.compare import row
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIBRARIES = list(training.LIBRARIES)
 WORDS = ["the cat sat", "on the mat", "that the dog ate"]
 TEXT = texts.encode(" ".join(WORDS[i % 3] for i in range(99)))
