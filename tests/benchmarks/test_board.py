@@ -64,6 +64,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_row_goes_on_after_interruptions_and_is_the_same(tmp_path, row, monkeypatch):
     monkeypatch.setattr(run, "_SAVE_EVERY", 0.0)
 

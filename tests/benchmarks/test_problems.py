@@ -179,7 +179,6 @@ def test_values_at_the_start_are_those_of_the_formulas(x64):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_solvers_count_each_evaluation(name, x64):
     if name == "torch":

@@ -1,10 +1,12 @@
 """The table of what wrappers cost in bytes names all of them, and is current."""
 
+import pytest
 from cases import ROWS
 
 from benchmarks.wrapper_bytes import CALLS, MARKS, PAGE, lines
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_code_costs():
     start, end = MARKS
     _, rest = PAGE.read_text().split(f"<!-- {start} -->\n")

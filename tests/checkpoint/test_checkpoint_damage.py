@@ -61,7 +61,6 @@ def is_as_saved(folder, step):
     return True
 
 
-@pytest.mark.slow
 def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
     """In each file, at three places; most that go unnoticed are in files of remarks."""
     save_steps(tmp_path, 1, 2)
@@ -83,7 +82,7 @@ def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
     assert is_as_saved(tmp_path, 1) and is_as_saved(tmp_path, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize("kind", ["removed", "cut", "empty"])
 def test_a_file_that_is_not_whole_is_an_error(kind, tmp_path):
     save_steps(tmp_path, 1, 2)
@@ -111,7 +110,6 @@ def rewrite(folder, **changes):
     file.write_text(json.dumps({"checksum": total, **body}))
 
 
-@pytest.mark.slow
 def test_a_later_schema_is_refused(tmp_path):
     save_steps(tmp_path, 2)
     rewrite(tmp_path)
@@ -121,7 +119,6 @@ def test_a_later_schema_is_refused(tmp_path):
         restore(tmp_path, TX, params_of(0))
 
 
-@pytest.mark.slow
 def test_steps_are_counted_and_the_newest_kept(tmp_path):
     assert latest_step(tmp_path / "not there") is None
     with pytest.raises(ValueError, match="there is no checkpoint in"):

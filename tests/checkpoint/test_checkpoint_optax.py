@@ -57,6 +57,7 @@ def write_items(path, tree):
         manager.save(4, args=ocp.args.Composite(**items))
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("name", THEIRS)
 @pytest.mark.parametrize("write", [write_tree, write_step, write_items])
 def test_a_checkpoint_of_optax_is_taken_over(name, write, tmp_path):
@@ -96,6 +97,7 @@ def plain(node):
     return {path_names((key,))[0]: plain(x) for key, x in below} or None
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_a_state_without_classes_is_taken_over(row):
     """By the same transformation; one of Optax's also by a longer chain."""

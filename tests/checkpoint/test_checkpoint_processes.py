@@ -109,7 +109,6 @@ def two(tmp_path):
             x.kill()
 
 
-@pytest.mark.slow
 def test_all_processes_learn_of_damage_that_one_has_seen(two, tmp_path):
     for text in two:
         assert f"step 2 in `{tmp_path}` is damaged" in text

@@ -50,7 +50,7 @@ def test_every_old_factory_has_its_pickle():
     assert OLD["other"].keys() == others().keys()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", OLD["tx"])
 def test_an_old_optimizer_and_its_state_step_on(name):
     tx, state = (pickle.loads(OLD[kind][name]) for kind in ("tx", "state"))
@@ -69,6 +69,7 @@ def test_other_old_pickles_load(name):
     assert printed(found) == printed(wanted)
 
 
+@pytest.mark.slow
 def test_a_pickle_loads_where_nothing_is_imported_yet(tmp_path):
     state = OLD["state"]["nest: injected"]
     (tmp_path / "state").write_bytes(state)
@@ -99,6 +100,7 @@ def test_moved_modules_are_gone_and_their_new_homes_are_there():
         )
 
 
+@pytest.mark.slow
 def test_nothing_of_ours_asks_for_a_moved_module():
     root = Path(stepax.__file__).parent
     found = {f: set(asked_for(f)) for f in root.rglob("*.py") if f.name != "_moved.py"}

@@ -106,6 +106,7 @@ def others(parameter):
     return []
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_every_argument_survives_a_file(row):
     tried = 0
@@ -143,6 +144,7 @@ def ordinary(name, parameter):
     return 10 if is_whole else np.float32(0.3) if "init" in name else 0.7
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("name", [k for k in SCHEDULES if hasattr(stepax, k)])
 def test_every_schedule_survives_a_file(name):
     factory = SCHEDULES[name]
@@ -313,6 +315,7 @@ def wrapped(inner):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.recursive(leaves, wrapped, max_leaves=6))
 def test_random_nests_survive_a_file(tx):

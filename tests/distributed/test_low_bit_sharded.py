@@ -59,6 +59,7 @@ def check(tx, p, state):
     np.testing.assert_allclose(u["w"], wanted["w"], rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.one
 @bits
 @specs
 def test_a_step_needs_no_collective_and_an_eighth_of_the_state(name, bits):
@@ -69,6 +70,7 @@ def test_a_step_needs_no_collective_and_an_eighth_of_the_state(name, bits):
         check(tx, p, jax.jit(tx.init)(p))
 
 
+@pytest.mark.one
 @specs
 def test_explicit_axes_are_seen(name):
     p = params(name, AxisType.Explicit)
@@ -81,6 +83,7 @@ def test_explicit_axes_are_seen(name):
     assert jnp.isfinite(u["w"]).all()
 
 
+@pytest.mark.one
 @bits
 @specs
 def test_the_sharding_of_a_state_is_where_init_puts_it(name, bits):
@@ -91,6 +94,7 @@ def test_the_sharding_of_a_state_is_where_init_puts_it(name, bits):
         assert x.sharding.is_equivalent_to(place, x.ndim)
 
 
+@pytest.mark.one
 @bits
 @pytest.mark.parametrize("shape", [(256, 512), (7, 4096)])
 def test_zero_shares_codes_out(shape, bits):
@@ -114,6 +118,7 @@ def trained(tx, p, state):
     return p, state
 
 
+@pytest.mark.one
 @bits
 def test_a_checkpoint_has_the_same_bits_and_the_same_next_step(bits, tmp_path):
     p = {"a": {"w": params("rows")["w"]}, "b": jnp.ones(8)}

@@ -125,7 +125,7 @@ def saved(digits, directory):
     return restore(directory, stepax.adamw(1e-3), params)
 
 
-@pytest.mark.nightly("the tests below, and test_consumers_resume.py")
+@pytest.mark.slow("the tests below, and test_consumers_resume.py")
 def test_a_run_that_was_killed_ends_with_the_same_bits(undisturbed, digits, tmp_path):
     with Run(tmp_path) as run:
         (second,) = run.until(r"1 is (\d+)")

@@ -51,8 +51,7 @@ def _counts(found):
     return {x.kind: x.count for x in found.collectives}
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.one
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_device_works_on_some_of_the_matrices(kind, spec):
@@ -108,7 +107,6 @@ def test_groups_are_of_one_shape():
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("kind", "spec"), list(it.product(KINDS, SPECS)))
 def test_matrices_may_stay_as_they_lie(kind, spec):
     found = _check(

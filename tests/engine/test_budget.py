@@ -42,6 +42,7 @@ ONE_PASS = {
 }
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("leaves", [20, 148, 580])
 @pytest.mark.parametrize("name", ONE_PASS)
 def test_a_pass_is_one_equation_a_leaf(name, leaves):

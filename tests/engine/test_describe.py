@@ -28,7 +28,7 @@ def sizes(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree) if hasattr(x, "nbytes"))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("tree", ["dict", "module, whole", "array", "empty"])
 @pytest.mark.parametrize("row", cases.rows())
 def test_bytes_are_those_of_the_first_state(row, tree):
@@ -41,6 +41,7 @@ def test_bytes_are_those_of_the_first_state(row, tree):
     assert row.name in str(found)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
 def test_shapes_will_do(row):
     tx = cases.make(row)

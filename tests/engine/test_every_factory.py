@@ -28,7 +28,7 @@ def one_step(tx):
     return jax.jit(lambda g, s, p: tx.update(g, s, p, **keywords(g)))
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
 def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
@@ -48,7 +48,7 @@ def test_state_is_a_scan_carry_and_traces_once(row, dtypes):
         assert types(moved) == types(p)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", rows())
 def test_takes_any_tree(row, tree):
@@ -185,7 +185,7 @@ def test_what_leaks_from_a_trace_is_seen():
 EXTREMES = {"zero": 0.0, "tiny": 1e-7, "huge": 6e4}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_extreme_gradients_give_finite_updates(row, dtype):

@@ -94,8 +94,7 @@ def _on_mesh(kind, place):
     return mesh, lambda tree: jax.device_put(tree, where)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(5)
+@pytest.mark.one
 @pytest.mark.parametrize("kind, place", list(it.product(KINDS, PLACES)))
 @everyone
 def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
@@ -131,7 +130,6 @@ SPLITS = {"rows": P("data"), "columns": P(None, "data")}
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("split", SPLITS)
 @everyone
 def test_inside_of_shard_map_a_part_steps_as_the_whole_does(row, split):
@@ -180,8 +178,7 @@ EDGES = {
 }
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize("name", EDGES)
 @everyone
 def test_updates_and_states_stay_finite(row, name):
@@ -249,6 +246,7 @@ def test_bytes_of_a_square_matrix(row, dtype, most):
     assert total <= (most + 0.2) * n**2
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("row", NARROW)
 def test_narrow_factors_keep_their_dtype_and_the_direction(row):
     p = {"w": _draw((8, 8))}
@@ -274,6 +272,7 @@ def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
         row.factory(**{name: 0})
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("row, name", FREQUENCIES)
 def test_factors_that_are_not_renewed_are_not_copied(row, name):
     params = {"w": jnp.ones((24, 40)), "v": jnp.ones((24, 40))}

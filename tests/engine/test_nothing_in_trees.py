@@ -54,7 +54,7 @@ COMPARED = [
 ]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", COMPARED)

@@ -87,7 +87,7 @@ NORMS = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("x", [X, ZERO_ROW, 0 * X, X * (1 + 2j)])
 @pytest.mark.parametrize("how", NORMS, ids=repr)
 @pytest.mark.parametrize("least", [1e-3, 4.0])

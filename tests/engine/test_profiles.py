@@ -37,6 +37,7 @@ def rules(tx) -> list:
 IDLE = ("identity", "stateless", "stateless_with_tree_map", "lookahead")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", [p for p in rows() if p.id not in IDLE])
 def test_each_equation_is_named_after_its_part(row):
     tx = make(row, **({"bias_correction": False} if row.name == "sophia" else {}))

@@ -163,6 +163,7 @@ def sizes_of_runs(monkeypatch) -> list[int]:
     return found
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("how", ["update", "step"])
 def test_small_arrays_of_one_shape_run_together(how, monkeypatch):
     p = {**vectors(2 * N + 2), "other": jnp.ones((2, 3)), "none": None}

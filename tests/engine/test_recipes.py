@@ -72,6 +72,7 @@ def test_every_schedule_has_a_row():
     assert factories <= made
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_equal_schedules_make_equal_things(name, use):
@@ -89,7 +90,6 @@ def test_equal_schedules_make_equal_things(name, use):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", BOTH)
 def test_a_schedule_is_a_function_as_in_optax(name):
     ours, theirs = (SCHEDULES[name](o, 0.1) for o in (stepax, optax))
@@ -145,6 +145,7 @@ class Decay(eqx.Module):
         return self.rate / (1 + jnp.asarray(count, jnp.float32))
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("use", ["adamw", "injected", "chain"])
 def test_a_schedule_may_be_a_module(use):
     tx = USES[use](Decay(jnp.float32(0.5)))
@@ -194,6 +195,7 @@ def test_what_is_given_is_copied(name):
         assert tx != give(given)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(takes="weight_decay_mask"))
 def test_a_mask_that_is_changed_later_changes_nothing(row):
     mask = {"w": True, "b": False}
@@ -255,6 +257,7 @@ FOREIGN: dict[str, Any] = {
 
 
 # `lookahead` has the recipe of another one there, so that it takes single parameters.
+@pytest.mark.one
 @pytest.mark.parametrize("name", ["adamw", *sorted(WRAPPERS.keys() - {"lookahead"})])
 def test_the_same_two_functions_are_the_same(name):
     wrap = WRAPPERS.get(name, lambda tx: tx)
@@ -314,7 +317,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimistix_traces_once_for_all_numbers(name):
     found, wanted = (solutions(o, OPTIMIZERS[name]) for o in (stepax, optax))

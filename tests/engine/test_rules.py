@@ -260,7 +260,7 @@ def test_a_claim_is_refused_where_it_does_not_hold(claim):
         claim(testing.Subject(BAD[claim]))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="transform"))
 def test_every_transform_of_ours_keeps_what_is_claimed(row):
     if make(row).node is None:

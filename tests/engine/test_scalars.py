@@ -101,7 +101,7 @@ def test_infinity_none_and_complex_numbers_are_refused_but_where_they_mean_somet
                 make(row, **{name: x})
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("row", "name"), NUMBERS)
 def test_wrong_numbers_are_refused_under_jit_too(row, name):
     def traced(x):
@@ -143,7 +143,7 @@ def is_used(row, name) -> bool:
     return bool(seen)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("row", "name"), SCHEDULES)
 def test_a_wrong_value_of_a_schedule_says_whose_it_is(row, name):
     if row.kind == "aggregate" or not is_used(row, name):

@@ -285,8 +285,7 @@ def assert_same(found, wanted, **tolerance):
         np.testing.assert_allclose(x, y, **(tolerance or {"rtol": 0}))
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.one
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", ASKED)
 def test_every_form_works_for_whoever_takes_it(tree, consumer):
@@ -296,7 +295,7 @@ def test_every_form_works_for_whoever_takes_it(tree, consumer):
         assert_same(step(make(stepax, form(params)), params), wanted)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", [*TREES])
 def test_values_and_states_are_those_of_optax(tree, consumer):

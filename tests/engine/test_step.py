@@ -46,7 +46,7 @@ def assert_close(one, two, g, params):
         assert (np.abs(x - y) <= 2 * eps * (np.abs(p) + u) + of_u * u).all()
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
 def test_equals_two_calls(row, dtypes):
@@ -60,7 +60,7 @@ def test_equals_two_calls(row, dtypes):
         assert_close(one, two_calls(tx, g, state, p, **more), g, p)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", rows())
 def test_takes_any_tree(row, tree):

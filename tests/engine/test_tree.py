@@ -99,7 +99,7 @@ def oracle(f, *args):
         return f(*args)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", [x for x in TREES if x != "integers"])
 def test_arithmetic_is_optax_s_bit_for_bit(name):
     x = TREES[name]
@@ -183,7 +183,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype, value", EXTREMES, ids=repr)
 @pytest.mark.parametrize(
     "wrap", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"]
@@ -363,7 +363,7 @@ def test_abstract_arrays_have_sizes_dtypes_and_likenesses():
 SAMPLERS = [jax.random.normal, jax.random.uniform, jax.random.rademacher]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", ["dict", "module", "none", "bfloat16", "empty"])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [None, jnp.float32])

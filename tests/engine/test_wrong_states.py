@@ -66,7 +66,7 @@ def foreign(state: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.one
 @pytest.mark.parametrize("name", WRAPPING)
 def test_a_state_of_another_is_refused(name):
     tx, p = WRAPPING[name](), parameters()

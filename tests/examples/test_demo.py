@@ -76,7 +76,6 @@ def test_terminal_shows_a_table_and_a_bar_and_ends_with_the_score(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", training.CHOICES)
 def test_every_offered_optimizer_learns_to_read_digits(name, data):
     """AdamW must reach 97 %, the others 95 %: 11 and 18 of 360 held-out digits wrong.
@@ -169,6 +168,7 @@ def test_missing_extra_is_one_line_that_says_what_to_install(monkeypatch, capsys
     assert line == 'the demo needs some-package: pip install "stepax[demo]"'
 
 
+@pytest.mark.slow
 def test_divergence_is_said_and_not_drawn(tmp_path, capsys):
     out = tmp_path / "picture.png"
     args = ["demo", "--optimizer", "sgd", "--learning-rate", "1e30", "--steps", "8"]

@@ -154,13 +154,13 @@ def test_masks_and_labels_that_are_models():
     assert losses[:2] * 4 == losses
 
 
-@pytest.mark.nightly("test_lbfgs.py")
+@pytest.mark.slow("test_lbfgs.py")
 def test_lbfgs_fits_a_neural_ode_better_than_adam():
     start, found, *adam = check("lbfgs_neural_ode")
     assert start > 1 and found < min(adam[1::2])
 
 
-@pytest.mark.nightly("the tests of Brax in test_consumers.py")
+@pytest.mark.slow("the tests of Brax in test_consumers.py")
 def test_brax_learns_with_a_frozen_value_network():
     before, after, kept, learning = check("brax_ppo")
     # An untrained policy balances for 10 to 40 of 100 steps; with three seeds and two

@@ -220,6 +220,7 @@ def maker(name, function):
     return make
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("function", [mup, spectral])
 @pytest.mark.parametrize("name", RATES)
 def test_activations_change_as_much_at_every_width(name, function):

@@ -39,14 +39,12 @@ def check(program):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(6)
 @parts
 def test_programs_do_what_they_do_in_optax(part):
     fuzz(check, part, program=programs())
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda d: d.reason)
 def test_documented_differences_are_there(difference):
     program = difference.example

@@ -173,6 +173,7 @@ RATES = {
 }
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
 def test_optimistix_minimises_with_every_schedule(rate):
     """Optax's exponential schedules crash there: it walks the cells of closures."""
@@ -284,7 +285,6 @@ LABELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("factory", [stepax.multi_transform, stepax.partition])
 def test_labels_for_brax_parameters_in_every_spelling(factory, labels, ppo_params):

@@ -106,7 +106,7 @@ def minimum_of_cubic(low, high):
         return a - ga / (q + np.sqrt(q * q - 3 * p * ga))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", LINES)
 def test_trials_are_those_of_the_book(name, x64):
     f, seen = LINES[name], []
@@ -193,7 +193,7 @@ def test_zoom_meets_both_wolfe_conditions(name, x64):
     assert state.info.decrease_error == 0 and state.info.curvature_error == 0
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @BOTH
 def test_walls_are_backed_away_from(tx):
     wall = stepax.scale_by_zoom_linesearch(3) if tx is ZOOM else BACK

@@ -67,7 +67,7 @@ SOFTMAX = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize(("x", "y"), SOFTMAX, ids=str)
 def test_softmax_cross_entropy_is_exact_at_edges(x, y):
     value, slope = cross_entropy(x, y)
@@ -270,7 +270,6 @@ def ctc(x, labels, pads=None):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("labels", [(), (1,), (1, 2), (2, 2), (1, 2, 1)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_ctc_counts_every_alignment(labels, masked):

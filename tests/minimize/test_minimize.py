@@ -32,7 +32,6 @@ def parabola(p):
 # --- what it finds -------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_minimum_of_scipy_is_found_in_as_few_evaluations(x64):
     # Told when to stop, as SciPy is: its default looks at what is left to gain.
     found = stepax.minimize(rosenbrock, jnp.array(START), tol=1.5e-8)

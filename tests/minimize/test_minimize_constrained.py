@@ -33,8 +33,7 @@ def total(x):
     return jnp.sum(x)
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.one
 @each_problem
 def test_minima_of_the_collection_are_found_in_float64(x64, problem):
     found = ours(problem)
@@ -43,7 +42,6 @@ def test_minima_of_the_collection_are_found_in_float64(x64, problem):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(6)
 @each_problem
 def test_minima_of_the_collection_are_found_in_float32(problem):
     """By default a limit of 40 is kept up to 1.4e-2, and most are of 0."""

@@ -28,7 +28,7 @@ def valley(p, height, width):
     return jnp.sum(0.1 * height * (bend**2 + rest**2))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", METHODS)
 @jax.numpy_dtype_promotion("standard")  # Optax is not written for the strict one
 def test_the_scale_of_the_value_does_not_matter(name):
@@ -100,7 +100,6 @@ BOTTOMLESS = {
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("is_double", [False, True], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", BOTTOMLESS)
 def test_a_function_without_a_minimum_is_said_to_have_none(name, is_double):

@@ -79,6 +79,7 @@ def formula(p, gs, kind, scale, is_front):
 OPTIONS = [*it.product(["channel", "tensor"], [False, True])]
 
 
+@pytest.mark.one
 @pytest.mark.parametrize(("kind", "is_front"), OPTIONS)
 def test_steps_are_those_of_the_formula(kind, is_front, x64):
     options = {"scale_type": kind, "scale_front": is_front, "scale": 4.0}
@@ -89,6 +90,7 @@ def test_steps_are_those_of_the_formula(kind, is_front, x64):
         np.testing.assert_allclose(found[k], wanted, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_phase_of_all_numbers_is_one_of_all_steps(x64):
     phase = np.exp(1j)
     turned, found = run(phase), run()
@@ -107,6 +109,7 @@ def test_the_limit_may_be_infinite():
         assert (jnp.abs(u).max() > 0.1) == (limit == np.inf)
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("rank", [1, 2, 30])
 def test_the_state_is_small_unless_the_rank_is_large(rank):
     p = {"tall": jnp.ones((5, 3)), "wide": jnp.ones((3, 5)), "b": jnp.ones(4)}
@@ -133,6 +136,7 @@ def test_another_scale_type_is_refused():
         contrib.apollo(scale_type="row")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_the_key_may_be_a_seed_or_a_key():
     p = jnp.ones((3, 2))
     g = jnp.arange(6.0).reshape(3, 2)

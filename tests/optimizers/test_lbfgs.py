@@ -55,6 +55,7 @@ def dense(pairs, g, is_scaled=True):
     return h @ g
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("is_scaled", [True, False])
 @pytest.mark.parametrize("split", [False, True], ids=["array", "tree"])
 def test_direction_is_that_of_the_dense_matrix(split, is_scaled, x64):
@@ -106,6 +107,7 @@ VARIANTS = {
 
 
 # Optax is not written for strict promotion.
+@pytest.mark.one
 @pytest.mark.parametrize("name", VARIANTS)
 @jax.numpy_dtype_promotion("standard")
 def test_path_is_that_of_optax(name, x64):
@@ -137,6 +139,7 @@ def test_path_without_search_is_that_of_optax_at_negative_curvature(x64):
     np.testing.assert_allclose(*runs, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_negative_curvature_can_be_left_out():
     f = lambda p: 0.5 * jnp.sum(jnp.array([-1.0, -3.0, 1.0]) * p**2)
     for positive_only in (False, True):
@@ -161,6 +164,7 @@ def test_rosenbrock_is_minimized():
     np.testing.assert_array_equal(state[0].count, 60)
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_narrow_numbers_stay_finite_at_the_minimum(dtype):
     f = lambda p: jnp.sum((p - 1) ** 2 * jnp.array([1.0, 30.0], p.dtype))
@@ -213,6 +217,7 @@ def test_mixed_dtypes_are_kept():
     assert f(path[-1]) < 1e-4
 
 
+@pytest.mark.slow
 def test_complex_numbers_are_pairs_of_real_ones(x64):
     f = lambda z: jnp.sum(jnp.array([1.0, 10.0]) * jnp.abs(z - (1 + 2j)) ** 2)
     z = jnp.array([3 + 0j, 1j])
@@ -307,6 +312,7 @@ def equinox_model():
     return arrays, lambda p: gap(jax.vmap(eqx.combine(p, static))(INPUTS))
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("build", [linen_model, nnx_model, equinox_model])
 @jax.numpy_dtype_promotion("standard")  # these libraries ask for it
 @jax.numpy_rank_promotion("allow")
@@ -366,6 +372,7 @@ def test_a_scan_writes_pairs_into_the_memory_that_is_there():
     assert len(copies) <= 2  # of the arguments, which the caller keeps
 
 
+@pytest.mark.slow
 def test_short_leaves_are_gathered_and_long_ones_are_not(x64):
     """Both give the direction of one array that holds them all."""
     random = np.random.RandomState(0)

@@ -190,8 +190,7 @@ def results():
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.one
 @pytest.mark.parametrize("name", [p.name for p in PROBLEMS])
 def test_minima_are_published_ones_and_scipys(results, name):
     p, (_, value, _, is_inside), other = results[name]

@@ -255,7 +255,7 @@ def test_adagrad_does_not_move_before_the_first_gradient():
     np.testing.assert_array_equal(updates, [0.0, 1.0])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("name", TABLE)
 def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):

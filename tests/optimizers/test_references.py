@@ -22,7 +22,7 @@ def test_an_optimizer_takes_the_steps_of_its_authors(name):
 AMPLIFIED = {"shampoo_kl": 1.0}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", references.names())
 def test_in_float32_it_stays_close_to_its_float64_self(name):
     reference = references.load(name)

@@ -287,7 +287,7 @@ def assert_un_jitted_is_close(name, call, expected, steps=12):
 WIDE_TABLE = [x for x in TABLE if x.id != "adafactor-2"]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "call"), WIDE_TABLE)
 def test_float64_is_equal_to_the_last_bit(name, call, x64):
     params, grads = problem(jnp.float64)

@@ -213,7 +213,7 @@ HARD = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e3])
 @pytest.mark.parametrize("statistics", ["classic", "kl"])
 @pytest.mark.parametrize("name", HARD)

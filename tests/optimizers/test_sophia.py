@@ -80,7 +80,7 @@ SETS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize("options", SETS)
 def test_float32_is_that_of_optax_to_the_last_bit(options):
     found = follow(sophia(0.01, **options), bowl, parameters(), 200)

@@ -50,6 +50,7 @@ def test_a_public_module_below_the_optimizers_says_why():
     assert low and all(layer.why for layer in low)
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda x: x.rooms[0])
 def test_imports_go_one_way(layer):
     from_here = {pair for pair in imports() if room_of(pair[0]) in layer.rooms}

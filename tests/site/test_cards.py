@@ -33,6 +33,7 @@ def table_of(text, heading):
     return [[cell.strip() for cell in row[1:-1].split(" | ")] for row in rows[2:]]
 
 
+@pytest.mark.slow
 def test_each_optimizer_has_a_card_and_a_row(monkeypatch, tmp_path, measured):
     monkeypatch.setattr(cards, "measured", lambda row, cache: measured["lion"])
     cards.write(tmp_path)
@@ -117,6 +118,7 @@ TRAITS = {
 }
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("name", TRAITS)
 def test_what_an_element_depends_on(name):
     row = ROWS[name]

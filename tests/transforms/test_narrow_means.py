@@ -135,7 +135,7 @@ def squares(tx):
                 yield jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows())
 def test_whatever_holds_squares_is_known_to_stand_still(row):
     tx = stepax.with_extra_args_support(make(row))

@@ -53,7 +53,6 @@ def both(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("entry", TABLE)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(entry, dtype):
@@ -78,7 +77,7 @@ def test_equals_optax_for_200_steps(entry, dtype):
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("entry", "dtype"),
     [

@@ -152,7 +152,7 @@ def test_weights_decay_where_the_mask_says(row):
         equal(x["b"], y["b"])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @those(lambda row: row.name not in OTHERWISE)
 def test_decay_leaves_the_step_alone(row):
     p = parameters()

@@ -217,7 +217,6 @@ def test_gradients_are_let_through_until_one_is_finite():
 
 
 @pytest.mark.slow
-@pytest.mark.thinned
 @row("meta-learning", optax="fails")
 @every_optimizer
 def test_a_derivative_through_two_steps_from_zero_is_a_number(row):

@@ -54,6 +54,7 @@ def equal(x, y):
     jax.tree.map(np.testing.assert_array_equal, x, y)
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("given", [None, "bfloat16", jnp.float32])
 def test_averages_with_16_bits_are_those_of_single_precision(dtype, given):
@@ -68,6 +69,7 @@ def test_averages_with_16_bits_are_those_of_single_precision(dtype, given):
     assert halves.remainder.dtype == jnp.int16
 
 
+@pytest.mark.slow
 def test_averages_with_8_bits_keep_24_of_32():
     p = start()
     state = averaged(8).init(p)
@@ -89,6 +91,7 @@ def test_bytes_for_each_parameter(width):
     assert size == (2 + width // 8) * 64 * 64
 
 
+@pytest.mark.one
 @widths
 def test_steps_are_alike_within_jit_and_without(width):
     p, tx = start("bfloat16"), averaged(width)
@@ -113,6 +116,7 @@ AROUND = {
 }
 
 
+@pytest.mark.one
 @pytest.mark.parametrize("name", AROUND)
 def test_it_goes_into_wrappers(name):
     p, wrap = start("bfloat16"), AROUND[name]
@@ -129,6 +133,7 @@ def test_packed_parameters_have_the_average_of_the_tree():
     equal(stepax.averaged_params(state, p), train(averaged(), p)[1].average)
 
 
+@pytest.mark.slow
 def test_it_is_mapped_and_donated_and_lies_like_the_parameters():
     p, tx = {"w": start()["w"]}, averaged(8)
     both = jax.tree.map(lambda x: jnp.stack([x, x]), p)
@@ -151,6 +156,7 @@ def test_it_is_mapped_and_donated_and_lies_like_the_parameters():
     assert all(x.is_equivalent_to(place, 2) for x in wanted)
 
 
+@pytest.mark.slow
 def test_a_gradient_in_double_precision_changes_no_type():
     with jax.enable_x64():
         p = start() | {"wide": jnp.ones(2, "float64")}

@@ -86,6 +86,7 @@ def filled(row: Any) -> tuple[Any, dict]:
     return inject(row.factory)(**given), given
 
 
+@pytest.mark.thinned
 @everyone
 def test_every_number_is_a_hyperparameter_or_a_reason_is_known(row):
     tx, given = filled(row)
@@ -100,6 +101,7 @@ def test_reasons_are_of_parameters_that_exist():
     assert STATIC.keys() <= set().union(*known)
 
 
+@pytest.mark.thinned
 @everyone
 def test_no_number_is_read_by_python_and_none_changes_its_type(row):
     # All of a state, its hyperparameters included, is traced here, and comes back as
@@ -114,6 +116,7 @@ def test_no_number_is_read_by_python_and_none_changes_its_type(row):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
 
 
+@pytest.mark.thinned
 @everyone
 def test_an_optimizer_is_made_inside_of_a_jitted_step(row):
     p = parameters()

@@ -47,7 +47,7 @@ def test_a_state_has_no_hyperparameter_that_optax_s_lacks(row):
     assert set(state.hyperparams) <= set(known)
 
 
-@pytest.mark.thinned
+@pytest.mark.one
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_an_injected_optimizer_equals_the_plain_one(row):
     # A number that is traced is rounded to float32 before the arithmetic that Python
@@ -65,6 +65,7 @@ def test_an_injected_optimizer_equals_the_plain_one(row):
     assert int(state.count) == 3
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_numbers_are_injected_and_nothing_else(row):
     given = arguments(row)
@@ -78,7 +79,7 @@ def test_numbers_are_injected_and_nothing_else(row):
     assert state.hyperparams_states == {}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
@@ -154,6 +155,7 @@ def test_kernels_are_shared_also_under_a_mask(mask):
 # --- real Optax ----------------------------------------------------------------------
 
 
+@pytest.mark.one
 @pytest.mark.parametrize(
     "factory, injected, fixed",
     [

@@ -70,7 +70,7 @@ def test_steps_are_those_of_the_paper(k, part, x64):
             np.testing.assert_allclose(ours[name], theirs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize(("dtype", "reset"), [("float32", True), ("float64", False)])
 def test_parameters_are_optax_s(dtype, reset):
     with jax.enable_x64(dtype == "float64"):

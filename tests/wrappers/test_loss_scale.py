@@ -42,7 +42,7 @@ def test_the_scale_is_pytorch_s(pattern):
     assert int(states[-1].skipped) == pattern.count("x")
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @everyhow
 def test_a_step_that_overflows_leaves_no_trace(run):
     p, gs = parameters(), many(3)

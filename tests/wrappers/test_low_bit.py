@@ -82,7 +82,7 @@ def test_bytes_for_each_parameter(name, dtype):
     assert size(4) <= slots * 0.55
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_slots_of_any_optimizer_are_stored_by_what_they_are(row, bits):

@@ -43,7 +43,7 @@ def test_follows_the_paper(decay, x64):
     assert_follows(tx, mechanic(0.1, decay_at, 1e-3, 1e-2, 3))
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("args", [(), (1.0, 0.1, 0.01, 3)], ids=["default", "other"])
 def test_each_step_is_that_of_optax(args, dtype):

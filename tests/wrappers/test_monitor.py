@@ -90,7 +90,7 @@ def test_measurements_are_zero_before_the_first_step():
     assert state.measurements["mean"] == 0
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 @pytest.mark.parametrize("name", MONITORS)
 @pytest.mark.parametrize("params", ["float32", "bfloat16"])

@@ -88,7 +88,7 @@ NESTS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned
 @pytest.mark.parametrize("inner", [stepax, optax], ids=["ours", "Optax's"])
 @pytest.mark.parametrize("nest", NESTS)
 def test_nests_of_masks_are_as_in_optax(nest, inner):
@@ -215,7 +215,7 @@ def test_frozen_leaves_are_bit_identical_whatever_their_gradients(freezer, grads
         assert np.asarray(p).tobytes() == np.asarray(found["body"][k]).tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.one
 @pytest.mark.parametrize("freezer", THRIFTY)
 def test_frozen_leaves_own_no_state_and_poison_nothing(freezer):
     clipped = stepax.chain(stepax.clip_by_global_norm(0.5), stepax.adamw(0.1))
