@@ -20,7 +20,7 @@ help:
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
 	@echo 'make test         run the tests, in four minutes; ROOM=checkpoint for some'
-	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/24'
+	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make mutants      plant 100 faults, and see which of them make test finds'
 	@echo 'make check        formatting, lint and types'
@@ -44,7 +44,7 @@ demo-distributed: $(VENV)/distributed.stamp
 gpt: $(VENV)/gpt.stamp
 	@$(BIN)/python -m examples.gpt $(ARGS)
 
-# ROOM names folders of `tests`; PART=3/24 is the third part of all cases in 24.
+# ROOM names folders of `tests`; PART=3/32 is the third of 32 parts of all cases.
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n $(JOBS) $(addprefix tests/,$(ROOM)) $(ARGS)
 

@@ -32,7 +32,7 @@ def test_every_state_is_found_again_by_its_names(row):
     compare(equal, passed_on(passed_on(state, chain, params), tx, params), state)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", TREES)
 def test_every_tree_is_saved_and_restored(name, tmp_path):
     params, tx = TREES[name](), stepax.chain(stepax.clip(1.0), stepax.adam(1e-2))
@@ -74,7 +74,7 @@ SAME = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SAME)
 def test_a_state_fits_the_other_way_of_saying_it(name):
     old, new = SAME[name]
@@ -265,7 +265,7 @@ def on_mesh(params, n, kind=AxisType.Auto, spec=("data",)):
 BIG = {"w": jnp.arange(128.0).reshape(16, 8), "b": jnp.arange(16.0)}
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_a_state_goes_from_mesh_to_mesh(kind, tmp_path):
     """8 devices, 4, and one without a mesh: the numbers stay, the places are new."""
@@ -293,7 +293,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRAPPED)
 def test_the_state_lies_where_its_transformation_has_it(name, tmp_path):
     params = on_mesh(BIG, 8, spec=())

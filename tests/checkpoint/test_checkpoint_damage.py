@@ -82,7 +82,7 @@ def test_a_flipped_bit_changes_nothing_or_is_an_error(tmp_path):
     assert is_as_saved(tmp_path, 1) and is_as_saved(tmp_path, 2)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["removed", "cut", "empty"])
 def test_a_file_that_is_not_whole_is_an_error(kind, tmp_path):
     save_steps(tmp_path, 1, 2)

@@ -40,7 +40,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind, saved, wanted", PAIRS)
 def test_another_form_is_refused_with_what_to_do(kind, saved, wanted, tmp_path):
     forms, hint = STORED[kind]

@@ -57,7 +57,7 @@ def write_items(path, tree):
         manager.save(4, args=ocp.args.Composite(**items))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", THEIRS)
 @pytest.mark.parametrize("write", [write_tree, write_step, write_items])
 def test_a_checkpoint_of_optax_is_taken_over(name, write, tmp_path):

@@ -73,7 +73,7 @@ HOLLOW = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", HOLLOW)
 def test_a_step_that_is_not_whole_is_skipped_and_named(name, folder):
     HOLLOW[name](folder / "2")
@@ -88,7 +88,7 @@ def test_a_step_that_is_not_whole_is_skipped_and_named(name, folder):
         restore(folder, TX, PARAMS, step=2)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("step", [2, 3])
 @pytest.mark.parametrize("name", HOLLOW)
 def test_saving_goes_on_after_a_broken_step(name, step, folder):
@@ -144,7 +144,7 @@ def test_a_step_under_another_number_does_not_count(how, folder):
 NO_STEPS = ["0007", "5 ", " 5", "+5", "-5", "²", "٣", "1e3", "5.0", "0x7", "1_0", "５"]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NO_STEPS)
 def test_a_name_that_save_does_not_write_is_no_step(name, folder):
     shutil.copytree(folder / "2", folder / name)
@@ -255,7 +255,7 @@ def test_a_step_is_a_whole_number(bad, folder):
     assert latest_step(folder) == 2
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, jnp.int32, jnp.uint8, np.array])
 def test_integers_of_numpy_and_jax_are_steps(kind, tmp_path):
     for step in 3, 4:
@@ -301,7 +301,7 @@ SWAPPED = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SWAPPED)
 def test_params_and_state_in_the_wrong_order_are_refused(name, tmp_path):
     tx, params = SWAPPED[name]

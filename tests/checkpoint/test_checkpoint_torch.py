@@ -109,7 +109,7 @@ def arrays(tensors):
     return tree([p.detach().numpy().copy() for p in tensors])
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_next_step_is_that_of_pytorch(name):
     make, options, tx = PAIRS[name]
@@ -138,7 +138,7 @@ MUONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_turned", [True, False])
 @pytest.mark.parametrize("name", MUONS)
 def test_muon_goes_on_as_in_pytorch(name, is_turned):

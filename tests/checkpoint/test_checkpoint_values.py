@@ -63,7 +63,7 @@ def values():
     }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "x64"])
 def test_every_dtype_of_numpy_comes_back_with_its_bits(wide, tmp_path):
     with jax.enable_x64(wide):
@@ -125,7 +125,7 @@ LOSSES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", LOSSES)
 def test_numbers_that_the_template_cannot_hold_are_an_error(name, tmp_path):
     x, like = LOSSES[name]
@@ -188,7 +188,7 @@ WEAK = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", WEAK)
 @pytest.mark.parametrize("place", ["alone", AxisType.Auto, AxisType.Explicit], ids=str)
 def test_weak_types_are_restored_weak(name, place, tmp_path):
@@ -211,7 +211,7 @@ def test_weak_types_are_restored_weak(name, place, tmp_path):
         assert found.params["a"].sharding.is_equivalent_to(x.sharding, x.ndim)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
 @pytest.mark.parametrize("shape", [0, (0, 3), (2, 0), (), 3], ids=str)
 def test_keys_of_every_shape_are_restored(impl, shape, tmp_path):

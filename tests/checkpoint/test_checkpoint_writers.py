@@ -69,7 +69,7 @@ def test_of_threads_that_save_one_step_one_does(tmp_path):
     assert is_as_saved(tmp_path, 1) and names(tmp_path) == ["1"]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keep", [None, 2])
 def test_threads_take_turns(keep, tmp_path):
     """Each step that a call has returned for is whole, or was removed for `keep`."""
@@ -239,7 +239,7 @@ NEXT: dict[str, Any] = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NEXT)
 def test_the_next_call_waits_for_a_save_in_the_background(name, held, tmp_path):
     save_step(tmp_path, 1, wait=False)
@@ -275,7 +275,7 @@ def full(monkeypatch):
     monkeypatch.setattr(write, "_publish", fail)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [x for x in NEXT if x != "latest_step"])
 def test_an_error_in_the_background_is_raised_once(name, full, monkeypatch, tmp_path):
     save_step(tmp_path, 1, wait=False)
@@ -359,7 +359,7 @@ ends_early = pytest.mark.skipif(
 )
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @ends_early
 @pytest.mark.parametrize(("kind", "status"), [("ends", 0), ("raises", 3)])
 def test_the_end_of_a_process_waits_for_what_is_saved(kind, status, tmp_path):

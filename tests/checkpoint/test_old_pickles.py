@@ -50,7 +50,7 @@ def test_every_old_factory_has_its_pickle():
     assert OLD["other"].keys() == others().keys()
 
 
-@pytest.mark.thinned
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", OLD["tx"])
 def test_an_old_optimizer_and_its_state_step_on(name):
     tx, state = (pickle.loads(OLD[kind][name]) for kind in ("tx", "state"))

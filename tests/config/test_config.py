@@ -144,7 +144,7 @@ def ordinary(name, parameter):
     return 10 if is_whole else np.float32(0.3) if "init" in name else 0.7
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [k for k in SCHEDULES if hasattr(stepax, k)])
 def test_every_schedule_survives_a_file(name):
     factory = SCHEDULES[name]

@@ -65,7 +65,7 @@ def _works_by_number(tx):
     )
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 @pytest.mark.parametrize("kind", AXES)
 def test_a_state_lies_right_without_any_call(kind, row):
@@ -157,7 +157,7 @@ def _two_steps(tx, state, g, p):
     return step(g, state, p)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
 @pytest.mark.parametrize("kind", AXES)
 def test_zero_splits_the_state_and_gives_the_same_updates(kind, lib, as_usual):
@@ -200,7 +200,7 @@ def test_zero_gathers_the_updates_alone():
     assert audit(stepax.adamw(0.1), p).share > 7.5  # each device does all of it
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", AXES)
 @pytest.mark.parametrize("most, count", [(2**20, 1), (2 * 64 * 64 * 4, 3), (1, 5)])
 def test_zero_gathers_updates_of_one_shape_together(kind, most, count, monkeypatch):
@@ -223,7 +223,7 @@ def test_zero_gathers_updates_of_one_shape_together(kind, most, count, monkeypat
         assert u[f"w{i}"].sharding.is_fully_replicated
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
 def test_offload_keeps_the_state_on_the_host(lib, as_usual):
     mesh = _mesh()
@@ -249,7 +249,7 @@ def _without_branches(text):
         reached += sorted(called - set(reached))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inner", ["clip", "muon"])
 def test_a_waiting_step_exchanges_nothing(inner):
     clipped = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.sgd(0.1))

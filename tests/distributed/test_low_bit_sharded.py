@@ -59,7 +59,7 @@ def check(tx, p, state):
     np.testing.assert_allclose(u["w"], wanted["w"], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @bits
 @specs
 def test_a_step_needs_no_collective_and_an_eighth_of_the_state(name, bits):
@@ -70,7 +70,7 @@ def test_a_step_needs_no_collective_and_an_eighth_of_the_state(name, bits):
         check(tx, p, jax.jit(tx.init)(p))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @specs
 def test_explicit_axes_are_seen(name):
     p = params(name, AxisType.Explicit)
@@ -83,7 +83,7 @@ def test_explicit_axes_are_seen(name):
     assert jnp.isfinite(u["w"]).all()
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @bits
 @specs
 def test_the_sharding_of_a_state_is_where_init_puts_it(name, bits):
@@ -94,7 +94,7 @@ def test_the_sharding_of_a_state_is_where_init_puts_it(name, bits):
         assert x.sharding.is_equivalent_to(place, x.ndim)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @bits
 @pytest.mark.parametrize("shape", [(256, 512), (7, 4096)])
 def test_zero_shares_codes_out(shape, bits):
@@ -118,7 +118,7 @@ def trained(tx, p, state):
     return p, state
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @bits
 def test_a_checkpoint_has_the_same_bits_and_the_same_next_step(bits, tmp_path):
     p = {"a": {"w": params("rows")["w"]}, "b": jnp.ones(8)}

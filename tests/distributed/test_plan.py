@@ -101,7 +101,7 @@ def differences(found, wanted, is_product):
     return wrong
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_is_what_is_compiled(name):
     make, sizes, shapes, specs, is_product = CASES[name]

@@ -114,7 +114,7 @@ def test_help_says_what_to_start_with(capsys):
     assert all(name in said for name in MODELS)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["AdamW, ZeRO", "Muon"])
 def test_the_tables_of_the_page_are_current(name):
     text = Path(page.PAGE).read_text()

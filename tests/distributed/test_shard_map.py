@@ -97,13 +97,13 @@ def _compare(make, axis_name, spec, is_checked=True, only=()):
 HOW = [(NAME, ROWS), (ROWS, ROWS), (COLUMNS, COLUMNS)]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("make", "how"), list(it.product(MAKE, HOW)), ids=str)
 def test_a_part_steps_as_the_whole_does(make, how):
     _compare(MAKE[make], *how)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", MAKE)
 def test_without_the_name_a_part_is_taken_for_the_whole(make):
     """If that were not so, the test above could not fail."""
@@ -112,7 +112,7 @@ def test_without_the_name_a_part_is_taken_for_the_whole(make):
         _compare(lambda axis_name=None: MAKE[make](), NAME, ROWS)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", ["clip_by_global_norm", "adafactor", "muon"])
 def test_unchecked_all_arrays_are_in_parts(make):
     _compare(MAKE[make], NAME, ROWS, is_checked=False, only=["a", "b", "c", "bias"])
@@ -148,7 +148,7 @@ def test_a_step_exchanges_no_more_than_it_must(make):
     assert found == COSTS[make]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", ["clip_by_global_norm", "adafactor", "muon"])
 def test_steps_accumulate_there_too(make):
     """The second of two gradients makes the step, of both; the first makes none."""

@@ -51,7 +51,7 @@ def _counts(found):
     return {x.kind: x.count for x in found.collectives}
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_device_works_on_some_of_the_matrices(kind, spec):

@@ -60,7 +60,7 @@ def same_key(x, y):
     np.testing.assert_array_equal(jax.random.key_data(x), jax.random.key_data(y))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_apply_updates_is_optax_s(pair, wrap):
@@ -173,7 +173,7 @@ MIXED = ["float32", "wide update", "narrow update", "complex", "real to complex"
 MIXED += ["int", "float", "numpy", "weak", "no dimension", "no element", "none"]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pair", [*MIXED, "empty", "hole"])
 @pytest.mark.parametrize("step_size", [0.1, np.float32(0.3), jnp.float32(0.3)])
 def test_incremental_update_is_optax_s(pair, step_size):
@@ -201,7 +201,7 @@ def test_what_cannot_be_averaged_is_kept():
     np.testing.assert_array_equal(found.weight, A)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pair", ["float32", "complex", "integers", "none", "empty"])
 @pytest.mark.parametrize("steps, period", [(4, 2), (3, 2), (0, 5), (jnp.int32(6), 3)])
 def test_periodic_update_is_optax_s(pair, steps, period):

@@ -109,7 +109,7 @@ def steps(tx, params, gradients):
     return params, state, first
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tx", RULES.values(), ids=RULES)
 def test_every_kind_is_optimized(tx):
     plain = {name: jnp.asarray(X) for name in KINDS} | {"b": jnp.ones(3)}
@@ -123,7 +123,7 @@ def test_every_kind_is_optimized(tx):
 STRANGE = ["reference", "hijax Param", "__jax_array__, shape"]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_every_wrapper_takes_every_kind(name):
     plain = {k: jnp.asarray(X) for k in STRANGE} | {"b": jnp.ones(3)}

@@ -61,7 +61,7 @@ def all_decays(row, value):
     return {k: value for k in decays(row)} | pairs | same
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", ROWS_THAT_DECAY)
 def test_decays_near_1_give_in_float32_the_steps_of_float64(row):
     found = steps(make(row, **all_decays(row, NEAR_1)), "float32")
@@ -70,7 +70,7 @@ def test_decays_near_1_give_in_float32_the_steps_of_float64(row):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", ROWS_THAT_DECAY)
 def test_decays_near_1_may_be_arrays(row):
     """An array means what it holds, which is 0.99999899."""
@@ -97,7 +97,7 @@ TIMES = np.array([1, 2, 7, 1000, 10**6, 10**9, 2**31 - 1])
 DECAYS = [1e-30, 0.5, 0.9, 0.999, 0.9991, 0.9999, 0.99999, 0.999999, 1 - 2.0**-24]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("decay", DECAYS)
 def test_corrections_are_exact_at_any_step(decay):
     # Up to 0.999, the bits are those of Optax, and 1 - decay is off by 2^-25 of 1.

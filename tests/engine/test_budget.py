@@ -42,7 +42,7 @@ ONE_PASS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("leaves", [20, 148, 580])
 @pytest.mark.parametrize("name", ONE_PASS)
 def test_a_pass_is_one_equation_a_leaf(name, leaves):
@@ -129,7 +129,7 @@ def test_three_equal_optimizers_compile_once():
     assert compilations(run) == 1
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer", takes="learning_rate"))
 def test_a_new_learning_rate_as_an_array_compiles_nothing(row):
     params = many(5)

@@ -92,7 +92,7 @@ def test_every_rate_and_decay_may_differ_by_path(row, name):
         assert_close(found, {"a": a["a"], "b": b["b"]}, 2e-5)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tree", TREES)
 def test_any_tree_has_paths(tree):
     p = TREES[tree]()
@@ -107,7 +107,7 @@ def test_any_tree_has_paths(tree):
     assert_close(u, scaled)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_every_wrapper_passes_paths_on(name):
     p = {"embed": {"w": params()["w"]}, "w": params()["head"][0]}
@@ -137,7 +137,7 @@ AROUND = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("around", AROUND)
 def test_an_optimizer_by_path_is_one_for_each_pattern(around):
     factory = stepax.adamw
@@ -153,7 +153,7 @@ def test_an_optimizer_by_path_is_one_for_each_pattern(around):
     assert_close(found, wanted, 6e-5 if around == "injected" else 2e-6)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 def test_dtypes_are_kept(dtype):
     p = jax.tree.map(lambda x: x.astype(dtype), params())
@@ -163,7 +163,7 @@ def test_dtypes_are_kept(dtype):
     assert_same_structure(state, stepax.adamw(1e-2).init(p))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("factory", [stepax.adamw, stepax.rprop, stepax.lamb])
 def test_packed_trees_are_split_where_rates_differ(factory):
     p = params()
@@ -219,7 +219,7 @@ def test_a_state_is_sharded_like_the_parameters():
 LAYERS = {"0": 1e-3, "1": 2e-3, "2": 3e-3, "**": 4e-3}
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("leaves", [20, 148, 580])
 def test_four_patterns_cost_no_equation_a_leaf(leaves):
     shapes = [(4, 3), (5,), (7, 2)]

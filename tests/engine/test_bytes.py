@@ -70,14 +70,14 @@ CLIPPED = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", STEPS)
 def test_bytes_accessed_stay_within_their_budget(name, counts):
     tx, most = STEPS[name]
     assert counts(tx)["bytes"] <= most + LITTLE
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CLIPPED)
 def test_a_clipped_step_reads_the_gradient_once_more(name, counts):
     tx, most = CLIPPED[name]
@@ -141,7 +141,7 @@ REFUSABLE = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", REFUSABLE)
 def test_a_step_that_may_be_refused_is_the_same_or_none(name):
     inner = REFUSABLE[name]

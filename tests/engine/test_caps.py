@@ -53,7 +53,7 @@ def updates(row, **more) -> list:
     return found
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("row", "name"), OF_ROWS)
 def test_an_infinite_bound_is_one_that_is_not_reached(row, name):
     whole = inspect.signature(row.factory).parameters[name].annotation is int
@@ -104,7 +104,7 @@ def test_all_bounds_of_functions_are_tried():
     assert names | {"clip(max_value)"} == OTHERS.keys()
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_infinite_bound_of_a_function_is_one_that_is_not_reached(name):
     found, wanted = OTHERS[name](np.inf), OTHERS[name](1e18)

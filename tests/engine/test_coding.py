@@ -64,7 +64,7 @@ def largest(x):
     return np.abs(x).reshape(-1, 64).max(1)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @forms
 @data
 def test_storing_what_was_read_changes_no_bit(data, form):
@@ -118,7 +118,7 @@ def test_codes_are_those_of_the_equations(form):
     assert stored.dtype == (np.int8 if form.is_signed else np.uint8)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @forms
 def test_zeros_are_made_as_they_would_be_stored(form):
     wanted = store(jnp.zeros((3, 128)), form)
@@ -132,7 +132,7 @@ def test_zeros_are_made_as_they_would_be_stored(form):
     assert made.shape == wanted.shape == (3, 128)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @forms
 def test_stacks_and_lengths_are_as_those_of_rows(form):
     x = drawn(normal, form).reshape(2, 3, 128)

@@ -52,7 +52,7 @@ def choices(f, *args):
     return str(jax.make_jaxpr(f)(*args)).count("name=when_known")
 
 
-@pytest.mark.one
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", "8 bits"])
 def test_a_queue_needs_less_memory(name, monkeypatch):
     tx, p, found = QUEUED[name](), params(leaves=16), []
@@ -67,7 +67,7 @@ def test_a_queue_needs_less_memory(name, monkeypatch):
     assert found[0] < 0.7 * found[1]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", QUEUED)
 def test_a_queue_changes_no_number(name, monkeypatch):
     tx, p = QUEUED[name](), params()

@@ -48,7 +48,7 @@ def assert_same_codes(state, wanted):
             assert np.mean(np.asarray(x) == np.asarray(y)) > 0.95
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -87,7 +87,7 @@ def test_what_is_not_elementwise_or_not_in_codes_or_on_a_mesh_is_whole(small_par
     assert count(low(stepax.adamw(1e-3)), p) == 0
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -113,7 +113,7 @@ def test_parts_go_into_wrappers(wrap, small_parts):
     assert v["w"].shape == (2, 64, 512)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_peak_of_a_step_is_below_that_of_single_precision(bits):
     # Shapes alone: nothing is run.
@@ -150,7 +150,7 @@ def on_gpu(monkeypatch):
     return choose
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", FORMS)
 @pytest.mark.parametrize(
     "factory, dtype", [(stepax.adamw, "float32"), (stepax.lion, "bfloat16")]

@@ -42,7 +42,7 @@ def test_many_are_one():
     assert (sums(few), sums(many)) == (5, 2)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_on_a_mesh_each_stays_where_it_is(kind):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(kind,))
@@ -53,7 +53,7 @@ def test_on_a_mesh_each_stays_where_it_is(kind):
         assert float(stepax.tree.norm(tree)) == pytest.approx((16 * NUMBER) ** 0.5)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_jitted", [False, True])
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_equal_to_one_by_one(name, dtype, is_jitted, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=4 * tolerance)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_jitted", [False, True])
 @pytest.mark.parametrize("make", [float, np.float32, jnp.float32, np.ones])
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -106,7 +106,7 @@ def test_norms_whose_squares_overflow(scale):
     assert float(stepax.tree.norm(tree)) == pytest.approx(exact, rel=1e-5)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("at", ["large", "small"])
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_one_bad_element_is_found(at, bad):

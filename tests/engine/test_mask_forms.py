@@ -98,7 +98,7 @@ def check(tx, params, g=None):
 # --- every form, tree and way to cut ------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.few(6)
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_state_keeps_its_structure(tree, holder):
@@ -110,7 +110,7 @@ def test_a_state_keeps_its_structure(tree, holder):
     assert len(kept) == 1  # all forms mean the same leaves
 
 
-@pytest.mark.thinned
+@pytest.mark.few(10)
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_packed_state_keeps_its_structure(tree, holder):
@@ -120,7 +120,7 @@ def test_a_packed_state_keeps_its_structure(tree, holder):
         check(HOLDERS[holder](stepax, form(params)), packed, packed)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_arrays_without_gradients_change_no_structure(holder):
     params = garden()
@@ -134,7 +134,7 @@ def test_arrays_without_gradients_change_no_structure(holder):
 OPTAX_FORMS = [k for k in FORMS if "tree" in k.split(", ") or "prefix" in k]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("tree", TREES)
 def test_states_are_structured_as_in_optax(tree, holder):
@@ -180,7 +180,7 @@ def of_examples(g):
 ASKED = [*STATIC, "Partial", "callable module"]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(8)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_whoever_takes_a_form_keeps_the_structure(taker):
     row, name, values = TAKERS[taker]
@@ -196,6 +196,7 @@ def test_whoever_takes_a_form_keeps_the_structure(taker):
 INJECTED = [k for k, taker in TAKERS.items() if taker[0].kind != "aggregate"]
 
 
+@pytest.mark.few(66)
 @pytest.mark.parametrize("taker", INJECTED)
 def test_forms_may_be_arguments_of_an_injected_factory(taker):
     row, name, values = TAKERS[taker]
@@ -237,7 +238,7 @@ def stepped(tx, params, state):
     return state
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_files_of_a_trained_state_fit_the_first_one(holder, tmp_path):
     params = filed()

@@ -94,7 +94,7 @@ def _on_mesh(kind, place):
     return mesh, lambda tree: jax.device_put(tree, where)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind, place", list(it.product(KINDS, PLACES)))
 @everyone
 def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
@@ -178,7 +178,7 @@ EDGES = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", EDGES)
 @everyone
 def test_updates_and_states_stay_finite(row, name):
@@ -246,7 +246,7 @@ def test_bytes_of_a_square_matrix(row, dtype, most):
     assert total <= (most + 0.2) * n**2
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", NARROW)
 def test_narrow_factors_keep_their_dtype_and_the_direction(row):
     p = {"w": _draw((8, 8))}
@@ -272,7 +272,7 @@ def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
         row.factory(**{name: 0})
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row, name", FREQUENCIES)
 def test_factors_that_are_not_renewed_are_not_copied(row, name):
     params = {"w": jnp.ones((24, 40)), "v": jnp.ones((24, 40))}

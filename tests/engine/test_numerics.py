@@ -41,6 +41,7 @@ def same(ours, theirs):
     assert theirs.weak_type or not ours.weak_type
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", COUNTS, ids=repr)
 @pytest.mark.parametrize("name", ["safe_increment", "safe_int32_increment"])
 def test_counts_as_optax_does(name, count):
@@ -87,7 +88,7 @@ NORMS = [
 ]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(11)
 @pytest.mark.parametrize("x", [X, ZERO_ROW, 0 * X, X * (1 + 2j)])
 @pytest.mark.parametrize("how", NORMS, ids=repr)
 @pytest.mark.parametrize("least", [1e-3, 4.0])
@@ -98,6 +99,7 @@ def test_safe_norm_is_optax_s_bit_for_bit(x, how, least):
     same(jax.jit(lambda x: safe_norm(x, least, **how))(x), expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("function", [safe_norm, safe_root_mean_squares])
 @pytest.mark.parametrize("x", [X, 0 * X, X * (1 + 2j), X[0, 1]])
 def test_derivatives_are_optax_s_and_finite(function, x):
@@ -111,6 +113,7 @@ def test_derivatives_are_optax_s_and_finite(function, x):
     np.testing.assert_allclose(found, expected, rtol=3e-7)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("x", [X, 0 * X, X * (1 + 2j), X[0, 1]])
 @pytest.mark.parametrize("least", [1e-3, 4.0, np.float32(4)])
 def test_safe_root_mean_squares_is_optax_s_bit_for_bit(x, least):
@@ -129,6 +132,7 @@ def test_sixty_four_bits_are_kept(function, x64):
     same(jax.jit(lambda x: function(x, 1e-12))(x), expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("function", [safe_norm, safe_root_mean_squares])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float8_e4m3fn])
 def test_narrow_arrays_are_measured_in_float32(function, dtype):

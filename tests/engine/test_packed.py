@@ -31,7 +31,7 @@ def _close(x, y):
     )
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_a_packed_tree_is_updated_like_the_tree(row):
     p = _tree()

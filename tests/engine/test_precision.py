@@ -32,7 +32,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_narrow_dtypes_are_nearer_to_the_truth_than_optax(name, dtype, x64):
@@ -67,7 +67,7 @@ def test_double_precision_parameters_keep_it_with_single_gradients(x64):
     np.testing.assert_allclose(state.nu, expected, rtol=1e-15)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rate", [np.float32(0.1), np.float64(0.1), 0.1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_the_type_of_the_rate_does_not_change_that_of_the_update(rate, dtype):

@@ -43,7 +43,7 @@ def steps(tx, n: int = 2) -> list:
 ROWS = [q for q in rows() if others(q.values[0], 1)]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", ROWS)
 def test_other_numbers_compile_nothing(row, monkeypatch):
     for n in (0, 1):
@@ -163,7 +163,7 @@ def sizes_of_runs(monkeypatch) -> list[int]:
     return found
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["update", "step"])
 def test_small_arrays_of_one_shape_run_together(how, monkeypatch):
     p = {**vectors(2 * N + 2), "other": jnp.ones((2, 3)), "none": None}

@@ -159,7 +159,7 @@ P = {"w": jnp.array([[1.0, -2.0], [0.5, 3.0]]), "b": jnp.float32(0.5)}
 MATRIX = {"w": P["w"]}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("row", "theirs", "name", "end"), list(ends()))
 def test_at_the_ends_of_a_range_the_numbers_are_those_of_optax(row, theirs, name, end):

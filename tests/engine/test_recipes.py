@@ -145,7 +145,7 @@ class Decay(eqx.Module):
         return self.rate / (1 + jnp.asarray(count, jnp.float32))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("use", ["adamw", "injected", "chain"])
 def test_a_schedule_may_be_a_module(use):
     tx = USES[use](Decay(jnp.float32(0.5)))
@@ -257,7 +257,7 @@ FOREIGN: dict[str, Any] = {
 
 
 # `lookahead` has the recipe of another one there, so that it takes single parameters.
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["adamw", *sorted(WRAPPERS.keys() - {"lookahead"})])
 def test_the_same_two_functions_are_the_same(name):
     wrap = WRAPPERS.get(name, lambda tx: tx)
@@ -317,7 +317,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimistix_traces_once_for_all_numbers(name):
     found, wanted = (solutions(o, OPTIMIZERS[name]) for o in (stepax, optax))

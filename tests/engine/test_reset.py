@@ -34,6 +34,7 @@ def test_what_matches_starts_again_and_the_rest_stays():
     assert types(new) == types(old)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["mu", "mu/**", "**/mu", "0/mu/**"])
 def test_names_and_patterns_mean_all_below(where):
     tx, p = stepax.adam(0.1), params()

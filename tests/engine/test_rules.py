@@ -42,6 +42,7 @@ def test_a_rule_of_ones_own_is_a_good_transformation():
     assert my_lion.paper == "arXiv:2302.06675"  # type: ignore[attr-defined]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_rule_of_ones_own_takes_the_steps_of_the_built_in_one(tree):
     p = TREES[tree]()
@@ -260,7 +261,7 @@ def test_a_claim_is_refused_where_it_does_not_hold(claim):
         claim(testing.Subject(BAD[claim]))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="transform"))
 def test_every_transform_of_ours_keeps_what_is_claimed(row):
     if make(row).node is None:
@@ -271,6 +272,7 @@ def test_every_transform_of_ours_keeps_what_is_claimed(row):
 
 # Muon's were 260: since then its mean may be divided over a mesh, and its rate given by
 # path, for which a step asks once.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "most"),
     [("adamw", 120), ("masked", 120), ("MultiSteps", 220), ("muon", 265)],
@@ -382,6 +384,7 @@ def test_a_branch_on_the_context_is_still_one_in_a_stack():
     assert "cond[" in text and "eigh" in text.split("cond[", 1)[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("sharding", ["auto", "stack", "none"])
 def test_a_stage_works_on_a_mesh(sharding):
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))

@@ -71,6 +71,7 @@ WRONG = {
 }
 
 
+@pytest.mark.few(200)
 @pytest.mark.parametrize(("row", "name"), NUMBERS)
 def test_what_is_no_number_is_an_error_that_says_whose_it_is(row, name):
     for x, kind, said in WRONG.values():
@@ -259,6 +260,7 @@ def test_rates_of_a_batch_of_optimizers_are_numbers_under_vmap():
 WHOLE = {"w": jnp.ones((2, 2)), "deep": {"n": jnp.ones((2, 2), jnp.int8)}}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["int8", "bool"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_an_integer_is_not_trained(row, dtype):

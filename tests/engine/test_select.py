@@ -149,6 +149,7 @@ def has_form(tree, form):
 PRODUCT = [(t, f) for t in TREES for f in FORMS if has_form(t, f)]
 
 
+@pytest.mark.few(32)
 @pytest.mark.parametrize("tree, form", PRODUCT)
 def test_every_form_gives_the_same_labels(tree, form):
     tree = TREES[tree]()
@@ -285,7 +286,7 @@ def assert_same(found, wanted, **tolerance):
         np.testing.assert_allclose(x, y, **(tolerance or {"rtol": 0}))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", ASKED)
 def test_every_form_works_for_whoever_takes_it(tree, consumer):
@@ -295,7 +296,7 @@ def test_every_form_works_for_whoever_takes_it(tree, consumer):
         assert_same(step(make(stepax, form(params)), params), wanted)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", [*TREES])
 def test_values_and_states_are_those_of_optax(tree, consumer):

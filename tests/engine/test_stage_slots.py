@@ -99,7 +99,7 @@ def test_a_stage_s_own_rule_is_a_good_transformation():
     stepax.testing.check(two_sided)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind, spec", list(it.product(KINDS, SPECS)))
 def test_devices_share_the_state_and_the_work(kind, spec):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))
@@ -121,6 +121,7 @@ def _decomposed(g, refresh, mu, sides):
     return q, jnp.linalg.eigh(mu + g @ g.T)[1], sides
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_devices_decompose_their_matrices_without_messages_in_between(kind):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))

@@ -150,6 +150,7 @@ HOLDERS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", HOLDERS)
 def test_values_are_found_and_set_by_path(name):
     state = HOLDERS[name]().init(NETWORK)

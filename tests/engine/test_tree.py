@@ -99,7 +99,7 @@ def oracle(f, *args):
         return f(*args)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [x for x in TREES if x != "integers"])
 def test_arithmetic_is_optax_s_bit_for_bit(name):
     x = TREES[name]
@@ -126,6 +126,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [*EXACT, "numbers"])
 def test_reductions_are_optax_s_bit_for_bit(name):
     x = TREES[name]
@@ -140,6 +141,7 @@ def test_reductions_keep_sixty_four_bits(x64):
     same(jax.jit(lambda x: every(REDUCTIONS, tree, x))(x), theirs)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [*EXACT, "numbers", "integers"])
 def test_vdot_is_optax_s(name):
     x = TREES[name]
@@ -183,7 +185,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype, value", EXTREMES, ids=repr)
 @pytest.mark.parametrize(
     "wrap", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"]
@@ -208,6 +210,7 @@ def test_norms_show_what_is_not_finite(dtype, bad):
     np.testing.assert_array_equal(tree.norm(x), abs(bad))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", [1.0, 1e30, 1e-30])
 def test_norms_of_narrow_leaves_have_their_derivative(value):
     x = [jnp.array([3 * value, 0], jnp.bfloat16), jnp.array([4 * value], jnp.bfloat16)]
@@ -238,6 +241,7 @@ def test_norm_and_vdot_take_mixed_leaves_under_strict_promotion():
     assert jnp.result_type(tree.sum(x)) == jnp.result_type(tree.max(x)) == C.dtype
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spec", [("d",), (None, "d")])
 @pytest.mark.parametrize("function", [tree.vdot, lambda x, y: tree.norm(x), tree.sub])
@@ -339,6 +343,7 @@ def test_an_odd_dtype_is_named():
         tree.dtype({}, "most")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [x for x in TREES if x != "integers"])
 def test_size_and_closeness_are_optax_s(name):
     x = TREES[name]

@@ -75,6 +75,7 @@ def _renewed(tx, p, steps, place=lambda tree: tree):
     return found, updates
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [3, 5, 12])
 @everyone
 def test_each_matrix_has_its_turn_once_in_a_cycle(row, number):
@@ -87,6 +88,7 @@ def test_each_matrix_has_its_turn_once_in_a_cycle(row, number):
     assert max(map(len, settled)) == -(-number // EVERY)
 
 
+@pytest.mark.few(1)
 @everyone
 def test_one_matrix_steps_as_without_turns(row):
     p = _params(1)
@@ -95,6 +97,7 @@ def test_one_matrix_steps_as_without_turns(row):
     jax.tree.map(np.testing.assert_array_equal, ours, usual)
 
 
+@pytest.mark.few(1)
 @everyone
 def test_turns_at_every_step_change_nothing(row):
     p = _params(3)
@@ -107,7 +110,7 @@ KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 DEVICES = 8
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind, spec", [("auto", P("data")), ("explicit", P())])
 @pytest.mark.parametrize("row", DIVIDED)
 def test_the_matrices_of_a_device_take_turns(row, kind, spec):
@@ -151,6 +154,7 @@ def test_turns_inside_of_shard_map(row):
                 np.testing.assert_allclose(ours[k], u, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.few(1)
 @everyone
 def test_a_traced_frequency_and_no_jit_have_the_same_turns(row):
     rest = {"stagger": True, "learning_rate": 0.1, _frequency(row): EVERY}

@@ -66,7 +66,7 @@ def foreign(state: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WRAPPING)
 def test_a_state_of_another_is_refused(name):
     tx, p = WRAPPING[name](), parameters()

@@ -61,7 +61,7 @@ def test_eight_devices_agree_with_one(library):
     assert set(shares) == {1, 8}
 
 
-@pytest.mark.one
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_muon_trains_the_matrices_of_the_blocks(library):
     params, _ = training.create(library, SIZE, jax.random.key(0))

@@ -35,7 +35,7 @@ def assert_valid(pairs, shape):
     assert list(rows) == sorted(set(rows)) and len(set(columns)) == len(columns)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_costs_as_little_as_scipys(shape, kind):
@@ -61,7 +61,7 @@ def test_both_names_give_the_same_pairs_under_every_transformation():
         np.testing.assert_array_equal(np.stack([j for _, j in found]), wanted[1])
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["hungarian_algorithm", "base_hungarian_algorithm"])
 def test_costs_as_little_as_optaxs(name):
     costs = jnp.asarray(np.random.default_rng(2).normal(size=(5, 4)), jnp.float32)

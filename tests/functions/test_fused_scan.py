@@ -67,7 +67,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_equals_a_step_after_all_gradients(name):
     tx, params, x = OPTIMIZERS[name](), stacked(), x_of()
@@ -95,7 +95,7 @@ def temporaries(step, tx, params, x):
     return memory.temp_size_in_bytes / size, memory.alias_size_in_bytes / size
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["adamw", "lion"])
 def test_one_gradient_at_a_time(name):
     tx, params, x = OPTIMIZERS[name](), stacked(16, 64), x_of(64)

@@ -29,7 +29,7 @@ def test_power_iteration_finds_the_largest_eigenvalue():
     np.testing.assert_allclose(abs(q[:, -1] @ v), 1, rtol=1e-5)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tolerance", [0.3, 0.1, 1e-2, 1e-3])
 def test_power_iteration_stops_where_optax_does(tolerance):
     matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
@@ -118,7 +118,7 @@ def test_iterations_end_as_in_optax():
         np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(8, 3), (3, 3), (3, 6)])
 def test_nnls_agrees_with_scipy(shape):
     rng = np.random.default_rng(1)
@@ -131,7 +131,7 @@ def test_nnls_agrees_with_scipy(shape):
     assert stepax.nnls(jnp.float32(A), jnp.float32(b[:, 0]), 3).shape == shape[1:]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("L", [None, 30.0])
 def test_nnls_is_one_iteration_ahead_of_optax(L):
     A, b = jnp.array([[2.0, 1.0], [1.0, 3.0]]), jnp.array([3.0, 2.0])

@@ -37,7 +37,7 @@ def test_an_axis_is_cut_as_in_optax():
     )
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("real", [None, 0, 1, 2, 3])
 @pytest.mark.parametrize("kind", KIND, ids=lambda k: k.name)
 def test_each_way_to_combine_is_optaxs(kind, real):
@@ -49,7 +49,7 @@ def test_each_way_to_combine_is_optaxs(kind, real):
     assert_same_tree(found, wanted)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [None, 2, 6])
 @pytest.mark.parametrize("kind", KIND, ids=lambda k: k.name)
 def test_mapped_examples_are_combined_as_in_optax(kind, size):
@@ -66,7 +66,7 @@ def loss(w, x):
     return jnp.mean(jnp.square(x @ w))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [None, 1, 3])
 def test_gradients_of_examples_are_optaxs(size):
     found, wanted = (
@@ -289,7 +289,7 @@ PLANS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("plan", PLANS)
 def test_arguments_are_found_however_they_are_given(call, plan):
@@ -298,7 +298,7 @@ def test_arguments_are_found_however_they_are_given(call, plan):
     assert_same_tree(CALLS[call](f, a, b), pair(a, b))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "in_axes", [(0, 1), {"b": 1}, {0: 0, "b": 1}], ids=["in order", "some", "all"]
@@ -333,7 +333,7 @@ ROWS = jnp.array([[1, 1], [1, 0], [1, 1], [0, 0], [1, 0], [0, 0]], bool)  # of t
 KINDS = (KIND.RUNNING_MEAN, KIND.MEAN, KIND.SUM)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [None, 1, 2])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_a_microbatch_counts_by_its_tokens(kind, size):
@@ -349,7 +349,7 @@ def test_a_microbatch_counts_by_its_tokens(kind, size):
     assert int(found["count"]) == sum(w > 0 for w in weights)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_nan_behind_weight_0_does_not_count(kind):
     f = ours.microbatch(jnp.sum, 0, 1, kind)
@@ -365,7 +365,7 @@ def test_equal_weights_give_the_bits_of_none():
     np.testing.assert_array_equal(f(x, weight=jnp.full(6, 4)), f(x))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_a_mesh_is_one_batch(kind):
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -50,7 +50,7 @@ def test_diagonals_are_those_of_the_matrices():
     np.testing.assert_allclose(ours.fisher_diag(loss, *DATA), gradient**2, rtol=1e-6)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["hvp", "hessian_diag", "fisher_diag"])
 def test_agrees_with_optax(name):
     args = (loss, jnp.arange(6.0), *DATA) if name == "hvp" else (loss, *DATA)

@@ -220,7 +220,7 @@ def maker(name, function):
     return make
 
 
-@pytest.mark.one
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [mup, spectral])
 @pytest.mark.parametrize("name", RATES)
 def test_activations_change_as_much_at_every_width(name, function):
@@ -232,6 +232,7 @@ def test_activations_change_as_much_at_every_width(name, function):
     assert not any(x[..., 0].any() for x in found.changes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RATES)
 def test_a_check_finds_what_is_not_parametrized(name, tmp_path):
     factory, rate = RATES[name]

@@ -173,7 +173,7 @@ RATES = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rate", RATES.values(), ids=RATES)
 def test_optimistix_minimises_with_every_schedule(rate):
     """Optax's exponential schedules crash there: it walks the cells of closures."""

@@ -140,7 +140,7 @@ STATES = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tx", STATES.values(), ids=STATES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_steps_are_those_of_the_transformation(tx, dtype):

@@ -109,6 +109,7 @@ def test_a_transformation_is_a_hashable_pair(make):
     assert tx._replace(init=init).update is update
 
 
+@pytest.mark.few(1)
 @everyone
 def test_tree_map_sees_two_leaves_and_keeps_the_type(make):
     tx = make(stepax)
@@ -119,6 +120,7 @@ def test_tree_map_sees_two_leaves_and_keeps_the_type(make):
     assert_same(run(mapped), run(tx))
 
 
+@pytest.mark.few(1)
 @everyone
 def test_update_is_a_static_argument_that_traces_once(make):
     tx, traces = make(stepax), []
@@ -175,6 +177,7 @@ def walk(tree):
 # --- isinstance, in either order of import -------------------------------------------
 
 
+@pytest.mark.few(1)
 @standard_promotion
 @everyone
 def test_isinstance_holds_both_ways(make):

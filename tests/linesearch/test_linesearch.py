@@ -106,7 +106,7 @@ def minimum_of_cubic(low, high):
         return a - ga / (q + np.sqrt(q * q - 3 * p * ga))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", LINES)
 def test_trials_are_those_of_the_book(name, x64):
     f, seen = LINES[name], []
@@ -180,6 +180,7 @@ def test_zoom_takes_no_more_trials_than_optax(x64):
     assert fewer >= 4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["parabola", "waves", "wall", "Moré and Thuente 1"])
 def test_zoom_meets_both_wolfe_conditions(name, x64):
     f, c2 = LINES[name], 0.1
@@ -193,7 +194,7 @@ def test_zoom_meets_both_wolfe_conditions(name, x64):
     assert state.info.decrease_error == 0 and state.info.curvature_error == 0
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @BOTH
 def test_walls_are_backed_away_from(tx):
     wall = stepax.scale_by_zoom_linesearch(3) if tx is ZOOM else BACK
@@ -222,6 +223,7 @@ def test_a_failed_search_takes_the_lowest_of_what_decreases(x64):
     assert state.info.decrease_error == 0 and state.info.curvature_error > 0
 
 
+@pytest.mark.few(1)
 @BOTH
 def test_gradients_of_complex_numbers_descend(tx):
     f = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
@@ -234,6 +236,7 @@ def test_gradients_of_complex_numbers_descend(tx):
     assert state.grad.dtype == z.dtype and state.value.dtype == jnp.float32
 
 
+@pytest.mark.few(1)
 @BOTH
 def test_arguments_of_the_function_are_handed_on(tx):
     def f(p, x, *, y=0.0):
@@ -349,6 +352,7 @@ def sum_of_squares(p, a=1.0):
     return sum(jnp.sum(a * x * x) for x in jax.tree.leaves(eqx.filter(p, eqx.is_array)))
 
 
+@pytest.mark.few(1)
 @BOTH
 def test_value_and_gradient_are_found_in_the_state(tx):
     p = {"w": jnp.arange(3.0), "none": None}
@@ -385,6 +389,7 @@ def test_a_state_without_value_or_gradient_is_refused():
         value_and_grad(p, state=(ZOOM.init(p), ZOOM.init(p)))
 
 
+@pytest.mark.few(1)
 @BOTH
 @pytest.mark.parametrize("argnums", [1, -1, (1, 0)])
 def test_other_arguments_are_parameters_beside_an_aux(tx, argnums):

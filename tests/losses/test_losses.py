@@ -108,7 +108,7 @@ def value_and_slope(module, name, args, kw):
         return f(first, *rest, **kw), jax.grad(total)(first)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "args", "kw"), CASES, ids=[f"{i} {c[0]}" for i, c in enumerate(CASES)]
 )
@@ -136,6 +136,7 @@ MIXED = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MIXED)
 def test_dtypes_are_those_of_optax(name):
     for first, second in ("float16", "float16"), ("bfloat16", "float32"):

@@ -67,7 +67,7 @@ SOFTMAX = [
 ]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("x", "y"), SOFTMAX, ids=str)
 def test_softmax_cross_entropy_is_exact_at_edges(x, y):
     value, slope = cross_entropy(x, y)
@@ -99,12 +99,14 @@ def binary(x, y):
     return value, (1 - y) * special.expit(x) - y * special.expit(-x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("y", [0.0, 0.3, 1.0])
 def test_binary_cross_entropy_is_exact_at_edges(y):
     f = lambda x: losses.sigmoid_binary_cross_entropy(x, jnp.full_like(x, y))
     check(f, XS, *binary(XS, y))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gamma", [0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("y", [0.0, 0.3, 1.0])
 def test_focal_loss_is_exact_at_edges(y, gamma):
@@ -144,6 +146,7 @@ def test_regression_losses_are_exact_at_edges():
     check(losses.l2_loss, small, small**2 / 2, small)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["kl_divergence", "generalized_kl_divergence"])
 def test_a_target_of_0_costs_nothing(name):
     log_p = np.array([-INF, -1e4, -2.0, -0.5, -1e-3])
@@ -175,6 +178,7 @@ def test_a_log_target_of_minus_infinity_costs_nothing():
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_cosine_is_that_of_any_length(scale):
     x, y = np.array([3.0, 4, 0]), np.array([1.0, 2, 2])

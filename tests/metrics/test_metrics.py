@@ -53,6 +53,7 @@ def test_sizes_are_those_of_all_elements():
         np.testing.assert_allclose(found[name], x, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("depth", "names"),
     [(1, ["a", "c"]), (2, ["a/b", "a/w", "c"]), (None, ["a/b", "a/w", "c"])],
@@ -93,6 +94,7 @@ def test_the_cosine_of_tiny_gradients_is_known():
     np.testing.assert_allclose(cosines(tx, [g, g], g)[1], 1, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_gradient_is_not_remembered(bad):
     one, none = {"w": jnp.ones(3)}, {"w": jnp.full(3, bad)}
@@ -112,6 +114,7 @@ EVERY = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tree", TREES)
 def test_any_tree_is_measured_and_nothing_changes_its_type(tree):
     params: Any = TREES[tree]()
@@ -182,6 +185,7 @@ def accumulated(calls, k, weights=None, **options):
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize("weights", [None, [1, 2, 0.5, 3, 1, 1, 2, 2]], ids=["", "w"])
 def test_the_noise_is_mccandlishs_of_the_calls_of_a_step(mean, weights):

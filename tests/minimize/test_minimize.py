@@ -52,6 +52,7 @@ def test_the_minimum_of_scipy_is_found_in_as_few_evaluations(x64):
     assert int(found.evaluations) <= 1.5 * wanted.nfev
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "tx",
     [stepax.adam(0.1), stepax.sgd(0.1), optax.sgd(0.1), stepax.polyak_sgd()],
@@ -130,6 +131,7 @@ def test_complex_parameters_go_down(x64):
         np.testing.assert_allclose(found.params, [1 + 2j, 1 + 2j], atol=1e-7)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_parameters_have_a_wide_value(dtype):
     fun = lambda p: jnp.sum((p.astype(jnp.float32) - 1) ** 2)
@@ -211,6 +213,7 @@ def rank_one(p):
 LIMITS = {"meyer": (meyer, (0.02, 4000.0, 250.0)), "rank one": (rank_one, (1.0,) * 10)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limit_of_precision_is_an_end(name):
     fun, start = LIMITS[name]

@@ -33,7 +33,7 @@ def total(x):
     return jnp.sum(x)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @each_problem
 def test_minima_of_the_collection_are_found_in_float64(x64, problem):
     found = ours(problem)
@@ -75,6 +75,7 @@ FORMS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_constraints_may_be_written_in_many_ways(form):
     found = minimize(bowl, ZEROS, constraints=FORMS[form])
@@ -85,6 +86,7 @@ def test_constraints_may_be_written_in_many_ways(form):
     assert 1 < max(sizes) < 4  # df = -3 = -m dc; shared by redundant ones
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("none", [None, [], ()], ids=str)
 def test_no_constraints_are_none(none):
     found = minimize(bowl, ZEROS, constraints=none)
@@ -114,6 +116,7 @@ def test_any_method_keeps_constraints_of_any_tree(method):
     assert multipliers["b"] == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_narrow_parameters_are_kept_within_their_precision(dtype):
     limit = inequality(total, upper=1.0)

@@ -28,7 +28,7 @@ def valley(p, height, width):
     return jnp.sum(0.1 * height * (bend**2 + rest**2))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", METHODS)
 @jax.numpy_dtype_promotion("standard")  # Optax is not written for the strict one
 def test_the_scale_of_the_value_does_not_matter(name):
@@ -44,6 +44,7 @@ def test_the_scale_of_the_value_does_not_matter(name):
         assert found.evaluations <= 2 * wanted.evaluations + 30, power
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lbfgs", "lbfgs as a transformation"])
 def test_the_scale_of_the_parameters_does_not_matter(name):
     # The first step of the transformation has a length of 1, or less.

@@ -55,6 +55,7 @@ def told(move, trials=1):
 # --- the cap of evaluations ----------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("most, steps", [(5, 5), (100, 16), (2000, 17)])
 def test_a_run_has_15000_evaluations_more_than_steps(most, steps):
     # 1,000 in each step: the first number of them above 15,000 + `most` is the last.
@@ -129,6 +130,7 @@ def test_where_it_is_steep_a_slow_window_is_no_end(steepest, start, limit):
         assert slow_at(values, norms, TOL) == found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slope, is_flat", [(1e-3, True), (0.1, False)])
 def test_a_run_ends_by_the_window_unless_it_is_steep(slope, is_flat, x64):
     # From a slope of 1 to a gentle one, along which each step gains 1e-10.
@@ -183,6 +185,7 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
     assert early.success and early.steps < ENOUGH and early.value > 1e-4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_double", [False, True], ids=["float32", "float64"])
 def test_the_plateau_around_a_saddle_is_no_end(is_double):
     """Wood's function has one at 7.877, from which it falls in one direction alone."""

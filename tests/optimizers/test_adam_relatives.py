@@ -248,7 +248,7 @@ TABLE: dict[str, tuple[Any, Steps]] = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLE)
 def test_steps_are_those_of_the_formula(name, x64):
     tx, reference = TABLE[name]
@@ -262,7 +262,7 @@ def test_steps_are_those_of_the_formula(name, x64):
 HOLOMORPHIC = [k for k in TABLE if ROWS[k.partition(",")[0]].holomorphic]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_a_phase_of_all_numbers_is_one_of_all_steps(name, x64):
     tx, _ = TABLE[name]
@@ -272,7 +272,7 @@ def test_a_phase_of_all_numbers_is_one_of_all_steps(name, x64):
         np.testing.assert_allclose(turned[k], phase * found[k], rtol=0, atol=1e-12)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", [None, DECAYS], ids=["all", "masked"])
 def test_a_large_gradient_shortens_the_decay_of_stable_adamw(mask, x64):
     """The rate of an array falls by rms = sqrt(mean(g² / v)), here g / sqrt(v)."""
@@ -295,7 +295,7 @@ ZEROS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ZEROS)
 def test_no_eps_is_needed_where_gradients_are_zero(name):
     tx, p = ZEROS[name], jnp.ones(2)
@@ -320,7 +320,7 @@ SHAPES_OF_NU = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SHAPES_OF_NU)
 def test_blocks_are_given_as_masks_are(name):
     partition, shapes = SHAPES_OF_NU[name]
@@ -375,7 +375,7 @@ FACTORED = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3)])
 @pytest.mark.parametrize("name", FACTORED)
 def test_an_empty_array_leaves_no_nan_in_the_state(name, shape):

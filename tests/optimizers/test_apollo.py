@@ -79,7 +79,7 @@ def formula(p, gs, kind, scale, is_front):
 OPTIONS = [*it.product(["channel", "tensor"], [False, True])]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "is_front"), OPTIONS)
 def test_steps_are_those_of_the_formula(kind, is_front, x64):
     options = {"scale_type": kind, "scale_front": is_front, "scale": 4.0}
@@ -109,7 +109,7 @@ def test_the_limit_may_be_infinite():
         assert (jnp.abs(u).max() > 0.1) == (limit == np.inf)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rank", [1, 2, 30])
 def test_the_state_is_small_unless_the_rank_is_large(rank):
     p = {"tall": jnp.ones((5, 3)), "wide": jnp.ones((3, 5)), "b": jnp.ones(4)}

@@ -98,7 +98,7 @@ OPTIMIZERS = {
 
 # The iteration of Muon amplifies rounding by its first coefficient at each of five
 # steps, about 500 times.
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("rate", [0.1, SCHEDULE])
 @pytest.mark.parametrize("name", OPTIMIZERS)

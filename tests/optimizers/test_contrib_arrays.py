@@ -125,7 +125,7 @@ def follow(tx, gs, p):
     return jax.jit(lambda p, gs: jax.lax.scan(step, (p, tx.init(p)), gs)[1])(p, gs)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "args", "options", "reference", "more"), PAPERS)
 def test_float64_is_what_the_paper_says(name, args, options, reference, more, x64):
     gs = random_gradients()
@@ -181,13 +181,13 @@ def assert_equal(found, wanted):
 EQUAL = [call for call in CALLS if "madgrad" not in call[0]]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "args", "options"), EQUAL)
 def test_float32_is_that_of_optax_to_the_last_bit(name, args, options):
     assert_equal(*both(name, args, options, jnp.float32))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "args", "options"), EQUAL)
 def test_float64_is_that_of_optax_to_the_last_bit(name, args, options, x64):
     assert_equal(*both(name, args, options, jnp.float64))
@@ -214,7 +214,7 @@ def test_madgrad_is_nearer_to_the_truth_than_optax():
     assert error(found) < error(wanted)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["madgrad", "cocob", "acprop", "adopt", "ademamix"])
 def test_without_a_gradient_nothing_moves(name):
     p, gs = jnp.asarray(START, jnp.float32), jnp.zeros((5, 4), jnp.float32)
@@ -243,7 +243,7 @@ def test_zero_eps_and_zero_gradients_give_no_nan(name):
 ROTATED = ["scale_by_acprop", "scale_by_adopt", "scale_by_ademamix", "scale_by_cocob"]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [*ROTATED, "scale_by_simplified_ademamix", "madgrad"])
 def test_turning_complex_gradients_turns_the_updates(name):
     """What is computed of a complex number depends on its length alone."""
@@ -276,7 +276,7 @@ def test_adopt_takes_injected_hyperparameters(wrap):
     np.testing.assert_allclose(u, v, rtol=1e-6)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["acprop", "ademamix", "simplified_ademamix", "cocob"])
 def test_a_weight_decay_may_be_a_schedule(name):
     p, decay = jnp.ones(2), linear_schedule(0.0, 0.5, 1)

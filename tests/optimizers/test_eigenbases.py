@@ -120,7 +120,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("leaf", SHAPES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_soap_follows_its_equations(name, leaf):
@@ -149,7 +149,7 @@ def test_vectors_have_a_basis_if_they_are_asked_to():
 MERGES = {"two": ((2, 2, 4), 4, (4, 4)), "none": ((3, 4, 4), 5, (3, 4, 4))}
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MERGES)
 def test_merged_axes_are_one_axis(name):
     shape, most, merged = MERGES[name]
@@ -207,7 +207,7 @@ KL_OPTIONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_soap", [False, True])
 @pytest.mark.parametrize("name", KL_OPTIONS)
 def test_kl_shampoo_and_soap_follow_their_equations(name, is_soap):

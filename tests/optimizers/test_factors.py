@@ -37,6 +37,7 @@ def _near(x, y, rtol=1e-5):
     np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(y).max(initial=0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype, at", list(it.product(DTYPES, AXES)))
 def test_products_are_those_of_unfoldings(dtype, at):
     shape, axis = at
@@ -46,6 +47,7 @@ def test_products_are_those_of_unfoldings(dtype, at):
     _near(_unfolded(np.asarray(factors.on_axis(x, m, axis)), axis), m @ g)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype, shape", list(it.product(DTYPES, SHAPES)))
 def test_coordinates_in_bases_are_undone_by_them(dtype, shape):
     axes = [i for i, n in enumerate(shape) if n > 1]
@@ -61,6 +63,7 @@ def test_coordinates_in_bases_are_undone_by_them(dtype, shape):
         assert (np.diff(values) <= 1e-5 * values[0]).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_power_steps_turn_to_the_eigenbasis_in_its_order(dtype):
     x = _draw((4, 9), dtype) * jnp.array([[8], [4], [2], [1]], jnp.float32)

@@ -47,6 +47,7 @@ def reference(gs, rank, gap, side, scale=0.25, b1=0.9, b2=0.999, eps=1e-8):
 
 # Singular vectors are known to the eps over the gap of the values, here 1e-14.  The
 # signs of a new projector are free, and decide how it goes with the old state.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("side", ["long", "short"])
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5)])
 def test_updates_are_those_of_the_paper(shape, side, x64):
@@ -100,6 +101,7 @@ def layout(state):
     return state.shape, state.dtype
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETS)
 def test_float32_is_that_of_optax_to_the_last_bit(name):
     params, gs = arrays(), arrays(lead=(200,))
@@ -184,6 +186,7 @@ def test_a_branch_costs_no_singular_vectors_between():
     assert "svd" in str(jaxpr)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("numbers", "order", "shape"),
     [((0, (1, 2)), (0, 1, 2), (2, 12)), (((-1, 0), 1), (2, 0, 1), (8, 3))],

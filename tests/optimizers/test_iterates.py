@@ -66,7 +66,7 @@ def averaged(us, rate, train, evaluation, decay, at_y):
     return np.stack(out), y + (1 - 1 / train) * (z - y)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("rate", [0.1, SCHEDULE])
@@ -169,7 +169,7 @@ def rectified(rate, decay, silent):
     return us, [(a, a) for a in rates]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("rate", [0.1, SCHEDULE])
@@ -239,7 +239,7 @@ MEANS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", INSIDE)
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

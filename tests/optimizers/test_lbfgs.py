@@ -55,7 +55,7 @@ def dense(pairs, g, is_scaled=True):
     return h @ g
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_scaled", [True, False])
 @pytest.mark.parametrize("split", [False, True], ids=["array", "tree"])
 def test_direction_is_that_of_the_dense_matrix(split, is_scaled, x64):
@@ -107,7 +107,7 @@ VARIANTS = {
 
 
 # Optax is not written for strict promotion.
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VARIANTS)
 @jax.numpy_dtype_promotion("standard")
 def test_path_is_that_of_optax(name, x64):
@@ -164,7 +164,7 @@ def test_rosenbrock_is_minimized():
     np.testing.assert_array_equal(state[0].count, 60)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_narrow_numbers_stay_finite_at_the_minimum(dtype):
     f = lambda p: jnp.sum((p - 1) ** 2 * jnp.array([1.0, 30.0], p.dtype))
@@ -312,7 +312,7 @@ def equinox_model():
     return arrays, lambda p: gap(jax.vmap(eqx.combine(p, static))(INPUTS))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("build", [linen_model, nnx_model, equinox_model])
 @jax.numpy_dtype_promotion("standard")  # these libraries ask for it
 @jax.numpy_rank_promotion("allow")

@@ -189,6 +189,7 @@ def problem(shapes=SHAPES, dtype="float64"):
 
 
 # Each step multiplies rounding by at most the product of the first coefficients, 4e3.
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("make", "plain", "options"), OPTIONS)
 def test_steps_are_those_of_the_equations(make, plain, options):
@@ -211,6 +212,7 @@ def test_a_traced_fraction_moves_the_same_slices():
 MAKERS = {k: ft.partial(make, **options[0]) for k, (make, _, options) in CASES.items()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_stack_or_a_kernel_is_its_matrices(name):
@@ -235,6 +237,7 @@ def test_a_stack_or_a_kernel_is_its_matrices(name):
         np.testing.assert_allclose(found[k], x, rtol=0, atol=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_is_no_matrix_is_named(name):
     p = {"w": jnp.ones((2, 3)), "deep": {"b": jnp.ones(3)}}
@@ -262,6 +265,7 @@ MATRIX_ROWS = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", MATRIX_ROWS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_zero_gradients_first_and_later_make_no_nan(row, dtype):
@@ -344,6 +348,7 @@ NORMS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("constrained", [True, False])
 @pytest.mark.parametrize("case", NORMS, ids=str)

@@ -94,6 +94,7 @@ PAPERS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PAPERS)
 def test_follows_the_paper(name, x64):
     assert_follows(*PAPERS[name])
@@ -110,6 +111,7 @@ MORE = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("more", MORE)
 @pytest.mark.parametrize("name", CALLS)
@@ -151,6 +153,7 @@ def test_decay_of_the_step_is_a_choice():
     assert step(proximal) == pytest.approx((1 - 0.5) / 1.5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", [contrib.momo, contrib.momo_adam])
 def test_gradients_of_zeros_give_no_step(make):
     tx, p = make(adapt_lower_bound=True), jnp.ones(2)

@@ -80,6 +80,7 @@ OPTIONS = {
 
 # Rounding is multiplied by at most 3.4445^5 = 485 on its way through the iteration:
 # some 40 roundings of 2^-53 stay below 1e-11 of the largest entry.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5)])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_updates_are_those_of_the_papers(name, shape, x64):
@@ -146,6 +147,7 @@ def layout(state):
     return state.shape, state.dtype
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETS)
 def test_float32_is_that_of_optax(name):
     params, gs = arrays(), arrays(lead=(STEPS,))
@@ -193,6 +195,7 @@ def test_updates_are_those_of_torch():
         before = after
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NORMS)
 def test_what_comes_out_is_orthogonal(name):
     """Jordan's coefficients lead singular values to between 0.68 and 1.14."""
@@ -234,6 +237,7 @@ def test_zeros_stay_zero_and_have_a_derivative(name):
     assert np.isfinite(jax.jacrev(f)(x)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3)])
 def test_empty_matrices_pass(name, shape):
@@ -257,6 +261,7 @@ def test_a_stack_is_many_matrices():
         np.testing.assert_allclose(found["w"][i], expected["w"], atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("numbers", "order", "shape"),
     [
@@ -301,6 +306,7 @@ SPECS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SPECS)
 def test_dimension_numbers_in_all_forms(name):
     p = Net(arrays()["t"], arrays()["b"])

@@ -60,6 +60,7 @@ FACTORS = {
 
 # Rounding grows by at most the product of the first coefficients, 8.2 · 4.1 · 3.9 · ...
 # < 4e3, on its way through the iteration.
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("steps", ITERATIONS, ids=lambda x: f"{x[0]}, {x[1]}")
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -96,6 +97,7 @@ OPTIONS = [(f, n, c) for f in FACTORS for n in (False, True) for c in (False, Tr
 
 
 # 20 steps of the rounding of the iterations above.
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("factor", "nesterov", "cautious"), OPTIONS)
 def test_steps_are_those_of_jordan_with_any_factor_and_decay(

@@ -68,6 +68,7 @@ WORK = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", WORK)
 def test_the_work_is_that_of_the_cheaper_form(work, name):
     shape, steps, expected = WORK[name]
@@ -121,6 +122,7 @@ def in_float64(x, name, steps):
     return u * s @ vh
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("steps", [5, 10])
 @pytest.mark.parametrize("name", ["muon", "polar_express", "polar_express_long"])
 @pytest.mark.parametrize("shape", [(16, 64), (12, 5)], ids=str)

@@ -167,6 +167,7 @@ def updates_of(tx, gs, params=None):
 # A step rounds some twenty numbers to 53 bits and the means remember a few steps, so
 # that 200 eps of the largest update of a coordinate bounds the sum.  The variance of
 # the centered form is a difference of squares and may lose two more digits.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLE)
 def test_updates_are_those_of_the_paper(name, x64):
     tx, reference, options = TABLE[name]
@@ -255,7 +256,7 @@ def test_adagrad_does_not_move_before_the_first_gradient():
     np.testing.assert_array_equal(updates, [0.0, 1.0])
 
 
-@pytest.mark.thinned
+@pytest.mark.few(12)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("name", TABLE)
 def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):
@@ -269,6 +270,7 @@ def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):
 
 # Rprop asks whether a gradient turned, which complex ones do not; Yogi's means start at
 # a real number, but without a correction they must not start at 0.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", sorted(TABLE.keys() - {"Rprop", "iRprop-", "Yogi"}))
 def test_complex_means_of_squares_are_real(name):
     """A phase common to all gradients is that of all updates."""

@@ -128,6 +128,7 @@ def updates_of(tx, gs, params):
 
 # As in `test_papers.py`: 200 eps of the largest update of a row and column.  Adafactor
 # has its decay in float32.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLE)
 def test_updates_are_those_of_the_paper(name, x64):
     tx, reference, options = TABLE[name]
@@ -139,6 +140,7 @@ def test_updates_are_those_of_the_paper(name, x64):
     assert (np.abs(found - expected) <= bound * np.abs(expected).max(axis=0)).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("name", TABLE)
 def test_narrow_gradients_of_zero_give_finite_updates(name, dtype):
@@ -151,6 +153,7 @@ def test_narrow_gradients_of_zero_give_finite_updates(name, dtype):
     assert np.isfinite(updates).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TABLE)
 def test_scalars_and_empty_arrays_are_arrays(name):
     tx, _, _ = TABLE[name]
@@ -169,6 +172,7 @@ def test_polyak_reaches_the_minimum_along_the_gradient():
     np.testing.assert_allclose(updates, -x / 2, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("variant", "value", "step_size"),
     [("sps", 1.5, 0.25), ("sps", 9.0, 0.7), ("sps", 0.0, -0.125), ("sps+", 0.0, 0.0)],

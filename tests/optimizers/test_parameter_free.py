@@ -39,6 +39,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "call"), TABLE)
 def test_each_step_is_that_of_optax(name, call, dtype):
@@ -238,6 +239,7 @@ PAPERS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PAPERS)
 def test_follows_the_paper(name, x64):
     assert_follows(*PAPERS[name])
@@ -266,6 +268,7 @@ FREE = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", FREE)
 def test_gradients_of_zeros_give_no_step(name, dtype):
@@ -281,6 +284,7 @@ def test_gradients_of_zeros_give_no_step(name, dtype):
 ESTIMATING = [contrib.dadapt_adamw, contrib.dadapt_sgd, contrib.prodigy]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", ESTIMATING)
 def test_a_learning_rate_that_starts_at_zero_keeps_the_estimate(make):
     tx, p = make(stepax.linear_schedule(0.0, 1.0, 2)), jnp.ones(3)
@@ -304,6 +308,7 @@ SHARED = {"max_dist", "sum_sq_norm_grads", "weighted_sq_norm_grads", "estim_sq_d
 SHARED |= {"estim_lr", "numerator_weighted", "estim_lr_max", "grad_norm0"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", sorted(FREE.keys() - {"L-DoG"}))
 def test_numbers_of_a_mixed_tree_are_float32_and_stay_so(name):
     tx = FREE[name]
@@ -399,6 +404,7 @@ def test_weight_decay_may_be_a_schedule(make):
     np.testing.assert_array_equal(u, v)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["dog", "dowg"])
 def test_complex_parameters_are_pairs_of_real_ones(name):
     tx, z = FREE[name], jnp.array([1 + 2j, 3 - 1j], "complex64")

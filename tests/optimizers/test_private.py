@@ -64,6 +64,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_updates_are_those_of_optax(name):
     gs = examples(lead=(200,))

@@ -9,6 +9,7 @@ import stepax
 import stepax.contrib
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", references.names())
 def test_an_optimizer_takes_the_steps_of_its_authors(name):
     with jax.enable_x64(True):
@@ -22,7 +23,7 @@ def test_an_optimizer_takes_the_steps_of_its_authors(name):
 AMPLIFIED = {"shampoo_kl": 1.0}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", references.names())
 def test_in_float32_it_stays_close_to_its_float64_self(name):
     reference = references.load(name)

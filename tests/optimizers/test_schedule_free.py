@@ -98,6 +98,7 @@ def theirs(name, dtype):
         return drive(tx, start(dtype), optax.contrib.schedule_free_eval_params)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_all_is_optax_s_to_rounding(name, x64):
     """In double precision, the rounding of 200 steps and of x, which Optax divides."""

@@ -167,6 +167,7 @@ def _run(tx, gs, p=None):
     return ps, state
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_it_does_what_the_equations_say(name):
     arguments, options = SETTINGS[name]
@@ -213,7 +214,7 @@ HARD = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e3])
 @pytest.mark.parametrize("statistics", ["classic", "kl"])
 @pytest.mark.parametrize("name", HARD)

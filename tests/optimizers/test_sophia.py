@@ -58,6 +58,7 @@ def reference(p, h, steps, b1, b2, eps, rate, decay, gamma, clip, k, is_paper):
         p = p + step
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_paper", [True, False])
 def test_float64_is_what_the_paper_says(is_paper, x64):
     names = "b1 b2 eps learning_rate weight_decay gamma clip_threshold update_interval"
@@ -80,7 +81,7 @@ SETS = [
 ]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", SETS)
 def test_float32_is_that_of_optax_to_the_last_bit(options):
     found = follow(sophia(0.01, **options), bowl, parameters(), 200)
@@ -162,6 +163,7 @@ TREES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("tree", TREES)
 def test_takes_leaves_without_gradients(tree, wrap):

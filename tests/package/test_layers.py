@@ -50,7 +50,7 @@ def test_a_public_module_below_the_optimizers_says_why():
     assert low and all(layer.why for layer in low)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda x: x.rooms[0])
 def test_imports_go_one_way(layer):
     from_here = {pair for pair in imports() if room_of(pair[0]) in layer.rooms}
@@ -100,6 +100,7 @@ def test_few_files_are_in_no_room_of_the_engine():
     assert len(list((PACKAGE / "_engine").glob("*.py"))) <= 8
 
 
+@pytest.mark.slow
 def test_the_drawing_of_the_layers_is_that_of_the_imports():
     page = PAGE.read_text()
     hint = "run `python -m benchmarks.layers`"

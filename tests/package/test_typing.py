@@ -121,6 +121,7 @@ def found(tmp_path_factory) -> dict[str, list[str]]:
     return messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_type_checker_finds_nothing_in_a_right_program(name, found):
     assert len(PROGRAMS[name].splitlines()) > 20

@@ -4,7 +4,7 @@ import pytest
 from pages import NEEDS, ROOT, WITHOUT, PageError, blocks, is_alike, pages, run_page
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("page", [x for x in pages() if x not in WITHOUT])
 def test_every_line_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch):
     if page in NEEDS:

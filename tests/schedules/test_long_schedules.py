@@ -75,6 +75,7 @@ def make(name, args, more) -> Any:
     return getattr(schedules, name)(*args, **more)
 
 
+@pytest.mark.few(16)
 @each_case
 def test_values_are_those_of_the_formula_in_float64(x64, name, args, more):
     wanted = [REFERENCES[name](*args, **more)(t) for t in COUNTS]
@@ -85,6 +86,7 @@ def test_values_are_those_of_the_formula_in_float64(x64, name, args, more):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-15)
 
 
+@pytest.mark.few(1)
 @each_case
 def test_every_kind_of_count_gives_the_same_float32(name, args, more):
     schedule = make(name, args, more)
@@ -100,6 +102,7 @@ def test_every_kind_of_count_gives_the_same_float32(name, args, more):
 KINDS = [int, np.int32, np.float32, jnp.int32, jnp.float32, np.asarray, jnp.bfloat16]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 @pytest.mark.parametrize("shape", LEFT)
 @pytest.mark.parametrize("peak", [0.7, 0.3, 1e-3])
@@ -136,6 +139,7 @@ def test_numbers_may_be_traced_of_any_dtype_and_length_0():
         np.testing.assert_allclose(found, at(0.5, steps, COUNTS), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.few(9)
 @each_case
 def test_derivatives_by_all_numbers_are_finite(name, args, more):
     more = {k: x for k, x in more.items() if k in ("shape", "cycles")}
@@ -214,6 +218,7 @@ def test_what_cannot_be_meant_is_an_error(name, args, more, message):
 # --- what shows them -----------------------------------------------------------------
 
 
+@pytest.mark.few(18)
 @each_case
 def test_descriptions_print_the_whole_schedule(name, args, more):
     schedule = make(name, args, more)
@@ -224,6 +229,7 @@ def test_descriptions_print_the_whole_schedule(name, args, more):
 BRANCHING = lambda t: 0.1 if t < 3 else 0.2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "schedule",
     [

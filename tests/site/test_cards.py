@@ -118,7 +118,7 @@ TRAITS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRAITS)
 def test_what_an_element_depends_on(name):
     row = ROWS[name]

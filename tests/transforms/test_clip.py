@@ -62,7 +62,7 @@ def assert_within(found, wanted, ulps):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(name, dtype):
@@ -90,7 +90,7 @@ def test_equals_optax_for_complex_gradients(name):
         np.testing.assert_array_max_ulp(x.imag, y.imag, maxulp=TWO_ULPS)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bound", [0.0, 1.0])
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -123,7 +123,7 @@ def test_norm_of_narrow_gradients_does_not_overflow(dtype):
         )
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bad", [jnp.inf, -jnp.inf, jnp.nan])
 def test_norm_that_is_not_finite_acts_as_in_optax(bad):
     g = {"w": jnp.asarray([3.0, bad]), "b": jnp.asarray([1.0])}
@@ -133,7 +133,7 @@ def test_norm_that_is_not_finite_acts_as_in_optax(bad):
     assert_within(results[0], results[1], 0)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", sorted({*CLIPS} - {"clip_by_block_rms"}))  # quicker
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_gradients_whose_squares_overflow_are_clipped_as_others(name, dtype):
@@ -183,7 +183,7 @@ def test_compiled_program_grows_as_the_number_of_leaves():
     assert lines(96) < 2.1 * lines(48)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CLIPS)
 def test_the_bound_may_be_traced(name):
     p, g = random(0), random(1)
@@ -209,7 +209,7 @@ UNITS = [(), (1,), (3,), (2, 1), (2, 3), (1, 1, 3), (2, 3, 4), (2, 3, 4, 2)]
 UNITS += [(2, 1, 2, 3, 2), (1,) * 6, (0, 3)]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", UNITS, ids=str)
 def test_units_are_those_of_optax(shape):
     x = random(2, {"x": shape})["x"]
@@ -279,7 +279,7 @@ EXAMPLES = {
 close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(5)
 @pytest.mark.parametrize("bound", [0.0, 1.25, jnp.inf])
 @pytest.mark.parametrize("tree", EXAMPLES)
 @pytest.mark.parametrize("how", ["global", "uniform", "by size"])
@@ -309,7 +309,7 @@ def test_example_of_unknown_norm_does_not_get_through(f, bad):
     assert jax.tree.leaves(clipped) == [1]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_clipping_by_example_is_exact_for_narrow_gradients(dtype):
     g = jnp.full((4, 300), 3e4, dtype)

@@ -69,7 +69,7 @@ def takes(row, name) -> bool:
 RATED = [x for x in rows(kind="optimizer", takes="learning_rate")]
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize("row", RATED)
 def test_every_optimizer_decays_by_every_formula(row, kind):
@@ -89,6 +89,7 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
     follows(tx, plain, kind)
 
 
+@pytest.mark.few(22)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize(
     "given",
@@ -157,7 +158,7 @@ def test_the_other_optimizer_of_muon_keeps_its_own_decay(kind):
         np.testing.assert_allclose(u["w"], wanted, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize("tree", ["None leaf", "empty", "0-d", "module, whole"])
 def test_any_tree_decays(kind, tree):
@@ -169,7 +170,7 @@ def test_any_tree_decays(kind, tree):
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(u))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_dtypes_are_kept(kind, dtype):
@@ -181,7 +182,7 @@ def test_dtypes_are_kept(kind, dtype):
     assert {x.dtype for x in jax.tree.leaves(u)} == {jnp.dtype(dtype)}
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_packed_and_batched_steps_are_the_same(kind):
     p, tx = params(), stepax.adamw(RATE, weight_decay=decay(kind))
@@ -197,7 +198,7 @@ def test_packed_and_batched_steps_are_the_same(kind):
     np.testing.assert_allclose(batched["w"][1], wanted["w"], rtol=2e-6, atol=1e-9)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_an_injected_decay_is_changed_without_compiling(kind):
     p = params()

@@ -64,7 +64,7 @@ DTYPES = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 def test_updates_are_those_of_the_tree(dtypes, wrap):

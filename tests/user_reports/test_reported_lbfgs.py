@@ -138,6 +138,7 @@ def test_classics_end_where_those_of_scipy_do(name, x64):
     assert f(ours) <= theirs.fun + 1e-9
 
 
+@pytest.mark.few(1)
 @row(QUALITY, optax="passes")
 @pytest.mark.parametrize("wall", [jnp.inf, jnp.nan])
 def test_walls_are_backed_away_from(wall):
@@ -211,6 +212,7 @@ def test_a_step_with_a_search_can_be_differentiated():
     assert jnp.isfinite(jax.grad(after)(2.0))
 
 
+@pytest.mark.few(1)
 @row("constraints", optax="fails")
 @pytest.mark.parametrize("form", ["ours", "SciPy's"])
 def test_a_minimum_keeps_its_constraints(form):

@@ -141,6 +141,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.few(1)
 @row("labels/masks for NamedTuple, FrozenDict, nnx State", optax="fails")
 @pytest.mark.parametrize("wrapper", ["partition", "multi_transform"])
 @pytest.mark.parametrize("tree", NETWORKS)

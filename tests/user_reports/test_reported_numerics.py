@@ -74,6 +74,7 @@ APART = {
 }
 
 
+@pytest.mark.thinned
 @row("float16 zero/tiny gradients", optax="fails")
 @every_optimizer
 def test_a_narrow_gradient_moves_as_a_wide_one(row):
@@ -90,6 +91,7 @@ def test_a_narrow_gradient_moves_as_a_wide_one(row):
             np.testing.assert_allclose(x, y, atol=4e-2 * np.abs(y).max())
 
 
+@pytest.mark.thinned
 @row("zero gradients in parameter-free optimizers", optax="fails")
 @every_optimizer
 def test_a_gradient_of_zero_gives_a_number(row):
@@ -175,6 +177,7 @@ def test_a_gradient_of_zero_has_no_direction():
     assert all_finite(u)
 
 
+@pytest.mark.few(1)
 @row("adafactor decay_offset; counters", optax="fails")
 @pytest.mark.parametrize("offset", [0, 5])
 def test_adafactor_may_count_from_later(offset):

@@ -127,6 +127,7 @@ def test_adam_in_bfloat16_has_steps_of_the_right_length():
     np.testing.assert_allclose(np.float32(u), -1, rtol=2.0**-8)
 
 
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_second_moment_has_a_dtype_of_its_own(row):
@@ -139,6 +140,7 @@ def test_the_second_moment_has_a_dtype_of_its_own(row):
         assert {str(x.dtype) for x in jax.tree.leaves(nu)} == {"bfloat16"}
 
 
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_first_moment_has_the_dtype_that_is_asked_for(row):
@@ -151,6 +153,7 @@ def test_the_first_moment_has_the_dtype_that_is_asked_for(row):
 # --- spikes and loss scales ----------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @row("skip steps on spikes, loss scaling", optax="fails")
 @pytest.mark.parametrize("watch", ["norm", "value"])
 def test_a_spike_costs_one_step(watch):

@@ -178,6 +178,7 @@ def by_orbax(state, like, folder):
         return checkpointer.restore(folder / "state", like)
 
 
+@pytest.mark.thinned
 @row(CHECKPOINTS, optax="passes")
 @pytest.mark.parametrize("by", [pickled, by_flax])
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))

@@ -57,7 +57,7 @@ def slope(tx, p, g):
     return total
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @row("complex parameters", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):
@@ -117,6 +117,7 @@ def test_parameters_and_fresh_state_are_donated_together():
         jax.tree.map(np.testing.assert_array_equal, given, kept)
 
 
+@pytest.mark.few(1)
 @row("flatten", optax="fails")
 @pytest.mark.parametrize("tree", ["dict", "None leaf", "empty", "0-d", "zero size"])
 def test_a_flat_optimizer_takes_any_tree(tree):

@@ -47,7 +47,7 @@ def near(x, y, condition=1):
     np.testing.assert_allclose(x, y, rtol=3e-6, atol=atol)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_k_gradients_are_one_step_with_their_mean(row):
     p, gs = parameters(), many(2 * K)
@@ -87,7 +87,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("inner", INNER)
 def test_updates_and_states_are_optax_s(inner, options):
@@ -116,7 +116,7 @@ def test_the_mean_is_bit_equal_to_optax_s():
     compare(equal, eagerly.acc_grads, wanted.acc_grads)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 def test_every_way_to_run_it_gives_the_same(run):
     p, gs = parameters(), many(2 * K)
@@ -128,7 +128,7 @@ def test_every_way_to_run_it_gives_the_same(run):
     assert types(state) == types(wanted) == types(tx.init(p))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", [2, 3.0, 2.9999998, jnp.int32(2), jnp.float32(3.0)])
 def test_a_schedule_may_return_floats(k):
     n = round(float(k))
@@ -218,7 +218,7 @@ DTYPES = {  # of the parameters and gradients, asked of the accumulator, of it
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtypes", DTYPES)
 def test_gradients_accumulate_in_their_precision(dtypes, x64):
     dtype, asked, wanted = DTYPES[dtypes]
@@ -242,7 +242,7 @@ def test_small_gradients_in_bfloat16_are_not_lost():
     assert float(u[-1][0]) == 1.5
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 @pytest.mark.parametrize("row", rows(kind="optimizer", holomorphic=True))
 def test_every_inner_state_is_a_scan_carry(row, dtype):
@@ -286,7 +286,7 @@ def test_integer_parameters_under_jit():
     assert (p["w"] < 1).all()
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("run", [eager, jitted])
 def test_a_whole_module_may_be_the_parameters(run):
     model = mlp()
@@ -315,7 +315,7 @@ def _mesh():
     return jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("skip", [None, skip_not_finite], ids=["", "skip"])
 # Without checks nothing tells that an average is replicated.
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ WAYS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_keywords_reach_the_inner_transformation(way):
     tx = WAYS[way](MultiSteps(READER, 2))

@@ -46,7 +46,7 @@ def weight(decay: Any, debias, t):
     return 1 / t if d == 1 else (1 - d) / (1 - d**t)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("debias, start, every", [(1, 0, 1), (0, 0, 1), (1, 3, 2)])
 def test_the_average_is_that_of_the_formula(decay, debias, start, every):
@@ -88,7 +88,7 @@ def test_a_uniform_average_is_pytorch_s():
         np.testing.assert_allclose(found, wanted.detach()[0], rtol=3e-6, atol=1e-6)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 def test_the_optimizer_is_as_it_was(run):
     p, gs = parameters(), many(3)

@@ -54,7 +54,7 @@ def equal(x, y):
     jax.tree.map(np.testing.assert_array_equal, x, y)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("given", [None, "bfloat16", jnp.float32])
 def test_averages_with_16_bits_are_those_of_single_precision(dtype, given):
@@ -91,7 +91,7 @@ def test_bytes_for_each_parameter(width):
     assert size == (2 + width // 8) * 64 * 64
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @widths
 def test_steps_are_alike_within_jit_and_without(width):
     p, tx = start("bfloat16"), averaged(width)
@@ -116,7 +116,7 @@ AROUND = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", AROUND)
 def test_it_goes_into_wrappers(name):
     p, wrap = start("bfloat16"), AROUND[name]

@@ -37,7 +37,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_each_average_is_that_of_average_params(options):
     decays = {"fast": 0.5, "uniform": None, "slow": stepax.constant_schedule(0.9)}
@@ -65,7 +65,7 @@ HOLDERS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["", "jit"])
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_two_exchanges_return_every_bit(holder, wrap):
@@ -130,7 +130,7 @@ def averages_of(path, width) -> Any:
     return np.array(found)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [0.06, 0.1, 0.15, 0.2])
 @pytest.mark.parametrize("step", [300, 400])
 def test_any_width_is_made_of_two(width, step):

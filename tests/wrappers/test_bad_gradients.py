@@ -24,7 +24,7 @@ import stepax
 from stepax import MultiSteps, skip_large_updates, skip_not_finite
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("at", [0, K - 1])
@@ -53,7 +53,7 @@ GUARDED = {
 guarded = pytest.mark.parametrize("inner", GUARDED.values(), ids=GUARDED)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @everyhow
 @guarded
 @pytest.mark.parametrize("at", [0, K - 1])
@@ -66,7 +66,7 @@ def test_zero_nans_makes_a_nan_cost_one_number(run, inner, at):
     compare(equal, state, wanted)  # nothing was found in the second window
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 def test_found_nan_tells_of_all_gradients_since_the_last_step(run):
     p, tx = (
@@ -90,7 +90,7 @@ def test_infinities_that_cancel_are_found_at_the_step():
     assert bool(state.inner_opt_state.found_nan)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_skipped_gradient_is_as_if_it_had_not_been(run, value):
@@ -193,7 +193,7 @@ AROUND = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 @pytest.mark.parametrize("use_grad_mean", [True, False])
 def test_zero_nans_cleans_each_gradient_wherever_it_is(around, use_grad_mean):

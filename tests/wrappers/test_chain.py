@@ -75,7 +75,7 @@ def names(tree):
     return type(tree).__name__, within
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHAINS)
 def test_updates_and_states_are_optax_s(name):
     p, gs = parameters(), many(4)
@@ -90,7 +90,7 @@ def test_updates_and_states_are_optax_s(name):
     assert names(state) == names(wanted)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHAINS)
 def test_nesting_changes_nothing(name):
     p, gs = parameters(), many(3)

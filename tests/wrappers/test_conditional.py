@@ -22,7 +22,7 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 def test_condition_chooses_the_steps(name, wrap):
@@ -44,7 +44,7 @@ def test_condition_chooses_the_steps(name, wrap):
         assert state.step == i + 1 and state.step.dtype == jnp.int32
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_condition_makes_the_states_and_updates_of_optax(name):
     odd = lambda step: step % 2 == 1
@@ -80,7 +80,7 @@ def test_condition_may_read_keywords(name):
     plain.update(g, plain.init(g), g, value=1.0)  # takes none, so is given none
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CONDITIONS)
 @pytest.mark.parametrize("params", ["bfloat16", "float32"])
 @pytest.mark.parametrize("gradients", ["bfloat16", "float32", "int32"])

@@ -44,6 +44,7 @@ def sequence(pattern, value=np.nan):
 PATTERNS = ["...", ".x.", "x..", ".xx.", "xxxx.x.", ".xxx.xxxx", "xx.xx.xx"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_updates_and_states_are_optax_s(pattern, value):
@@ -56,6 +57,7 @@ def test_updates_and_states_are_optax_s(pattern, value):
     assert types(state) == types(wanted)
 
 
+@pytest.mark.few(1)
 @everyhow
 def test_every_way_to_run_it_gives_the_same(run):
     p, gs = parameters(), sequence(".x.xx..")
@@ -66,6 +68,7 @@ def test_every_way_to_run_it_gives_the_same(run):
     assert types(state) == types(tx.init(p))
 
 
+@pytest.mark.few(1)
 @everyhow
 def test_what_is_left_out_leaves_no_trace(run):
     p, tx = parameters(), apply_if_finite(stepax.adam(1e-2), 2)
@@ -89,7 +92,7 @@ def test_errors_in_a_row_are_let_in_until_one_is_finite():
     assert not state.last_finite
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 @pytest.mark.parametrize("row", rows(kind="optimizer", holomorphic=True))
 def test_every_inner_state_is_a_scan_carry(row, dtype):

@@ -59,6 +59,7 @@ MASKS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("factory", [stepax.adamw, optax.adamw])
 def test_a_mask_for_a_callable_model_is_never_taken_for_a_schedule(factory, mask):
@@ -100,6 +101,7 @@ def with_rest(lr, *numbers, **more):
     return stepax.adam(lr, *numbers, **more)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "factory, args, kwargs, numbers, schedules",
     [
@@ -154,6 +156,7 @@ def without_annotations(f):
     return call
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row, name", SCHEDULED)
 def test_a_module_is_a_schedule_wherever_a_function_is(row, name):
     for factory in (row.factory, without_annotations(row.factory)):

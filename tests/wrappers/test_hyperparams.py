@@ -47,7 +47,7 @@ def test_a_state_has_no_hyperparameter_that_optax_s_lacks(row):
     assert set(state.hyperparams) <= set(known)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_an_injected_optimizer_equals_the_plain_one(row):
     # A number that is traced is rounded to float32 before the arithmetic that Python
@@ -79,7 +79,7 @@ def test_numbers_are_injected_and_nothing_else(row):
     assert state.hyperparams_states == {}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
@@ -93,7 +93,7 @@ def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
     assert {str(x.dtype) for x in jax.tree.leaves(new)} == {dtype}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_changed_hyperparameter_compiles_nothing_anew(row):
     tx, params = inject(row.factory)(**arguments(row)), parameters()
@@ -124,7 +124,7 @@ def compilations():
     return sum("backend_compile" in name for name in COMPILED)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_changed_hyperparameter_compiles_nothing_outside_of_jit(row):
     tx, params = inject(row.factory)(**arguments(row)), parameters()
@@ -155,7 +155,7 @@ def test_kernels_are_shared_also_under_a_mask(mask):
 # --- real Optax ----------------------------------------------------------------------
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "factory, injected, fixed",
     [

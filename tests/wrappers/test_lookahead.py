@@ -58,6 +58,7 @@ def reference(p, k, part, rate, decay):
     return out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("k", "part"), [(1, 0.3), (5, 0.5), (6, 1.0)])
 def test_steps_are_those_of_the_paper(k, part, x64):
     p = start(jnp.float64)
@@ -70,7 +71,7 @@ def test_steps_are_those_of_the_paper(k, part, x64):
             np.testing.assert_allclose(ours[name], theirs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("dtype", "reset"), [("float32", True), ("float64", False)])
 def test_parameters_are_optax_s(dtype, reset):
     with jax.enable_x64(dtype == "float64"):

@@ -22,6 +22,7 @@ def run(tx, pattern, p):
     return states
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pattern", ["......", "..x....x.", "xxx....", "...x......x"])
 def test_the_scale_is_pytorch_s(pattern):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -42,7 +43,7 @@ def test_the_scale_is_pytorch_s(pattern):
     assert int(states[-1].skipped) == pattern.count("x")
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @everyhow
 def test_a_step_that_overflows_leaves_no_trace(run):
     p, gs = parameters(), many(3)

@@ -110,6 +110,7 @@ def test_slots_of_any_optimizer_are_stored_by_what_they_are(row, bits):
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(u))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_next_state_is_the_stored_one_of_the_inner_transformation(bits, dtype):
@@ -158,6 +159,7 @@ def run_eager(tx, gs, p):
 
 
 # Asked of AdamW: the error of an update, and of the way.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits, step, way", [(8, 0.05, 0.03), (4, 0.7, 0.4)])
 def test_the_error_of_updates_and_of_the_way(bits, step, way):
     p, inner = params(), stepax.adamw(1e-3)
@@ -174,6 +176,7 @@ def test_the_error_of_updates_and_of_the_way(bits, step, way):
 # By how many decades sizes within a block differ.  Where they differ by more, a small
 # mean that is rounded up to the first code makes an update of up to 4 times its size in
 # 8 bits and 8 times in 4, which follows from the codes.
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits, decades, most", [(8, 2, 1.5), (4, 1, 3), (8, 6, 4)])
 def test_an_update_without_gradient_is_about_as_large(bits, decades, most):
     p, inner = {"w": jnp.zeros((8, 512))}, stepax.adam(1e-3)
@@ -185,6 +188,7 @@ def test_an_update_without_gradient_is_about_as_large(bits, decades, most):
     assert largest(low_bit_states(inner, bits)) <= most * largest(inner)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits, least, most", [(8, 0.9, 1.1), (4, 0.7, 1.45)])
 @pytest.mark.parametrize("size", [4.0, 0.1, 1.0, 0.0])
 def test_mean_squares_follow_gradients_that_grow_and_shrink(bits, least, most, size):
@@ -302,6 +306,7 @@ WITHIN = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WITHIN)
 def test_it_goes_around_wrappers_and_into_them(name, dtype):
@@ -333,6 +338,7 @@ def test_a_step_that_may_be_refused_is_no_other_one():
     assert not any(run(checked, [good, bad], p)[0][1]["w"].ravel())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_lookahead_resets_codes_as_it_does_numbers(bits):
     p = params()

@@ -158,6 +158,7 @@ def draws(x, dtype, n=4096) -> Any:
     return np.float32(jax.jit(_rounded, static_argnums=1)(x, jnp.dtype(dtype), noise))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.93])
 @pytest.mark.parametrize("base", [1.0, -3.0, 2.0**-14, 0.0])

@@ -43,7 +43,7 @@ def test_follows_the_paper(decay, x64):
     assert_follows(tx, mechanic(0.1, decay_at, 1e-3, 1e-2, 3))
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("args", [(), (1.0, 0.1, 0.01, 3)], ids=["default", "other"])
 def test_each_step_is_that_of_optax(args, dtype):
@@ -117,6 +117,7 @@ def test_a_small_scale_gives_exact_updates():
     np.testing.assert_allclose(u, -jnp.sum(state.s), rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float16", "float16")])
 def test_dtypes_of_the_state_stay(dtypes):
     p = {k: jnp.ones(2, dtype) for k, dtype in zip("ab", dtypes, strict=True)}

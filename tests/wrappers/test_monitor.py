@@ -194,6 +194,7 @@ def test_states_can_be_donated_from_the_start():
         jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MONITORS)
 def test_modules_are_measured(name):
     model = eqx.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))

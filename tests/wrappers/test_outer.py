@@ -36,6 +36,7 @@ def as_type(dtype, tree):
     return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_of_sgd_with_rate_1_is_the_inner_one(family, jit):
@@ -143,6 +144,7 @@ def inner():
     return stepax.scale_by_adam()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("checks", [True, False])
 def test_islands_of_sharded_parameters_meet(checks):
     tx = outer(inner(), SGD, 2, axis_name="islands")

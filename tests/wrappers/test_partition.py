@@ -88,7 +88,7 @@ NESTS = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inner", [stepax, optax], ids=["ours", "Optax's"])
 @pytest.mark.parametrize("nest", NESTS)
 def test_nests_of_masks_are_as_in_optax(nest, inner):
@@ -204,6 +204,7 @@ def bad_in_body(params, i):
     return g | {"body": jax.tree.map(lambda x: x * NAN, g["body"])}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("freezer", FREEZERS)
 @pytest.mark.parametrize("grads", [gradients, bad_in_body])
 def test_frozen_leaves_are_bit_identical_whatever_their_gradients(freezer, grads):
@@ -215,7 +216,7 @@ def test_frozen_leaves_are_bit_identical_whatever_their_gradients(freezer, grads
         assert np.asarray(p).tobytes() == np.asarray(found["body"][k]).tobytes()
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("freezer", THRIFTY)
 def test_frozen_leaves_own_no_state_and_poison_nothing(freezer):
     clipped = stepax.chain(stepax.clip_by_global_norm(0.5), stepax.adamw(0.1))
@@ -379,6 +380,7 @@ PREFIXES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PREFIXES)
 def test_a_prefix_leaves_one_node_for_all_below_it_as_optax_does(name):
     layer = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}

@@ -32,6 +32,7 @@ def halves(x, width, how):
     return p, how(lambda x, p: remainder_of(x, p, width))(x, p)
 
 
+@pytest.mark.few(1)
 @jits
 def test_halves_of_any_finite_number_are_that_number(how):
     x = every_kind()
@@ -41,6 +42,7 @@ def test_halves_of_any_finite_number_are_that_number(how):
     assert (p.dtype, rest.dtype) == (jnp.bfloat16, jnp.int16)
 
 
+@pytest.mark.few(1)
 @jits
 def test_the_upper_half_is_the_nearest_ties_away_from_zero(how):
     x = every_kind()
@@ -120,6 +122,7 @@ INNER = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("apply", [stepax, optax], ids=["stepax", "optax"])
 @pytest.mark.parametrize("name", INNER)
@@ -153,6 +156,7 @@ def test_bytes_for_each_parameter(width):
     assert size / p["w"].size <= {16: 6.06, 8: 5.06}[width]
 
 
+@pytest.mark.few(1)
 @widths
 def test_multisteps_around_it_leaves_masters_finite_and_near(width):
     gs = gradients(12, "bfloat16")

@@ -70,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_left_out_by_the_formula(case):
     found = accepted(CASES[case], **OPTIONS)
@@ -103,6 +104,7 @@ def test_equal_gradients_are_no_spikes():
     assert all(accepted(np.full(30, 0.1, np.float32), **OPTIONS))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_what_is_left_out_leaves_no_trace(run):
     p = jnp.ones(3)
@@ -157,6 +159,7 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize(("watch", "keywords"), FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("kind", [float, np.float64, jnp.float32, jnp.bfloat16])
 def test_what_is_watched_may_be_given(watch, keywords, kind):

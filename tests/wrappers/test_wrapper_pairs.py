@@ -94,7 +94,7 @@ triples = hypothesis.given(
 )
 
 
-@pytest.mark.one
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", range(4))
 def test_three_wrappers_work_in_each_other(part):
     some = hypothesis.settings(max_examples=10, deadline=None, database=None)
