@@ -68,7 +68,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(4)
 @pytest.mark.parametrize("row, name", PAIRS)
 def test_every_rate_and_decay_may_differ_by_path(row, name):
     """Or the factory says why not."""

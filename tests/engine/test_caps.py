@@ -53,7 +53,7 @@ def updates(row, **more) -> list:
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("row", "name"), OF_ROWS)
 def test_an_infinite_bound_is_one_that_is_not_reached(row, name):
     whole = inspect.signature(row.factory).parameters[name].annotation is int

@@ -197,7 +197,7 @@ def test_text_needs_no_rich():
     assert said.startswith("part")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
 def test_hyperparameters_are_the_same_under_jit(row):
     tx = cases.make(row)

@@ -64,7 +64,7 @@ def test_init_is_pure_and_looks_at_shapes_alone(row):
     assert types(tx.init(jax.tree.map(jnp.zeros_like, p))) == types(state)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_jitted_equals_not_jitted(row):
     p = TREES["dict"]()
@@ -83,7 +83,7 @@ def test_jitted_equals_not_jitted(row):
     assert types(eager) == types(state)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_vmap_runs_each_on_its_own(row):
     p = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), TREES["dict"]())
@@ -104,7 +104,7 @@ def test_vmap_runs_each_on_its_own(row):
         jax.tree.map(close, jax.tree.map(take, both), alone)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_can_be_differentiated(row):
     p = TREES["dict"]()
@@ -119,7 +119,7 @@ def test_can_be_differentiated(row):
         assert jnp.isfinite(x).all()
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows())
 def test_parameters_and_fresh_state_can_be_donated(row):
     p = TREES["dict"]()
@@ -163,7 +163,7 @@ def test_what_leaks_from_a_trace_is_seen():
 EXTREMES = {"zero": 0.0, "tiny": 1e-7, "huge": 6e4}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_extreme_gradients_give_finite_updates(row, dtype):
@@ -211,7 +211,7 @@ def test_equal_recipes_make_equal_transformations(row):
         assert pickle.loads(pickle.dumps(tx)) == tx
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_mask_keeps_other_leaves_out(row):
     p = TREES["dict"]()

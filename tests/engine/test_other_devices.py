@@ -71,7 +71,7 @@ def test_a_step_can_be_lowered_for_every_device(row, take, elsewhere):
     assert not strangers(traced(make(row), TREES["dict"](), take))
 
 
-@pytest.mark.few(21)
+@pytest.mark.few(11)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_wrapped_step_can_be_lowered_for_every_device(wrapper, elsewhere):
     tx = WRAPPERS[wrapper](FAMILIES["adaptive"]())

@@ -149,7 +149,7 @@ def has_form(tree, form):
 PRODUCT = [(t, f) for t in TREES for f in FORMS if has_form(t, f)]
 
 
-@pytest.mark.few(32)
+@pytest.mark.few(18)
 @pytest.mark.parametrize("tree, form", PRODUCT)
 def test_every_form_gives_the_same_labels(tree, form):
     tree = TREES[tree]()
@@ -296,7 +296,7 @@ def test_every_form_works_for_whoever_takes_it(tree, consumer):
         assert_same(step(make(stepax, form(params)), params), wanted)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 @pytest.mark.parametrize("tree", [*TREES])
 def test_values_and_states_are_those_of_optax(tree, consumer):

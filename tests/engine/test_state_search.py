@@ -115,6 +115,7 @@ def random_tree(random, depth):
     return P(*inside) if kind < 4 else dict(zip(names, inside, strict=True))
 
 
+@pytest.mark.few(36)
 @pytest.mark.parametrize("seed", range(40))
 def test_finds_what_optax_finds_in_any_tree_and_sets_it_all(seed):
     tree = random_tree(np.random.default_rng(seed), depth=5)

@@ -64,7 +64,7 @@ def _kinds(tree):
     return jax.tree.structure(tree), [jax.typeof(x) for x in arrays]
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("made", MADE)
 def test_what_is_set_gets_the_types_that_were_there(made):
     with jax.numpy_dtype_promotion("standard"):  # for Optax

@@ -46,7 +46,7 @@ def assert_close(one, two, g, params):
         assert (np.abs(x - y) <= 2 * eps * (np.abs(p) + u) + of_u * u).all()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtypes", DTYPES)
 @pytest.mark.parametrize("row", rows())
 def test_equals_two_calls(row, dtypes):
@@ -81,7 +81,7 @@ def test_takes_any_tree(row, tree):
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(u))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", rows())
 def test_needs_no_more_than_two_calls(row):
     p = {"w": jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)}

@@ -141,7 +141,7 @@ def test_reads_says_which_keywords_are_read(case):
 CALLS_NOTHING = [k for k, (_, read) in TABLE.items() if "value_fn" not in (read or "")]
 
 
-@pytest.mark.few(21)
+@pytest.mark.few(11)
 @pytest.mark.parametrize("case", CALLS_NOTHING)
 def test_only_what_nobody_reads_is_an_error(case):
     tx, wanted = TABLE[case]

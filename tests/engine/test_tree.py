@@ -185,7 +185,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype, value", EXTREMES, ids=repr)
 @pytest.mark.parametrize(
     "wrap", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"]

@@ -9,7 +9,7 @@ from keywords import keywords
 import stepax
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_python_numbers_are_parameters_without_jit(row):
     tx, params, gradient = make(row), {"k": 0.5}, {"k": 0.25}

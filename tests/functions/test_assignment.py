@@ -35,7 +35,7 @@ def assert_valid(pairs, shape):
     assert list(rows) == sorted(set(rows)) and len(set(columns)) == len(columns)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_costs_as_little_as_scipys(shape, kind):

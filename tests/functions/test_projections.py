@@ -144,7 +144,7 @@ def test_the_derivative_is_that_of_the_optimality_conditions():
     np.testing.assert_allclose(in_scale, np.full(4, 0.25))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", PROJECTIONS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_each_leaf_keeps_its_dtype(name, dtype):

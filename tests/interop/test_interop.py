@@ -139,7 +139,7 @@ def test_a_missing_name_says_where_it_is(switched):
     assert not hasattr(switched, "__wrapped__")
 
 
-@pytest.mark.few(23)
+@pytest.mark.few(13)
 @pytest.mark.parametrize("name", MODULES)
 def test_an_error_for_a_missing_name_begins_as_that_of_optax(name, switched):
     with pytest.raises(AttributeError) as wanted:

@@ -192,7 +192,7 @@ def test_a_run_of_lbfgs_goes_on_in_stepax(x64):
 
 # Where L-BFGS stands still, as on this loss, ours remembers pairs without curvature as
 # zeros; see the test above.
-@pytest.mark.few(6)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", sorted(BUILDS.keys() - {"lbfgs"}))
 def test_a_run_of_optax_goes_on_in_stepax(name):
     """Twenty steps of Optax, then twenty of ours.
@@ -207,7 +207,7 @@ def test_a_run_of_optax_goes_on_in_stepax(name):
     assert_close(found, wanted, ulps=2 * STEPS)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(3)
 @everyone
 def test_conversion_goes_back_and_keeps_the_values(name):
     (_, saved), _ = run_of_optax(name)

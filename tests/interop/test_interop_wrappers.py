@@ -92,7 +92,7 @@ def test_extra_keywords_reach_what_is_wrapped(wrapper, outer, inner):
         assert_same(updates, jax.tree.map(lambda g: 7 * g, gradients(t)), ulps=2)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @mixtures
 @wrappers
 def test_wrapping_gives_what_optax_gives(wrapper, outer, inner):

@@ -256,7 +256,7 @@ def test_adagrad_does_not_move_before_the_first_gradient():
     np.testing.assert_array_equal(updates, [0.0, 1.0])
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("name", TABLE)
 def test_narrow_gradients_of_zero_and_after_give_finite_updates(name, dtype):

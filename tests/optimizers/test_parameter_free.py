@@ -354,6 +354,7 @@ def test_growth_may_be_limited_by_an_injected_number():
     assert growth.max() == pytest.approx(1.5, rel=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mask", [True, {"b": False, "w": True}])
 def test_decay_does_not_count_as_the_first_gradient(mask):
     """1e-3 for each coordinate, of a gradient of norm 1 in each."""

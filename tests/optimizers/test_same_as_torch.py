@@ -110,7 +110,7 @@ def theirs(make):
     return np.stack(path)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", PAIRS)
 def test_path_is_that_of_pytorch(name):

@@ -98,7 +98,7 @@ def theirs(name, dtype):
         return drive(tx, start(dtype), optax.contrib.schedule_free_eval_params)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PAIRS)
 def test_all_is_optax_s_to_rounding(name, x64):
     """In double precision, the rounding of 200 steps and of x, which Optax divides."""
@@ -108,6 +108,7 @@ def test_all_is_optax_s_to_rounding(name, x64):
     compare(close, found, wanted)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["sgd", "adamw, warm-up"])
 def test_float32_is_rounded_less_than_by_optax(name):
     found = drive(PAIRS[name](stepax), start())
@@ -191,6 +192,7 @@ def wrapped():
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", wrapped())
 def test_parameters_for_evaluation_are_found_in_other_states(name):
     tx, free = wrapped()[name]

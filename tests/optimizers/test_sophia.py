@@ -163,7 +163,7 @@ TREES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("tree", TREES)
 def test_takes_leaves_without_gradients(tree, wrap):
@@ -206,6 +206,7 @@ def test_hyperparameters_can_be_injected():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), u, v)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
 def test_the_part_that_is_not_clipped_is_printed(wrap, capsys):
     options = {"verbose": True, "print_win_rate_every_n_steps": 2}

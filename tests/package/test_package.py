@@ -176,7 +176,7 @@ def test_wheel_holds_the_package_its_licence_and_nothing_else(wheel):
     assert CHECK["faults"](wheel, f"v{PROJECT['version']}") == []
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("drop", "add", "fault"),
     [

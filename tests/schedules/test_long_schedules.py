@@ -75,7 +75,7 @@ def make(name, args, more) -> Any:
     return getattr(schedules, name)(*args, **more)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @each_case
 def test_values_are_those_of_the_formula_in_float64(x64, name, args, more):
     wanted = [REFERENCES[name](*args, **more)(t) for t in COUNTS]
@@ -139,7 +139,7 @@ def test_numbers_may_be_traced_of_any_dtype_and_length_0():
         np.testing.assert_allclose(found, at(0.5, steps, COUNTS), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @each_case
 def test_derivatives_by_all_numbers_are_finite(name, args, more):
     more = {k: x for k, x in more.items() if k in ("shape", "cycles")}
@@ -218,7 +218,7 @@ def test_what_cannot_be_meant_is_an_error(name, args, more, message):
 # --- what shows them -----------------------------------------------------------------
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(10)
 @each_case
 def test_descriptions_print_the_whole_schedule(name, args, more):
     schedule = make(name, args, more)

@@ -117,13 +117,13 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @each_case
 def test_values_are_those_of_optax_for_other_numbers(name, args):
     rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def test_formulas_of_the_docstrings_hold_in_float64(x64):
         close(values, formula, scale=1.0)
 
 
-@pytest.mark.few(32)
+@pytest.mark.few(18)
 @each_case
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (0,)])
 def test_an_array_of_counts_gives_an_array_of_values(name, args, shape):

@@ -90,7 +90,7 @@ def test_equals_optax_for_complex_gradients(name):
         np.testing.assert_array_max_ulp(x.imag, y.imag, maxulp=TWO_ULPS)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bound", [0.0, 1.0])
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -279,7 +279,7 @@ EXAMPLES = {
 close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bound", [0.0, 1.25, jnp.inf])
 @pytest.mark.parametrize("tree", EXAMPLES)
 @pytest.mark.parametrize("how", ["global", "uniform", "by size"])

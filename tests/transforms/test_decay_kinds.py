@@ -89,7 +89,7 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
     follows(tx, plain, kind)
 
 
-@pytest.mark.few(22)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("kind", FORMULAS)
 @pytest.mark.parametrize(
     "given",

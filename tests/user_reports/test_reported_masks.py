@@ -83,6 +83,7 @@ def test_a_callable_model_as_mask_or_labels_is_never_called(taker):
     assert jax.tree.structure(u) == jax.tree.structure(g)
 
 
+@pytest.mark.few(14)
 @row("callable pytrees as masks, labels, specs", optax="fails")
 @pytest.mark.parametrize("row", cases.rows(takes="mask"))
 def test_every_mask_may_be_a_callable_model(row):

@@ -53,7 +53,7 @@ def all_finite(tree):
 SIZES = {"float16": [0.0, 1e-4, 1e4], "bfloat16": [0.0, 1e-30, 1e15]}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @row("float16 zero/tiny gradients", optax="fails")
 @pytest.mark.parametrize("dtype", SIZES)
 @every_optimizer
@@ -100,6 +100,7 @@ def test_a_gradient_of_zero_gives_a_number(row):
     assert all_finite((u, state) if "lbfgs" not in row.name else u)
 
 
+@pytest.mark.few(4)
 @row("parameter-free optimizers", optax="passes")
 @pytest.mark.parametrize("name", ["dog", "dowg", "prodigy", "cocob", "dadapt_adamw"])
 def test_an_optimizer_without_a_rate_finds_the_minimum(name):

@@ -176,7 +176,7 @@ def test_spikes_that_keep_coming_are_let_through():
     assert moved == [True, False, False, True, True]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @row("skip steps on spikes, loss scaling", optax="fails")
 @optimizers
 def test_the_loss_scale_falls_and_grows_around_any_optimizer(row):

@@ -59,7 +59,7 @@ SEVERAL_RATES = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", RATED)
 def test_the_rate_that_a_schedule_gave_is_read_from_the_state(row):
@@ -96,7 +96,7 @@ METRICS = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_norms_before_and_after_and_trust_ratios_are_read(row):

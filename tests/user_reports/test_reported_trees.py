@@ -31,7 +31,7 @@ def check(tx, p, times=2):
             assert jnp.shape(x) == jnp.shape(y) and jnp.isfinite(x).all()
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @row("sm3 and scalars, odd shapes", optax="fails")
 @pytest.mark.parametrize("tree", ["0-d", "zero size", "FrozenDict"])
 @every_optimizer
@@ -57,7 +57,7 @@ def slope(tx, p, g):
     return total
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @row("complex parameters", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):

@@ -47,7 +47,7 @@ def near(x, y, condition=1):
     np.testing.assert_allclose(x, y, rtol=3e-6, atol=atol)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_k_gradients_are_one_step_with_their_mean(row):
     p, gs = parameters(), many(2 * K)
@@ -242,7 +242,7 @@ def test_small_gradients_in_bfloat16_are_not_lost():
     assert float(u[-1][0]) == 1.5
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 @pytest.mark.parametrize("row", rows(kind="optimizer", holomorphic=True))
 def test_every_inner_state_is_a_scan_carry(row, dtype):

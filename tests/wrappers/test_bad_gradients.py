@@ -53,7 +53,7 @@ GUARDED = {
 guarded = pytest.mark.parametrize("inner", GUARDED.values(), ids=GUARDED)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @everyhow
 @guarded
 @pytest.mark.parametrize("at", [0, K - 1])

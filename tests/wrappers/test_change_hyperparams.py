@@ -152,7 +152,7 @@ def test_a_jitted_step_that_takes_the_rate_is_traced_once():
 RATED = [p for k in ("learning_rate", "scaling") for p in rows(k, kind="optimizer")]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", RATED)
 def test_a_rate_set_in_the_state_is_that_of_the_next_step(row):
     arguments = dict(make(row).recipe.bound.arguments)

@@ -92,7 +92,7 @@ def test_errors_in_a_row_are_let_in_until_one_is_finite():
     assert not state.last_finite
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 @pytest.mark.parametrize("row", rows(kind="optimizer", holomorphic=True))
 def test_every_inner_state_is_a_scan_carry(row, dtype):

@@ -93,7 +93,7 @@ def test_hyperparameters_are_float32_for_narrow_parameters(row, dtype):
     assert {str(x.dtype) for x in jax.tree.leaves(new)} == {dtype}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_changed_hyperparameter_compiles_nothing_anew(row):
     tx, params = inject(row.factory)(**arguments(row)), parameters()
@@ -124,7 +124,7 @@ def compilations():
     return sum("backend_compile" in name for name in COMPILED)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_a_changed_hyperparameter_compiles_nothing_outside_of_jit(row):
     tx, params = inject(row.factory)(**arguments(row)), parameters()

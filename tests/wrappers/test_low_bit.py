@@ -71,6 +71,7 @@ OPTIMIZERS = {
 everyone = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
+@pytest.mark.few(14)
 @everyone
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bytes_for_each_parameter(name, dtype):
@@ -82,7 +83,7 @@ def test_bytes_for_each_parameter(name, dtype):
     assert size(4) <= slots * 0.55
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_slots_of_any_optimizer_are_stored_by_what_they_are(row, bits):

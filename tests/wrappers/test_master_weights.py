@@ -39,6 +39,7 @@ def wide(p):
     return jax.tree.map(lambda x: x.astype("float32"), p)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_thousand_steps_follow_single_precision(dtype):
     inner, eps = stepax.adamw(1e-4), float(jnp.finfo(dtype).eps)
@@ -158,7 +159,7 @@ def draws(x, dtype, n=4096) -> Any:
     return np.float32(jax.jit(_rounded, static_argnums=1)(x, jnp.dtype(dtype), noise))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.93])
 @pytest.mark.parametrize("base", [1.0, -3.0, 2.0**-14, 0.0])

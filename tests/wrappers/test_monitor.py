@@ -59,6 +59,7 @@ class Ours:
     ema = ema
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", MONITORS)
 def test_measurements_and_states_are_those_of_optax(name):
     tx, reference = MONITORS[name](Ours), MONITORS[name](optax)
@@ -194,7 +195,7 @@ def test_states_can_be_donated_from_the_start():
         jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MONITORS)
 def test_modules_are_measured(name):
     model = eqx.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))

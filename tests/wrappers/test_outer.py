@@ -36,7 +36,7 @@ def as_type(dtype, tree):
     return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_of_sgd_with_rate_1_is_the_inner_one(family, jit):
@@ -49,6 +49,7 @@ def test_every_step_of_sgd_with_rate_1_is_the_inner_one(family, jit):
     assert_equal(state.inner_state, inner_state)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
 def test_so_it_is_in_other_dtypes_and_far_from_the_anchor(dtype):
     p = as_type(dtype, parameters())

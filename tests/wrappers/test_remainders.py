@@ -64,6 +64,7 @@ def test_eight_bits_more_are_24_of_32():
     assert np.median(error) <= 2.0**-17
 
 
+@pytest.mark.few(1)
 @widths
 def test_what_is_not_finite_stays_so(width):
     x = jnp.array([jnp.nan, -jnp.nan, jnp.inf, -jnp.inf])
@@ -194,6 +195,7 @@ def test_what_needs_no_master_has_none():
 KINDS = {"float32": {}, "16": {"remainder": 16}, "8": {"remainder": 8}}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_masters_are_read_and_set_within_any_state(kind):
     master = lambda: stepax.master_weights(stepax.adamw(1e-2), **KINDS[kind])

@@ -56,7 +56,7 @@ def test_many_optimizers_have_rows():
     assert found >= {"adam", "adamw", "adagrad", "rmsprop", "amsgrad", "radam", "lamb"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", SOME)
 def test_rows_of_equal_elements_step_as_whole_ones(row):
     # The mean over such a row is each of its squares, so that nothing else may differ.
@@ -150,7 +150,7 @@ OTHERS = {
 PAIRS = [(k, i) for k in OTHERS for i in (True, False) if (k, i) != ("injected", True)]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @both
 @pytest.mark.parametrize("other, inside", PAIRS)
 def test_rows_beside_other_wrappers(wrap, other, inside):
@@ -174,7 +174,7 @@ LOCAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", LOCAL)
 def test_rows_without_a_gradient_stay_and_others_step(row):
     decays = {"weight_decay": 0.1} if "weight_decay" in inspect.signature(

@@ -70,7 +70,7 @@ CASES = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_are_left_out_by_the_formula(case):
     found = accepted(CASES[case], **OPTIONS)
@@ -104,7 +104,7 @@ def test_equal_gradients_are_no_spikes():
     assert all(accepted(np.full(30, 0.1, np.float32), **OPTIONS))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_what_is_left_out_leaves_no_trace(run):
     p = jnp.ones(3)
@@ -159,7 +159,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("watch", "keywords"), FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("kind", [float, np.float64, jnp.float32, jnp.bfloat16])
 def test_what_is_watched_may_be_given(watch, keywords, kind):
@@ -175,6 +175,7 @@ def test_what_is_not_watched_does_not_count():
     assert moves(tx, value=CALM, grad_norm=SPIKE) == [True] * 4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["value", "loss", "grad_norm"])
 def test_what_is_watched_is_handed_on_under_its_name(name):
     seen = []

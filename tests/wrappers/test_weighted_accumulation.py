@@ -67,7 +67,7 @@ IN = {
 }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("way", IN)
 def test_the_mean_counts_tokens_in_every_company(way):
     gs = many(4)
