@@ -101,10 +101,10 @@ def changes(node: ast.AST, text) -> Iterator[tuple[str, ast.AST, str]]:
         case ast.Attribute(_, name) if name in DTYPES:
             old = text(node)
             yield "dtype", node, f"{old.removesuffix(name)}{DTYPES[name]}"
-        case ast.Constant(value) if type(value) in (int, float):
-            yield "constant", node, repr(value + 1)
-        case ast.Constant(value) if type(value) is bool:
+        case ast.Constant(bool() as value):
             yield "constant", node, repr(not value)
+        case ast.Constant(int() | float() as value):
+            yield "constant", node, repr(value + 1)
         case ast.If(condition) | ast.IfExp(condition):
             yield "condition", condition, f"(not ({text(condition)}))"
         case ast.Expr(ast.Call()):
@@ -266,7 +266,7 @@ def report(faults: list[Fault], killed: list[bool]) -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=100, help="how many to choose")
     parser.add_argument("--sample", type=int, help="the first so many of them")
     parser.add_argument("--only", help="their names, with commas between")
