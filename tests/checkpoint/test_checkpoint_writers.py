@@ -69,7 +69,6 @@ def test_of_threads_that_save_one_step_one_does(tmp_path):
     assert is_as_saved(tmp_path, 1) and names(tmp_path) == ["1"]
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("keep", [None, 2])
 def test_threads_take_turns(keep, tmp_path):
     """Each step that a call has returned for is whole, or was removed for `keep`."""

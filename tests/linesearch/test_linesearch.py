@@ -223,7 +223,6 @@ def test_a_failed_search_takes_the_lowest_of_what_decreases(x64):
     assert state.info.decrease_error == 0 and state.info.curvature_error > 0
 
 
-@pytest.mark.few(1)
 @BOTH
 def test_gradients_of_complex_numbers_descend(tx):
     f = lambda z: jnp.sum(jnp.abs(z - (1 + 2j)) ** 2)
@@ -236,7 +235,6 @@ def test_gradients_of_complex_numbers_descend(tx):
     assert state.grad.dtype == z.dtype and state.value.dtype == jnp.float32
 
 
-@pytest.mark.few(1)
 @BOTH
 def test_arguments_of_the_function_are_handed_on(tx):
     def f(p, x, *, y=0.0):
@@ -389,7 +387,6 @@ def test_a_state_without_value_or_gradient_is_refused():
         value_and_grad(p, state=(ZOOM.init(p), ZOOM.init(p)))
 
 
-@pytest.mark.few(1)
 @BOTH
 @pytest.mark.parametrize("argnums", [1, -1, (1, 0)])
 def test_other_arguments_are_parameters_beside_an_aux(tx, argnums):
