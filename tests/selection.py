@@ -26,14 +26,15 @@ def chosen(items, which=""):
 
 def in_short(cases):
     """Of the cases of a function those that `make test` runs."""
-    marks = {mark.name: mark.args for mark in cases[0].iter_markers()}
-    if "slow" in marks:
+    marks = [x for x in cases[0].iter_markers() if x.name in ("slow", "few", "thinned")]
+    nearest = marks[0].name if marks else ""  # of a function, before that of a file
+    if nearest == "slow":
         return []
     turn = cases[0].originalname  # other cases for other functions
     by_turn = sorted(cases, key=lambda x: crc32(f"{turn} {x.name}".encode()))
-    if "few" in marks:
-        return by_turn[: marks["few"][0]]
-    return covering(by_turn) if "thinned" in marks else cases
+    if nearest == "few":
+        return by_turn[: marks[0].args[0]]
+    return covering(by_turn) if nearest == "thinned" else cases
 
 
 def covering(cases):

@@ -263,7 +263,7 @@ def run_twice(tx, lib, dtype):
 SHARED = [name for name, case in CASES.items() if case.libraries is None]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -276,7 +276,7 @@ def test_both_libraries_take_the_same_steps_on_the_same_arrays(name):
 
 
 # Of Adafactor and Muon PyTorch has other variants.
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(in_torch.MADE) - {"adafactor", "muon"}))
 def test_torch_takes_the_same_step_in_each_way(name):
     pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -79,6 +79,7 @@ def test_of_a_device_only_its_streams_count():
 reads_profiles = pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")
 
 
+@pytest.mark.slow
 @reads_profiles
 def test_a_profile_has_the_kernels_of_the_program():
     f = jax.jit(lambda x: jnp.sin(x @ x))
@@ -100,6 +101,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(SHAPES, "gpt2", Shape("tiny", lambda n: tree))
 
 
+@pytest.mark.slow
 @reads_profiles
 def test_a_case_is_profiled_into_files(tiny, tmp_path, capsys):
     args = ["profile", "clip + adamw", "--tree", "gpt2", "--out", str(tmp_path)]

@@ -122,6 +122,7 @@ def test_a_program_gives_the_same_losses_for_the_same_seed():
     assert len(first) == rules.MARKS
 
 
+@pytest.mark.slow
 def test_what_a_trial_computes_has_not_changed():
     """If it has, on purpose, then rows are stale: change a rule with it."""
     adamw = engine.compiled(bowl(), "adamw")

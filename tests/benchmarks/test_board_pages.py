@@ -129,6 +129,7 @@ def changed(folder, task, name, **values):
     rows.write((rows.read(task, name) or {}) | values)
 
 
+@pytest.mark.slow
 def test_complete_tasks_are_ranked_and_incomplete_ones_never(folder):
     found = results.read(folder)
     assert [task.name for task in leaderboard.ranked(found)] == list(DONE)
@@ -145,6 +146,7 @@ def test_complete_tasks_are_ranked_and_incomplete_ones_never(folder):
     assert "patches" not in "\n".join(over)
 
 
+@pytest.mark.slow
 def test_a_decision_has_a_figure_and_its_n(folder):
     lines = which.decisions(results.read(folder))
     assert lines[2].startswith("| there is time to tune | `muon`; ")
@@ -161,6 +163,7 @@ def test_a_choice_asks_for_three_ranked_tasks(folder):
     ]
 
 
+@pytest.mark.slow
 def test_a_stale_row_is_shown_and_compared_with_none(folder):
     changed(folder, "digits", "muon", rules="others")
     found = results.read(folder)
@@ -174,6 +177,7 @@ def test_a_stale_row_is_shown_and_compared_with_none(folder):
     assert not task.is_ranked and task.comparisons == {}
 
 
+@pytest.mark.slow
 def test_a_changed_optimizer_makes_its_rows_stale(folder):
     now = dict.fromkeys(rules.ENTRIES, [1.0]) | {"lion": [2.0]}
     found = results.read(folder, now)
@@ -182,6 +186,7 @@ def test_a_changed_optimizer_makes_its_rows_stale(folder):
     assert found["digits"].results["lion"].stale == ("optimizer",)
 
 
+@pytest.mark.slow
 def test_runs_on_other_data_are_not_compared(folder):
     changed(folder, "digits", "lion", data="other")
     found = results.read(folder)
@@ -214,6 +219,7 @@ def test_a_picture_is_a_small_svg(folder):
     assert len(root) == len(rules.ENTRIES) and len(text) < 40_000
 
 
+@pytest.mark.slow
 def test_a_stale_figure_is_named_with_its_file_and_line(folder, tmp_path):
     root = tmp_path / "copy"
     (root / "docs").mkdir(parents=True)

@@ -87,7 +87,7 @@ def test_what_is_not_elementwise_or_not_in_codes_or_on_a_mesh_is_whole(small_par
     assert count(low(stepax.adamw(1e-3)), p) == 0
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

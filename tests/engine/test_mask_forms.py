@@ -238,7 +238,7 @@ def stepped(tx, params, state):
     return state
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_files_of_a_trained_state_fit_the_first_one(holder, tmp_path):
     params = filed()

@@ -272,7 +272,7 @@ def test_a_frequency_of_0_is_an_error_that_says_what_to_give(row, name):
         row.factory(**{name: 0})
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row, name", FREQUENCIES)
 def test_factors_that_are_not_renewed_are_not_copied(row, name):
     params = {"w": jnp.ones((24, 40)), "v": jnp.ones((24, 40))}

@@ -213,6 +213,7 @@ def normalized(is_elementwise: bool = False):
     return stepax.Rule(leaf, elementwise=is_elementwise)
 
 
+@pytest.mark.slow
 def test_a_wrong_claim_to_be_elementwise_is_found():
     testing.check(normalized)
     with pytest.raises(AssertionError, match="`normalized` claims to be elementwise"):
@@ -351,6 +352,7 @@ def _run(tx, p, steps=4):
     return us, state
 
 
+@pytest.mark.slow
 def test_a_stage_on_whole_matrices_keeps_a_state_by_parameter():
     testing.check(whitened)
     p = _matrices()

@@ -95,6 +95,7 @@ def test_another_tree_than_the_stored_one_is_an_error():
         tx.update(p, tx.init(p), p)
 
 
+@pytest.mark.slow
 def test_a_stage_s_own_rule_is_a_good_transformation():
     stepax.testing.check(two_sided)
 
@@ -121,7 +122,7 @@ def _decomposed(g, refresh, mu, sides):
     return q, jnp.linalg.eigh(mu + g @ g.T)[1], sides
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_devices_decompose_their_matrices_without_messages_in_between(kind):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))

@@ -110,7 +110,7 @@ KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 DEVICES = 8
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, spec", [("auto", P("data")), ("explicit", P())])
 @pytest.mark.parametrize("row", DIVIDED)
 def test_the_matrices_of_a_device_take_turns(row, kind, spec):

@@ -75,6 +75,7 @@ def test_muon_trains_the_matrices_of_the_blocks(library):
     assert sorted(found) == sorted(square + long)
 
 
+@pytest.mark.slow
 def test_both_libraries_compute_the_same():
     theirs = training.create("nnx", SIZE, jax.random.key(0))
     params, logits = training.create("equinox", SIZE, jax.random.key(0))

@@ -89,7 +89,7 @@ def test_processes_agree_with_optax(name):
     assert_close(found, run_optax(processed(theirs, optax)[name], 5), rtol=3e-6)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 def test_mean_and_variance_are_those_of_all_examples(steps):
     tx = ours.add_mean_variance_to_opt(stepax.sgd(1.0), 0.9, 0, steps)

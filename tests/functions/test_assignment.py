@@ -61,7 +61,7 @@ def test_both_names_give_the_same_pairs_under_every_transformation():
         np.testing.assert_array_equal(np.stack([j for _, j in found]), wanted[1])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hungarian_algorithm", "base_hungarian_algorithm"])
 def test_costs_as_little_as_optaxs(name):
     costs = jnp.asarray(np.random.default_rng(2).normal(size=(5, 4)), jnp.float32)

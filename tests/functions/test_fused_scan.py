@@ -95,7 +95,7 @@ def temporaries(step, tx, params, x):
     return memory.temp_size_in_bytes / size, memory.alias_size_in_bytes / size
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "lion"])
 def test_one_gradient_at_a_time(name):
     tx, params, x = OPTIMIZERS[name](), stacked(16, 64), x_of(64)
@@ -108,6 +108,7 @@ def test_one_gradient_at_a_time(name):
     assert fused < 2.5  # of one layer in 16: parameters, slots, gradients
 
 
+@pytest.mark.slow
 def test_arguments_for_all_layers_and_keywords_for_update():
     params, x = stacked(), x_of()
     tx = stepax.sgd(0.1)
@@ -120,6 +121,7 @@ def test_arguments_for_all_layers_and_keywords_for_update():
         stepax.fused_scan(layer, momo)
 
 
+@pytest.mark.slow
 def test_trees_between_layers_and_integers_among_arguments():
     def pair(p, x, at):
         h, c = x
@@ -136,6 +138,7 @@ def test_trees_between_layers_and_integers_among_arguments():
     np.testing.assert_array_equal(dx[1], 3)
 
 
+@pytest.mark.slow
 def test_on_a_mesh():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     params, x, tx = stacked(), x_of(), stepax.adamw(1e-2)

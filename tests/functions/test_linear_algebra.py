@@ -104,6 +104,7 @@ def test_inverse_roots_of_special_matrices():
     np.testing.assert_allclose(several[1], 0.5 * np.eye(2), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_iterations_end_as_in_optax():
     matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
     every: list[dict[str, Any]] = [
@@ -131,7 +132,7 @@ def test_nnls_agrees_with_scipy(shape):
     assert stepax.nnls(jnp.float32(A), jnp.float32(b[:, 0]), 3).shape == shape[1:]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("L", [None, 30.0])
 def test_nnls_is_one_iteration_ahead_of_optax(L):
     A, b = jnp.array([[2.0, 1.0], [1.0, 3.0]]), jnp.array([3.0, 2.0])

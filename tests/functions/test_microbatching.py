@@ -196,6 +196,7 @@ def test_a_sharded_batch_stays_where_it_is(kind):
     assert_same_tree(total, np.sum(np.asarray(x).reshape(4, 2, 2), axis=(1, 2)))
 
 
+@pytest.mark.slow
 def test_it_runs_inside_shard_map():
     mesh = jax.make_mesh((4,), ("x",))
     local = ours.microbatch(lambda x: jnp.sum(x, axis=0), 0, 1)

@@ -136,6 +136,7 @@ def test_ends_are_right(name):
         assert np.isfinite(jacobian).all()
 
 
+@pytest.mark.slow
 def test_the_derivative_is_that_of_the_optimality_conditions():
     jacobian = jax.jacobian(ours.projection_simplex)(jnp.array([0.5, 0.7, -3.0]))
     half = [[0.5, -0.5, 0.0], [-0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
@@ -171,6 +172,7 @@ def test_a_norm_that_float32_cannot_square_is_scaled_to():
     np.testing.assert_allclose(found, [0.0, 2.0])
 
 
+@pytest.mark.slow
 def test_nan_stays_nan():
     x = jnp.array([jnp.nan, 1.0])
     for name in PROJECTIONS:

@@ -43,6 +43,7 @@ def test_a_product_is_with_the_whole_hessian():
     jax.tree.map(np.testing.assert_array_equal, found, again)
 
 
+@pytest.mark.slow
 def test_diagonals_are_those_of_the_matrices():
     diagonal = ours.hessian_diag(loss, *DATA)
     np.testing.assert_allclose(diagonal, np.diag(hessian()), rtol=1e-5)

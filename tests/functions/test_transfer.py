@@ -246,6 +246,7 @@ def test_a_check_finds_what_is_not_parametrized(name, tmp_path):
     assert (tmp_path / "widths.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_what_does_not_change_has_no_exponent():
     same = lambda n, key: (network(key, n), stepax.set_to_zero(), squared, activations)
     found = coordinate_check(same, WIDTHS[:2], steps=1, seeds=1)

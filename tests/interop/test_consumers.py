@@ -60,6 +60,7 @@ def wants(library, *keywords):
 # --- Flax ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nnx_optimizer_trains_as_with_optax():
     def trained(o):
         tx = o.chain(o.clip_by_global_norm(1.0), o.adam(1e-2), wants(o, "value"))
@@ -121,6 +122,7 @@ def test_a_train_state_is_saved_and_restored():
         assert_close(found.opt_state, wanted.opt_state)
 
 
+@pytest.mark.slow
 def test_an_nnx_state_is_a_tree_of_parameters():
     graph, params = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Param)
 
@@ -143,6 +145,7 @@ def test_an_nnx_state_is_a_tree_of_parameters():
 # --- Equinox, Optimistix, NumPyro, Orbax ---------------------------------------------
 
 
+@pytest.mark.slow
 def test_equinox_takes_a_transformation_as_an_argument():
     model = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
     traces = []

@@ -108,6 +108,7 @@ def test_mixed_precision_of_keras_works(policy):
     assert has_scale == (policy == "mixed_float16")
 
 
+@pytest.mark.slow
 def test_a_state_is_sharded_like_its_variables():
     place = keras.distribution
     mesh = place.DeviceMesh((2, 4), ["data", "model"], place.list_devices())

@@ -177,7 +177,7 @@ def walk(tree):
 # --- isinstance, in either order of import -------------------------------------------
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @standard_promotion
 @everyone
 def test_isinstance_holds_both_ways(make):

@@ -212,6 +212,7 @@ def test_walls_are_backed_away_from(tx):
         assert u[0] >= 1
 
 
+@pytest.mark.slow
 def test_a_failed_search_takes_the_lowest_of_what_decreases(x64):
     f = lambda x: (x - 2) ** 4 - 3 * x
     tx = stepax.scale_by_zoom_linesearch(2, curv_rtol=1e-3)
@@ -350,7 +351,6 @@ def sum_of_squares(p, a=1.0):
     return sum(jnp.sum(a * x * x) for x in jax.tree.leaves(eqx.filter(p, eqx.is_array)))
 
 
-@pytest.mark.few(1)
 @BOTH
 def test_value_and_gradient_are_found_in_the_state(tx):
     p = {"w": jnp.arange(3.0), "none": None}

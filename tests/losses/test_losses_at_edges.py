@@ -67,7 +67,7 @@ SOFTMAX = [
 ]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), SOFTMAX, ids=str)
 def test_softmax_cross_entropy_is_exact_at_edges(x, y):
     value, slope = cross_entropy(x, y)
@@ -205,6 +205,7 @@ def test_vectors_of_0_have_derivatives():
         assert all(np.isfinite(z).all() for z in both_modes(f, x))
 
 
+@pytest.mark.slow
 def test_contrast_without_pairs_is_0():
     f = lambda x: losses.ntxent(x, jnp.arange(4))
     assert all((z == 0).all() for z in both_modes(f, jnp.ones((4, 2))))
@@ -212,6 +213,7 @@ def test_contrast_without_pairs_is_0():
     assert all((abs(z) < 1e-6).all() for z in both_modes(alone, jnp.ones((4, 2))))
 
 
+@pytest.mark.slow
 def test_triplets_are_told_apart_by_norms_of_any_degree():
     a, p, n = np.array([[1.0, 2], [-3, 4]]), np.array([[2.0, 0], [0, 4]]), np.zeros(2)
     for degree in (0.5, 1, 2, 3, INF):

@@ -225,14 +225,14 @@ def check(f, xs):
     np.testing.assert_allclose(wanted[2], wanted[3], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS)
 def test_losses_of_numbers_have_three_derivatives(name):
     f, has_ends = NUMBERS[name]
     check(f, np.array(XS + ENDS * has_ends))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VECTORS)
 def test_losses_of_vectors_have_three_derivatives(name):
     check(*VECTORS[name])

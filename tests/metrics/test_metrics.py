@@ -129,6 +129,7 @@ def test_any_tree_is_measured_and_nothing_changes_its_type(tree):
     assert np.isfinite(state.metrics["cosine"])
 
 
+@pytest.mark.slow
 def test_a_step_with_metrics_is_compiled_once_and_may_be_donated_and_mapped():
     multi: Any = stepax.MultiSteps(stepax.adam(0.1), 2)
     tx = stepax.observe(multi, EVERY | noisy(4))

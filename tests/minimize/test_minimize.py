@@ -66,6 +66,7 @@ def test_any_transformation_is_a_method(tx):
     assert found.evaluations == found.steps + 1
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_lbfgs_of_optax_is_driven_as_ours(x64):
     runs = [
@@ -85,6 +86,7 @@ def test_a_search_that_is_not_the_last_is_not_believed():
     np.testing.assert_array_equal(found.value, 2)
 
 
+@pytest.mark.slow
 def test_a_whole_module_moves_what_is_trainable():
     x = jnp.linspace(-1, 1, 16).reshape(8, 2)
     loss = lambda model: jnp.mean((jax.vmap(model)(x) - jnp.sin(3 * x)) ** 2)
@@ -123,6 +125,7 @@ def test_masks_by_path_see_the_names_of_the_start():
     assert jnp.max(found.params["weight"]) < 1e-3
 
 
+@pytest.mark.slow
 def test_complex_parameters_go_down(x64):
     scale = jnp.array([1.0, 10.0])
     fun = lambda z: jnp.sum(scale * jnp.abs(z - (1 + 2j)) ** 2)
@@ -131,7 +134,7 @@ def test_complex_parameters_go_down(x64):
         np.testing.assert_allclose(found.params, [1 + 2j, 1 + 2j], atol=1e-7)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_parameters_have_a_wide_value(dtype):
     fun = lambda p: jnp.sum((p.astype(jnp.float32) - 1) ** 2)
@@ -213,7 +216,7 @@ def rank_one(p):
 LIMITS = {"meyer": (meyer, (0.02, 4000.0, 250.0)), "rank one": (rank_one, (1.0,) * 10)}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limit_of_precision_is_an_end(name):
     fun, start = LIMITS[name]
@@ -222,6 +225,7 @@ def test_the_limit_of_precision_is_an_end(name):
     assert found.evaluations < 200
 
 
+@pytest.mark.slow
 def test_one_short_step_is_no_end():
     flat = stepax.sgd(lambda t: jnp.where(jnp.asarray(t) % 3 == 0, 0.3, 1e-6))
     tol = Tolerances(gradient=0.1, value=1e-4, step=1e-4)
@@ -248,6 +252,7 @@ def test_the_limit_is_that_of_scipy():
     assert found.status is Status.ITERATION_LIMIT and found.steps == 15_000
 
 
+@pytest.mark.slow
 def test_history_is_that_of_each_step():
     x0 = jnp.array(START)
     found = stepax.minimize(rosenbrock, x0, history=True, max_steps=100)
@@ -297,6 +302,7 @@ def test_evaluations_are_those_that_are_made():
         assert len(seen) == found.evaluations
 
 
+@pytest.mark.slow
 def test_a_second_call_compiles_nothing():
     starts = np.random.RandomState(0).randn(4, 4).astype("float32")
     c = [jnp.float32(1), jnp.float32(2)]

@@ -18,6 +18,9 @@ from stepax import MinimizeStatus, Tolerances, equality, inequality
 from stepax._minimize import active
 
 
+pytestmark = pytest.mark.slow  # but for those that say how many cases are few
+
+
 # The fields of its result may be `None`, so that types would be in the way.
 minimize: Any = stepax.minimize
 linear: Any = scipy.optimize.LinearConstraint
@@ -41,7 +44,6 @@ def test_minima_of_the_collection_are_found_in_float64(x64, problem):
     assert found.success and error <= 1e-6 and violation <= 1e-6
 
 
-@pytest.mark.slow
 @each_problem
 def test_minima_of_the_collection_are_found_in_float32(problem):
     """By default a limit of 40 is kept up to 1.4e-2, and most are of 0."""
@@ -75,7 +77,6 @@ FORMS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_constraints_may_be_written_in_many_ways(form):
     found = minimize(bowl, ZEROS, constraints=FORMS[form])
@@ -86,7 +87,6 @@ def test_constraints_may_be_written_in_many_ways(form):
     assert 1 < max(sizes) < 4  # df = -3 = -m dc; shared by redundant ones
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("none", [None, [], ()], ids=str)
 def test_no_constraints_are_none(none):
     found = minimize(bowl, ZEROS, constraints=none)
@@ -101,7 +101,6 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_any_method_keeps_constraints_of_any_tree(method):
     start = {"a": jnp.zeros((2, 2)), "b": jnp.float32(0), "c": None, "name": "x"}
@@ -116,7 +115,6 @@ def test_any_method_keeps_constraints_of_any_tree(method):
     assert multipliers["b"] == 0
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_narrow_parameters_are_kept_within_their_precision(dtype):
     limit = inequality(total, upper=1.0)
@@ -157,7 +155,6 @@ ENDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_status_says_why_there_is_no_minimum(end):
     fun, constraints, status = ENDS[end]
@@ -270,7 +267,6 @@ def test_evaluations_are_those_of_the_function(x64):
     assert abs(len(calls) - found.evaluations) <= 1
 
 
-@pytest.mark.slow
 def test_many_starts_are_one_program():
     starts = jax.random.normal(jax.random.key(0), (4, 2))
     limit = inequality(lambda x: x[0] + x[1] ** 3, upper=1.0)
@@ -300,7 +296,6 @@ def test_what_is_recorded_and_called_back():
     assert stopped.status is MinimizeStatus.STOPPED_BY_CALLBACK
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limited", [True, False], ids=["constrained", "free"])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_parameters_stay_sharded(kind, limited):
@@ -338,7 +333,6 @@ def solved(a, form):
     return minimize(curved, x0, args=(a,), constraints=constraints, bounds=bounds)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["sphere", "plane", "both", "redundant", "box"])
 def test_derivatives_are_those_of_finite_differences(x64, form):
     a = jnp.array([1.5, 0.4, 1.2])
@@ -371,7 +365,6 @@ def test_multipliers_are_slopes_of_the_minimum(x64):
     assert jax.grad(value)(5.0) == 0  # beyond the minimum
 
 
-@pytest.mark.slow
 def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
     sizes = jnp.linspace(1, 3, 8)
 
@@ -429,6 +422,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_no_constraint_is_an_error(wrong):
     constraints, error, message = WRONG[wrong]
@@ -437,12 +431,14 @@ def test_what_is_no_constraint_is_an_error(wrong):
     assert message in str(caught.value)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("make", [equality, inequality])
 def test_a_constraint_needs_a_function(make):
     with pytest.raises(TypeError, match=f"`fun` of `{make.__name__}` is a `float`"):
         make(1.0)
 
 
+@pytest.mark.few(1)
 def test_a_matrix_says_nothing_of_a_tree():
     matrix = scipy.optimize.LinearConstraint(np.ones((1, 2)), 0, 1)
     with pytest.raises(ValueError, match="says nothing of a tree"):

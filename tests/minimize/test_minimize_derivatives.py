@@ -142,6 +142,7 @@ def test_members_of_a_batch_stop_on_their_own(x64):
     np.testing.assert_array_equal(together.success, [False, True, True, False])
 
 
+@pytest.mark.slow
 def test_it_runs_inside_of_scan_and_reads_integers_from_outside():
     def step(start, k):
         fun = lambda p: jnp.sum((p - k.astype(p.dtype)) ** 2)

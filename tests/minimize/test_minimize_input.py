@@ -187,6 +187,7 @@ def rosenbrock(p):
     return jnp.sum(100 * (p[1:] - p[:-1] ** 2) ** 2 + (1 - p[:-1]) ** 2)
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_the_minimum_is_that_of_scipy(x64):
     value_and_grad = jax.jit(jax.value_and_grad(rosenbrock))
     wanted = optimize.minimize(
@@ -245,6 +246,7 @@ def test_a_constant_is_at_its_minimum():
 START = jnp.array([-1.2, 1.0])
 
 
+@pytest.mark.slow
 def test_callback_sees_each_step_and_stops():
     whole = stepax.minimize(rosenbrock, START, history=True, tol=1e-3)
     seen = []
@@ -263,6 +265,7 @@ def test_callback_sees_each_step_and_stops():
     np.testing.assert_array_equal(stopped.params, seen[2].params)
 
 
+@pytest.mark.slow
 def test_progress_changes_nothing_but_what_is_shown(capsys, monkeypatch):
     without = stepax.minimize(rosenbrock, START, tol=1e-3)
     found = stepax.minimize(rosenbrock, START, tol=1e-3, progress=True)

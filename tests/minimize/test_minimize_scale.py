@@ -28,7 +28,7 @@ def valley(p, height, width):
     return jnp.sum(0.1 * height * (bend**2 + rest**2))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @jax.numpy_dtype_promotion("standard")  # Optax is not written for the strict one
 def test_the_scale_of_the_value_does_not_matter(name):
@@ -44,7 +44,7 @@ def test_the_scale_of_the_value_does_not_matter(name):
         assert found.evaluations <= 2 * wanted.evaluations + 30, power
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lbfgs", "lbfgs as a transformation"])
 def test_the_scale_of_the_parameters_does_not_matter(name):
     # The first step of the transformation has a length of 1, or less.
@@ -77,6 +77,7 @@ def by_hand(power, steps=60):
     return [run(jnp.float32(f"1e{p}")) for p in power]
 
 
+@pytest.mark.slow
 def test_lbfgs_by_hand_goes_down_at_any_scale():
     # Its first step is no longer than the gradient, and would be lost beside parameters
     # of 1 where that is small; the state holds 1 / s·y, which vanishes above 1e37.
@@ -118,6 +119,7 @@ def test_a_function_without_a_minimum_is_said_to_have_none(name, is_double):
     assert "no minimum" in Status.UNBOUNDED.message
 
 
+@pytest.mark.slow
 def test_other_methods_find_no_minimum_either():
     fun = BOTTOMLESS["negative square"][0]
     for tx in (stepax.lbfgs(), stepax.sgd(0.3)):
@@ -125,6 +127,7 @@ def test_other_methods_find_no_minimum_either():
         assert found.status is Status.UNBOUNDED and found.evaluations < 100
 
 
+@pytest.mark.slow
 def test_an_infimum_at_infinity_is_no_lack_of_one():
     for fun in (lambda p: jnp.sum(jnp.exp(-p)), lambda p: jnp.sum(1 / p)):
         found = stepax.minimize(fun, START)

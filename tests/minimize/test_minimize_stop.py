@@ -67,6 +67,7 @@ def test_a_run_has_15000_evaluations_more_than_steps(most, steps):
     assert found.evaluations == 1 + 1000 * steps
 
 
+@pytest.mark.slow
 def test_the_cap_is_that_of_the_built_in_method_too(monkeypatch):
     valley = problem("rosenbrock")
     free = solve(valley, max_steps=20)
@@ -175,6 +176,7 @@ def test_a_step_that_is_not_made_is_not_counted(x64):
     assert values[int(found.steps)] < values[int(found.steps) - 1]
 
 
+@pytest.mark.slow
 def test_few_pairs_promise_too_little(x64, monkeypatch):
     """After four steps all that is known is how steep the walls of the valley are."""
     valley = problem("nondia 5000")
@@ -185,7 +187,7 @@ def test_few_pairs_promise_too_little(x64, monkeypatch):
     assert early.success and early.steps < ENOUGH and early.value > 1e-4
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_double", [False, True], ids=["float32", "float64"])
 def test_the_plateau_around_a_saddle_is_no_end(is_double):
     """Wood's function has one at 7.877, from which it falls in one direction alone."""
@@ -194,6 +196,7 @@ def test_the_plateau_around_a_saddle_is_no_end(is_double):
         assert found.success and found.value < 1e-9
 
 
+@pytest.mark.slow
 def test_the_flattest_curvature_limits_what_is_believed(x64, monkeypatch):
     """On a plateau of 1e-5 BFGS forgets for some steps how flat the valley is."""
     found = solve(problem("watson 9"))

@@ -61,6 +61,7 @@ def test_direction_of_pairs_is_that_of_the_dense_matrix(x64):
     np.testing.assert_allclose(found, -one @ (g + y), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_direction_of_a_matrix_is_that_of_the_scaled_formula(x64):
     size, g = 7, np.ones(7)
     known, h = begin(jnp.asarray(2.0), [jnp.asarray(g)]), None
@@ -154,6 +155,7 @@ def test_a_leaf_adds_to_what_it_costs_in_the_function_alone():
     assert (many - few) <= 2 * (other - one) + 13 * 100
 
 
+@pytest.mark.slow
 def test_a_loop_carries_its_numbers_in_vectors(x64):
     first = {
         "floats": [jnp.asarray(1.0 + i) for i in range(9)],

@@ -262,7 +262,7 @@ def test_steps_are_those_of_the_formula(name, x64):
 HOLOMORPHIC = [k for k in TABLE if ROWS[k.partition(",")[0]].holomorphic]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_a_phase_of_all_numbers_is_one_of_all_steps(name, x64):
     tx, _ = TABLE[name]
@@ -351,6 +351,7 @@ def test_blocks_that_do_not_fit_are_named(name):
         contrib.adam_mini(partition=partition).init(P)
 
 
+@pytest.mark.slow
 def test_adahessian_estimates_the_diagonal_by_default():
     """Of a quadratic, where the estimate is exact."""
     curvature = jnp.array([1.0, 10.0, 100.0])

@@ -98,6 +98,7 @@ def test_a_phase_of_all_numbers_is_one_of_all_steps(x64):
         np.testing.assert_allclose(turned[k], phase * found[k], rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_limit_may_be_infinite():
     """Then a matrix moves after a gradient of zero; with a limit it does not."""
     p, g = jnp.ones((3, 2)), jnp.ones((3, 2))
@@ -109,7 +110,7 @@ def test_the_limit_may_be_infinite():
         assert (jnp.abs(u).max() > 0.1) == (limit == np.inf)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 2, 30])
 def test_the_state_is_small_unless_the_rank_is_large(rank):
     p = {"tall": jnp.ones((5, 3)), "wide": jnp.ones((3, 5)), "b": jnp.ones(4)}

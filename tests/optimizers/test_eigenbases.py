@@ -135,6 +135,7 @@ def test_soap_follows_its_equations(name, leaf):
         np.testing.assert_allclose(x[leaf], y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_vectors_have_a_basis_if_they_are_asked_to():
     # The statistics of one vector are singular, so that the first two steps are equal
     # for any basis of the rest: of length 2 there is but one, up to signs.
@@ -149,7 +150,7 @@ def test_vectors_have_a_basis_if_they_are_asked_to():
 MERGES = {"two": ((2, 2, 4), 4, (4, 4)), "none": ((3, 4, 4), 5, (3, 4, 4))}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MERGES)
 def test_merged_axes_are_one_axis(name):
     shape, most, merged = MERGES[name]
@@ -222,6 +223,7 @@ def test_kl_shampoo_and_soap_follow_their_equations(name, is_soap):
         np.testing.assert_allclose(x["x"], y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_splus_averages_before_it_decays_and_only_where_the_mask_says():
     shapes = {"w": (4, 4), "b": (3,)}
     with jax.enable_x64(True):

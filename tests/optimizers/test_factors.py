@@ -63,7 +63,7 @@ def test_coordinates_in_bases_are_undone_by_them(dtype, shape):
         assert (np.diff(values) <= 1e-5 * values[0]).all()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_power_steps_turn_to_the_eigenbasis_in_its_order(dtype):
     x = _draw((4, 9), dtype) * jnp.array([[8], [4], [2], [1]], jnp.float32)
@@ -108,6 +108,7 @@ def test_statistics_of_finite_arrays_are_finite(size):
         assert (found > 1e35).all()
 
 
+@pytest.mark.slow
 def test_a_basis_is_a_constant_to_derivatives():
     x = jnp.eye(3)  # all eigenvalues coincide
 

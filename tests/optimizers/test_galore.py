@@ -119,6 +119,7 @@ def test_float32_is_that_of_optax_to_the_last_bit(name):
         np.testing.assert_array_equal(x, y, strict=True)
 
 
+@pytest.mark.slow
 def test_none_and_empty_trees_and_arrays_pass():
     """Optax fails."""
     tx = galore(0.1, rank=2)
@@ -138,6 +139,7 @@ def test_none_and_empty_trees_and_arrays_pass():
     np.testing.assert_array_equal(before, kept)
 
 
+@pytest.mark.slow
 def test_keywords_and_parameters_reach_the_base_optimizer():
     """Both projected alike, the parameters are those that it moves."""
     p = arrays()
@@ -159,6 +161,7 @@ def test_keywords_and_parameters_reach_the_base_optimizer():
     assert np.linalg.matrix_rank(u["k"], tol=1e-5) == 2
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_injected_under_jit():
     p = arrays()
     tx = stepax.inject_hyperparams(galore)(
@@ -229,6 +232,7 @@ def test_dimension_numbers_in_all_forms(name):
     assert state.projector.b.shape == (0, 0)
 
 
+@pytest.mark.slow
 def test_complex_matrices_are_projected():
     random = np.random.default_rng(2)
     for shape in ((4, 3), (3, 4)):
@@ -240,6 +244,7 @@ def test_complex_matrices_are_projected():
         np.testing.assert_allclose(found, s[0] * u[:, :1] @ vh[:1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_singular_values_have_finite_derivatives():
     tx = scale_by_galore(2, base_optimizer=stepax.sgd(1.0))
     f = lambda g: jnp.sum(tx.update(g, tx.init(g))[0] * jnp.arange(9.0).reshape(3, 3))

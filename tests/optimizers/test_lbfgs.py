@@ -158,13 +158,14 @@ def test_negative_curvature_can_be_left_out():
 # --- minima, dtypes, trees -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rosenbrock_is_minimized():
     path, state = minimize(stepax, rosenbrock, stepax.lbfgs(), jnp.array(START), 60)
     np.testing.assert_allclose(path[-1], np.ones(4), atol=1e-3)
     np.testing.assert_array_equal(state[0].count, 60)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_narrow_numbers_stay_finite_at_the_minimum(dtype):
     f = lambda p: jnp.sum((p - 1) ** 2 * jnp.array([1.0, 30.0], p.dtype))
@@ -208,6 +209,7 @@ def test_a_whole_module_is_optimized():
     assert types(state) == kinds
 
 
+@pytest.mark.slow
 def test_mixed_dtypes_are_kept():
     p = {"a": jnp.ones(2, jnp.bfloat16), "b": 2 * jnp.ones(3), "none": None}
     f = lambda p: jnp.sum(p["b"] ** 2) + jnp.sum(p["a"].astype(jnp.float32) ** 2)
@@ -312,7 +314,7 @@ def equinox_model():
     return arrays, lambda p: gap(jax.vmap(eqx.combine(p, static))(INPUTS))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [linen_model, nnx_model, equinox_model])
 @jax.numpy_dtype_promotion("standard")  # these libraries ask for it
 @jax.numpy_rank_promotion("allow")
@@ -357,6 +359,7 @@ def test_the_program_contains_the_function_twice():
     assert jax.jit(step).lower(p, tx.init(p)).as_text().count("chlo.sinh") == 2
 
 
+@pytest.mark.slow
 def test_a_scan_writes_pairs_into_the_memory_that_is_there():
     """XLA copies a memory that is read where it is written, all of it at each step."""
     tx, p = stepax.scale_by_lbfgs(7), jnp.ones(5003)

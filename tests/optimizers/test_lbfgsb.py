@@ -279,6 +279,7 @@ def test_parameters_end_at_their_bounds_to_the_last_bit(mixed):
     assert end["none"] is None
 
 
+@pytest.mark.slow
 def test_dtypes_of_the_state_are_kept(mixed):
     p, tx, end, state = mixed
     assert types(end) == types(p)

@@ -200,6 +200,7 @@ def test_steps_are_those_of_the_equations(make, plain, options):
         np.testing.assert_allclose(found[k], expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_traced_fraction_moves_the_same_slices():
     p, gs = problem()
@@ -212,7 +213,7 @@ def test_a_traced_fraction_moves_the_same_slices():
 MAKERS = {k: ft.partial(make, **options[0]) for k, (make, _, options) in CASES.items()}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_stack_or_a_kernel_is_its_matrices(name):
@@ -265,7 +266,7 @@ MATRIX_ROWS = [
 ]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", MATRIX_ROWS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_zero_gradients_first_and_later_make_no_nan(row, dtype):
@@ -281,6 +282,7 @@ def test_zero_gradients_first_and_later_make_no_nan(row, dtype):
     assert all(x is None for x in left.values())
 
 
+@pytest.mark.slow
 def test_outputs_of_norm_0_remain_0():
     p = {"w": jnp.ones((3, 2)).at[:, 1].set(0)}
     tx = muown(RATE)
@@ -364,6 +366,7 @@ def test_a_step_of_scion_is_as_long_as_its_norm_says(case, constrained):
         np.testing.assert_allclose(x, q, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_one_scale_for_all_is_a_hyperparameter():
     p = {"w": jnp.ones((2, 2)), "b": jnp.ones(3), "n": None}
     tx = stepax.inject_hyperparams(scion)(RATE, scales=2.0)

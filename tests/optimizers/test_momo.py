@@ -153,7 +153,7 @@ def test_decay_of_the_step_is_a_choice():
     assert step(proximal) == pytest.approx((1 - 0.5) / 1.5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [contrib.momo, contrib.momo_adam])
 def test_gradients_of_zeros_give_no_step(make):
     tx, p = make(adapt_lower_bound=True), jnp.ones(2)

@@ -163,6 +163,7 @@ def test_float32_is_that_of_optax(name):
         np.testing.assert_allclose(found[key], y, rtol=0, atol=bound)
 
 
+@pytest.mark.slow
 def test_float64_is_that_of_optax(x64):
     """To the rounding that the test against the papers reckons with."""
     params, gs = arrays(np.float64), arrays(np.float64, (20,))
@@ -173,6 +174,7 @@ def test_float64_is_that_of_optax(x64):
     np.testing.assert_allclose(found["k"], expected["k"], rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_torch():
     """It works in bfloat16: five steps of three products, each rounded by 2^-9.
 

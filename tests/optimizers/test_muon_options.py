@@ -123,6 +123,7 @@ def test_steps_are_those_of_jordan_with_any_factor_and_decay(
             np.testing.assert_allclose(p[k], q, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_adam_has_an_eps_and_a_momentum_of_its_own():
     p = {"b": jnp.asarray([1.0, -2.0])}
     g = {"b": jnp.asarray([[0.5, 1.0], [1.0, -0.25]])}

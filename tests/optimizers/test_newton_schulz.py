@@ -68,13 +68,14 @@ WORK = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_the_work_is_that_of_the_cheaper_form(work, name):
     shape, steps, expected = WORK[name]
     assert work(shape, steps) == expected
 
 
+@pytest.mark.slow
 def test_rounded_products_are_of_the_whole_matrix(work, monkeypatch):
     assert work((8, 32), 5, jnp.bfloat16) == 45
     # There float32 is rounded to TF32 or bfloat16, unless one asks for more.
@@ -145,6 +146,7 @@ def test_the_gram_form_is_as_precise(monkeypatch, shape, name, steps):
     assert (found <= 4 * whole + 2e-4 * sizes).all()
 
 
+@pytest.mark.slow
 def test_one_nan_stays_in_its_matrix_and_zeros_are_zeros():
     x = jax.random.normal(jax.random.key(0), (3, 4, 16)).at[1, 2, 3].set(jnp.nan)
     x = x.at[2].set(0)
@@ -155,6 +157,7 @@ def test_one_nan_stays_in_its_matrix_and_zeros_are_zeros():
     assert np.isfinite(jax.jacrev(one)(jnp.zeros((2, 5)))).all()
 
 
+@pytest.mark.slow
 def test_long_complex_matrices_become_unitary():
     random = np.random.default_rng(1)
     x = random.normal(size=(3, 9)) + 1j * random.normal(size=(3, 9))

@@ -179,6 +179,7 @@ def test_updates_are_those_of_the_paper(name, x64):
     assert (np.abs(found - expected) <= bound * np.abs(expected).max(axis=0)).all()
 
 
+@pytest.mark.slow
 def test_radam_compares_rho_with_its_threshold(x64):
     """For b2 = 0.95 rho is 3.9, 4.8 and 5.7 at the steps 4 to 6."""
     gs = gradients(8)

@@ -176,6 +176,7 @@ def test_it_does_what_the_equations_say(name):
                 np.testing.assert_allclose(q, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_factors_are_balanced_every_hundred_updates():
     gs = _gradients(101, {"m": (3, 2)})
     with jax.enable_x64(True):
@@ -207,6 +208,7 @@ def test_the_usual_probability_falls_after_500_steps():
     assert len(due) < 900
 
 
+@pytest.mark.slow
 def test_what_is_drawn_depends_on_the_key_and_on_the_step():
     p = {"m": jnp.ones((4, 3)), "n": jnp.ones((4, 3))}
     _, first = _run(psgd_kron(), {k: x[None] for k, x in p.items()})
@@ -227,6 +229,7 @@ def test_what_is_drawn_depends_on_the_key_and_on_the_step():
     assert len(set(seen)) == 3
 
 
+@pytest.mark.slow
 def test_only_matrices_decay():
     p = {"m": jnp.ones((2, 2)), "v": jnp.ones(2)}
     zeros = jax.tree.map(jnp.zeros_like, p)
@@ -237,6 +240,7 @@ def test_only_matrices_decay():
             np.testing.assert_allclose(p[k] + u[k], x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_array_without_gradients_keeps_finite_factors():
     # Without a bound they would grow by a tenth at each update.
     gs = {"m": jnp.zeros((1200, 2, 2)), "v": jnp.zeros((1200, 2))}
@@ -247,6 +251,7 @@ def test_an_array_without_gradients_keeps_finite_factors():
     assert all(jnp.all(u[-1] != 0) for u in us.values())
 
 
+@pytest.mark.slow
 def test_factors_are_stored_as_asked():
     p = {"m": jnp.ones((4, 3), jnp.bfloat16)}
     for given, wanted in ((None, "float32"), ("bfloat16", "bfloat16")):

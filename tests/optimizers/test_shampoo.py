@@ -181,6 +181,7 @@ def test_it_does_what_the_equations_say(name):
             np.testing.assert_allclose(ps[k], wanted, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_numbers_may_be_injected():
     gs = _gradients(4, {"m": (4, 3)})
     for b1, b2 in ((0.0, 1.0), (0.9, 0.8)):
@@ -214,7 +215,7 @@ HARD = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.0, 1e-12, 1e3])
 @pytest.mark.parametrize("statistics", ["classic", "kl"])
 @pytest.mark.parametrize("name", HARD)

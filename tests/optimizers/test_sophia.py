@@ -58,7 +58,7 @@ def reference(p, h, steps, b1, b2, eps, rate, decay, gamma, clip, k, is_paper):
         p = p + step
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_paper", [True, False])
 def test_float64_is_what_the_paper_says(is_paper, x64):
     names = "b1 b2 eps learning_rate weight_decay gamma clip_threshold update_interval"
@@ -126,6 +126,7 @@ def test_estimates_of_curvature_are_right_in_the_mean():
         np.testing.assert_allclose(jnp.mean(found[k], 0), wanted[k], atol=0.32)
 
 
+@pytest.mark.slow
 def test_other_random_vectors_give_other_estimates():
     p = parameters()
     normal = hutchinson_estimator_diag_hessian(sampler=jax.random.normal)
@@ -163,7 +164,7 @@ TREES = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("tree", TREES)
 def test_takes_leaves_without_gradients(tree, wrap):
@@ -194,6 +195,7 @@ def test_another_estimator_is_given_the_keywords():
     np.testing.assert_allclose(state[0].nu["a"], 0.02 * p["a"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_hyperparameters_can_be_injected():
     p, tx = parameters(), inject_hyperparams(sophia)(0.1, update_interval=2)
     state = jax.jit(tx.init)(p)

@@ -151,6 +151,7 @@ def functions(file):
             yield f"{file.relative_to(ROOT)}:{node.lineno} {node.name}", len(body)
 
 
+@pytest.mark.slow
 def test_functions_are_short():
     """Half under 8 lines, nine in ten under 30, none above 40."""
     lengths = dict(pair for file in SOURCES for pair in functions(file))

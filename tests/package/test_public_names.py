@@ -25,6 +25,7 @@ def test_suggestions_come_from_public_modules():
     assert set(PUBLIC) - set(_MODULES) == again | {"stepax.interop", INTEROP, KERAS}
 
 
+@pytest.mark.slow
 def test_the_switch_is_found_without_another_import():
     program = "import sys, stepax; assert 'stepax.interop' not in sys.modules; "
     program += "print(dir(stepax.interop), stepax.interop.optax.to_optax.__name__)"

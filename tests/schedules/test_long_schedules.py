@@ -86,7 +86,7 @@ def test_values_are_those_of_the_formula_in_float64(x64, name, args, more):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-15)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @each_case
 def test_every_kind_of_count_gives_the_same_float32(name, args, more):
     schedule = make(name, args, more)
@@ -102,7 +102,7 @@ def test_every_kind_of_count_gives_the_same_float32(name, args, more):
 KINDS = [int, np.int32, np.float32, jnp.int32, jnp.float32, np.asarray, jnp.bfloat16]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 @pytest.mark.parametrize("shape", LEFT)
 @pytest.mark.parametrize("peak", [0.7, 0.3, 1e-3])
@@ -229,7 +229,7 @@ def test_descriptions_print_the_whole_schedule(name, args, more):
 BRANCHING = lambda t: 0.1 if t < 3 else 0.2
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [

@@ -101,6 +101,7 @@ def test_costs_are_those_of_the_state(name):
             assert known <= found <= known + 20 / np.prod(shape)
 
 
+@pytest.mark.slow
 def test_a_card_says_the_costs(measured):
     text = page.page(ROWS["lion"], measured["lion"])
     rows = table_of(text, "Costs")

@@ -62,7 +62,7 @@ def assert_close(found: Any, wanted: Any, rtol: float = 2e-5) -> None:
 # --- weight decay --------------------------------------------------------------------
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("weight decay", optax="fails")
 @those("weight_decay_mask")
 def test_one_pair_of_names_lets_the_weights_of_any_optimizer_decay(row):

@@ -212,7 +212,7 @@ def test_a_step_with_a_search_can_be_differentiated():
     assert jnp.isfinite(jax.grad(after)(2.0))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("constraints", optax="fails")
 @pytest.mark.parametrize("form", ["ours", "SciPy's"])
 def test_a_minimum_keeps_its_constraints(form):

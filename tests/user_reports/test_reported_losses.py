@@ -60,7 +60,7 @@ def target(name):
     return jnp.array(0) if "integer" in name else ONE_HOT
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("softmax with -inf logits", optax="fails")
 @pytest.mark.parametrize("name", [x for x in MULTICLASS if "poly" not in x])
 def test_a_masked_class_costs_nothing(name):
@@ -85,7 +85,7 @@ LOG_P = np.array([-1.0, -2.0, -0.7])
 KL = ["kl_divergence", "generalized_kl_divergence"]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("KL divergence", optax="fails")
 @pytest.mark.parametrize("name", KL)
 def test_a_target_of_zero_has_a_derivative(name):
@@ -112,7 +112,7 @@ def ctc(x, labels):
     return optax.ctc_loss(x[None], pads[0], y, pads[1])[0]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("CTC", optax="fails")
 @pytest.mark.parametrize("size", [5.0, 10.0, 15.0, 17.0, 100.0])
 def test_ctc_is_never_negative(size):

@@ -178,7 +178,7 @@ def test_a_gradient_of_zero_has_no_direction():
     assert all_finite(u)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("adafactor decay_offset; counters", optax="fails")
 @pytest.mark.parametrize("offset", [0, 5])
 def test_adafactor_may_count_from_later(offset):

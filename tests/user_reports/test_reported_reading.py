@@ -96,7 +96,7 @@ METRICS = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_norms_before_and_after_and_trust_ratios_are_read(row):

@@ -53,7 +53,7 @@ INJECTED = "injected hyperparameters: inject_hyperparams + callable pytree + mas
 MASKS = {"tree": is_matrix(arrays(model())), "function": is_matrix}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row(INJECTED, optax="fails")
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_injected_decay_of_a_callable_model_is_that_of_the_mask(mask):

@@ -105,7 +105,7 @@ def test_a_phase_without_steps_is_absent(name, key):
         assert (np.diff(values) <= 0).all()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("schedule edge cases", optax="passes")
 @pytest.mark.parametrize("name", [x for x in FACTORIES if "onecycle" in x])
 @pytest.mark.parametrize("steps", [3, 4, 5])

@@ -57,7 +57,7 @@ def slope(tx, p, g):
     return total
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("complex parameters", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):

@@ -189,7 +189,7 @@ def test_an_update_without_gradient_is_about_as_large(bits, decades, most):
     assert largest(low_bit_states(inner, bits)) <= most * largest(inner)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits, least, most", [(8, 0.9, 1.1), (4, 0.7, 1.45)])
 @pytest.mark.parametrize("size", [4.0, 0.1, 1.0, 0.0])
 def test_mean_squares_follow_gradients_that_grow_and_shrink(bits, least, most, size):
@@ -307,7 +307,7 @@ WITHIN = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WITHIN)
 def test_it_goes_around_wrappers_and_into_them(name, dtype):
