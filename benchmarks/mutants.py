@@ -203,7 +203,7 @@ def run_tests(tree: Path, which: str, *args: str) -> str:
         return "a test that did not end"
     if done.returncode == 0:
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return failed[1] if failed else done.stdout.strip().splitlines()[-1]
 
 
