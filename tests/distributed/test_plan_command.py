@@ -23,6 +23,7 @@ def test_a_plan_is_printed(capsys):
     assert "on 64 devices: data=64" in said and "25 GB/s to other devices" in said
 
 
+@pytest.mark.slow
 def test_json_is_the_plan_with_times(capsys):
     args = ["--mesh", "data=4,model=2", "--zero", "--bits", "8", "--masters"]
     assert main([*SMALL, *args, "--offload", "--json"]) == 0

@@ -273,7 +273,7 @@ def test_every_transform_of_ours_keeps_what_is_claimed(row):
 
 # Muon's were 260: since then its mean may be divided over a mesh, and its rate given by
 # path, for which a step asks once.
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "most"),
     [("adamw", 120), ("masked", 120), ("MultiSteps", 220), ("muon", 265)],

@@ -190,7 +190,7 @@ def results():
     return found
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [p.name for p in PROBLEMS])
 def test_minima_are_published_ones_and_scipys(results, name):
     p, (_, value, _, is_inside), other = results[name]

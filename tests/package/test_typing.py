@@ -128,11 +128,13 @@ def test_a_type_checker_finds_nothing_in_a_right_program(name, found):
     assert found[name] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_type_checker_finds_what_is_wrong(name, found):
     assert len(found[name]) == 1
 
 
+@pytest.mark.slow
 def test_the_script_of_a_user_gives_what_it_gave_with_optax(tmp_path, capsys):
     theirs = tmp_path / "theirs.py"
     theirs.write_text(SCRIPT.replace("import stepax as", "import optax as"))

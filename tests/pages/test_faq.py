@@ -78,6 +78,7 @@ def most_frequent(number: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_most_frequent_errors_are_on_the_page():
     shown = phrases((ROOT / "docs" / "faq.md").read_text())
     missing = [x for x in most_frequent(20) if x not in shown]

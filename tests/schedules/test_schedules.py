@@ -123,7 +123,7 @@ def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(8)
 @each_case
 def test_values_are_those_of_optax_for_other_numbers(name, args):
     rng = np.random.default_rng(0)
@@ -131,6 +131,7 @@ def test_values_are_those_of_optax_for_other_numbers(name, args):
     assert_same_bits(name, jax.tree.map(other, args))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("name", "args", "first", "end", "last"), CASES)
 def test_value_at_0_at_the_end_and_far_beyond(name, args, first, end, last):
     for schedule in (make(name, args), jax.jit(make(name, args))):
@@ -195,7 +196,7 @@ def test_formulas_of_the_docstrings_hold_in_float64(x64):
         close(values, formula, scale=1.0)
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(8)
 @each_case
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (0,)])
 def test_an_array_of_counts_gives_an_array_of_values(name, args, shape):
@@ -207,6 +208,7 @@ def test_an_array_of_counts_gives_an_array_of_values(name, args, shape):
     close(np.ravel(values), f32([schedule(int(count)) for count in counts]), 1.0)
 
 
+@pytest.mark.few(4)
 @each_case
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32, np.int32, np.float32, int])
 def test_any_kind_of_count_gives_the_same_value(name, args, kind):
@@ -214,6 +216,7 @@ def test_any_kind_of_count_gives_the_same_value(name, args, kind):
     close(f32(schedule(kind(5))), f32(schedule(5)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 def test_hyperparameters_of_any_dtype_meet_counts_of_any(x64, dtype):
     value = jnp.asarray(0.25, dtype)
