@@ -70,7 +70,7 @@ def test_decays_near_1_give_in_float32_the_steps_of_float64(row):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS_THAT_DECAY)
 def test_decays_near_1_may_be_arrays(row):
     """An array means what it holds, which is 0.99999899."""
@@ -81,7 +81,7 @@ def test_decays_near_1_may_be_arrays(row):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 @pytest.mark.parametrize("row", ROWS_THAT_DECAY)
 def test_decays_at_their_ends_make_no_nan(row, decay):

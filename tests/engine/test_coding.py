@@ -132,7 +132,7 @@ def test_zeros_are_made_as_they_would_be_stored(form):
     assert made.shape == wanted.shape == (3, 128)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @forms
 def test_stacks_and_lengths_are_as_those_of_rows(form):
     x = drawn(normal, form).reshape(2, 3, 128)

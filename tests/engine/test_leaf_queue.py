@@ -67,7 +67,7 @@ def test_a_queue_needs_less_memory(name, monkeypatch):
     assert found[0] < 0.7 * found[1]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUEUED)
 def test_a_queue_changes_no_number(name, monkeypatch):
     tx, p = QUEUED[name](), params()
@@ -85,6 +85,7 @@ def test_a_queue_changes_no_number(name, monkeypatch):
         assert (array(x) == array(y)).all()
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", [*QUEUED, *NOT_QUEUED])
 def test_only_leaves_with_temporaries_wait(name, is_queued):
     tx, p = (QUEUED | NOT_QUEUED)[name](), params()

@@ -196,7 +196,7 @@ def test_whoever_takes_a_form_keeps_the_structure(taker):
 INJECTED = [k for k, taker in TAKERS.items() if taker[0].kind != "aggregate"]
 
 
-@pytest.mark.few(36)
+@pytest.mark.few(16)
 @pytest.mark.parametrize("taker", INJECTED)
 def test_forms_may_be_arguments_of_an_injected_factory(taker):
     row, name, values = TAKERS[taker]

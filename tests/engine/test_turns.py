@@ -75,7 +75,7 @@ def _renewed(tx, p, steps, place=lambda tree: tree):
     return found, updates
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [3, 5, 12])
 @everyone
 def test_each_matrix_has_its_turn_once_in_a_cycle(row, number):

@@ -86,6 +86,7 @@ def test_a_state_of_another_is_refused(name):
 KEEPING = [p for p in [*rows(), *MEASURES] if p.values[0].kind != "wrapper"]
 
 
+@pytest.mark.few(54)
 @pytest.mark.parametrize("row", KEEPING)
 def test_whoever_keeps_a_state_refuses_others(row):
     """What is no wrapper runs rules, which say it in one place: a few states do."""

@@ -79,7 +79,7 @@ def formula(p, gs, kind, scale, is_front):
 OPTIONS = [*it.product(["channel", "tensor"], [False, True])]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "is_front"), OPTIONS)
 def test_steps_are_those_of_the_formula(kind, is_front, x64):
     options = {"scale_type": kind, "scale_front": is_front, "scale": 4.0}

@@ -358,6 +358,7 @@ def test_a_pair_without_curvature_is_left_out(simple):
     np.testing.assert_array_equal(after.params, p)
 
 
+@pytest.mark.slow
 def test_all_pairs_are_forgotten_where_no_step_was_found(simple):
     step, state = simple
     g = jnp.array([3.0, -4.0])

@@ -342,6 +342,7 @@ def test_sums_over_few_elements_take_little_memory():
     )
 
 
+@pytest.mark.slow
 def test_growth_may_be_limited_by_an_injected_number():
     p, g = jnp.ones(3), jnp.full(3, 0.5)
     tx = stepax.inject_hyperparams(contrib.prodigy)(growth_rate=1.5, estim_lr0=1e-3)

@@ -162,7 +162,7 @@ def _run(tx, gs):
     return us, state
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_it_does_what_the_equations_say(name):
     arguments, options = SETTINGS[name]

@@ -120,6 +120,7 @@ def test_boundaries_are_exact(peak, shape, wrap):
         assert falling(jnp.int32(warm)) == np.float32(peak)
 
 
+@pytest.mark.slow
 def test_numbers_may_be_traced_of_any_dtype_and_length_0():
     def at(peak, steps, count):
         given = peak, *steps
@@ -218,7 +219,7 @@ def test_what_cannot_be_meant_is_an_error(name, args, more, message):
 # --- what shows them -----------------------------------------------------------------
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @each_case
 def test_descriptions_print_the_whole_schedule(name, args, more):
     schedule = make(name, args, more)

@@ -117,13 +117,13 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
 
 
-@pytest.mark.few(8)
+@pytest.mark.slow
 @each_case
 def test_values_are_those_of_optax_for_other_numbers(name, args):
     rng = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def test_values_are_those_of_optax_for_other_numbers(name, args):
     assert_same_bits(name, jax.tree.map(other, args))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "args", "first", "end", "last"), CASES)
 def test_value_at_0_at_the_end_and_far_beyond(name, args, first, end, last):
     for schedule in (make(name, args), jax.jit(make(name, args))):
@@ -140,6 +140,7 @@ def test_value_at_0_at_the_end_and_far_beyond(name, args, first, end, last):
         close(f32(schedule(FAR)), last)
 
 
+@pytest.mark.slow
 def test_formulas_of_the_docstrings_hold_in_float64(x64):
     t, s = np.arange(30.0), schedules
     i, p, e = 0.3, 0.7, 0.05
@@ -196,7 +197,7 @@ def test_formulas_of_the_docstrings_hold_in_float64(x64):
         close(values, formula, scale=1.0)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(1)
 @each_case
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (0,)])
 def test_an_array_of_counts_gives_an_array_of_values(name, args, shape):
@@ -208,7 +209,7 @@ def test_an_array_of_counts_gives_an_array_of_values(name, args, shape):
     close(np.ravel(values), f32([schedule(int(count)) for count in counts]), 1.0)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(20)
 @each_case
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32, np.int32, np.float32, int])
 def test_any_kind_of_count_gives_the_same_value(name, args, kind):
@@ -216,7 +217,7 @@ def test_any_kind_of_count_gives_the_same_value(name, args, kind):
     close(f32(schedule(kind(5))), f32(schedule(5)))
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 def test_hyperparameters_of_any_dtype_meet_counts_of_any(x64, dtype):
     value = jnp.asarray(0.25, dtype)
@@ -236,6 +237,7 @@ def test_hyperparameters_of_any_dtype_meet_counts_of_any(x64, dtype):
             assert jnp.issubdtype(jnp.result_type(schedule(count)), jnp.floating)
 
 
+@pytest.mark.slow
 def test_in_float64_values_are_those_of_optax(x64):
     for name, args, *_ in CASES:
         ours, theirs = make(name, args), make(name, args, optax)
@@ -256,6 +258,7 @@ def test_before_step_0_it_has_its_first_value():
             assert make(name, args)(-3) == make(name, args)(0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("power", [0.5, 1, 2])
 def test_a_compiled_line_or_root_arrives(power):
     """Optax arrives at -6e-8, a negative rate, or at its root, which is no number."""
@@ -264,6 +267,7 @@ def test_a_compiled_line_or_root_arrives(power):
     assert not np.any(ends(jnp.int32(0)))
 
 
+@pytest.mark.slow
 def test_stairs_change_at_multiples_of_their_width():
     """The quotient of 41 and 41 is just below 1 in some programs; Optax is late."""
     for width in (3, 41, 47, 61, 83):
@@ -326,6 +330,7 @@ JOINED = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("boundaries", "wanted"), JOINED)
 def test_each_joined_schedule_counts_from_its_boundary(boundaries, wanted):
     parts = [lambda t: t, lambda t: 100 + t, lambda t: 200 + t][: len(boundaries) + 1]
@@ -355,6 +360,7 @@ def remake(name, args, others):
     return make(name, [others.get(i, x) for i, x in enumerate(args)])
 
 
+@pytest.mark.few(3)
 @each_case
 def test_derivatives_by_all_numbers_are_finite(name, args):
     value = lambda floats, count: jnp.asarray(remake(name, args, floats)(count), float)
@@ -365,6 +371,7 @@ def test_derivatives_by_all_numbers_are_finite(name, args):
         assert np.isfinite(list(slopes)).all(), count
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_formula():
     slope = jax.grad(lambda *a: schedules.polynomial_schedule(*a)(5), (0, 1, 2, 3))
     i, e, p, n = 0.3, 0.1, 1.7, 9.0
@@ -374,6 +381,7 @@ def test_derivatives_are_those_of_the_formula():
     close(f32(slope(i, e, p, n)), wanted)
 
 
+@pytest.mark.few(4)
 @each_case
 def test_all_numbers_may_be_traced(name, args):
     schedule = make(name, args)

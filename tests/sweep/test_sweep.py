@@ -42,6 +42,7 @@ def looped(loss, init, tx, steps, seed):
     return np.asarray(losses)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_runs_are_those_of_a_loop(vectorize):
     grid = {"learning_rate": RATES, "weight_decay": [0.0, 0.1]}
@@ -62,6 +63,7 @@ def sgd(learning_rate, nesterov=False, momentum=0.9, form="sgd"):
     return make(learning_rate, momentum=momentum, nesterov=nesterov)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("grid", "programs"),
     [
@@ -118,6 +120,7 @@ TREES = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("tree", TREES)
 def test_parameters_may_be_any_tree(tree):
     def bowl(params, key):

@@ -81,6 +81,7 @@ def test_runs_side_by_side_go_on_in_as_large_calls(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.losses, whole.losses)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -292,6 +293,7 @@ def test_the_command_sweeps_the_digits(tmp_path, capsys):
     assert main(["sweep", "--lowest", "1", "--highest", "0.1"]) == 2
 
 
+@pytest.mark.slow
 def test_help_says_how_long_it_takes():
     command = [sys.executable, "-m", "stepax", "sweep", "--help"]
     told = subprocess.check_output(command, text=True)

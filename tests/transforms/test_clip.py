@@ -62,7 +62,7 @@ def assert_within(found, wanted, ulps):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_equals_optax_for_200_steps(name, dtype):
@@ -171,6 +171,7 @@ def test_clipping_writes_no_copy_of_the_gradient():
     assert memory.temp_size_in_bytes < 0.1 * p["v"].nbytes
 
 
+@pytest.mark.slow
 def test_compiled_program_grows_as_the_number_of_leaves():
     """The sum of all squares must not be copied to where each leaf is scaled."""
     tx = ours.clip_by_global_norm(1.0)

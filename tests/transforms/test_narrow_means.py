@@ -100,6 +100,7 @@ def said(row):
     return set(re.findall(r"`(\w+)`", found[1])) if found else set()
 
 
+@pytest.mark.few(48)
 @pytest.mark.parametrize("row", [x for x in rows() if x.values[0].kind != "wrapper"])
 def test_docstrings_name_what_stands_still(row):
     assert said(row) == warned(make(row), NARROW)
@@ -135,7 +136,7 @@ def squares(tx):
                 yield jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", rows())
 def test_whatever_holds_squares_is_known_to_stand_still(row):
     tx = stepax.with_extra_args_support(make(row))

@@ -40,6 +40,7 @@ def scales(values, **kwargs):
 CASES = [(kwargs, "float32") for kwargs in SETS] + [(SETS[-1], "float64")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kwargs", "dtype"), CASES)
 def test_states_are_optax_s_for_positive_losses(kwargs, dtype):
     with jax.enable_x64(dtype == "float64"):

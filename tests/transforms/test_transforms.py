@@ -77,7 +77,7 @@ def test_equals_optax_for_200_steps(entry, dtype):
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("entry", "dtype"),
     [
@@ -122,6 +122,7 @@ NORMS = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tx", NORMS, ids=repr)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_norms_of_zero_are_safe_and_have_a_derivative(tx, dtype):

@@ -135,7 +135,7 @@ def test_every_optimizer_takes_decay_or_says_why_not():
         assert all(takes(row, x) for x in names) == (name not in WITHOUT), name
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @those()
 def test_weights_decay_where_the_mask_says(row):
     p = parameters()
@@ -152,7 +152,7 @@ def test_weights_decay_where_the_mask_says(row):
         equal(x["b"], y["b"])
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @those(lambda row: row.name not in OTHERWISE)
 def test_decay_leaves_the_step_alone(row):
     p = parameters()
@@ -164,7 +164,7 @@ def test_decay_leaves_the_step_alone(row):
     equal(found[0]["b"], without[0]["b"])
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @those()
 def test_a_mask_of_all_is_none(row):
     p = parameters()
@@ -175,6 +175,7 @@ def test_a_mask_of_all_is_none(row):
         np.testing.assert_allclose(x, y, 1e-5, 1e-9)
 
 
+@pytest.mark.few(5)
 @those(lambda row: takes(row, "mask"))
 def test_the_old_name_of_the_mask_means_the_same(row):
     p = parameters()

@@ -69,6 +69,7 @@ def test_a_masked_class_costs_nothing(name):
     check(loss, MASKED, *WANTED)
 
 
+@pytest.mark.slow
 @row("softmax with -inf logits", optax="fails")
 def test_a_masked_class_costs_a_poly_loss_nothing():
     check(lambda x: optax.losses.poly_loss_cross_entropy(x, ONE_HOT), MASKED)
@@ -135,7 +136,7 @@ def test_ctc_of_masked_symbols_has_derivatives():
 EDGES = [-1e4, -200.0, -20.0, 0.0, 20.0, 200.0, 1e4]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("focal, BCE, ntxent", optax="passes")
 @pytest.mark.parametrize("name", sorted(BINARY))
 @pytest.mark.parametrize("y", [0.0, 1.0])
@@ -154,6 +155,7 @@ def test_binary_cross_entropy_is_exact_at_edges(y):
     check(f, x, value.sum(), special.expit(x) - y)
 
 
+@pytest.mark.slow
 @row("focal, BCE, ntxent", optax="passes")
 def test_embeddings_that_are_equal_have_derivatives():
     labels = jnp.array([0, 0, 1, 1])

@@ -56,7 +56,7 @@ def close(x, y, **tolerance):
 # --- averages ------------------------------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("EMA / SWA of parameters", optax="fails")
 @optimizers
 def test_any_optimizer_keeps_the_average_of_its_parameters(row):
@@ -89,7 +89,7 @@ def test_an_average_is_debiased_and_can_start_late():
 # --- masters and dtypes of states ----------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @optimizers
 def test_parameters_follow_masters_with_any_optimizer(row):
@@ -197,6 +197,7 @@ MIXED = {
 }
 
 
+@pytest.mark.few(11)
 @row("state dtype and weak-type stability", optax="fails")
 @pytest.mark.parametrize("dtypes", MIXED)
 @optimizers
@@ -225,6 +226,7 @@ RATES = {
 }
 
 
+@pytest.mark.few(12)
 @row("update dtype", optax="fails")
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", takes="learning_rate"))

@@ -19,6 +19,7 @@ def dense(n, m):
     return {"kernel": jnp.ones((n, m)), "bias": jnp.ones(m)}
 
 
+@pytest.mark.slow
 @row(
     "labels for a NamedTuple: multi_transform on Brax's PPONetworkParams", optax="fails"
 )

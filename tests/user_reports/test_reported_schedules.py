@@ -67,7 +67,7 @@ def make(name, **more):
 LAST = 2**31 - 1
 
 
-@pytest.mark.few(7)
+@pytest.mark.slow
 @row("schedule edge cases", optax="fails")
 @every
 def test_a_schedule_is_a_number_at_any_count_of_any_kind(name):

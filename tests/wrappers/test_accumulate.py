@@ -115,7 +115,7 @@ def test_the_mean_is_bit_equal_to_optax_s():
     compare(equal, eagerly.acc_grads, wanted.acc_grads)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @everyhow
 def test_every_way_to_run_it_gives_the_same(run):
     p, gs = parameters(), many(2 * K)

@@ -130,7 +130,7 @@ def averages_of(path, width) -> Any:
     return np.array(found)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [0.06, 0.1, 0.15, 0.2])
 @pytest.mark.parametrize("step", [300, 400])
 def test_any_width_is_made_of_two(width, step):

@@ -90,7 +90,7 @@ def test_infinities_that_cancel_are_found_at_the_step():
     assert bool(state.inner_opt_state.found_nan)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @everyhow
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_skipped_gradient_is_as_if_it_had_not_been(run, value):

@@ -57,7 +57,7 @@ def test_updates_and_states_are_optax_s(pattern, value):
     assert types(state) == types(wanted)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @everyhow
 def test_every_way_to_run_it_gives_the_same(run):
     p, gs = parameters(), sequence(".x.xx..")
