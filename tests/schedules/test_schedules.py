@@ -117,7 +117,6 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(1)
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
@@ -140,7 +139,6 @@ def test_value_at_0_at_the_end_and_far_beyond(name, args, first, end, last):
         close(f32(schedule(FAR)), last)
 
 
-@pytest.mark.slow
 def test_formulas_of_the_docstrings_hold_in_float64(x64):
     t, s = np.arange(30.0), schedules
     i, p, e = 0.3, 0.7, 0.05
@@ -258,7 +256,6 @@ def test_before_step_0_it_has_its_first_value():
             assert make(name, args)(-3) == make(name, args)(0)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("power", [0.5, 1, 2])
 def test_a_compiled_line_or_root_arrives(power):
     """Optax arrives at -6e-8, a negative rate, or at its root, which is no number."""
@@ -267,7 +264,6 @@ def test_a_compiled_line_or_root_arrives(power):
     assert not np.any(ends(jnp.int32(0)))
 
 
-@pytest.mark.slow
 def test_stairs_change_at_multiples_of_their_width():
     """The quotient of 41 and 41 is just below 1 in some programs; Optax is late."""
     for width in (3, 41, 47, 61, 83):
@@ -330,7 +326,6 @@ JOINED = [
 ]
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize(("boundaries", "wanted"), JOINED)
 def test_each_joined_schedule_counts_from_its_boundary(boundaries, wanted):
     parts = [lambda t: t, lambda t: 100 + t, lambda t: 200 + t][: len(boundaries) + 1]
@@ -371,7 +366,6 @@ def test_derivatives_by_all_numbers_are_finite(name, args):
         assert np.isfinite(list(slopes)).all(), count
 
 
-@pytest.mark.slow
 def test_derivatives_are_those_of_the_formula():
     slope = jax.grad(lambda *a: schedules.polynomial_schedule(*a)(5), (0, 1, 2, 3))
     i, e, p, n = 0.3, 0.1, 1.7, 9.0
