@@ -12,11 +12,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ["XLA_FLAGS"] = flags(
-    "--xla_force_host_platform_device_count=8",
-    # `make test` compiles without optimization, which takes three quarters of the time.
-    "" if os.environ.get("STEPAX_TESTS") else "--xla_backend_optimization_level=0",
-)
+os.environ["XLA_FLAGS"] = flags("--xla_force_host_platform_device_count=8")
 
 import jax
 import pytest

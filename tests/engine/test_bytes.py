@@ -90,6 +90,7 @@ def test_a_clipped_step_reads_the_gradient_once_more(name, counts):
 COPIES = {name for name in STEPS if "lion" in name}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [*CLIPPED, *STEPS])
 def test_clipped_and_guarded_steps_have_no_temporaries(name, counts):
     tx, _ = (CLIPPED | STEPS)[name]

@@ -64,7 +64,7 @@ def largest(x):
     return np.abs(x).reshape(-1, 64).max(1)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @forms
 @data
 def test_storing_what_was_read_changes_no_bit(data, form):

@@ -224,6 +224,7 @@ def test_a_mask_keeps_other_leaves_out(row):
     assert_same_tree(jax.tree.leaves(state), jax.tree.leaves(inner))
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
 def test_params_like_parts_of_the_state_can_be_mapped(row):
     p = TREES["dict"]()

@@ -53,7 +53,7 @@ def test_on_a_mesh_each_stays_where_it_is(kind):
         assert float(stepax.tree.norm(tree)) == pytest.approx((16 * NUMBER) ** 0.5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_jitted", [False, True])
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ COMPARED = [
 ]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("row", COMPARED)

@@ -42,7 +42,7 @@ def test_names_and_patterns_mean_all_below(where):
     assert_equal(stepax.tree.get(new, "mu"), jax.tree.map(jnp.zeros_like, p))
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_all_of_a_state_is_the_first_one(row):
     p = {"w": jnp.ones((3, 2)), "none": None}

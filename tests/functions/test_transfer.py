@@ -262,6 +262,7 @@ def no_dict(width, key):
     return network(key, width), stepax.sgd(0.1), squared, lambda p: p["in"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("make", "kwargs", "error", "says"),
     [

@@ -299,6 +299,7 @@ def test_labels_for_brax_parameters_in_every_spelling(factory, labels, ppo_param
     assert not jax.tree.leaves(optax.tree_utils.tree_get(state, "mu").value)
 
 
+@pytest.mark.slow
 def test_labels_by_names_of_inner_modules(ppo_params):
     """The labels of the report: modules inside dictionaries inside a named root."""
     tx = stepax.multi_transform(parts(), {"hidden_1": "adam", "**": "freeze"})

@@ -143,6 +143,7 @@ COPIES = {
 }
 
 
+@pytest.mark.few(10)
 @everyone
 @pytest.mark.parametrize("how", COPIES)
 def test_pickled_and_copied_transformations_act_alike(make, how):
@@ -256,6 +257,7 @@ def test_states_have_the_leaves_of_optax(make):
     assert_same(ours, theirs)
 
 
+@pytest.mark.few(1)
 @standard_promotion
 @everyone
 def test_a_run_of_optax_is_continued(make):

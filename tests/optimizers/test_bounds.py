@@ -15,7 +15,7 @@ from stepax._optimizers import bounds
 DTYPES = ["float16", "bfloat16", "float32"]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("narrow", DTYPES)
 def test_updates_of_any_dtype_land_within_the_bounds(dtype, narrow):

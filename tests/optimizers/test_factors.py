@@ -47,7 +47,7 @@ def test_products_are_those_of_unfoldings(dtype, at):
     _near(_unfolded(np.asarray(factors.on_axis(x, m, axis)), axis), m @ g)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, shape", list(it.product(DTYPES, SHAPES)))
 def test_coordinates_in_bases_are_undone_by_them(dtype, shape):
     axes = [i for i, n in enumerate(shape) if n > 1]

@@ -252,6 +252,7 @@ def test_equal_singular_values_have_finite_derivatives():
         assert np.isfinite(jax.grad(f)(g)).all()
 
 
+@pytest.mark.slow
 def test_galore_descends():
     """To the minimum at T, whose rank is the one that is kept."""
     t = jnp.asarray(np.outer([1.0, 2, 3, 4], [1.0, -1, 0.5]), jnp.float32)

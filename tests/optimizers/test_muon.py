@@ -92,6 +92,7 @@ def test_updates_are_those_of_the_papers(name, shape, x64):
     assert np.abs(found - expected).max() < 1e-11 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_steps_follow_the_shape():
     """Jordan's factor is sqrt(max(1, outputs / inputs)), for W of inputs × outputs."""
     gs = {"tall": jnp.ones((1, 6, 3)), "wide": jnp.ones((1, 3, 12))}

@@ -75,7 +75,7 @@ def make(name, args, more) -> Any:
     return getattr(schedules, name)(*args, **more)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @each_case
 def test_values_are_those_of_the_formula_in_float64(x64, name, args, more):
     wanted = [REFERENCES[name](*args, **more)(t) for t in COUNTS]

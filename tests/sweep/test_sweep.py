@@ -42,7 +42,7 @@ def looped(loss, init, tx, steps, seed):
     return np.asarray(losses)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_runs_are_those_of_a_loop(vectorize):
     grid = {"learning_rate": RATES, "weight_decay": [0.0, 0.1]}
@@ -120,7 +120,7 @@ TREES = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tree", TREES)
 def test_parameters_may_be_any_tree(tree):
     def bowl(params, key):
@@ -210,6 +210,7 @@ def test_seeds_may_be_given():
     assert some.seeds == (3, 1, 2**32 - 1)
 
 
+@pytest.mark.slow
 def test_the_memory_divides_the_runs():
     grid = {"learning_rate": RATES}
     whole = stepax.sweep(loss, init, stepax.adam, grid, 3, seeds=3, vectorize=True)

@@ -220,6 +220,7 @@ def test_an_error_in_the_loss_is_the_users_own():
         run(loss=broken)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("grid", "rate", "message"),
     [

@@ -280,7 +280,7 @@ EXAMPLES = {
 close = ft.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bound", [0.0, 1.25, jnp.inf])
 @pytest.mark.parametrize("tree", EXAMPLES)
 @pytest.mark.parametrize("how", ["global", "uniform", "by size"])

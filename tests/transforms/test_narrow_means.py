@@ -114,6 +114,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.few(19)
 @pytest.mark.parametrize("row, name", CHOICES)
 def test_docstrings_name_what_stands_still_in_a_dtype_of_ones_own(row, name):
     assert warned(make(row, **{name: jnp.bfloat16}), WIDE) <= said(row)
@@ -136,7 +137,7 @@ def squares(tx):
                 yield jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", rows())
 def test_whatever_holds_squares_is_known_to_stand_still(row):
     tx = stepax.with_extra_args_support(make(row))

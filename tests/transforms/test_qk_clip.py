@@ -30,6 +30,7 @@ def stepped(tx, updates=U, params=P, **extra):
     return stepax.apply_updates(params, u)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["nested", "flat", "jitted"])
 def test_logits_are_at_most_the_threshold(form):
     tx = stepax.qk_clip(100.0, PAIRS, head_axis=1)
@@ -75,6 +76,7 @@ def test_a_key_of_several_heads_stays():
     np.testing.assert_allclose(new["q"], p["q"] * factors, rtol=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("s", [np.nan, np.inf, -3.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_nothing_changes_a_bit_below_the_threshold(s, dtype):

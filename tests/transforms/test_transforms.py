@@ -77,7 +77,7 @@ def test_equals_optax_for_200_steps(entry, dtype):
             np.testing.assert_array_max_ulp(x, y[:5], maxulp=2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("entry", "dtype"),
     [
@@ -102,6 +102,7 @@ def test_state_and_updates_keep_their_types(entry, dtype):
     assert all(np.isfinite(np.asarray(x, "complex64")).all() for x in leaves(u))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("entry", TABLE)
 def test_leaves_without_gradient_are_passed_over(entry):
     tx, _ = both(entry)
@@ -218,6 +219,7 @@ def optax_noise_without_key():
 # Means and sums
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float64"])
 def test_stored_dtype_of_the_mean_is_the_one_asked_for(stored):
     with jax.enable_x64(stored == "float64"):
@@ -272,6 +274,7 @@ def test_period_below_one_is_refused(k):
 # Guards and constraints
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "complex64"])
 def test_nans_become_zero_and_are_remembered(dtype):
     g = {"w": jnp.asarray([1, jnp.nan, jnp.inf], dtype), "b": jnp.ones(2, dtype)}

@@ -46,7 +46,7 @@ def test_shapes_that_differ_never_broadcast(row, wrong):
         assert shapes(new) == shapes(state)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(3)
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_gradient_that_is_nowhere_else_is_named(row):

@@ -122,7 +122,7 @@ def assert_may_be_a_schedule(row: Any, name: str, value: float) -> None:
     assert_close(steps(scheduled, g, p), steps(make(row, **{name: value}), g, p))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("learning-rate schedules accepted everywhere", optax="fails")
 @those("learning_rate")
 def test_every_learning_rate_may_be_a_schedule(row):

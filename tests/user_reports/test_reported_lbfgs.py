@@ -88,6 +88,7 @@ def test_leaves_of_two_dtypes_are_minimized_together():
         np.testing.assert_allclose(x.astype(jnp.float32), 0.0, atol=1e-2)
 
 
+@pytest.mark.slow
 @row(DTYPES, optax="fails")
 def test_a_jitted_step_is_traced_once():
     traces = []
@@ -141,7 +142,7 @@ def test_classics_end_where_those_of_scipy_do(name, x64):
     assert f(ours) <= theirs.fun + 1e-9
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row(QUALITY, optax="passes")
 @pytest.mark.parametrize("wall", [jnp.inf, jnp.nan])
 def test_walls_are_backed_away_from(wall):

@@ -98,6 +98,7 @@ def test_a_target_of_zero_has_a_derivative(name):
     check(lambda t: f(jnp.asarray(LOG_P, "float32"), t), t, value)
 
 
+@pytest.mark.slow
 @row("KL divergence", optax="fails")
 def test_a_log_target_of_minus_infinity_has_a_derivative():
     log_t = np.array([-INF, np.log(0.4), np.log(0.6)])

@@ -66,6 +66,7 @@ def test_any_optimizer_keeps_the_average_of_its_parameters(row):
     close(optax.averaged_params(state, ps[-1]), mean, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @row("EMA / SWA of parameters", optax="fails")
 @pytest.mark.parametrize("dtype", NARROW)
 def test_averages_of_narrow_parameters_follow_small_steps(dtype):
@@ -176,7 +177,7 @@ def test_spikes_that_keep_coming_are_let_through():
     assert moved == [True, False, False, True, True]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @row("skip steps on spikes, loss scaling", optax="fails")
 @optimizers
 def test_the_loss_scale_falls_and_grows_around_any_optimizer(row):

@@ -76,6 +76,7 @@ def test_an_injected_optimizer_takes_a_dtype():
     assert "mu_dtype" not in state.hyperparams
 
 
+@pytest.mark.few(1)
 @row("accumulation and NaN: zero_nans inside MultiSteps", optax="fails")
 @pytest.mark.parametrize("jit", [False, True])
 def test_one_bad_batch_does_not_stop_a_coordinate_for_ever(jit):
@@ -92,7 +93,7 @@ def test_one_bad_batch_does_not_stop_a_coordinate_for_ever(jit):
     assert not np.any(moved[::2]) and np.all(moved[3::2])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @row("callable masks: masked with callable pytrees", optax="fails")
 @pytest.mark.parametrize("wrapper", ["masked", "multi_transform", "partition"])
 def test_a_callable_model_says_which_of_its_leaves_learn(wrapper):

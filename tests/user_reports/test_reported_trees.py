@@ -31,7 +31,7 @@ def check(tx, p, times=2):
             assert jnp.shape(x) == jnp.shape(y) and jnp.isfinite(x).all()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @row("sm3 and scalars, odd shapes", optax="fails")
 @pytest.mark.parametrize("tree", ["0-d", "zero size", "FrozenDict"])
 @every_optimizer
@@ -73,7 +73,7 @@ def shards():
     return jax.sharding.NamedSharding(mesh, spec)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("sharding, abstract init", optax="fails")
 @every_optimizer
 def test_a_state_is_sharded_as_its_parameters_and_made_of_shapes(row):
@@ -124,6 +124,7 @@ def test_a_flat_optimizer_takes_any_tree(tree):
     check(optax.flatten(optax.adamw(1e-2)), TREES[tree]())
 
 
+@pytest.mark.slow
 @row("flatten", optax="fails")
 def test_a_flat_optimizer_keeps_the_dtype_of_each_leaf():
     p = {"w": jnp.ones((2, 2), "bfloat16"), "b": jnp.ones(2)}

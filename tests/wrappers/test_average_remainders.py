@@ -91,7 +91,7 @@ def test_bytes_for_each_parameter(width):
     assert size == (2 + width // 8) * 64 * 64
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @widths
 def test_steps_are_alike_within_jit_and_without(width):
     p, tx = start("bfloat16"), averaged(width)

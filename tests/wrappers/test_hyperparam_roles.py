@@ -156,7 +156,7 @@ def without_annotations(f):
     return call
 
 
-@pytest.mark.few(150)
+@pytest.mark.few(44)
 @pytest.mark.parametrize("row, name", SCHEDULED)
 def test_a_module_is_a_schedule_wherever_a_function_is(row, name):
     for factory in (row.factory, without_annotations(row.factory)):
@@ -167,6 +167,7 @@ def test_a_module_is_a_schedule_wherever_a_function_is(row, name):
         assert roles[0] == roles[1]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("row", rows(takes="learning_rate"))
 @pytest.mark.parametrize("annotated", [True, False])
 def test_a_module_for_a_rate_is_shown_in_the_hyperparams(row, annotated):

@@ -22,7 +22,7 @@ def run(tx, pattern, p):
     return states
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["......", "..x....x.", "xxx....", "...x......x"])
 def test_the_scale_is_pytorch_s(pattern):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -160,7 +160,7 @@ def run_eager(tx, gs, p):
 
 
 # Asked of AdamW: the error of an update, and of the way.
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits, step, way", [(8, 0.05, 0.03), (4, 0.7, 0.4)])
 def test_the_error_of_updates_and_of_the_way(bits, step, way):
     p, inner = params(), stepax.adamw(1e-3)
@@ -360,6 +360,7 @@ def test_lookahead_resets_codes_as_it_does_numbers(bits):
             equal(x, y)
 
 
+@pytest.mark.slow
 def test_scan_vmap_and_donation():
     p, tx = params(), low_bit_states(stepax.adamw(1e-3), 4)
     gs = gradients(3, p)

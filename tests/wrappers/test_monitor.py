@@ -91,7 +91,7 @@ def test_measurements_are_zero_before_the_first_step():
     assert state.measurements["mean"] == 0
 
 
-@pytest.mark.thinned
+@pytest.mark.few(2)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "no jit"])
 @pytest.mark.parametrize("name", MONITORS)
 @pytest.mark.parametrize("params", ["float32", "bfloat16"])

@@ -36,7 +36,7 @@ def as_type(dtype, tree):
     return jax.tree.map(lambda x: x.astype(dtype), tree)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_step_of_sgd_with_rate_1_is_the_inner_one(family, jit):
@@ -211,6 +211,7 @@ def test_equal_islands_are_the_inner_optimizer_to_the_last_bit():
 # --- errors --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_axis_that_the_mesh_lacks_is_named():
     tx, p = outer(inner(), SGD, axis_name="nodes"), parameters()
     message = "`axis_name` has 'nodes', which is no axis here"
@@ -222,6 +223,7 @@ def test_an_axis_that_the_mesh_lacks_is_named():
         islands_step(tx)(both, state, both)
 
 
+@pytest.mark.slow
 def test_islands_that_may_disagree_on_when_to_meet_are_an_error():
     tx = outer(inner(), SGD, axis_name="islands")
     step = lambda n, x: tx.update(x, tx.init(x)._replace(count=n[0]), x)[0]

@@ -88,7 +88,7 @@ NESTS = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [stepax, optax], ids=["ours", "Optax's"])
 @pytest.mark.parametrize("nest", NESTS)
 def test_nests_of_masks_are_as_in_optax(nest, inner):

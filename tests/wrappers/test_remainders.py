@@ -138,6 +138,7 @@ def test_masters_are_those_of_single_precision_bit_for_bit(name, apply, dtype):
     equal(p, jax.tree.map(lambda x: rounded(x, 16), wanted))
 
 
+@pytest.mark.slow
 def test_masters_with_8_bits_follow_single_precision():
     gs = gradients(30, "bfloat16")
     tx = stepax.master_weights(stepax.adamw(1e-3), remainder=8)
@@ -213,6 +214,7 @@ def test_masters_are_read_and_set_within_any_state(kind):
     assert jnp.isfinite(u["w"].astype(jnp.float32)).all()
 
 
+@pytest.mark.slow
 def test_it_runs_jitted_scanned_mapped_and_donated():
     gs, tx = (
         gradients(4, "bfloat16"),

@@ -29,6 +29,7 @@ def gradient(p, step=0, zero=()):
     return g
 
 
+@pytest.mark.slow
 def test_both_go_together():
     tx, p = stepax.lazy(stepax.rowwise(stepax.adamw(0.1))), params()
     for made in (tx, stepax.rowwise(stepax.lazy(stepax.adamw(0.1)))):

@@ -60,7 +60,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_parts_are_found_in_any_wrapper(wrapped):
     p, g = cast(parameters(), "bfloat16"), cast(many(1)[0], "bfloat16")
@@ -83,7 +83,7 @@ def test_names_of_parameters_are_no_names_of_parts():
     assert {x.dtype for x in jax.tree.leaves(state[0].nu)} == {jnp.dtype("bfloat16")}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @everyhow
 def test_moments_in_single_precision_are_those_of_single_precision(run):
     p, gs = cast(parameters(), "bfloat16"), [cast(g, "bfloat16") for g in many(3)]

@@ -77,6 +77,7 @@ def test_the_mean_counts_tokens_in_every_company(way):
     assert not any(x.any() for u in out[:3] for x in jax.tree.leaves(u))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weight", [1, 2, np.float64(8), jnp.bfloat16(1), True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_equal_weights_are_none_bit_for_bit(weight, dtype):
@@ -210,6 +211,7 @@ OLD = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", OLD)
 def test_weights_may_come_in_the_middle_of_a_step(way):
     tx, p, gs = MultiSteps(stepax.adam(0.1), 3), parameters(), many(3)
@@ -229,6 +231,7 @@ def test_weights_may_come_in_the_middle_of_a_step(way):
 # --- on meshes -----------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("checks", [True, False])
 def test_a_mesh_sums_the_weights(checks):
     tx = MultiSteps(SCALE, 2, should_skip_update_fn=skip_not_finite, axis_name="d")

@@ -76,7 +76,7 @@ flax.serialization.register_serialization_state(
 )
 
 
-@pytest.mark.thinned
+@pytest.mark.few(12)
 @pytest.mark.parametrize("inner", WRAPPERS)
 @pytest.mark.parametrize("outer", WRAPPERS)
 def test_every_wrapper_works_in_every_other(outer, inner):
@@ -94,7 +94,7 @@ triples = hypothesis.given(
 )
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_three_wrappers_work_in_each_other(part):
     some = hypothesis.settings(max_examples=10, deadline=None, database=None)
