@@ -151,6 +151,7 @@ def test_layers_in_one_array_are_stacked_with_others():
     assert _counts(audit(make("auto"), there))["all-to-all"] == 2
 
 
+@pytest.mark.slow
 def test_matrices_along_two_mesh_axes_are_not_gathered():
     explicit = (AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=explicit)

@@ -201,6 +201,7 @@ def test_minima_are_published_ones_and_scipys(results, name):
         assert abs(value - p.minimum) <= 1e-6 * size
 
 
+@pytest.mark.slow
 def test_evaluations_are_about_scipys(results):
     ratios = [int(ours[2]) / other.nfev for _, ours, other in results.values()]
     # Rounding decides how a valley is followed, and processors round differently: two
@@ -367,6 +368,7 @@ def test_all_pairs_are_forgotten_where_no_step_was_found(simple):
     np.testing.assert_allclose(u, -g / 5, rtol=1e-6)  # of length 1
 
 
+@pytest.mark.slow
 def test_a_singular_matrix_is_forgotten(simple):
     step, state = simple
     bad = {

@@ -86,6 +86,7 @@ def test_the_most_frequent_errors_are_on_the_page():
     assert not missing, f"docs/faq.md needs an error with the words {missing}"
 
 
+@pytest.mark.slow
 def test_phrases_are_those_of_the_source():
     assert {"differ in structure", "expected one of", "was saved as"} <= raised()
     assert phrases("`x` and y differ … in structure") == {"x and y", "and y differ"}
