@@ -12,17 +12,17 @@ VENV := .venv-$(PYTHON_VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed gpt quick test test-all fuzz check format conformance \
-	bench bench-pages bench-minimize board docs dist wheel-test changelog clean
+.PHONY: help demo demo-distributed gpt test test-all fuzz mutants check format \
+	conformance bench bench-pages bench-minimize board docs dist wheel-test changelog clean
 
 help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
-	@echo 'make quick        run one case of each test that is quick, in two minutes'
-	@echo 'make test         run the tests'
-	@echo 'make test-all     run them with all cases of the large products'
+	@echo 'make test         run the tests, in four minutes; ROOM=checkpoint for some'
+	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
+	@echo 'make mutants      plant 100 faults, and see which of them make test finds'
 	@echo 'make check        formatting, lint and types'
 	@echo 'make format       put the code into its form'
 	@echo 'make conformance  compare with Optax by its own tests (needs ../shared)'
@@ -44,14 +44,12 @@ demo-distributed: $(VENV)/distributed.stamp
 gpt: $(VENV)/gpt.stamp
 	@$(BIN)/python -m examples.gpt $(ARGS)
 
+# ROOM names folders of `tests`; PART=3/32 is the third of 32 parts of all cases.
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(addprefix tests/,$(ROOM)) $(ARGS)
 
-test-all: export STEPAX_TESTS = all
+test-all: export STEPAX_TESTS = $(or $(PART),all)
 test-all: test
-
-quick: export STEPAX_TESTS = quick
-quick: test
 
 EXAMPLES ?= 5000
 SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')
@@ -59,7 +57,10 @@ SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')
 fuzz: $(VENV)/test.stamp
 	@seed=$(SEED); echo "make fuzz SEED=$$seed EXAMPLES=$(EXAMPLES)"; \
 	STEPAX_TESTS=all STEPAX_FUZZ_SEED=$$seed STEPAX_FUZZ_EXAMPLES=$(EXAMPLES) \
-	$(BIN)/python -m pytest -n $(JOBS) -v tests/test_fuzz_*.py $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -v tests/*/test_fuzz_*.py $(ARGS)
+
+mutants: $(VENV)/test.stamp
+	@$(BIN)/python -m benchmarks.mutants --jobs $(JOBS) $(ARGS)
 
 check: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ from rich.table import Table
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "wrappers"))
 
 from test_wrapper_pairs import check
 from wrappers import FAMILIES, WRAPPERS

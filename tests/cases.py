@@ -10,13 +10,10 @@ import inspect
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from flax.core import FrozenDict
 
 import stepax
 import stepax.contrib
@@ -149,24 +146,17 @@ USES = ("slots", "scalars", "leaf_stat", "global_stat", "batched", "elementwise"
 
 
 @ft.cache
-def traits(name: str) -> frozenset:
-    """What a factory uses of the engine, and which functions of its own it has.
-
-    Of each rule that it is made of, what that uses, since rules that use the same run
-    the same code in the engine; of any other transformation the factory.
-    """
+def traits(name: str) -> frozenset[str]:
+    """What the parts of a factory use of the engine; `function` if one is no rule."""
     row = ROWS[name]
-    if row.kind in OTHERS:
-        return frozenset({name})
-    return frozenset(map(_trait, flatten(make(row)))) or frozenset({name})
+    parts = [] if row.kind in OTHERS else flatten(make(row))
+    return frozenset(x for part in parts for x in uses(part)) or frozenset({row.kind})
 
 
-def _trait(part: Any) -> Any:
+def uses(part: Any) -> list[str]:
     if isinstance(part, Rule):
-        return frozenset(x for x in USES if getattr(part, x))
-    recipe = getattr(part, "recipe", None)
-    code = part.update.__code__
-    return recipe.factory.__name__ if recipe else (code.co_filename, code.co_qualname)
+        return ["rule", *(x for x in USES if getattr(part, x))]
+    return ["function"]
 
 
 class Pair(NamedTuple):
@@ -181,14 +171,30 @@ class Record:
     bias: Any
 
 
-class Net(nnx.Module):
-    def __init__(self, rngs):
-        self.linear = nnx.Linear(2, 2, rngs=rngs)
-
-
-def mlp() -> eqx.nn.MLP:
+def mlp() -> Any:
     """A module that is callable, with functions among its leaves."""
+    eqx = pytest.importorskip("equinox")
     return eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
+
+
+def filtered_mlp() -> Any:
+    eqx = pytest.importorskip("equinox")
+    return eqx.filter(mlp(), eqx.is_inexact_array)
+
+
+def frozen() -> Any:
+    flax = pytest.importorskip("flax")
+    return flax.core.FrozenDict({"layer": {"kernel": _w(2, 2)}})
+
+
+def nnx_state() -> Any:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self):
+            self.linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+    return nnx.state(Net(), nnx.Param)
 
 
 def _w(*shape: int) -> jax.Array:
@@ -209,10 +215,10 @@ TREES = {
     "zero size": lambda: {"nothing": jnp.zeros((0, 3), jnp.float32), "w": _w(2)},
     "Python scalars": lambda: {"x": 1.5, "y": -0.5},
     "NumPy": lambda: {"w": np.ones((2, 2), np.float32), "x": np.float32(2.0)},
-    "module, filtered": lambda: eqx.filter(mlp(), eqx.is_inexact_array),
+    "module, filtered": filtered_mlp,
     "module, whole": mlp,
-    "FrozenDict": lambda: FrozenDict({"layer": {"kernel": _w(2, 2)}}),
-    "nnx State": lambda: nnx.state(Net(nnx.Rngs(0)), nnx.Param),
+    "FrozenDict": frozen,
+    "nnx State": nnx_state,
 }
 
 
@@ -220,7 +226,7 @@ def gradients(params: Any, step: int = 0) -> Any:
     """Gradients for a tree, `None` for what is no array; different at each step."""
 
     def one(p):
-        if not eqx.is_array_like(p):
+        if not hasattr(p, "dtype") and not isinstance(p, int | float | complex):
             return None
         return jnp.asarray(p) * (0.5 + 0.25 * step) + jnp.asarray(
             0.1, jnp.result_type(p)

@@ -44,7 +44,7 @@ def steps_of(inner, k, **more):
     return optax.MultiSteps(inner, k, **more)
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row("MultiSteps: NaN", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_bad_batch_costs_one_window_and_training_goes_on(row):
@@ -74,6 +74,7 @@ def test_double_gradients_are_accumulated_in_double(x64):
     np.testing.assert_allclose(updates[-1]["w"], g["w"], rtol=1e-15)
 
 
+@pytest.mark.slow
 @row("MultiSteps: dtypes", optax="passes")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_gradients_are_accumulated_in_single(dtype):
@@ -157,7 +158,7 @@ def test_the_value_of_the_loss_reaches_the_inner_optimizer(in_chain):
     assert float(optax.tree.get(state, "scale")) < 1.0
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row("Equinox models handed over unfiltered", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_whole_module_may_be_handed_over(row):

@@ -29,7 +29,7 @@ def shapes(tree):
 KINDS = ("gradient", "parameter", "state")
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("wrong", KINDS)
 @pytest.mark.parametrize("row", cases.rows())
@@ -46,6 +46,7 @@ def test_shapes_that_differ_never_broadcast(row, wrong):
         assert shapes(new) == shapes(state)
 
 
+@pytest.mark.few(3)
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_a_gradient_that_is_nowhere_else_is_named(row):
@@ -121,6 +122,7 @@ def test_a_rate_that_is_infinite_is_refused(row):
         make(row, learning_rate=float("inf"))
 
 
+@pytest.mark.few(27)
 @row(WRONG, optax="fails")
 @pytest.mark.parametrize("other", [(), {"count": 3}, (1, 2, 3)], ids=str)
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))

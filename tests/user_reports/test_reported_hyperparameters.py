@@ -62,7 +62,7 @@ def assert_close(found: Any, wanted: Any, rtol: float = 2e-5) -> None:
 # --- weight decay --------------------------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row("weight decay", optax="fails")
 @those("weight_decay_mask")
 def test_one_pair_of_names_lets_the_weights_of_any_optimizer_decay(row):
@@ -77,6 +77,7 @@ def test_one_pair_of_names_lets_the_weights_of_any_optimizer_decay(row):
     np.testing.assert_array_equal(found["b"], still["b"])
 
 
+@pytest.mark.slow
 @row("weight decay", optax="passes")
 @those("mask")
 def test_the_name_that_a_mask_had_goes_on_working(row):
@@ -121,12 +122,14 @@ def assert_may_be_a_schedule(row: Any, name: str, value: float) -> None:
     assert_close(steps(scheduled, g, p), steps(make(row, **{name: value}), g, p))
 
 
+@pytest.mark.slow
 @row("learning-rate schedules accepted everywhere", optax="fails")
 @those("learning_rate")
 def test_every_learning_rate_may_be_a_schedule(row):
     assert_may_be_a_schedule(row, "learning_rate", RATE)
 
 
+@pytest.mark.few(1)
 @row("learning-rate schedules accepted everywhere", optax="fails")
 @those("weight_decay")
 def test_every_weight_decay_may_be_a_schedule(row):
@@ -136,6 +139,7 @@ def test_every_weight_decay_may_be_a_schedule(row):
 # --- changing numbers ----------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @row("changing the rate without recompiling", optax="fails")
 @those()
 def test_no_injected_number_is_compiled_into_the_program(row):
@@ -182,6 +186,7 @@ def test_a_step_that_takes_the_rate_as_an_array_is_traced_once():
 # --- what is injected ----------------------------------------------------------------
 
 
+@pytest.mark.thinned
 @row("inject_hyperparams needs static_args", optax="fails")
 @those()
 def test_nobody_has_to_name_what_is_no_number(row):
@@ -210,6 +215,7 @@ def test_a_dtype_is_no_schedule():
     }
 
 
+@pytest.mark.thinned
 @row("inject_hyperparams dtypes", optax="fails")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @those()

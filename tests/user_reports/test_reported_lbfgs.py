@@ -39,6 +39,7 @@ def scanned(f, p, steps):
 FORM = "L-BFGS availability and form"
 
 
+@pytest.mark.slow
 @row(FORM, optax="fails")
 def test_one_call_runs_to_convergence():
     found = optax.minimize(rosenbrock, jnp.array([-1.2, 1.0]))
@@ -62,12 +63,14 @@ def bowl(p):
     return sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(p))
 
 
+@pytest.mark.slow
 @row(DTYPES, optax="passes")
 def test_steps_in_x64_can_be_scanned(x64):
     p = scanned(rosenbrock, jnp.array([-1.2, 1.0]), 60)
     np.testing.assert_allclose(p, 1.0, atol=1e-8)
 
 
+@pytest.mark.slow
 @row(DTYPES, optax="fails")
 def test_float16_stays_finite_at_the_optimum():
     loss = lambda p: jnp.sum((p - jnp.float16(1)) ** 2)
@@ -85,6 +88,7 @@ def test_leaves_of_two_dtypes_are_minimized_together():
         np.testing.assert_allclose(x.astype(jnp.float32), 0.0, atol=1e-2)
 
 
+@pytest.mark.slow
 @row(DTYPES, optax="fails")
 def test_a_jitted_step_is_traced_once():
     traces = []
@@ -138,6 +142,7 @@ def test_classics_end_where_those_of_scipy_do(name, x64):
     assert f(ours) <= theirs.fun + 1e-9
 
 
+@pytest.mark.slow
 @row(QUALITY, optax="passes")
 @pytest.mark.parametrize("wall", [jnp.inf, jnp.nan])
 def test_walls_are_backed_away_from(wall):
@@ -145,6 +150,7 @@ def test_walls_are_backed_away_from(wall):
     np.testing.assert_allclose(scanned(f, jnp.array([10.0]), 20), 1.0, atol=1e-3)
 
 
+@pytest.mark.slow
 @row(QUALITY, optax="fails")
 def test_a_loop_in_python_does_not_trace_the_search_again():
     calls = []
@@ -211,6 +217,7 @@ def test_a_step_with_a_search_can_be_differentiated():
     assert jnp.isfinite(jax.grad(after)(2.0))
 
 
+@pytest.mark.slow
 @row("constraints", optax="fails")
 @pytest.mark.parametrize("form", ["ours", "SciPy's"])
 def test_a_minimum_keeps_its_constraints(form):

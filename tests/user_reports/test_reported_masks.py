@@ -73,6 +73,7 @@ TAKERS = {
 }
 
 
+@pytest.mark.few(2)
 @row("callable pytrees as masks, labels, specs", optax="fails")
 @pytest.mark.parametrize("taker", TAKERS)
 def test_a_callable_model_as_mask_or_labels_is_never_called(taker):
@@ -83,6 +84,7 @@ def test_a_callable_model_as_mask_or_labels_is_never_called(taker):
     assert jax.tree.structure(u) == jax.tree.structure(g)
 
 
+@pytest.mark.few(1)
 @row("callable pytrees as masks, labels, specs", optax="fails")
 @pytest.mark.parametrize("row", cases.rows(takes="mask"))
 def test_every_mask_may_be_a_callable_model(row):
@@ -141,6 +143,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @row("labels/masks for NamedTuple, FrozenDict, nnx State", optax="fails")
 @pytest.mark.parametrize("wrapper", ["partition", "multi_transform"])
 @pytest.mark.parametrize("tree", NETWORKS)

@@ -53,7 +53,7 @@ def all_finite(tree):
 SIZES = {"float16": [0.0, 1e-4, 1e4], "bfloat16": [0.0, 1e-30, 1e15]}
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("float16 zero/tiny gradients", optax="fails")
 @pytest.mark.parametrize("dtype", SIZES)
 @every_optimizer
@@ -74,6 +74,7 @@ APART = {
 }
 
 
+@pytest.mark.few(1)
 @row("float16 zero/tiny gradients", optax="fails")
 @every_optimizer
 def test_a_narrow_gradient_moves_as_a_wide_one(row):
@@ -90,6 +91,7 @@ def test_a_narrow_gradient_moves_as_a_wide_one(row):
             np.testing.assert_allclose(x, y, atol=4e-2 * np.abs(y).max())
 
 
+@pytest.mark.thinned
 @row("zero gradients in parameter-free optimizers", optax="fails")
 @every_optimizer
 def test_a_gradient_of_zero_gives_a_number(row):
@@ -98,6 +100,7 @@ def test_a_gradient_of_zero_gives_a_number(row):
     assert all_finite((u, state) if "lbfgs" not in row.name else u)
 
 
+@pytest.mark.few(1)
 @row("parameter-free optimizers", optax="passes")
 @pytest.mark.parametrize("name", ["dog", "dowg", "prodigy", "cocob", "dadapt_adamw"])
 def test_an_optimizer_without_a_rate_finds_the_minimum(name):
@@ -175,6 +178,7 @@ def test_a_gradient_of_zero_has_no_direction():
     assert all_finite(u)
 
 
+@pytest.mark.slow
 @row("adafactor decay_offset; counters", optax="fails")
 @pytest.mark.parametrize("offset", [0, 5])
 def test_adafactor_may_count_from_later(offset):
@@ -184,6 +188,7 @@ def test_adafactor_may_count_from_later(offset):
     assert all_finite((u, state))
 
 
+@pytest.mark.few(1)
 @row("adafactor decay_offset; counters", optax="fails")
 @every_optimizer
 def test_counters_stop_at_the_largest_integer(row):
@@ -198,6 +203,7 @@ def test_counters_stop_at_the_largest_integer(row):
     assert all(int(x) >= 0 for x in counts)
 
 
+@pytest.mark.slow
 @row("apply_if_finite", optax="passes")
 def test_gradients_are_let_through_until_one_is_finite():
     """As in Optax, whose tests demand it: the count restarts at a finite gradient."""
@@ -217,7 +223,6 @@ def test_gradients_are_let_through_until_one_is_finite():
 
 
 @pytest.mark.slow
-@pytest.mark.thinned
 @row("meta-learning", optax="fails")
 @every_optimizer
 def test_a_derivative_through_two_steps_from_zero_is_a_number(row):
@@ -262,6 +267,7 @@ def test_decay_may_be_that_of_the_paper():
     np.testing.assert_allclose(p + u, 0.5, rtol=1e-6)
 
 
+@pytest.mark.slow
 @row("acprop first steps", optax="passes")
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_the_first_steps_of_acprop_are_no_longer_than_its_rate(scale):

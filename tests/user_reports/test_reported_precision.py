@@ -56,7 +56,7 @@ def close(x, y, **tolerance):
 # --- averages ------------------------------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("EMA / SWA of parameters", optax="fails")
 @optimizers
 def test_any_optimizer_keeps_the_average_of_its_parameters(row):
@@ -66,6 +66,7 @@ def test_any_optimizer_keeps_the_average_of_its_parameters(row):
     close(optax.averaged_params(state, ps[-1]), mean, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @row("EMA / SWA of parameters", optax="fails")
 @pytest.mark.parametrize("dtype", NARROW)
 def test_averages_of_narrow_parameters_follow_small_steps(dtype):
@@ -89,7 +90,7 @@ def test_an_average_is_debiased_and_can_start_late():
 # --- masters and dtypes of states ----------------------------------------------------
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @optimizers
 def test_parameters_follow_masters_with_any_optimizer(row):
@@ -127,6 +128,7 @@ def test_adam_in_bfloat16_has_steps_of_the_right_length():
     np.testing.assert_allclose(np.float32(u), -1, rtol=2.0**-8)
 
 
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_second_moment_has_a_dtype_of_its_own(row):
@@ -139,6 +141,7 @@ def test_the_second_moment_has_a_dtype_of_its_own(row):
         assert {str(x.dtype) for x in jax.tree.leaves(nu)} == {"bfloat16"}
 
 
+@pytest.mark.few(1)
 @row("fp32 master weights, moments in a chosen dtype", optax="fails")
 @pytest.mark.parametrize("row", library.rows("mu_dtype", kind="optimizer"))
 def test_the_first_moment_has_the_dtype_that_is_asked_for(row):
@@ -151,6 +154,7 @@ def test_the_first_moment_has_the_dtype_that_is_asked_for(row):
 # --- spikes and loss scales ----------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @row("skip steps on spikes, loss scaling", optax="fails")
 @pytest.mark.parametrize("watch", ["norm", "value"])
 def test_a_spike_costs_one_step(watch):
@@ -173,7 +177,7 @@ def test_spikes_that_keep_coming_are_let_through():
     assert moved == [True, False, False, True, True]
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("skip steps on spikes, loss scaling", optax="fails")
 @optimizers
 def test_the_loss_scale_falls_and_grows_around_any_optimizer(row):
@@ -194,6 +198,7 @@ MIXED = {
 }
 
 
+@pytest.mark.few(11)
 @row("state dtype and weak-type stability", optax="fails")
 @pytest.mark.parametrize("dtypes", MIXED)
 @optimizers
@@ -222,6 +227,7 @@ RATES = {
 }
 
 
+@pytest.mark.few(12)
 @row("update dtype", optax="fails")
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", takes="learning_rate"))

@@ -59,7 +59,7 @@ SEVERAL_RATES = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", RATED)
 def test_the_rate_that_a_schedule_gave_is_read_from_the_state(row):
@@ -96,7 +96,7 @@ METRICS = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_norms_before_and_after_and_trust_ratios_are_read(row):
@@ -127,6 +127,7 @@ def test_norms_around_a_clip_are_read_in_a_scan():
     np.testing.assert_allclose(after, 1.0, rtol=1e-5)
 
 
+@pytest.mark.few(16)
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_what_an_optimizer_keeps_for_a_parameter_is_read_by_its_path(row):
@@ -149,6 +150,7 @@ def test_what_an_optimizer_keeps_for_a_parameter_is_read_by_its_path(row):
             assert all(y.shape == x.shape for _, y in found)
 
 
+@pytest.mark.few(15)
 @row(READING, optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
 def test_it_is_said_what_an_optimizer_keeps(row):
@@ -178,6 +180,7 @@ def by_orbax(state, like, folder):
         return checkpointer.restore(folder / "state", like)
 
 
+@pytest.mark.few(1)
 @row(CHECKPOINTS, optax="passes")
 @pytest.mark.parametrize("by", [pickled, by_flax])
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))
@@ -207,7 +210,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row(CHECKPOINTS, optax="fails")
 @pytest.mark.parametrize("change", WRAPPED)
 @pytest.mark.parametrize("row", library.rows(kind="optimizer"))

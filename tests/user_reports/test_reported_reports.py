@@ -19,6 +19,7 @@ def dense(n, m):
     return {"kernel": jnp.ones((n, m)), "bias": jnp.ones(m)}
 
 
+@pytest.mark.slow
 @row(
     "labels for a NamedTuple: multi_transform on Brax's PPONetworkParams", optax="fails"
 )
@@ -53,6 +54,7 @@ INJECTED = "injected hyperparameters: inject_hyperparams + callable pytree + mas
 MASKS = {"tree": is_matrix(arrays(model())), "function": is_matrix}
 
 
+@pytest.mark.slow
 @row(INJECTED, optax="fails")
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_injected_decay_of_a_callable_model_is_that_of_the_mask(mask):
@@ -74,6 +76,7 @@ def test_an_injected_optimizer_takes_a_dtype():
     assert "mu_dtype" not in state.hyperparams
 
 
+@pytest.mark.few(1)
 @row("accumulation and NaN: zero_nans inside MultiSteps", optax="fails")
 @pytest.mark.parametrize("jit", [False, True])
 def test_one_bad_batch_does_not_stop_a_coordinate_for_ever(jit):
@@ -90,6 +93,7 @@ def test_one_bad_batch_does_not_stop_a_coordinate_for_ever(jit):
     assert not np.any(moved[::2]) and np.all(moved[3::2])
 
 
+@pytest.mark.few(1)
 @row("callable masks: masked with callable pytrees", optax="fails")
 @pytest.mark.parametrize("wrapper", ["masked", "multi_transform", "partition"])
 def test_a_callable_model_says_which_of_its_leaves_learn(wrapper):

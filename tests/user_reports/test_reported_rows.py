@@ -16,6 +16,7 @@ def table(*rows):
     return p, {"embed": g}
 
 
+@pytest.mark.slow
 @row("Rows of embeddings", optax="fails")
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "rmsprop", "lion"])
 def test_rows_without_a_gradient_are_left_alone(optimizer):

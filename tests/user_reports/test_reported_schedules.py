@@ -67,7 +67,7 @@ def make(name, **more):
 LAST = 2**31 - 1
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @row("schedule edge cases", optax="fails")
 @every
 def test_a_schedule_is_a_number_at_any_count_of_any_kind(name):
@@ -89,6 +89,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.few(1)
 @row("schedule edge cases", optax="fails")
 @pytest.mark.parametrize(("name", "key"), STEPS)
 def test_a_phase_without_steps_is_absent(name, key):
@@ -104,6 +105,7 @@ def test_a_phase_without_steps_is_absent(name, key):
         assert (np.diff(values) <= 0).all()
 
 
+@pytest.mark.slow
 @row("schedule edge cases", optax="passes")
 @pytest.mark.parametrize("name", [x for x in FACTORIES if "onecycle" in x])
 @pytest.mark.parametrize("steps", [3, 4, 5])
@@ -184,6 +186,7 @@ def test_schedule_free_learns_in_windows(row):
     assert np.isfinite(x).all()
 
 
+@pytest.mark.few(1)
 @row("reduce_on_plateau", optax="fails")
 @pytest.mark.parametrize("offset", [100.0, 0.0, -100.0])
 def test_losses_of_any_sign_may_improve(offset):

@@ -31,7 +31,7 @@ def check(tx, p, times=2):
             assert jnp.shape(x) == jnp.shape(y) and jnp.isfinite(x).all()
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row("sm3 and scalars, odd shapes", optax="fails")
 @pytest.mark.parametrize("tree", ["0-d", "zero size", "FrozenDict"])
 @every_optimizer
@@ -39,7 +39,7 @@ def test_arrays_of_any_shape_are_trained(row, tree):
     check(make(row), TREES[tree]())
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("None leaves, empty trees", optax="fails")
 @pytest.mark.parametrize("tree", ["None leaf", "empty", "only None"])
 @every_optimizer
@@ -57,7 +57,7 @@ def slope(tx, p, g):
     return total
 
 
-@pytest.mark.thinned
+@pytest.mark.slow
 @row("complex parameters", optax="fails")
 @pytest.mark.parametrize("row", library.rows(kind="optimizer", holomorphic=True))
 def test_complex_parameters_go_where_real_ones_would(row):
@@ -73,7 +73,7 @@ def shards():
     return jax.sharding.NamedSharding(mesh, spec)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(1)
 @row("sharding, abstract init", optax="fails")
 @every_optimizer
 def test_a_state_is_sharded_as_its_parameters_and_made_of_shapes(row):
@@ -117,12 +117,14 @@ def test_parameters_and_fresh_state_are_donated_together():
         jax.tree.map(np.testing.assert_array_equal, given, kept)
 
 
+@pytest.mark.slow
 @row("flatten", optax="fails")
 @pytest.mark.parametrize("tree", ["dict", "None leaf", "empty", "0-d", "zero size"])
 def test_a_flat_optimizer_takes_any_tree(tree):
     check(optax.flatten(optax.adamw(1e-2)), TREES[tree]())
 
 
+@pytest.mark.slow
 @row("flatten", optax="fails")
 def test_a_flat_optimizer_keeps_the_dtype_of_each_leaf():
     p = {"w": jnp.ones((2, 2), "bfloat16"), "b": jnp.ones(2)}
@@ -131,6 +133,7 @@ def test_a_flat_optimizer_keeps_the_dtype_of_each_leaf():
     assert (u["w"].dtype, u["b"].dtype) == (jnp.bfloat16, jnp.float32)
 
 
+@pytest.mark.few(10)
 @row("Bugs found by us 10", optax="fails")
 @every_optimizer
 def test_a_state_of_other_shapes_is_refused(row):

@@ -1,0 +1,144 @@
+"""`python -m stepax plan`: models of a table, and the page with their plans."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import pytest
+
+from benchmarks import plan as page
+from stepax.__main__ import main
+from stepax._plan.command import optimizers, planned
+from stepax._plan.models import MODELS, size, specs
+
+
+SMALL = ["plan", "--model", "llama-1b"]
+
+
+def test_a_plan_is_printed(capsys):
+    assert main([*SMALL, "--devices", "64", "--bandwidth", "25"]) == 0
+    said = capsys.readouterr().out
+    assert "llama-1b, 1,235,814,400 parameters, adamw" in said
+    assert "on 64 devices: data=64" in said and "25 GB/s to other devices" in said
+
+
+@pytest.mark.slow
+def test_json_is_the_plan_with_times(capsys):
+    args = ["--mesh", "data=4,model=2", "--zero", "--bits", "8", "--masters"]
+    assert main([*SMALL, *args, "--offload", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    options = {"bits": 8, "masters": True, "sharded": True, "on_host": True}
+    found = planned("llama-1b", "adamw", {"data": 4, "model": 2}, **options)
+    assert {k: said[k] for k in found.to_dict()} == found.to_dict()
+    rates = {"link": 50e9, "memory": 3350e9, "host": 50e9, "operations": 100e12}
+    assert said["seconds"] == found.seconds(**rates)
+    # Two bytes for each parameter, which `model` alone shards, and four for the master.
+    assert found.params == 2 * found.numbers
+    assert found.params_per_device < found.params / 1.9
+    assert found.host_per_device == found.state_per_device > found.numbers * 4 / 8
+
+
+# The published numbers of parameters, in billions, as rounded there.
+@pytest.mark.parametrize(
+    "name, billions",
+    [
+        ("llama-1b", 1.24),
+        ("llama-8b", 8.03),
+        ("llama-70b", 70.6),
+        ("llama-405b", 405.9),
+        ("mixtral-8x7b", 46.7),
+    ],
+)
+def test_models_are_of_the_published_size(name, billions):
+    assert size(MODELS[name]) / 1e9 == pytest.approx(billions, rel=5e-3)
+    shapes = MODELS[name].shapes("bfloat16")
+    assert {x.dtype.name for x in jax.tree.leaves(shapes)} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_matrices_are_shared_evenly_by_all_axes(name):
+    mesh = {"data": 8, "model": 4, "expert": 2}
+    shapes = MODELS[name].shapes()
+    found = specs(shapes, mesh)
+    pairs = zip(*map(jax.tree.leaves, (shapes, found)), strict=True)
+    for x, spec in pairs:
+        names = [k for k in spec if k]
+        assert len(set(names)) == len(names)
+        axes = {1: 8, 2: 32, 3: 64}[len(x.shape)]
+        assert math.prod(mesh[k] for k in names) == axes
+    whole = specs(shapes, mesh, is_split=False)
+    assert not any("data" in tuple(x) for x in jax.tree.leaves(whole))
+
+
+def test_every_offered_optimizer_is_one_of_a_rate():
+    assert {"adamw", "lion", "muon", "soap", "adafactor", "sgd"} <= set(optimizers())
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--optimizer", "muonn"], 'no optimizer "muonn" here, did you mean "muon"?'),
+        (["--model", "llama-2b"], "invalid choice: 'llama-2b' (choose from"),
+        (["--mesh", "rows=8"], "expected sizes of data, model, expert, as in data=64"),
+        (["--mesh", "data=8,data=2"], 'got "data=2"'),
+        (["--mesh", "data=x"], 'expected a whole number, got "x"'),
+        (["--devices", "0"], "expected more than 0, got 0"),
+        (["--bits", "3"], "invalid choice: 3"),
+    ],
+)
+def test_wrong_option_is_one_line_and_exit_code_2(args, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*SMALL, *args])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--mesh", "data=4", "--devices", "8"], "--mesh has 4 devices, but --devices"),
+        (["--mesh", "model=4", "--zero"], "--zero shards along `data`, which --mesh"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_named(args, message, capsys):
+    assert main([*SMALL, *args]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_no_command_prints_help(capsys):
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "plan" in said and "make demo" in said
+
+
+def test_an_unknown_command_is_one_line_with_those_there_are(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo"])
+    assert stop.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "invalid choice: 'demo' (choose from" in line and "plan" in line
+
+
+def test_help_says_what_to_start_with(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    said = capsys.readouterr().out
+    assert "python -m stepax plan --model llama-70b" in said
+    assert all(name in said for name in MODELS)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["AdamW, ZeRO", "Muon"])
+def test_the_tables_of_the_page_are_current(name):
+    text = Path(page.PAGE).read_text()
+    _, rest = text.split("<!-- llama-1b on 64 -->\n", 1)
+    lines = rest.partition("<!-- end")[0].splitlines()
+    wanted = page.line(name, "llama-1b", 64)
+    assert wanted in lines, "run `python -m benchmarks.plan`"
+    for model, devices in page.SIZES.items():
+        for n in devices:
+            table = text.split(f"<!-- {model} on {n} -->\n")[1].partition("<!-- end")[0]
+            rows = [line.split(" | ")[0].strip("| ") for line in table.splitlines()]
+            assert rows[2:] == list(page.ROWS)

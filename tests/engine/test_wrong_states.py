@@ -1,0 +1,101 @@
+"""A state that another optimizer made is refused, in our words, by whatever wraps."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cases import make, rows
+from keywords import keywords
+from wrappers import FAMILIES, WRAPPERS
+
+import stepax
+from stepax._engine.factories.registry import ROWS
+
+
+def parameters():
+    return {"w": jnp.full((2, 2), 0.5), "b": jnp.full((2, 2), 0.25)}
+
+
+def _around_adamw(wrap):
+    return lambda: wrap(stepax.adamw(1e-2))
+
+
+# The second is that of an Adam which flat parameters had.
+OURS = re.compile("made by another|and the gradients differ in structure")
+
+MEASURES = [
+    pytest.param(row, id=row.name) for row in ROWS.values() if row.kind == "measure"
+]
+
+# All wrappers of the table, and all rows: those that measure or aggregate, too.
+WRAPPING: dict[str, Callable[[], Any]] = {
+    **{name: _around_adamw(wrap) for name, wrap in WRAPPERS.items()},
+    **{
+        f"row {p.id}": (lambda row=p.values[0]: make(row)) for p in rows(kind="wrapper")
+    },
+}
+
+
+def foreign(state: Any) -> dict[str, Any]:
+    """States of others, and what is left of a state that was taken apart."""
+    made = {name: tx().init(parameters()) for name, tx in FAMILIES.items()}
+    made |= {name: tx().init(parameters()) for name, tx in WRAPPING.items()}
+    made |= {
+        "a rule": stepax.scale_by_adam().init(parameters()),
+        "nothing": (),
+        "None": None,
+        "EmptyState": stepax.EmptyState(),
+        "a dict": {},
+        "a list": [],
+        "a number": jnp.ones([]),
+        "parameters": parameters(),
+    }
+    if isinstance(state, tuple):
+        made |= {"too short": (*state[:-1],), "too long": (*state, ())}
+        made |= {"without names": (*state,)} if hasattr(state, "_fields") else {}
+    kind = type(state)
+    is_like = lambda x: type(x) is kind and hasattr(x, "_fields")
+    # A state in full precision is not another one: it goes on as it is.
+    structure = lambda x: jax.tree.structure(stepax.tree.dequantize(x))
+    same = structure(state)
+    return {
+        name: x for name, x in made.items() if structure(x) != same and not is_like(x)
+    }
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", WRAPPING)
+def test_a_state_of_another_is_refused(name):
+    tx, p = WRAPPING[name](), parameters()
+    own = tx.init(p)
+    tx.update(p, own, p, **keywords(p))
+    others = foreign(own)
+    assert len(others) > 40
+    for other, state in others.items():
+        try:
+            tx.update(p, state, p, **keywords(p))
+        except ValueError as error:
+            assert OURS.search(str(error)), f"{other}: {error}"
+        else:
+            raise AssertionError(f"the state `{other}` was taken")
+
+
+KEEPING = [p for p in [*rows(), *MEASURES] if p.values[0].kind != "wrapper"]
+
+
+@pytest.mark.few(54)
+@pytest.mark.parametrize("row", KEEPING)
+def test_whoever_keeps_a_state_refuses_others(row):
+    """What is no wrapper runs rules, which say it in one place: a few states do."""
+    tx, p = make(row), parameters()
+    own = jax.tree.structure(tx.init(p))
+    if own.num_leaves == 0:
+        pytest.skip("it keeps nothing")
+    chained = stepax.chain(stepax.scale(1.0), stepax.scale_by_adam()).init(p)
+    for state in None, {}, jnp.ones([]), stepax.MultiSteps(tx, 2).init(p), chained:
+        if jax.tree.structure(state) != own:
+            with pytest.raises(ValueError, match=OURS):
+                tx.update(p, state, p, **keywords(p))

@@ -1,0 +1,138 @@
+"""What a user sees of a public module: `dir`, TAB, `import *`, and suggestions."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+from public import MODULES, PUBLIC
+
+import stepax
+from stepax._names import _MODULES
+
+
+INTEROP = "stepax.interop.optax"
+KERAS = "stepax.interop.keras"
+MOVED = set(stepax._MOVED)  # given by `import *`, with a warning, as by Optax's
+moved = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+
+
+def test_suggestions_come_from_public_modules():
+    again = {"stepax.tree_utils", "stepax.experimental"}  # names of other modules
+    assert set(PUBLIC) - set(_MODULES) == again | {"stepax.interop", INTEROP, KERAS}
+
+
+@pytest.mark.slow
+def test_the_switch_is_found_without_another_import():
+    program = "import sys, stepax; assert 'stepax.interop' not in sys.modules; "
+    program += "print(dir(stepax.interop), stepax.interop.optax.to_optax.__name__)"
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said == "['keras', 'optax'] to_optax\n"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_module_shows_its_public_names_alone(name):
+    module = import_module(name)
+    assert "__all__" in vars(module)
+    shown = dir(module)
+    hidden = MOVED if module is stepax else set()
+    assert set(shown) == set(module.__all__) - hidden
+    for x in shown:
+        value = getattr(module, x)
+        if isinstance(value, Mapping):
+            continue  # a constant has no home
+        home = value.__name__ if inspect.ismodule(value) else value.__module__
+        is_alias = x.endswith(("Tree", "OrFn", "OrSchedule", "Params", "State"))
+        assert home.startswith("stepax") or is_alias or x in ("Schedule", "Updates")
+
+
+@moved
+@pytest.mark.parametrize("path", MODULES)
+def test_star_imports_give_all_that_they_give_of_optax(path):
+    theirs = import_module(f"optax{path}")
+    own = {
+        x
+        for x in starred(f"optax{path}")
+        if not isinstance(getattr(theirs, x), ModuleType)
+        and str(getattr(getattr(theirs, x), "__module__", "")).startswith("optax")
+    }
+    assert own and own <= starred(f"stepax{path}")
+
+
+def test_what_optax_lacks_has_one_path():
+    homes: dict[int, set[str]] = {}
+    for module in PUBLIC:
+        if module not in (KERAS, INTEROP):
+            ours = import_module(module)
+            for name in dir(ours):
+                value = getattr(ours, name)
+                if not isinstance(value, ModuleType):
+                    homes.setdefault(id(value), set()).add(f"{module}.{name}")
+    twice = {x for paths in homes.values() if len(paths) > 1 for x in paths}
+    # All are names of types: of any tree of arrays.
+    assert {x for x in twice if not is_of_optax(x)} == {"stepax.ArrayTree"}
+
+
+def is_of_optax(path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    theirs = "optax" + module.removeprefix("stepax")
+    return find_spec(theirs) is not None and hasattr(import_module(theirs), name)
+
+
+def starred(module: str) -> set[str]:
+    names = {}
+    exec(f"from {module} import *", names)
+    return {x for x in names if not x.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "suggested"),
+    [
+        ("stepax", "muon", "stepax.contrib.muon"),
+        ("stepax", "minimise", "stepax.minimize"),
+        ("stepax", "adamww", "stepax.adamw"),
+        ("stepax", "AdamW", "stepax.adamw"),
+        ("stepax", "schedule_free_adam", "stepax.contrib.schedule_free_adamw"),
+        ("stepax", "projection_simplx", "stepax.projections.projection_simplex"),
+        ("stepax.contrib", "adamw", "stepax.adamw"),
+        ("stepax.contrib", "prodgy", "stepax.contrib.prodigy"),
+        ("stepax.tree", "zeros_lik", "stepax.tree.zeros_like"),
+        ("stepax.losses", "huber_los", "stepax.losses.huber_loss"),
+        ("stepax.schedules", "cosine_decay", "stepax.schedules.cosine_decay_schedule"),
+        ("stepax.tree_utils", "tree_zeros_lik", "stepax.tree_utils.tree_zeros_like"),
+        (INTEROP, "to_stepx", f"{INTEROP}.to_stepax"),
+        ("stepax.interop", "optx", INTEROP),
+        ("stepax", "Rule", "stepax.rules.Rule"),
+        ("stepax", "equality", "stepax.constraints.equality"),
+        ("stepax", "lazy", "stepax.contrib.lazy"),
+        ("stepax", "average_params", "stepax.averages"),
+        ("stepax", "decay", "stepax.weight_decay"),
+        ("stepax.transforms", "master_weights", "stepax.master_weights"),
+        ("stepax.tree", "global_norm", "stepax.global_norm"),
+    ],
+)
+def test_a_misspelt_name_brings_the_right_one(module, asked, suggested):
+    with pytest.raises(AttributeError, match=f"did you mean.*`{suggested}`") as found:
+        getattr(import_module(module), asked)
+    start = f"module '{module}' has no attribute '{asked}'"
+    assert str(found.value).startswith(start)
+
+
+def test_a_name_like_nothing_brings_no_suggestion():
+    with pytest.raises(AttributeError) as found:
+        getattr(stepax, "quxquux")  # noqa: B009 (type checkers know better)
+    assert str(found.value) == "module 'stepax' has no attribute 'quxquux'"
+
+
+@pytest.mark.slow
+def test_asking_for_special_names_loads_nothing():
+    program = (
+        "import sys, stepax; before = set(sys.modules); "
+        "assert not hasattr(stepax, '__wrapped__'); "
+        "assert set(sys.modules) - before <= {'stepax._names', 'difflib'}"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

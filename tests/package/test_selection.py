@@ -1,0 +1,76 @@
+"""Which cases `make test` and the parts of `make test-all` run, and what is skipped."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cases import ROWS, traits
+from selection import chosen, covering, skip_without
+
+
+def cases(*marks, name="test", **tables):
+    """The cases of a function, one for each row of the tables."""
+    rows = [
+        dict(zip(tables, x, strict=True)) for x in zip(*tables.values(), strict=True)
+    ]
+    return [
+        SimpleNamespace(
+            path=Path("test_it.py"),
+            originalname=name,
+            name=f"{name}[{i}]",
+            nodeid=f"test_it.py::{name}[{i}]",
+            callspec=SimpleNamespace(params=row),
+            iter_markers=lambda: [SimpleNamespace(name=x, args=(1,)) for x in marks],
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def test_the_markers_say_how_many_cases_run():
+    found = {
+        marks: len(chosen(cases(*marks, x=list("aabb"), y=list("1212"))))
+        for marks in [(), ("few",), ("slow",), ("few", "slow"), ("slow", "few")]
+    }
+    assert found == {
+        (): 4, ("few",): 1, ("slow",): 0, ("few", "slow"): 1, ("slow", "few"): 0
+    }  # fmt: skip
+    assert 2 <= len(chosen(cases("thinned", x=list("aabb"), y=list("1212")))) <= 3
+
+
+def test_functions_of_one_name_in_two_files_are_two():
+    first, second = cases("few", x=list("abc")), cases("few", x=list("abc"))
+    for case in second:
+        case.path = Path("test_other.py")
+    assert len(chosen([*first, *second])) == 2
+
+
+def test_every_trait_of_the_factories_is_met_by_a_few():
+    table = cases("thinned", row=list(ROWS.values()))
+    found = [x.callspec.params["row"].name for x in covering(table)]
+    every = {t for name in ROWS for t in traits(name)}
+    assert {t for name in found for t in traits(name)} == every
+    assert {"rule", "function", "slots", "batched", "elementwise"} < every
+    assert len(found) < 15
+
+
+def test_each_case_is_in_one_part():
+    items = cases("slow", x=list(range(500)))
+    parts = [chosen(items, f"{i}/7") for i in range(1, 8)]
+    assert sorted(x.nodeid for part in parts for x in part) == sorted(
+        x.nodeid for x in items
+    )
+    assert all(40 < len(part) < 110 for part in parts)
+    assert chosen(items, "all") == items and chosen(items) == []
+
+
+def test_a_missing_package_of_others_skips_and_ours_do_not(monkeypatch):
+    gone = ModuleNotFoundError(name="no_such_package.part")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(
+        pytest.skip.Exception, match="^no_such_package is not installed"
+    ):
+        skip_without(gone)
+    for name in ("stepax.nothing", "cases", "benchmarks.nothing", "jax.nothing", None):
+        skip_without(ImportError(name=name))
+    monkeypatch.setenv("CI", "1")
+    skip_without(gone)
