@@ -32,8 +32,10 @@ from ._microbatches import (
     count_of,
     cut,
     least,
+    mapped_by_name,
     paths,
     place,
+    places,
     positional,
     spread,
     start,
@@ -201,7 +203,7 @@ def micro_vmap(
         raise ValueError(f"`out_axes` is {out_axes}, expected 0")
     _check_plan(microbatch_size, num_real_microbatches)
     if isinstance(in_axes, Mapping):
-        mapped = _mapped_by_name(fun, in_axes, vmap_fn)
+        mapped = mapped_by_name(fun, in_axes, vmap_fn)
     else:
         mapped = vmap_fn(fun, in_axes=in_axes, out_axes=0)
 
@@ -216,7 +218,7 @@ def micro_vmap(
         if microbatch_size is None:
             return aggregated(*args, **kwargs)
         if isinstance(in_axes, Mapping):
-            parts = Parts(args, kwargs, _places(in_axes, args, kwargs), microbatch_size)
+            parts = Parts(args, kwargs, places(in_axes, args, kwargs), microbatch_size)
             return _loop(aggregated, parts, accumulator, num_real_microbatches)
         several = isinstance(in_axes, tuple | list)
         axes = tuple(in_axes) if several else (in_axes,) * len(args)
@@ -230,24 +232,6 @@ def micro_vmap(
         return _loop(aggregated, parts, accumulator, num_real_microbatches)
 
     return run
-
-
-def _places(in_axes, args, kwargs):
-    """The batch axis of each argument of a call, by position or keyword."""
-    known = [*range(len(args)), *kwargs]
-    if unknown := [k for k in in_axes if k not in known]:
-        raise ValueError(f"`in_axes` has {unknown[0]!r}, but the call has {known}")
-    return dict.fromkeys(known, 0) | dict(in_axes)
-
-
-def _mapped_by_name(fun, in_axes, vmap_fn):
-    def mapped(*args, **kwargs):
-        places = _places(in_axes, args, kwargs)
-        axes = tuple(places.pop(k) for k in range(len(args))), places
-        call = lambda args, kwargs: fun(*args, **kwargs)
-        return vmap_fn(call, in_axes=axes, out_axes=0)(args, kwargs)
-
-    return mapped
 
 
 @explain_misuse

@@ -18,6 +18,7 @@ from types import FunctionType
 import jax
 
 from ..base.frozen import frozen
+from ..base.on_mesh import init_on_mesh
 from ..base.protocol import (
     ArrayTree,
     GradientTransformation,
@@ -25,7 +26,6 @@ from ..base.protocol import (
     ScalarOrSchedule,
     Schedule,
     init_of,
-    init_on_mesh,
     marked,
 )
 

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
+from ..base.on_mesh import placed_init
 from ..base.protocol import (
     MadeBy,
     OptState,
@@ -28,7 +29,6 @@ from ..base.protocol import (
     TransformationLike,
     Updates,
     init_of,
-    placed_init,
     takes_extra_args,
 )
 from ..trees import errors
