@@ -240,7 +240,7 @@ def least(real, count):
     return min(real, count) if isinstance(real, int) else jnp.minimum(real, count)
 
 
-def places(in_axes, args, kwargs):
+def axes_by_name(in_axes, args, kwargs):
     """The batch axis of each argument of a call, by position or keyword."""
     known = [*range(len(args)), *kwargs]
     if unknown := [k for k in in_axes if k not in known]:
@@ -252,7 +252,7 @@ def mapped_by_name(fun, in_axes, vmap_fn):
     """A function mapped along axes that are given by position or keyword."""
 
     def mapped(*args, **kwargs):
-        named = places(in_axes, args, kwargs)
+        named = axes_by_name(in_axes, args, kwargs)
         axes = tuple(named.pop(k) for k in range(len(args))), named
         call = lambda args, kwargs: fun(*args, **kwargs)
         return vmap_fn(call, in_axes=axes, out_axes=0)(args, kwargs)

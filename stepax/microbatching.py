@@ -27,6 +27,7 @@ from ._engine.trees import errors
 from ._microbatch_weights import Weights, require_weighted
 from ._microbatches import (
     Parts,
+    axes_by_name,
     axes_of,
     axis_of,
     count_of,
@@ -35,7 +36,6 @@ from ._microbatches import (
     mapped_by_name,
     paths,
     place,
-    places,
     positional,
     spread,
     start,
@@ -218,7 +218,9 @@ def micro_vmap(
         if microbatch_size is None:
             return aggregated(*args, **kwargs)
         if isinstance(in_axes, Mapping):
-            parts = Parts(args, kwargs, places(in_axes, args, kwargs), microbatch_size)
+            parts = Parts(
+                args, kwargs, axes_by_name(in_axes, args, kwargs), microbatch_size
+            )
             return _loop(aggregated, parts, accumulator, num_real_microbatches)
         several = isinstance(in_axes, tuple | list)
         axes = tuple(in_axes) if several else (in_axes,) * len(args)
