@@ -67,7 +67,8 @@ def test_takes_any_tree(row, tree):
     p = TREES[tree]()
     tx, g = make(row), gradients(p)
     first, more = tx.init(p), keywords(g)
-    state, one = first, stepax.step(tx, g, first, p, **more)
+    u, state = g, first
+    one = stepax.step(tx, g, state, p, **more)
     assert_close(one, two_calls(tx, g, first, p, **more), g, p)
     for i in range(2):
         g = gradients(p, i)
