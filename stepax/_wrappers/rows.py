@@ -120,7 +120,8 @@ def _by_rows(name: str, which: Any, x: Any) -> Any:
 
 def _one_for_each_row(is_table: bool, x: Any) -> Any:
     """A slot that has just been made, where all elements of a row are equal."""
-    if not jax.tree_util.all_leaves([is_table]):
+    # What is not an array is `None` in a mask.
+    if not (is_table is None or jax.tree_util.all_leaves([is_table])):
         raise TypeError("one array in place of a tree")
     x = dequantize(x) if is_table else x
     if not is_table or not is_array(x) or jnp.ndim(x) < 2:

@@ -130,7 +130,11 @@ MISFITS = {
         stepax.sgd(0.1, 0.9),
         "missing: `TraceState.*extra: `ScaleByLionState.count`",
     ),
-    "unclear": (TWO, stepax.adam(0.1), "unclear for: `ScaleByAdamState.mu/first/b`"),
+    "unclear": (
+        TWO,
+        stepax.adam(0.1),
+        "several candidates for: `ScaleByAdamState.mu/",
+    ),
     "another's": (
         stepax.adam(0.1),
         stepax.lion(0.1),

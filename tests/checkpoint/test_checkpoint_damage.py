@@ -115,7 +115,7 @@ def test_a_later_schema_is_refused(tmp_path):
     rewrite(tmp_path)
     assert is_as_saved(tmp_path, 2)
     rewrite(tmp_path, schema=3, new={"anything": 1})
-    with pytest.raises(ValueError, match="step 2 in .* has the schema 3.* reads 2 and"):
+    with pytest.raises(ValueError, match="step 2 in .* the schema 3.* reads at most 2"):
         restore(tmp_path, TX, params_of(0))
 
 

@@ -188,7 +188,8 @@ def test_all_processes_learn_why_one_could_not_save(tmp_path):
     assert last.name == "30"
 
 
-def test_all_processes_learn_of_damage_that_one_has_seen(two, tmp_path):
+def test_all_processes_learn_of_damage_that_one_has_seen(tmp_path):
+    two = run_two(DAMAGED, tmp_path)
     for text in two:
         assert f"step 2 in `{tmp_path}` is damaged" in text
         assert "`step=1` restores the previous one" in text

@@ -263,7 +263,7 @@ def test_counts_are_one_for_all_parameters():
         from_torch(state_dict, ADAM, params, names=PATHS)
     falling = stepax.sgd(stepax.linear_schedule(RATE, 0.0, 9), 0.9)
     state_dict, params = saved(O.SGD, momentum=0.9)
-    with pytest.raises(ValueError, match="no `step` for the `count`.*give `step`"):
+    with pytest.raises(ValueError, match="no `step` for the `count`.*pass `step`"):
         from_torch(state_dict, falling, params, names=PATHS)
     state = from_torch(state_dict, falling, params, names=PATHS, step=7)
     assert state[1].count == 7

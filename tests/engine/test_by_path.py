@@ -1,6 +1,7 @@
 """Rates and decays by path: a mapping from path patterns to numbers or schedules."""
 
 import inspect
+import math
 import pickle
 from typing import Any
 
@@ -258,8 +259,8 @@ def test_a_value_in_a_state_is_checked_by_its_name():
         ValueError, match="`learning_rate\\['embed'\\]` in `state.hyper"
     ):
         tx.update(params(), state._replace(hyperparams=bad), params())
-    low = {**state.hyperparams, "learning_rate['**']": -1.0}
-    with pytest.raises(ValueError, match=r"`learning_rate\['\*\*'\]` must be >= 0"):
+    low = {**state.hyperparams, "learning_rate['**']": math.nan}
+    with pytest.raises(ValueError, match=r"`learning_rate\['\*\*'\]` must be a fin"):
         tx.update(params(), state._replace(hyperparams=low), params())
 
 
@@ -284,8 +285,8 @@ def test_it_is_shown_compared_and_pickled_as_its_call():
          r"function of the step, but is {'b': 1.0}, a `dict`; write paths out, as in "
          '"a/b"'),
         ({"a": "1e-3"}, TypeError, r"`learning_rate\['a'\]` must be .* without quotes"),
-        ({"a": float("nan")}, ValueError, "must be >= 0, but is nan"),
-        ({"a": -1.0}, ValueError, r"`adamw`: `learning_rate\['a'\]` must be >= 0"),
+        ({"a": math.nan}, ValueError, "must be a finite number, but is nan"),
+        ({"a": math.inf}, ValueError, r"`adamw`: `learning_rate\['a'\]` must be a f"),
         ({"a": None}, TypeError, r"`learning_rate\['a'\]` must be a number .* is None"),
         ({3: 1.0}, TypeError, "keys must be path patterns .* but one is 3, a `int`"),
         ({"a": jnp.ones(2)}, ValueError, r"`learning_rate\['a'\]` must be a scalar"),

@@ -247,7 +247,7 @@ def test_unknown_variables_are_named():
 )
 def test_variables_of_one_path_are_refused(names):
     found = [SimpleNamespace(path=f"net/{x}", value=jnp.ones(2)) for x in names]
-    with pytest.raises(ValueError, match=f"`net/{names[2]}` of a var.* another name"):
+    with pytest.raises(ValueError, match=f"`net/{names[2]}` of a var.* another one"):
         KerasOptimizer(stepax.sgd(0.1)).build(found)
 
 

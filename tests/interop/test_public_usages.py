@@ -9,13 +9,16 @@ import optax
 import optax.contrib
 import pytest
 import usages
+import usages_of_parts
+import usages_of_states
 
 import stepax
 
 
 PROGRAMS = [
     f
-    for name, f in vars(usages).items()
+    for module in (usages, usages_of_states, usages_of_parts)
+    for f in vars(module).values()
     if inspect.isfunction(f) and [*inspect.signature(f).parameters] == ["optax"]
 ]
 

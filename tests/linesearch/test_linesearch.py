@@ -282,7 +282,7 @@ WRONG = {
         "approx_dec_rtol": -1.0,
     },
     "scale_by_backtracking_linesearch": {
-        "max_backtracking_steps": 0,
+        "max_backtracking_steps": -1,
         "slope_rtol": -1.0,
         "decrease_factor": 1.0,
         "increase_factor": 0.5,

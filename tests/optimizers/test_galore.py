@@ -291,5 +291,5 @@ def test_bad_arguments_are_named():
         init(b=(0, 1))
     with pytest.raises(ValueError, match=where.format("k") + r".*\(6, 5\) twice"):
         init(k=(0, 0))
-    with pytest.raises(ValueError, match=where.format("x") + r" leaves out .*\[0\]"):
+    with pytest.raises(ValueError, match=where.format("x") + r" omits .*\[0\]"):
         init(x=(1, 2))

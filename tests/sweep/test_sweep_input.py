@@ -1,5 +1,6 @@
 """A sweep that is interrupted, wrong arguments, and the command."""
 
+import math
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from runs import compilations
 
 import stepax
-from stepax.__main__ import main
+from examples.demo.sweep import main
 from stepax._sweep import driver
 
 
@@ -150,9 +151,9 @@ BAD = {
         "unexpected keyword argument 'learning_rat'; did you mean `learning_rate`?",
     ),
     "point": (
-        {"grid": {"learning_rate": [0.1, -1.0]}},
+        {"grid": {"learning_rate": [0.1, math.inf]}},
         ValueError,
-        "at the point learning_rate=-1.0 of `grid`: `sgd`: `learning_rate` must be",
+        "at the point learning_rate=inf of `grid`: `sgd`: `learning_rate` must be",
     ),
     "string in it": (
         {"grid": {"learning_rate": [0.1, "0.2"]}},
@@ -275,7 +276,7 @@ def test_progress_is_plain_lines_in_a_pipe(capsys):
 )
 def test_a_wrong_option_is_one_line(args, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["sweep", *args])
+        main(args)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
@@ -285,7 +286,7 @@ def test_the_command_sweeps_the_digits(tmp_path, capsys):
     png, file = tmp_path / "sweep.png", tmp_path / "sweep.npz"
     args = ["--optimizer", "sgd,Adam", "--rates", "2", "--seeds", "1", "--steps", "4"]
     args += ["--lowest", "1e-3", "--highest", "1e-2", "--file", str(file)]
-    assert main(["sweep", *args, "--png", str(png)]) == 0
+    assert main([*args, "--png", str(png)]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
     assert lines[0] == "sgd, adam on handwritten digits: 4 runs of 4 steps"
@@ -293,13 +294,13 @@ def test_the_command_sweeps_the_digits(tmp_path, capsys):
     assert re.match(r"4 runs of 4 steps took \d+ s, compilation included", lines[7])
     assert lines[8].startswith("sgd: lowest loss") and png.exists()
     assert told.err.splitlines()[-1].startswith("4/4 runs   lowest loss")
-    assert main(["sweep", *args[:-4], "--lowest", "2e-3", *args[-2:]]) == 2
+    assert main([*args[:-4], "--lowest", "2e-3", *args[-2:]]) == 2
     assert "to another sweep, with other `grid`" in capsys.readouterr().err
-    assert main(["sweep", "--lowest", "1", "--highest", "0.1"]) == 2
+    assert main(["--lowest", "1", "--highest", "0.1"]) == 2
 
 
 @pytest.mark.slow
 def test_help_says_how_long_it_takes():
-    command = [sys.executable, "-m", "stepax", "sweep", "--help"]
+    command = [sys.executable, "-m", "examples.demo.sweep", "--help"]
     told = subprocess.check_output(command, text=True)
     assert "two minutes for each optimizer on two cores" in told

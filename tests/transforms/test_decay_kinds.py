@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import json
+import math
 import pickle
 from typing import Any
 
@@ -349,7 +350,7 @@ DECAY: Any = stepax.weight_decay  # wrong arguments are given on purpose
         (lambda: DECAY(W, "corrected", peak="1"), TypeError, "`peak` must be a number"),
         (lambda: SGD(1.0, weight_decay=DECAY("0.1")), TypeError,
          "`sgd`: `weight_decay` must be a number .* write 0.1 without quotes"),
-        (lambda: SGD(1.0, weight_decay=DECAY(-1.0)), ValueError, "must be >= 0"),
+        (lambda: SGD(1.0, weight_decay=DECAY(math.nan)), ValueError, "be a finite"),
         (lambda: SGD(1.0, weight_decay=DECAY({})), ValueError, "is an empty mapping"),
         (lambda: SGD(1.0, weight_decay=DECAY({"w": "1"})), TypeError,
          r"`weight_decay\['w'\]` must be a number"),

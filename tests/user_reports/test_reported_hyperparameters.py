@@ -105,7 +105,7 @@ def test_a_rate_may_differ_by_path():
 def test_weight_decay_may_be_coupled_or_independent_of_the_rate(kind):
     p = parameters()
     zero = jax.tree.map(jnp.zeros_like, p)
-    tx = optax.sgd(RATE, weight_decay=optax.decay(DECAY, kind))
+    tx = optax.sgd(RATE, weight_decay=optax.weight_decay(DECAY, kind))
     (found, *_) = steps(tx, zero, p)
     factor = RATE * DECAY if kind == "coupled" else DECAY
     assert_close(found, jax.tree.map(lambda x: -factor * x, p))

@@ -241,7 +241,7 @@ REFUSED = {
         lambda: stepax.contrib.lazy(stepax.contrib.mechanize(stepax.sgd(0.1))).init(
             params()
         ),
-        "`mechanize`, which is no rule for each element",
+        "`mechanize`, which is not an elementwise rule",
     ),
     "accumulator": (
         lambda: stepax.contrib.lazy(
@@ -251,7 +251,7 @@ REFUSED = {
     ),
     "joined": (
         lambda: stepax.contrib.rowwise(stepax.flatten(stepax.adam(0.1))).init(params()),
-        "no rows in `nu`, which is of other arrays .* put it inside of .*`flatten`",
+        "no rows in `nu`, whose arrays are not .*put `rowwise` inside .*`flatten`",
     ),
     "no square": (
         lambda: stepax.contrib.rowwise(stepax.lion(0.1)).init(params()),
@@ -296,5 +296,5 @@ def test_rows_and_codes_go_together():
 def test_codes_are_kept_whole():
     p = {"table": jnp.ones((8, 512))}
     tx = stepax.contrib.lazy(stepax.low_bit_states(stepax.adam(0.1), min_size=2))
-    with pytest.raises(TypeError, match="leave out `low_bit_states`"):
+    with pytest.raises(TypeError, match="omit `low_bit_states`"):
         tx.update(p, tx.init(p), p)

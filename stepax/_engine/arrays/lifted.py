@@ -14,48 +14,73 @@ the result differs.
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import register_pytree_node
 
 
-# A function from the values of all hyperparameters to a number, or to what a guard
-# compares.
-Expression: TypeAlias = Callable[[Sequence[float]], Any]
+class Hyperparameter(NamedTuple):
+    """The hyperparameter with this index."""
+
+    at: int
+
+
+# A number, a hyperparameter, or a function and the expressions of its arguments.  Equal
+# expressions are one argument of the program, however often a trace forms them.
+Expression: TypeAlias = Any
+
+
+def evaluate(x: Expression, values: Sequence[float]) -> Any:
+    """What an expression is for some values of all hyperparameters."""
+    if isinstance(x, Hyperparameter):
+        return values[x.at]
+    if not isinstance(x, tuple):
+        return x
+    f, *arguments = x
+    return f(*(evaluate(y, values) for y in arguments))
 
 
 class Lifting:
     """The use of hyperparameters in one trace.
 
     values: the values of the hyperparameters.
-    given: the arguments that replace `slots`; `None` while these are determined.
-    slots: the numbers that met an array, in order.
+    given: by expression, the arguments of the program; `None` while these are found.
+    slots: the expressions that met an array, in order.
     guards: the questions asked about numbers, and the answers.
     """
 
     def __init__(
-        self, values: Sequence[float], given: Sequence[jax.Array] | None = None
+        self,
+        values: Sequence[float],
+        given: Mapping[Expression, jax.Array] | None = None,
     ):
         self.values, self.given = values, given
-        self.slots: list[Expression] = []
+        self.slots: dict[Expression, None] = {}
         self.guards: list[tuple[Expression, Any]] = []
 
     def number(self, at: int) -> "Lifted":
         """The hyperparameter with this index."""
-        return Lifted(self, operator.itemgetter(at))
+        return Lifted(self, Hyperparameter(at))
 
-    def known(self, ask: Expression) -> Any:
+    def known(self, asked: Expression) -> Any:
         """An answer for the current values, on which the trace depends from now on."""
-        answer = ask(self.values)
-        self.guards.append((ask, answer))
+        answer = evaluate(asked, self.values)
+        self.guards.append((asked, answer))
         return answer
+
+    def argument(self, x: Expression) -> jax.Array:
+        """The argument of the program that is this number."""
+        if self.given is not None:
+            return self.given[x]
+        self.slots[x] = None
+        return jnp.asarray(evaluate(x, self.values))
 
 
 def _expression(x: Any) -> Expression:
-    return x.of if isinstance(x, Lifted) else lambda values: x
+    return x.of if isinstance(x, Lifted) else x
 
 
 def _computed(f: Callable, swap: bool = False) -> Callable:
@@ -65,8 +90,7 @@ def _computed(f: Callable, swap: bool = False) -> Callable:
         if not isinstance(other, int | float | Lifted):
             return NotImplemented  # an array's own method converts both to arrays
         pair = (other, self) if swap else (self, other)
-        one, two = map(_expression, pair)
-        return Lifted(self.lifting, lambda values: f(one(values), two(values)))
+        return Lifted(self.lifting, (f, *map(_expression, pair)))
 
     return method
 
@@ -77,8 +101,7 @@ def _asked(f: Callable) -> Callable:
     def method(self, *others):
         if not all(isinstance(x, int | float | Lifted) for x in others):
             return NotImplemented
-        parts = [self.of, *map(_expression, others)]
-        return self.lifting.known(lambda values: f(*(part(values) for part in parts)))
+        return self.lifting.known((f, self.of, *map(_expression, others)))
 
     return method
 
@@ -86,7 +109,7 @@ def _asked(f: Callable) -> Callable:
 class Lifted:
     """A number in a trace that serves other values, too.
 
-    of: a function from the values of all hyperparameters to this number.
+    of: the expression that computes it.
     """
 
     # A cache must not hold it: it belongs to one trace.
@@ -94,21 +117,15 @@ class Lifted:
 
     def __init__(self, lifting: Lifting, of: Expression):
         self.lifting, self.of = lifting, of
-        self.value = of(lifting.values)
-        self.at: int | None = None
 
     def __jax_array__(self) -> jax.Array:
-        if self.at is None:
-            self.at = len(self.lifting.slots)
-            self.lifting.slots.append(self.of)
-        given = self.lifting.given
-        return jnp.asarray(self.value) if given is None else given[self.at]
+        return self.lifting.argument(self.of)
 
     def __neg__(self):
-        return Lifted(self.lifting, lambda values: -self.of(values))
+        return Lifted(self.lifting, (operator.neg, self.of))
 
     def __abs__(self):
-        return Lifted(self.lifting, lambda values: abs(self.of(values)))
+        return Lifted(self.lifting, (abs, self.of))
 
     __add__, __radd__ = _computed(operator.add), _computed(operator.add, True)
     __sub__, __rsub__ = _computed(operator.sub), _computed(operator.sub, True)

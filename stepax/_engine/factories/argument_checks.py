@@ -99,8 +99,8 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         return Takes(none=none, parts=parts) if any(parts) else None
     number, schedule = _is_number(hint), any(map(_returns_number, hint))
     is_complex = parameter.name == "step_size"  # a factor, which may be one
-    by_name = any(typing.get_origin(h) is Mapping for h in hint)
     by_path = parameter.name in BY_PATH
+    by_name = not by_path and any(typing.get_origin(h) is Mapping for h in hint)
     found = Takes(number, schedule, none, is_complex, by_path, by_name)
     return found if number or schedule else None
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..arrays.lifted import Expression, Lifting
+from ..arrays.lifted import Expression, Lifting, evaluate
 from ..base.frozen import frozen
 from ..base.protocol import ArrayTree
 
@@ -227,7 +227,7 @@ class _Program:
             return None
 
         def program(numbers, arrays, *args):
-            given = [numbers[i] for i in range(len(found.slots))]
+            given = {x: numbers[i] for i, x in enumerate(found.slots)}
             return _applied(f, calls, Lifting(values, given), arrays, *args)
 
         program.__name__ = program.__qualname__ = name
@@ -235,13 +235,13 @@ class _Program:
 
     def serves(self, values: Sequence[float]) -> bool:
         """Whether other values lead to the same branches."""
-        return all(_is_same(ask(values), answer) for ask, answer in self.guards)
+        return all(_is_same(evaluate(x, values), y) for x, y in self.guards)
 
     def on(self, values: Sequence[float], arrays: Sequence[jax.Array]) -> Callable:
         """The function of what remains."""
         # In one array, as each argument of a program costs time at every call.  It is
         # weakly typed like the numbers in it, which `jnp.asarray` of a list is not.
-        numbers = [jnp.asarray(slot(values)) for slot in self.slots]
+        numbers = [jnp.asarray(evaluate(x, values)) for x in self.slots]
         return ft.partial(self.function, numbers and jnp.stack(numbers), arrays)
 
 
