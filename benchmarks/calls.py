@@ -57,9 +57,12 @@ def calls(tx: Any) -> collections.Counter:
 
 def fresh(name: str) -> collections.Counter:
     """The calls of one case, of which nothing has been traced before."""
+    tx = CASES[name]()
+    # Once without counting, as the first step of an optimizer lists its plan.
+    calls(tx)
     jax.clear_caches()
     programs._variants.cache_clear()
-    return calls(CASES[name]())
+    return calls(tx)
 
 
 def main() -> None:

@@ -80,6 +80,10 @@ def test_every_optimizer_decays_by_every_formula(row, kind):
     shared = inspect.getattr_static(ROWS[row.name].factory, "scalars").shared
     if not takes(row, "weight_decay"):
         plain = make(row, **given)
+        if "decay" in shared and kind != "coupled":
+            with pytest.raises(ValueError, match=f"after .*{shared['decay']}"):
+                stepax.with_weight_decay(plain, decay(kind), RATE)
+            return
         follows(stepax.with_weight_decay(plain, decay(kind), RATE), plain, kind)
         return
     if "decay" in shared and kind != "coupled":

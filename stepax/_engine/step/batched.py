@@ -109,7 +109,8 @@ class Batched:
             return [False] * len(arrays)
         # Python's integers are parameters, too.
         kind = lambda x: (jnp.shape(x), jnp.result_type(x))
-        kinds = [kind(x) if x is not None and self.wants(x) else None for x in arrays]
+        is_wanted = lambda x: x is not None and jnp.ndim(x) > 0 and self.wants(x)
+        kinds = [kind(x) if is_wanted(x) else None for x in arrays]
         number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
         return [kind is not None and number[kind] >= least for kind in kinds]
 
