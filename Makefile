@@ -19,7 +19,7 @@ help:
 	@echo 'make demo         train a network on handwritten digits and watch it learn'
 	@echo 'make demo-distributed  the same in two processes; kill one, and go on'
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
-	@echo 'make test         run the tests, in four minutes; ROOM=checkpoint for some'
+	@echo 'make test         run the tests, in five minutes; ROOM=checkpoint for some'
 	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make mutants      plant 100 faults, and see which of them make test finds'
