@@ -148,3 +148,20 @@ def test_another_number_of_gradients_compiles_nothing():
             tx.update(g, state, p)
 
     assert compilations(others) == 0
+
+
+FACTOR = SimpleNamespace(now=2.0)
+
+
+@stepax.rules.rule()
+def scaled_by_what_changes():
+    factor = FACTOR.now
+    return stepax.rules.Rule(lambda g, p, ctx: (factor * g,))
+
+
+def test_a_rule_of_a_user_may_read_what_changes(monkeypatch):
+    for x in (2.0, 3.0):
+        monkeypatch.setattr(FACTOR, "now", x)
+        tx = scaled_by_what_changes()
+        updates, _ = tx.update(P, tx.init(P), P)
+        np.testing.assert_array_equal(updates["w"], x * P["w"])

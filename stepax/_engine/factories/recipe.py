@@ -186,9 +186,8 @@ def recipe(
     may also return a transformation.
 
     own_ranges: the ranges of its arguments that differ from `ranges.RANGES`.
-    shares: whether calls that differ only in the values of arrays may share a trace,
-        which is correct if the function does not branch on these values.  Tests call
-        ours under `jit`, where a branch raises.
+    shares: whether equal calls make equal rules, so that calls that differ only in
+        numbers and arrays may share programs; a function of a user may read anything.
     shared: arguments that cannot differ by path, and why; and, under "decay", why it
         does not support weight decay after its step.
     is_piece: whether it makes a piece of an optimizer, which is plain unless it reads
@@ -223,7 +222,8 @@ def recipe(
         made = factory(*given.args, **given.kwargs)
         if not shares and isinstance(made, GradientTransformation):
             made = _as_closure(made)
-        recipe = Recipe(make, factory, bound, origin=Origin(factory, given))
+        origin = Origin(factory, given) if shares else None
+        recipe = Recipe(make, factory, bound, origin=origin)
         if isinstance(made, Rule):
             return _of_node(made, made.init, recipe, is_piece)
         is_ours = isinstance(made, Transformation)

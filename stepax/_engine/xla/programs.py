@@ -58,7 +58,7 @@ def _is_constant(x: object) -> bool:
     # A function may hold something in its closure, its defaults and its module.
     if inspect.isfunction(x):
         holds_none = x.__closure__ is None and x.__defaults__ is None
-        return holds_none and x.__module__.startswith(_PACKAGE)
+        return holds_none and (x.__module__ or "").startswith(_PACKAGE)
     return isinstance(x, _CONSTANTS)
 
 
@@ -123,8 +123,16 @@ class Origin:
             return None
         names = (*numbers,), (*arrays,)
         key = self.build, self.at, frozen(fixed), *names
-        find = lambda made: self.find(made, self.at)
-        return Call(self.build, find, self.bound.signature, fixed, *names, key)
+        # Not of `self`, whose arguments may be arrays and functions: a call is kept.
+        find, at = self.find, self.at
+        return Call(
+            self.build,
+            lambda made: find(made, at),
+            self.bound.signature,
+            fixed,
+            *names,
+            key,
+        )
 
     def given(self, names: Sequence[str]) -> list:
         """Some of its arguments."""
