@@ -15,6 +15,7 @@ from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
     Params,
+    Transformation,
     is_array,
     require_transformation,
     with_extra_args_support,
@@ -127,7 +128,7 @@ def audit(
 
 def computing(tx: Any) -> Any:
     """`tx` without wrappers that only place it, such as `zero`; with the same state."""
-    while getattr(tx, "only_places", False):
+    while isinstance(tx, Transformation) and tx.record.only_places:
         tx = tx.members[""]
     return tx
 

@@ -115,8 +115,10 @@ def test_devices_share_the_work_the_state_and_few_messages(row, kind, place):
     assert sum(x.count for x in seen.collectives) <= most
     # Each device scales and decays replicated updates itself, by three operations for
     # an element.  And XLA counts the body of a loop once, however often it runs, beside
-    # which elementwise operations weigh too much: of Dion2 that is 0.07 here.
-    elementwise = (3.1 if place == "whole" else 0.1) * sum(x.size for x in p.values())
+    # which elementwise operations, repeated in each fusion that reads them, weigh too
+    # much: the share of Dion2 is 1.32 here, 1.18 for sides of 128, 1.10 for 256, where
+    # that of replicated work is 8.
+    elementwise = (3.5 if place == "whole" else 0.5) * sum(x.size for x in p.values())
     assert seen.work <= 1.25 * seen.work / seen.share + elementwise
     # Scalars, such as step counts, are everywhere.
     assert seen.state_per_device <= 1.05 * seen.state / DEVICES + 200 + kept
