@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._engine.base.protocol import require_transformation
+from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
-from ._engine.trees.numbers import whole
-from ._figure import new_figure
+from ._schedules.picture import new_figure
 
 
 class Model(NamedTuple):
@@ -108,7 +108,7 @@ def coordinate_check(
     widths = tuple(map(int, widths))
     if len(set(widths)) < 2:
         raise ValueError(f"`widths` is {widths}, expected two or more")
-    steps, seeds = whole("steps", steps), whole("seeds", seeds)
+    steps, seeds = whole_number("steps", steps), whole_number("seeds", seeds)
     sizes: dict[str, list] = {}
     changes: dict[str, list] = {}
     for width in widths:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, of_torch, plain, steps, store, write
-from ._checkpoint.assemble import assemble
-from ._checkpoint.average import averaged
+from ._checkpoint import foreign, of_torch, steps, store, write
+from ._checkpoint.assemble import assemble, averaged
+from ._checkpoint.disk import write_file
+from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
-from ._checkpoint.order import require_order
 from ._engine.base.protocol import (
     GradientTransformation,
     OptState,
@@ -301,4 +301,4 @@ def to_safetensors(
     Raises a `ValueError` for two arrays with the same name, for an array that no
     process holds in full, and for a dtype that the format does not support.
     """
-    plain.write(file, {"": params, "state": state}, separator)
+    write_file(file, {"": params, "state": state}, separator)

@@ -22,11 +22,11 @@ from jax.typing import ArrayLike
 
 from ._engine.arrays.numerics import upcast
 from ._engine.functions.calls import explain_misuse
-from ._engine.step.mesh_means import require_axes, weighted_mean
+from ._engine.step.array_split import require_axes, weighted_mean
 from ._engine.trees import errors
-from ._microbatch_weights import Weights, require_weighted
-from ._microbatches import (
+from ._functions.microbatches import (
     Parts,
+    Weights,
     axes_by_name,
     axes_of,
     axis_of,
@@ -37,6 +37,7 @@ from ._microbatches import (
     paths,
     place,
     positional,
+    require_weighted,
     spread,
     start,
     takes_keyword,

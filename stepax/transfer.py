@@ -24,10 +24,10 @@ import numpy as np
 from ._coordinates import Coordinates as Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
 from ._engine.base.protocol import is_array, is_none
+from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors, selection
-from ._engine.trees.numbers import whole
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
@@ -231,7 +231,9 @@ def depth(
 
     Raises a `ValueError` for a pattern that matches nothing.
     """
-    less = math.sqrt(whole("base_layers", base_layers) / whole("layers", layers))
+    less = math.sqrt(
+        whole_number("base_layers", base_layers) / whole_number("layers", layers)
+    )
     factor = 1.0 if _known(optimizer) == "sgd" else less
     names = _paths(params)
     inside = selection.resolve_patterns([where], params, "where", is_open=True)

@@ -27,7 +27,11 @@ from ._engine.arrays.numerics import is_numeric
 from ._engine.base.protocol import as_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
-from ._engine.trees.migrate import Migration as Migration, migrate as migrate
+from ._engine.trees.migrate import (
+    Migration as Migration,
+    migrate as migrate,
+    reset as reset,
+)
 from ._engine.trees.pack import pack as pack, unpack as unpack
 from ._engine.trees.packed import Packed as Packed
 from ._engine.trees.reduce import (
@@ -37,7 +41,6 @@ from ._engine.trees.reduce import (
     sum as sum,
     vdot as vdot,
 )
-from ._engine.trees.reset import reset as reset
 from ._engine.trees.running_means import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,

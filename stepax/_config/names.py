@@ -14,10 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.stateful import WrappedSchedule
 from .._engine.factories.argument_checks import ArgumentChecks
 from .._engine.factories.registry import ROWS
-from .._engine.factories.scheduled import SCHEDULES
+from .._engine.factories.scheduled import SCHEDULES, WrappedSchedule
 from .._engine.functions.calls import nearest
 from .._names import _MODULES
 from .._transforms.decay_kinds import weight_decay

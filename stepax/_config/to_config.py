@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._engine.base.frozen import is_dtype
 from .._engine.base.protocol import GradientTransformation
-from .._engine.base.stateful import WrappedSchedule
 from .._engine.factories.recipe import Recipe
-from .._engine.functions.annotations import Hint
-from .._engine.functions.calls import explain_misuse
+from .._engine.factories.scheduled import WrappedSchedule
+from .._engine.functions.calls import explain_misuse, is_dtype
+from .._engine.functions.signatures import Hint
 from .._wrappers import accumulate, inject
-from .hints import Hints, below, takes_tuple
+from .hints import Hints, below, refusal, takes_tuple
 from .names import (
     ARGS,
     INJECT,
@@ -32,7 +31,6 @@ from .names import (
     name_of,
     public_name,
 )
-from .refusals import refusal
 
 
 @explain_misuse

@@ -40,8 +40,15 @@ from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
 from .._engine.xla.branch import branch
-from .._linesearch.gather import gather_short
-from .._linesearch.line import choose, divided, dot, hold, put, scaled_square
+from .._linesearch.line import (
+    choose,
+    divided,
+    dot,
+    gather_short,
+    hold,
+    put,
+    scaled_square,
+)
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain

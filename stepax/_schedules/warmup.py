@@ -15,7 +15,7 @@ from .basic import (
     join_schedules,
     linear_schedule,
 )
-from .phases import nonzero, positive
+from .lengths import nonzero, positive
 
 
 @scheduled

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.moments import percentile, recorded
 from .._engine.arrays.numerics import norm2, safe_increment
-from .._engine.arrays.recent import percentile, recorded
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import agreement, safe_increment
-from .._engine.base.frozen import frozen
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -31,11 +30,11 @@ from .._engine.base.protocol import (
     require_transformation,
 )
 from .._engine.factories.argument_checks import scalar
+from .._engine.factories.by_path import Wraps
 from .._engine.factories.ranges import POSITIVE
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.factories.registry import public
-from .._engine.factories.wraps import Wraps
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, frozen
 from .._engine.step.plan import build, node_of, walk
 from .._engine.step.rule import COUNT, START, Rule
 from .._engine.trees.errors import require_one_of

@@ -34,23 +34,22 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.applied import steps_in_one
+from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
     map_gradients,
 )
-from .._engine.step.mesh_means import weighted_mean
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
-from .._engine.trees.numbers import real_scalar, weights
 from .._engine.xla.branch import branch
 from ..tree import norm
-from .returned import ReturnedParams, ReturnedUpdates
-from .weighing import mean_with, sum_with, weigh
+from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
 
 
 class ShouldSkipUpdateFunction(Protocol):

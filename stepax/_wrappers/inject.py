@@ -24,12 +24,12 @@ from .._engine.base.protocol import (
     titled,
     transformation,
 )
-from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
 from .._engine.factories.arguments import Call
 from .._engine.factories.recipe import recipe
+from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
 from .._engine.functions import deprecations
 from .._engine.functions.calls import explain_misuse
-from .._engine.functions.originals import original
+from .._engine.functions.signatures import original
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.trees import errors

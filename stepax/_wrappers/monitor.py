@@ -36,7 +36,7 @@ from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors
 from .._transforms.mean import ema
-from .._transforms.stateless import stateless
+from .._transforms.scale import stateless
 
 
 @optax_compatible

@@ -24,8 +24,8 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import EVERY
 from .._engine.factories.registry import public
+from .._engine.step.array_split import require_axes
 from .._engine.step.leafwise import keep_dtypes, map_gradients
-from .._engine.step.mesh_means import require_axes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
 from .._engine.xla.branch import branch, varying

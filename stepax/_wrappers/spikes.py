@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.moments import mean_and_std, recorded
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import promote_freely
-from .._engine.arrays.recent import mean_and_std, recorded
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -23,11 +23,10 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, real_scalar, whole
 from .._engine.factories.registry import public
 from .._engine.step.plan import step_if
 from .._engine.trees import errors
-from .._engine.trees.numbers import real_scalar
 from ..tree import norm
 
 

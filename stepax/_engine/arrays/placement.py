@@ -1,16 +1,24 @@
-"""Placement of arrays on the devices of a mesh.
+"""Placement of arrays on the devices of a mesh, such as those that `init` makes.
 
 On a single device these functions return their argument unchanged.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import (
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 
 def mesh_sharding(tree: object) -> NamedSharding | None:
@@ -172,3 +180,34 @@ def moved(x: jax.Array, to: NamedSharding) -> jax.Array:
     if AxisType.Explicit in to.mesh.axis_types:
         return jax.sharding.reshard(x, to)
     return jax.lax.with_sharding_constraint(x, to)
+
+
+def placed_init(init: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`init`, whose state is then placed by `init_on_mesh`."""
+
+    # A plain function, because libraries that inspect closures only know these.
+    def placed(params):
+        return init_on_mesh(init, params)
+
+    return placed
+
+
+def init_on_mesh(init: Callable[[Any], Any], params: Any) -> Any:
+    """`init(params)`; arrays on one device are replicated on the parameters' mesh.
+
+    Step counts, for example, are created on the default device.  With several
+    processes, a checkpoint cannot hold them beside arrays that are spread over all
+    devices.
+    """
+    state, ps = init(params), jax.tree.leaves(params)
+    # Inside of `jit` the compiler decides where results are placed.
+    if any(isinstance(p, Tracer) for p in ps):
+        return state
+    found = mesh_sharding(ps)
+    # Shapes may have an abstract mesh, which has no devices.
+    if found is None or not isinstance(found.mesh, Mesh) or found.mesh.size == 1:
+        return state
+    everywhere = NamedSharding(found.mesh, PartitionSpec())
+    is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
+    put = lambda x: put_on(x, everywhere) if is_alone(x) else x
+    return jax.tree.map(put, state)

@@ -12,9 +12,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ..arrays.placement import placed_init
 from ..functions.calls import explain_misuse
 from ..functions.signatures import NAMES
-from .on_mesh import placed_init
 from .optax_types import _Meta, optax_compatible
 
 

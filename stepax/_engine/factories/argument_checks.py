@@ -20,12 +20,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..base.protocol import Transformation
-from ..functions import annotations
-from ..functions.annotations import Hint
-from ..functions.signatures import signature
-from .by_path import ByPath
+from ..functions.signatures import Hint, members, of_parameters, signature
+from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
-from .wraps import Wraps, amount_of, with_amount
 
 
 T = TypeVar("T")
@@ -85,7 +82,7 @@ def _is_number(hint: Hint) -> bool:
 def _returns_number(hint: object) -> bool:
     if typing.get_origin(hint) is not Callable:
         return False
-    return np.number in annotations.members(typing.get_args(hint)[-1])
+    return np.number in members(typing.get_args(hint)[-1])
 
 
 def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
@@ -94,7 +91,7 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         return None
     none = type(None) in hint or parameter.default is None
     for pair in (h for h in hint if typing.get_origin(h) is tuple):
-        args = [annotations.members(x) for x in typing.get_args(pair) if x is not ...]
+        args = [members(x) for x in typing.get_args(pair) if x is not ...]
         parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
         return Takes(none=none, parts=parts) if any(parts) else None
     number, schedule = _is_number(hint), any(map(_returns_number, hint))
@@ -127,7 +124,7 @@ class ArgumentChecks:
 
     @cached_property
     def takes(self) -> dict[str, Takes]:
-        said = annotations.of_parameters(self.factory)
+        said = of_parameters(self.factory)
         parameters = self.signature.parameters
         found = {k: _takes(p, said[k]) for k, p in parameters.items()}
         return {k: t for k, t in found.items() if t is not None}

@@ -22,9 +22,8 @@ from ..base.protocol import (
     is_array,
     with_extra_args_support,
 )
-from ..base.stateful import StatefulSchedule
-from ..functions import annotations, calls
-from ..functions.annotations import Hint, members
+from ..functions import calls
+from ..functions.signatures import Hint, members, of_parameters
 from ..trees import selection
 from .argument_checks import (
     BY_PATH,
@@ -35,9 +34,9 @@ from .argument_checks import (
     scheduled_scalar,
     unchecked,
 )
-from .by_path import ByPath
+from .by_path import ByPath, amount_of, with_amount
 from .ranges import RANGES
-from .wraps import amount_of, with_amount
+from .scheduled import StatefulSchedule
 
 
 _REALS = (float, np.number, np.floating)
@@ -171,7 +170,7 @@ class Call:
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
-        said = annotations.of_parameters(self.factory)
+        said = of_parameters(self.factory)
         numbers, schedules = {}, {}
         for name, x in self.arguments().items():
             default, own = self.default(name), self._argument(name)

@@ -5,22 +5,73 @@ merged: rules that differ become one rule with one state, which is varied by lea
 (`step/varied.py`).  So a rule may use its hyperparameters freely, as long as its
 scalars, which all leaves share, do not depend on them; if they do, the factory declares
 it.
+
+Another value, `Wraps`, wraps the result of the factory called without the argument.
 """
 
 import copy
+import inspect
 import itertools as it
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from ..base.frozen import frozen
 from ..base.protocol import ArrayTree, Transformation, init_of, with_recipe
+from ..functions.calls import frozen
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
 from ..trees import selection
-from .wraps import Wraps, amount_of, with_amount
+
+
+W = TypeVar("W", bound="Wraps")
+
+
+class Wraps:
+    """Such a value; `_transforms/decay_kinds.py` has the only subclass.
+
+    amount: its hyperparameter: a number, a schedule, or a mapping from patterns.
+    """
+
+    amount: Any
+
+    def with_amount(self: W, amount: Any) -> W:
+        """The same value with another hyperparameter."""
+        raise NotImplementedError
+
+    def plain(self: W, amount: Any) -> W:
+        """The meaning of a number beside such values in a mapping."""
+        raise NotImplementedError
+
+    def require_alike(self: W, subject: str, others: Sequence[W]) -> None:
+        """Raise if such values of one mapping cannot be combined.
+
+        subject: the factory and the argument, for errors.
+        """
+        raise NotImplementedError
+
+    def taken_by(self, factory: Callable) -> bool:
+        """Whether a factory takes the value itself."""
+        raise NotImplementedError
+
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
+        """The result of a factory without the argument, wrapped by the value.
+
+        make: the factory.
+        given: all of its arguments.
+        """
+        raise NotImplementedError
+
+
+def amount_of(x: Any) -> Any:
+    """The hyperparameter in a value, or the value itself."""
+    return x.amount if isinstance(x, Wraps) else x
+
+
+def with_amount(x: Any, amount: Any) -> Any:
+    """The value with another hyperparameter."""
+    return x.with_amount(amount) if isinstance(x, Wraps) else amount
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,14 +22,12 @@ from ..trees.labels import Scope
 from ..xla import order
 from ..xla.programs import Shared
 from . import mistakes
-from .applying import APPLY
 from .batched import Batched
 from .gradients import Gradients, has_no_gradient
-from .leaf_program import measure, run_rules
+from .leaf_program import measure, run_rules, run_stage
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .rule import Rule
-from .stage import run_stage
+from .rule import APPLY, Rule
 from .varied import ByLeaf, LeafLabels
 
 

@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
-from ..base.on_mesh import placed_init
+from ..arrays.placement import placed_init
 from ..base.protocol import (
     MadeBy,
     OptState,
@@ -36,11 +36,10 @@ from ..trees.labels import Scope
 from ..trees.packed import Packed
 from ..xla.programs import Origin
 from . import leafwise
-from .applying import APPLY
 from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
-from .rule import Rule
+from .rule import APPLY, Rule
 
 
 class Composite:

@@ -37,6 +37,9 @@ from ..trees.parts import SlotMark
 if TYPE_CHECKING:
     from ..xla.programs import Origin
     from .batched import Batched
+import inspect
+
+from ..xla.programs import Origin
 
 
 @dataclass(frozen=True)
@@ -351,3 +354,18 @@ class Rule:
 
 def _fields(State: type) -> tuple[str, ...] | None:
     return getattr(State, "_fields", None)
+
+
+def _apply() -> Rule:
+    return APPLY
+
+
+# What `stepax.step` appends to a plan to return new parameters, which the kernel rounds
+# to the dtype of the parameter, not of the gradient.
+APPLY = Rule(
+    lambda g, p, ctx: (p + g,),
+    needs_params=True,
+    elementwise=True,
+    name="apply_updates",
+    origin=Origin(_apply, inspect.signature(_apply).bind()),
+)

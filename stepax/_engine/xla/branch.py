@@ -1,4 +1,4 @@
-"""Branches that only cost the side that is taken."""
+"""Branches that only cost the side that is taken, and steps that may be rejected."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from ..base.protocol import ArrayTree
 
 
 T = TypeVar("T")
@@ -129,3 +131,26 @@ def varying(x: Any) -> frozenset:
     """The mesh axes along which a value differs inside `shard_map`."""
     kind = x.manual_axis_type  # `None` in shapes under `pmap`, which does not check
     return kind.varying if kind else frozenset()
+
+
+def step_where(
+    accepted: jax.Array, step: Callable[[], ArrayTree], old: ArrayTree
+) -> ArrayTree:
+    """`step()`, which returns an update and slots, with the slots of `old` if rejected.
+
+    The update is that of `step` if it is accepted, and unspecified if it is not.
+
+    The slots are selected element by element.  XLA would compute the new ones twice,
+    once for the update and once for the selection, and copy the old ones first, as they
+    are overwritten in between.  So the update is computed from the selected slots: they
+    are the new ones where the step is accepted, and elsewhere it is not used.
+    """
+    # Imported here, because it loads half of JAX, and few steps can be rejected.
+    from .jaxprs import traced, update_from
+
+    closed, run, rebuild = traced(step)
+    _, *new = run()
+    pairs = zip(new, jax.tree.leaves(old), strict=True)
+    kept = [jnp.where(accepted, x, was) for x, was in pairs]
+    u = update_from(closed, kept)
+    return rebuild([u, *kept])

@@ -21,8 +21,8 @@ import numpy as np
 from jax.core import Tracer
 
 from ..arrays.lifted import Expression, Lifting, evaluate
-from ..base.frozen import frozen
 from ..base.protocol import ArrayTree
+from ..functions.calls import frozen
 
 
 # How many kinds of programs are kept for optimizers that are yet to be made, and how

@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from ._engine.arrays.numerics import is_numeric
-from ._engine.arrays.precision import is_inexact
-from ._engine.base.protocol import (
+from .._engine.arrays.numerics import is_numeric
+from .._engine.arrays.precision import is_inexact
+from .._engine.base.protocol import (
     ArrayTree,
     OptState,
     Params,
@@ -26,11 +26,11 @@ from ._engine.base.protocol import (
     is_array,
     require_transformation,
 )
-from ._engine.functions.calls import explain_misuse
-from ._engine.step.applied import step
-from ._engine.step.plan import flatten
-from ._engine.step.rule import Rule
-from ._engine.xla.branch import branch, by_platform, known_after
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.applied import step
+from .._engine.step.plan import flatten
+from .._engine.step.rule import Rule
+from .._engine.xla.branch import branch, by_platform, known_after
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from . import tree as trees
-from ._engine.arrays.numerics import nan_max, strong_type, upcast
-from ._engine.functions.calls import explain_misuse
-from ._engine.trees import errors
+from .. import tree as trees
+from .._engine.arrays.numerics import nan_max, strong_type, upcast
+from .._engine.functions.calls import explain_misuse
+from .._engine.trees import errors
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
