@@ -140,9 +140,8 @@ def _add_row(costs, i, dual):
         jnp.full([m], -1, jnp.int32),
         jnp.zeros([m], bool),
     )
-    is_going = lambda at: at.i >= 0
     reach = ft.partial(_reach, costs, dual)
-    found = jax.lax.while_loop(is_going, reach, start)
+    found = jax.lax.while_loop(lambda at: at.i >= 0, reach, start)
     left = jnp.where(found.is_reached, found.length - found.lengths, 0)
     # Row i has no column yet, and the last column no row: index -1 is dropped.
     at = jnp.where(dual.row < 0, len(costs), dual.row)
@@ -182,7 +181,6 @@ def _augment(i, found, dual):
         i = found.before[j]
         return column[i], i, row.at[j].set(i), column.at[i].set(j)
 
-    is_going = lambda carry: carry[1] != i
     start = found.j, jnp.asarray(-1, jnp.int32), dual.row, dual.column
-    _, _, row, column = jax.lax.while_loop(is_going, swap, start)
+    _, _, row, column = jax.lax.while_loop(lambda carry: carry[1] != i, swap, start)
     return dual._replace(row=row, column=column)

@@ -376,7 +376,6 @@ def _way(kind, struct, count, name, weights):
     # Booleans and integers keep their dtype; narrow floats are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
-    init = lambda s: wide(zeros(s.shape, s))
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
     finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)
     if weights is not None and kind is AccumulationType.MEAN:
@@ -393,7 +392,7 @@ def _way(kind, struct, count, name, weights):
         return mean + (x - mean) / (i + 1).astype(x.real.dtype)
 
     update = mix if kind is AccumulationType.RUNNING_MEAN else add
-    return Accumulator(init, update, finish, lambda x: x)
+    return Accumulator(lambda s: wide(zeros(s.shape, s)), update, finish, lambda x: x)
 
 
 def _check_kind(kind, struct, name):

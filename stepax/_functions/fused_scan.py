@@ -86,13 +86,12 @@ class FusedScan:
         `float0` for integers.
         """
         last = _number_of_layers(params) - 1
-        layer = lambda p, x: self.layer(p, x, *args)
         xs, treedef = jax.tree.flatten(inputs)
 
         def one(k, carry):
             params, state, dy = carry
             p, s, x = _at(last - k, (params, state, inputs))
-            g, dx = _gradients(layer, p, x, dy)
+            g, dx = _gradients(lambda p, x: self.layer(p, x, *args), p, x, dy)
             new = _settled(step(self.tx, g, s, p, **extra_args), dx)
             return *_put(last - k, (params, state), new), dx
 

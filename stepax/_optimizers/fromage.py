@@ -45,13 +45,11 @@ def fromage(
         `scale_by_trust_ratio`.
     """
     shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
-    step = lambda rate: rate * shrink(rate)
-    decay = lambda rate: shrink(rate) - 1
     return chain(
         scale_by_trust_ratio(min_norm, axis_name=axis_name),
         *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(_apply(step, learning_rate)),
-        add_decayed_weights(_apply(decay, learning_rate)),
+        scale_by_learning_rate(_apply(lambda rate: rate * shrink(rate), learning_rate)),
+        add_decayed_weights(_apply(lambda rate: shrink(rate) - 1, learning_rate)),
     )
 
 

@@ -55,12 +55,10 @@ def scale_by_polyak(
         step_size = gap / jnp.where(is_zero, 1, norm + eps)
         return jnp.where(is_zero, 0, jnp.minimum(step_size, max_learning_rate)), ()
 
-    leaf_stat = lambda g, p, scalars: jnp.sum(square(g))
-    leaf = lambda g, p, step_size: (step_size * g,)
     return Rule(
-        leaf,
+        lambda g, p, step_size: (step_size * g,),
         prepare=prepare,
-        leaf_stat=leaf_stat,
+        leaf_stat=lambda g, p, scalars: jnp.sum(square(g)),
         reads=("value",),
         elementwise=True,
     )

@@ -196,8 +196,7 @@ def _slots(every, part):
         return means | {"grad_sum": SUM, "params0": START}
     zeros = lambda p: zeros_for(p, part)
     is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)  # without elements
-    start = lambda p: zeros(p) if is_shape(p) else part(p)
     return means | {
         "grad_sum": Slot(zeros, alike=False, is_wide=True),
-        "params0": Slot(start, alike=False),
+        "params0": Slot(lambda p: zeros(p) if is_shape(p) else part(p), alike=False),
     }

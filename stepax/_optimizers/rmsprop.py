@@ -180,8 +180,7 @@ def rmsprop(
 
 
 def _mean_square(initial: ArrayLike) -> Slot:
-    start = lambda p: jnp.full_like(p, initial)
-    return replace(REAL, make=start)
+    return replace(REAL, make=lambda p: jnp.full_like(p, initial))
 
 
 def _counting(leaf, State, slots, decay):

@@ -103,8 +103,7 @@ def rprop(
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)
     if callable(learning_rate):
-        relative = lambda count: learning_rate(count) / first
-        descend = scale_by_learning_rate(relative)
+        descend = scale_by_learning_rate(lambda count: learning_rate(count) / first)
     bounds = min_step_size, max_step_size
     return chain(
         scale_by_rprop(first, eta_minus, eta_plus, *bounds, immediate=immediate),

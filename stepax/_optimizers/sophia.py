@@ -310,9 +310,8 @@ def _key(seed):
 
 def _sampled(obj_fn, updates, params, draw):
     """z ∘ H z for the parameters that have a gradient; the others are held constant."""
-    fixed = lambda g, p: None
     take = lambda g, p: strong_type(jnp.asarray(p))
-    moved = map_gradients(take, updates, idle=fixed, params=params)
+    moved = map_gradients(take, updates, idle=lambda g, p: None, params=params)
     fill = lambda x, p: p if x is None else x
     loss = lambda x: obj_fn(jax.tree.map(fill, x, params, is_leaf=is_none))
     z = draw(moved)

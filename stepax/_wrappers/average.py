@@ -179,9 +179,8 @@ def averaged_params(state: OptState, params: Params, name: str | None = None) ->
 def average_of(states: list[AverageState], params: Params) -> Params:
     """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
-        as_param = lambda a, p: a.astype(p.dtype)
         own = whole_tree(_average_in(found))
-        params = map_stored(as_param, own, "average", params)
+        params = map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
     return params
 
 

@@ -52,8 +52,7 @@ def whole(x: Any) -> jax.Array:
 
 def whole_tree(tree: Any) -> Any:
     """A tree, with arrays in place of their halves."""
-    is_halves = lambda x: isinstance(x, Halves)
-    return jax.tree.map(whole, tree, is_leaf=is_halves)
+    return jax.tree.map(whole, tree, is_leaf=lambda x: isinstance(x, Halves))
 
 
 def checked_width(name: str, remainder: Any) -> int | None:

@@ -209,5 +209,4 @@ def init_on_mesh(init: Callable[[Any], Any], params: Any) -> Any:
         return state
     everywhere = NamedSharding(found.mesh, PartitionSpec())
     is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
-    put = lambda x: put_on(x, everywhere) if is_alone(x) else x
-    return jax.tree.map(put, state)
+    return jax.tree.map(lambda x: put_on(x, everywhere) if is_alone(x) else x, state)

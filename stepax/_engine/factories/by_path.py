@@ -97,8 +97,7 @@ class ByPath:
         """Pairs of a name and a value; the last one may be for the rest."""
         alike = self
         if held := [x for x in self._all if isinstance(x, Wraps)]:
-            plain = lambda x: x if isinstance(x, Wraps) else held[0].plain(x)
-            alike = alike.map(plain)
+            alike = alike.map(lambda x: x if isinstance(x, Wraps) else held[0].plain(x))
             held[0].require_alike(self.subject, alike._all)
         if any(callable(amount_of(x)) for x in self._all):
             alike = alike.map(lambda x: with_amount(x, _as_schedule(amount_of(x))))

@@ -91,8 +91,7 @@ def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
     measure = lambda old, x: scales_of(x, old.form) if is_coded(old) else None
     scales = both(measure, row, new)
     known = known_after(True, jax.tree.leaves(scales))
-    hold = lambda x: when_known(known, x)
-    u, new = taken(*jax.tree.map(hold, (g, p, row)))
+    u, new = taken(*jax.tree.map(lambda x: when_known(known, x), (g, p, row)))
     finish = lambda old, x, scale: encode_by(x, scale, old.form) if is_coded(old) else x
     return u, both(finish, row, new, scales)
 

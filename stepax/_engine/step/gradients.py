@@ -202,8 +202,7 @@ class Gradients:
         if scope is None:
             self.open(updates)
             return
-        is_leaf = lambda x: x is None
-        inner = jax.tree.structure(self.cut(scope), is_leaf=is_leaf)
+        inner = jax.tree.structure(self.cut(scope), is_leaf=lambda x: x is None)
         changed = iter(inner.flatten_up_to(updates))
         pairs = zip(self.leaves, scope, strict=True)
         self.leaves = [next(changed) if on else x for x, on in pairs]

@@ -81,8 +81,7 @@ def update_infinity_moment(
     decay: weight of the past, in [0, 1].
     eps: added to |g|, >= 0.
     """
-    largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
-    return _map(largest, updates, moments)
+    return _map(lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m), updates, moments)
 
 
 @explain_misuse

@@ -122,8 +122,7 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
 # Jitted: in the trace of a step each is one equation per leaf.
 @jax.jit
 def _after(x, done):
-    held = lambda x, done: _held(x, [done])
-    return by_platform(lambda x, done: x, x, done, cpu=held)
+    return by_platform(lambda x, done: x, x, done, cpu=lambda x, done: _held(x, [done]))
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:
