@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ._engine.base.protocol import require_transformation
 from ._engine.factories.ranges import whole_number
@@ -123,8 +124,8 @@ def coordinate_check(
         for all_of, these in zip((sizes, changes), found, strict=True):
             for name in names:
                 all_of.setdefault(name, []).append(np.asarray(these[name]))
-    stack = lambda found: {name: np.stack(x) for name, x in found.items()}
-    return Coordinates(widths, stack(sizes), stack(changes))
+    columns = ({k: np.stack(x) for k, x in found.items()} for found in (sizes, changes))
+    return Coordinates(widths, *columns)
 
 
 def _run(
@@ -153,9 +154,12 @@ def _run(
         return (params, state), ({k: _rms(x) for k, x in now.items()}, change)
 
     _, (sizes, changes) = jax.lax.scan(step, start, None, steps)
-    put = lambda x, xs: jnp.concatenate([jnp.asarray(x, xs.dtype)[None], xs])
-    sizes = {k: put(_rms(first[k]), x) for k, x in sizes.items()}
-    return sizes, {k: put(0.0, x) for k, x in changes.items()}
+    sizes = {k: _put_first(_rms(first[k]), x) for k, x in sizes.items()}
+    return sizes, {k: _put_first(0.0, x) for k, x in changes.items()}
+
+
+def _put_first(x: ArrayLike, xs: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.asarray(x, xs.dtype)[None], xs])
 
 
 def _measured(found: Any) -> dict[str, jax.Array]:

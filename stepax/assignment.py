@@ -104,11 +104,12 @@ def _assign(costs):
     """The column of each row, for at least as many columns as rows."""
     n, m = costs.shape
     costs = _finite(costs)
-    none = lambda size: jnp.full([size], -1, jnp.int32)
+    none = ft.partial(jnp.full, fill_value=-1, dtype=jnp.int32)
     zeros = ft.partial(jnp.zeros, dtype=costs.dtype)
     start = _Dual(zeros(n), zeros(m), none(m), none(n))
-    step = lambda i, dual: _add_row(costs, jnp.asarray(i, jnp.int32), dual)
-    return jax.lax.fori_loop(0, n, step, start).column
+    return jax.lax.fori_loop(
+        0, n, lambda i, dual: _add_row(costs, jnp.asarray(i, jnp.int32), dual), start
+    ).column
 
 
 def _finite(costs):

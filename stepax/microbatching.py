@@ -274,7 +274,10 @@ def micro_grad(
 
     def one(places, *args, **kwargs):
         if keep_batch_dim:
-            put = lambda x: jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
+
+            def put(x):
+                return jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
+
             is_batch = [k in places for k in range(len(args))]
             pairs = zip(args, is_batch, strict=True)
             args = [put(x) if yes else x for x, yes in pairs]
@@ -377,9 +380,13 @@ def _way(kind, struct, count, name, weights):
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
-    finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)
-    if weights is not None and kind is AccumulationType.MEAN:
-        finish = lambda x: weights.of_all(x).astype(struct.dtype)
+
+    def finish(x):
+        if weights is not None and kind is AccumulationType.MEAN:
+            x = weights.of_all(x)
+        elif ends > 1:
+            x = x / ends
+        return x.astype(struct.dtype)
 
     def add(total, x, i):
         x = wide(x) if weights is None else weights.term(wide(x), i)

@@ -121,8 +121,9 @@ def make_perturbed_fun(
 
     def perturbed(key: jax.Array, inputs: Any) -> Any:
         _check(inputs)
-        draw = lambda k: tree.random_like(k, inputs, noise.sample)
-        zs = jax.vmap(draw)(jax.random.split(key, num_samples))
+        zs = jax.vmap(lambda k: tree.random_like(k, inputs, noise.sample))(
+            jax.random.split(key, num_samples)
+        )
         fixed = jax.lax.stop_gradient(inputs)
         outputs = jax.vmap(lambda z: fun(_each(_shifted(sigma), fixed, z)))(zs)
         box = _box(jax.vmap(lambda z: _log_prob(inputs, z, sigma, noise))(zs))

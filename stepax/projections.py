@@ -327,7 +327,11 @@ def _support(xs, scale):
 
     near = jax.tree.map(lambda x: x >= -scale.astype(x.dtype), xs)
     start = near, _count(near), _count(near) + 1
-    return jax.lax.while_loop(lambda carry: carry[1] < carry[2], drop, start)[0]
+
+    def is_changing(carry):
+        return carry[1] < carry[2]
+
+    return jax.lax.while_loop(is_changing, drop, start)[0]
 
 
 def _threshold(xs, above, scale):

@@ -4,7 +4,7 @@ Or parameters alone: the weighted mean of several checkpoints, one array at a ti
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -86,9 +86,10 @@ def assemble(
         kinds = _kinds(p_source, p_match)
         params = p_into.fill(_made(found, p_into, lambda: params), kinds)
     found = _read(source, "state", source.state, s_match, s_into)
-    make = lambda: first_state(tx, params)
     kinds = _kinds(source.state, s_match)
-    return params, s_into.fill(_made(found, s_into, make), kinds)
+    return params, s_into.fill(
+        _made(found, s_into, lambda: first_state(tx, params)), kinds
+    )
 
 
 def _kinds(old: list[Entry], how: Match) -> list[str | None]:
@@ -117,8 +118,11 @@ def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
         return values
     fresh = into.values(make())
     rows = zip(into.entries, values, fresh, strict=True)
-    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)
-    if shapes := [x for x, old, new in rows if old is None and is_shape(new)]:
+    if shapes := [
+        entry
+        for entry, old, new in rows
+        if old is None and isinstance(new, jax.ShapeDtypeStruct)
+    ]:
         raise ValueError(
             f"the template has shapes where the checkpoint has nothing, for "
             f"{list_some(shapes)}: give arrays"
@@ -139,10 +143,9 @@ def averaged(sources: Sequence[Any], params: Any, weights: Any) -> Any:
         chosen.append(found.chosen)
     values = []
     for i, target in enumerate(into.targets):
-        read = lambda n, i=i, target=target: opened[n].read(
-            "params", [(opened[n].params[chosen[n][i]], target)]
-        )[0]
-        values.append(_mean(read, factors))
+        rows = [(x, x.params[at[i]]) for x, at in zip(opened, chosen, strict=True)]
+        arrays = (x.read("params", [(row, target)])[0] for x, row in rows)
+        values.append(_mean(arrays, factors))
     kinds = [opened[-1].params[i].kind for i in chosen[-1]]
     return into.fill(values, kinds)
 
@@ -168,11 +171,10 @@ def _factors(weights: Any, n: int) -> list[float] | int:
     return found
 
 
-def _mean(read: Any, factors: list[float] | int) -> Any:
-    """The mean of an array; the last array if it does not hold floats."""
+def _mean(arrays: Iterable[Any], factors: list[float] | int) -> Any:
+    """The mean of arrays, read one at a time; the last one if they are not floats."""
     mean: Any = None
-    for n in range(factors if isinstance(factors, int) else len(factors)):
-        x = read(n)
+    for n, x in enumerate(arrays):
         if not is_inexact(x):
             mean = x
             continue

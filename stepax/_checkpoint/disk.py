@@ -126,8 +126,8 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
 
 def _rows(start: str, tree: Any, separator: str) -> list[tuple[str, np.ndarray]]:
     first = [start] if start else []
-    join = lambda x: separator.join([*first, *x.names])
-    return [(join(x), _whole(x, a)) for x, a in arrays_of(unpack(tree))]
+    pairs = arrays_of(unpack(tree))
+    return [(separator.join([*first, *x.names]), _whole(x, a)) for x, a in pairs]
 
 
 def _whole(entry: Any, x: Any) -> np.ndarray:

@@ -119,8 +119,9 @@ def rename(
             return x
         tail = () if _ends(x.own, path) else x.own[-1:]
         most = len(path) + len(tail)
-        swap = lambda names: (*names[: len(names) - most], *new[path], *tail)
-        return x._replace(names=swap(x.names), own=swap(x.own))
+        ends = (*new[path], *tail)
+        names, own = ((*xs[: len(xs) - most], *ends) for xs in (x.names, x.own))
+        return x._replace(names=names, own=own)
 
     return [one(x) for x in params], [one(x) for x in state]
 

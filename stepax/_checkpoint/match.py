@@ -155,7 +155,10 @@ class Policy:
         what: description of the checkpoint.
         """
         both = params, state
-        of = lambda kind: [x for m in both for x in getattr(m, kind)]
+
+        def of(kind):
+            return [x for m in both for x in getattr(m, kind)]
+
         lines = [_reshaped(of("reshaped")), _recoded(of("recoded"))]
         lines.append(_listed("there are several candidates for", of("unclear")))
         if self.missing == "error":

@@ -151,7 +151,10 @@ def _on_one(x):
 
 
 def _first_state(tx, params):
-    place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+
+    def place(x, s):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+
     return jax.tree.map(place, init_shapes(tx, params), init_shardings(tx, params))
 
 

@@ -174,8 +174,10 @@ class Plan(Printable):
         return rows or [["none", "0", "0 B"]]
 
     def _links(self):
-        one = lambda x: [str(x.devices), str(x.count), show_bytes(x.bytes)]
-        rows = [[" x ".join(x.axes), *one(x)] for x in self.links]
+        rows = [
+            [" x ".join(x.axes), str(x.devices), str(x.count), show_bytes(x.bytes)]
+            for x in self.links
+        ]
         return rows or [["none", "", "0", "0 B"]]
 
 
@@ -208,7 +210,10 @@ def plan(
     with jax.sharding.use_abstract_mesh(mesh):
         state, (whole, mine, host) = _state(made, params)
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
-    bare = lambda tree: jax.tree.map(_bare, tree)
+
+    def bare(tree):
+        return jax.tree.map(_bare, tree)
+
     whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
     alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]

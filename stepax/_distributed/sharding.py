@@ -61,7 +61,10 @@ def state_sharding(
             return x
         if is_coded(x) and p is not None:
             specs = [spec_of_coded(y.shape, x.scales.shape, p.sharding) for y in x]
-            put_at = lambda spec: NamedSharding(mesh, spec, memory_kind=memory_kind)
+
+            def put_at(spec):
+                return NamedSharding(mesh, spec, memory_kind=memory_kind)
+
             return type(x)(*map(put_at, specs))
         spec = PartitionSpec()
         if p is not None:
@@ -181,7 +184,10 @@ def init_and_arrays(
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     leaves = jax.tree.leaves(params, is_leaf=is_none)
-    path = lambda i: errors.paths(params)[i]
+
+    def path(i):
+        return errors.paths(params)[i]
+
     for i, p in enumerate(leaves):
         if not is_array(p):
             continue

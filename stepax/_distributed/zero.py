@@ -115,7 +115,10 @@ class _Split:
                 if isinstance(x, Tracer):
                     kind = x.shape, x.dtype, *self._spec(x)
                 groups.setdefault(kind, []).append(i)
-        several = lambda group: max(1, _MOST // max(1, leaves[group[0]].nbytes))
+
+        def several(group):
+            return max(1, _MOST // max(1, leaves[group[0]].nbytes))
+
         return [
             group[start : start + several(group)]
             for group in groups.values()

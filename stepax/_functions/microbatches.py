@@ -232,7 +232,10 @@ def start(way, struct, among):
     """
     inside = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(varying(struct) | among) if inside else ()
-    vary = lambda x: jax.lax.pcast(jnp.asarray(x), axes, to="varying")
+
+    def vary(x):
+        return jax.lax.pcast(jnp.asarray(x), axes, to="varying")
+
     carry = way.init(struct)
     return jax.tree.map(vary, carry) if axes else carry
 
@@ -255,8 +258,9 @@ def mapped_by_name(fun, in_axes, vmap_fn):
     def mapped(*args, **kwargs):
         named = axes_by_name(in_axes, args, kwargs)
         axes = tuple(named.pop(k) for k in range(len(args))), named
-        call = lambda args, kwargs: fun(*args, **kwargs)
-        return vmap_fn(call, in_axes=axes, out_axes=0)(args, kwargs)
+        return vmap_fn(
+            lambda args, kwargs: fun(*args, **kwargs), in_axes=axes, out_axes=0
+        )(args, kwargs)
 
     return mapped
 

@@ -132,7 +132,10 @@ def softmax_cross_entropy_with_integer_labels(
     y = whole_labels(labels, classes, -classes, known=where is None)
     shapes = {"labels": y.shape, "logits without classes": x.shape[:-1]}
     batch = common_shape(shapes)
-    across = lambda x: jnp.broadcast_to(x, batch + x.shape[-1:])
+
+    def across(x):
+        return jnp.broadcast_to(x, batch + x.shape[-1:])
+
     x, y = across(x), jnp.broadcast_to(y, batch)
     if counts is None:
         return _surprise(x, y).astype(dtype)

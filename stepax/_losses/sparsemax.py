@@ -98,8 +98,9 @@ def make_fenchel_young_loss(
     ) -> jax.Array:
         s, t, dtype = floats({}, {"scores": scores, "targets": targets})
         s, t = fit({"scores": s, "targets": t}, -1)
-        of_vector = lambda s: max_fun(s, *args, **kwargs)
-        largest = jnp.vectorize(of_vector, signature="(n)->()")(s)
+        largest = jnp.vectorize(
+            lambda s: max_fun(s, *args, **kwargs), signature="(n)->()"
+        )(s)
         loss = largest - jnp.sum(times_log(t, s), axis=-1)
         return loss.astype(floating(dtype))
 

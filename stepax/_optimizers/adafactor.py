@@ -163,7 +163,9 @@ def _factored_rms(
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
-    whole = lambda p: _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
+    def whole(p):
+        return _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
+
     full = Slot(whole, alike=False, is_wide=True, decode=jnp.real)
     slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
     return Rule(leaf, FactoredState, slots, COUNT, prepare)

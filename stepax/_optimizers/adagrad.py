@@ -69,7 +69,9 @@ def scale_by_rss(
             inverse = 1 / (safe_sqrt(positive) + eps)
         return jnp.where(is_zero, 0, inverse) * g, s
 
-    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    def start(p):
+        return jnp.full_like(p, initial_accumulator_value)
+
     slots = {"sum_of_squares": replace(SQUARES, make=start, by_rows=True)}
     return Rule(leaf, ScaleByRssState, slots, elementwise=True)
 

@@ -101,7 +101,10 @@ def scale_by_adam_mini(
                 nu.append(None)
                 continue
             shape = _shape(how, as_array(ps[i]), params, i)
-            make = lambda p, shape=shape: zeros_for(p, lambda p: _means(p, shape))
+
+            def make(p, shape=shape):
+                return zeros_for(p, lambda p: _means(p, shape))
+
             nu.append(replace(slots["nu"], make=make).new(ps[i]))
         return rule.init(params)._replace(nu=treedef.unflatten(nu))
 

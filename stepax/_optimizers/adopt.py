@@ -29,8 +29,9 @@ from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 
-_FOURTH_ROOT = lambda count: upcast(count) ** 0.25  # the bound of the paper
-_AFTER_FIRST = lambda count: jnp.where(count == 0, 0.0, 1.0)
+def _fourth_root(count: jax.Array) -> jax.Array:
+    """The bound of the paper."""
+    return upcast(count) ** 0.25
 
 
 @public(paper="arXiv:2411.02853")
@@ -42,7 +43,7 @@ def scale_by_adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
 ) -> Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
@@ -100,7 +101,7 @@ def adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
@@ -122,6 +123,10 @@ def adopt(
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(
         scale_by_adopt(b1, b2, eps, mu_dtype, nesterov=nesterov, **clipping),
-        *decayed(weight_decay, weight_decay_mask, _AFTER_FIRST),
+        *decayed(weight_decay, weight_decay_mask, _after_first),
         scale_by_learning_rate(learning_rate),
     )
+
+
+def _after_first(count: ArrayLike) -> jax.Array:
+    return jnp.where(count == 0, 0.0, 1.0)

@@ -127,7 +127,9 @@ def scale_by_apollo(
         excess = jnp.where(is_first, 1, excess)
         return after * factor * (u / excess), mu, nu, size / excess
 
-    mean = lambda p: zeros_for(p, lambda p: _low(p, rank))
+    def mean(p):
+        return zeros_for(p, lambda p: _low(p, rank))
+
     slots = {
         "mu": Slot(mean, alike=False),
         "nu": Slot(mean, alike=False, is_wide=True, decode=jnp.real),

@@ -40,11 +40,6 @@ from .lion import scale_by_lion
 
 PAPER = "arXiv:2411.16085"
 
-# Functions from the number of kept elements, and of all elements, to the divisor of a
-# step.
-_of_adamw = lambda kept, n: jnp.maximum(kept / max(n, 1), 1e-3)
-_of_lion = lambda kept, n: (kept + 1) / max(n, 1)
-
 
 def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
     """The elements of u that agree, scaled up the fewer they are."""
@@ -66,6 +61,15 @@ def _made_cautious(tx: Any, divisor: Callable, axis_name: AxisName) -> Rule:
     return replace(rule, leaf=leaf, elementwise=False, name="", origin=None)
 
 
+def _divisor_of_adamw(kept: jax.Array, n: int) -> jax.Array:
+    """The divisor of a step that keeps some of `n` elements."""
+    return jnp.maximum(kept / max(n, 1), 1e-3)
+
+
+def _divisor_of_lion(kept: jax.Array, n: int) -> jax.Array:
+    return (kept + 1) / max(n, 1)
+
+
 @public(paper=PAPER)
 def scale_by_cautious_adam(
     b1: ArrayLike = 0.9,
@@ -85,7 +89,7 @@ def scale_by_cautious_adam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return _made_cautious(scale_by_adam(b1, b2, eps), _of_adamw, axis_name)
+    return _made_cautious(scale_by_adam(b1, b2, eps), _divisor_of_adamw, axis_name)
 
 
 @public(paper=PAPER)
@@ -103,7 +107,7 @@ def scale_by_cautious_lion(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    return _made_cautious(scale_by_lion(b1, b2), _of_lion, axis_name)
+    return _made_cautious(scale_by_lion(b1, b2), _divisor_of_lion, axis_name)
 
 
 @public("optimizer", paper=PAPER)
@@ -173,7 +177,7 @@ def _agreeing(sign: int, axis_name: AxisName) -> Rule:
     parts = ArraySplit(axis_name)
 
     def leaf(u, p, ctx, g):
-        return _cautious(u, sign * agreement(u, g) > 0, _of_adamw, parts), g
+        return _cautious(u, sign * agreement(u, g) > 0, _divisor_of_adamw, parts), g
 
     return Rule(leaf, _Seen, {"gradients": Slot(kind="other")})
 

@@ -228,8 +228,9 @@ def dadapt_sgd(
         errors.require_state("dadapt_sgd", DAdaptSGDState, state)
         # The norm of the gradient without decay, which the rule does not see.
         first = state.grad_norm0
-        measure = lambda: tree.norm(updates).astype(first.dtype)
-        first = branch(first == 0, measure, lambda: first)
+        first = branch(
+            first == 0, lambda: tree.norm(updates).astype(first.dtype), lambda: first
+        )
         decay = value_at(weight_decay, state.count)
         pull = add_decayed_weights(decay, weight_decay_mask)
         updates, _ = pull.update(updates, pull.init(params), params)

@@ -21,7 +21,7 @@ from .._engine.arrays.numerics import power_of_two
 from .._engine.arrays.precision import compute_dtype, require_floating
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, Rule, Slot, from_step, unchanged
 from .._engine.step.turns import Renewal, cubes
 
 
@@ -78,8 +78,7 @@ def factored_rule(
         at_turn=renewal.at_turn,
         cost=lambda shape: cubes(sides(shape)),
     )
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
+    return Rule(unchanged, State, slots, COUNT, from_step(prepare), batched=stage)
 
 
 def wide_dtype(p: ArrayLike) -> DTypeLike:

@@ -44,7 +44,10 @@ def fromage(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
-    shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
+
+    def shrink(rate):
+        return 1 / (1 + rate**2) ** 0.5
+
     return chain(
         scale_by_trust_ratio(min_norm, axis_name=axis_name),
         *decayed(weight_decay, weight_decay_mask),

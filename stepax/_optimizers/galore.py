@@ -203,8 +203,9 @@ def _each(f: Callable, views: list, xs: list, *others: list) -> list:
 
 def _all_at_once(count, every, views, old, gs):
     """The projectors of all matrices, which are renewed every few steps."""
-    renewed = lambda: _each(_subspace, views, old, gs)
-    return branch(once_in(count, every), renewed, lambda: old)
+    return branch(
+        once_in(count, every), lambda: _each(_subspace, views, old, gs), lambda: old
+    )
 
 
 def _each_in_turn(count, every, views, old, gs):

@@ -89,8 +89,9 @@ def _orthogonal(eps: ArrayLike, axis_name: AxisName) -> Rule:
 
 
 def _kinds(params):
-    kind = lambda p: "matrix" if getattr(p, "ndim", 0) == 2 else "other"
-    return jax.tree.map(kind, params)
+    return jax.tree.map(
+        lambda p: "matrix" if getattr(p, "ndim", 0) == 2 else "other", params
+    )
 
 
 def _direction(

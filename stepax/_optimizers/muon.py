@@ -303,5 +303,7 @@ def muon(
 def _labels(find: Callable, params: Any) -> Any:
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
     # `None` is in both partitions, as in Optax.
-    label = lambda p, x: p if p is None else "muon" if x else "adam"
-    return treedef.unflatten(map(label, leaves, find(params)))
+    pairs = zip(leaves, find(params), strict=True)
+    return treedef.unflatten(
+        p if p is None else "muon" if x else "adam" for p, x in pairs
+    )

@@ -141,7 +141,9 @@ def _rule(
     b1, b2, b3 = betas
     d0, coefficient, growth_rate = estimate
     is_limited = not (is_number(growth_rate) and growth_rate == math.inf)
-    part = lambda x: x if every == 1 else jnp.ravel(x)[::every]
+
+    def part(x):
+        return x if every == 1 else jnp.ravel(x)[::every]
 
     def leaf_stat(g, p, scalars, m, v, s, p0):
         d, _, count, *_ = scalars
@@ -194,9 +196,15 @@ def _slots(every, part):
     means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
     if every == 1:
         return means | {"grad_sum": SUM, "params0": START}
-    zeros = lambda p: zeros_for(p, part)
-    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)  # without elements
+
+    def zeros(p):
+        return zeros_for(p, part)
+
+    def first(p):
+        is_shape = isinstance(p, jax.ShapeDtypeStruct)  # without elements
+        return zeros(p) if is_shape else part(p)
+
     return means | {
         "grad_sum": Slot(zeros, alike=False, is_wide=True),
-        "params0": Slot(lambda p: zeros(p) if is_shape(p) else part(p), alike=False),
+        "params0": Slot(first, alike=False),
     }

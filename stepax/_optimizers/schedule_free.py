@@ -195,8 +195,9 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
             "schedule_free_eval_params", ScheduleFreeState, state
         )
     for found in states or [state]:
-        at = lambda z, y, b1=found.b1: mean_of(y, z, b1)
-        params = map_stored(at, found.z, "z", params)
+        params = map_stored(
+            lambda z, y, b1=found.b1: mean_of(y, z, b1), found.z, "z", params
+        )
     return params
 
 

@@ -9,6 +9,8 @@ schedule-free optimizers, they use that of the current step: `learning_rate(0)` 
 to the first one.
 """
 
+import functools as ft
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
@@ -110,7 +112,7 @@ def schedule_free_radam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    of_step = lambda first: _rectified(learning_rate, b2, silent_sgd_phase, first)
+    of_step = ft.partial(_rectified, learning_rate, b2, silent_sgd_phase)
     base = chain(
         _scale_by_steady_rms(b2, eps),
         add_decayed_weights(weight_decay, weight_decay_mask),

@@ -217,11 +217,15 @@ def _step(options, ctx, g, f, like, sums, roots):
     b2, powers, is_kl, is_grafted = options
     of_statistics, eps, renew, is_early = ctx
     axes = range(g.ndim)
-    others = lambda k: [i for i in axes if i != k and is_kl]
-    seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
-    sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
+    others = [[i for i in axes if i != k and is_kl] for k in axes]
+    seen = (on_axes(g, [roots[i] for i in at], at) for at in others)
+    rows = zip(axes, sums, seen, strict=True)
+    sums = tuple(_added(L, gram(x, k), b2) for k, L, x in rows)
     power = (powers or {}).get(g.ndim, 1 / (2 * g.ndim))
-    renewed = lambda: tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
+
+    def renewed():
+        return tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
+
     roots = kept_or(renew, renewed, roots)
     u = on_axes(f, roots, axes)
     if is_grafted:
@@ -348,8 +352,8 @@ def _inverse_root(matrix, scale, eps, exponent):
     values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
     # Smaller eigenvalues are rounding errors, whose roots would be noise of any size.
     values = jnp.maximum(values, least * (unit / top))
-    inverse = lambda x: jnp.where(x > 0, _not_0(x) ** -exponent, 0)
-    roots = inverse(values) * (scale**exponent * top**-exponent)
+    roots = jnp.where(values > 0, _not_0(values) ** -exponent, 0)
+    roots = roots * (scale**exponent * top**-exponent)
     return (vectors * roots[None]) @ jnp.conj(vectors.T)
 
 

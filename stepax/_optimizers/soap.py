@@ -149,7 +149,10 @@ def scale_by_soap(
         statistics = tuple(ema(old, new, b3) for old, new in pairs)
         if at:
             kept = mu, nu, bases
-            new = lambda: _renewed(is_first, kept, statistics, grams, at)
+
+            def new():
+                return _renewed(is_first, kept, statistics, grams, at)
+
             mu, nu, bases = kept_or(renew | is_first, new, kept, [u])
         u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
@@ -171,7 +174,10 @@ def _renewed(is_first, kept, statistics, grams, axes):
     kept: the means in the old bases, and the old bases.
     """
     mu, nu, bases = kept
-    first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
+
+    def first():
+        return (mu, nu, tuple(map(factors.eigenbasis, grams)))
+
     return branch(is_first, first, lambda: _turned(mu, nu, bases, statistics, axes))
 
 

@@ -73,7 +73,9 @@ def scale_by_yogi(
         nu = jnp.where(jnp.isinf(nu), nu, nu - step)
         return mu / c1 / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    def start(p):
+        return jnp.full_like(p, initial_accumulator_value)
+
     slots = {
         "mu": Slot(make=start),
         "nu": replace(SQUARES, make=start),

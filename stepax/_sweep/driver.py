@@ -86,7 +86,10 @@ def sweep(
     margin = _number("margin", margin, Range(0, 1))
     bound = _number("bound", bound, Range(is_cap=True))
     rate = rate_in(grid) if rate is None else _rate(rate, grid)
-    lane = lambda static: lane_of(loss, init, make_tx, steps, static)
+
+    def lane(static):
+        return lane_of(loss, init, make_tx, steps, static)
+
     programs = list(programs_of(lane, grid, points))
     is_wide = jax.default_backend() != "cpu" if vectorize is None else vectorize
     chunks = [_chunk(x, len(seeds), is_wide, memory) for x in programs]

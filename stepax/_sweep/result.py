@@ -72,9 +72,9 @@ class SweepResult(Printable):
             return self.best
         least = self.scores.min()
         near = np.flatnonzero(self.scores <= least + self.margin * abs(least))
-        of = lambda i: self.points[i][self.rate]
-        size = lambda i: of(i) if is_number(of(i)) else -math.inf
-        return self.points[max(near, key=lambda i: (size(i), -self.scores[i]))]
+        rates = [point[self.rate] for point in self.points]
+        sizes = [x if is_number(x) else -math.inf for x in rates]
+        return self.points[max(near, key=lambda i: (sizes[i], -self.scores[i]))]
 
     def select(self, **values: Any) -> "SweepResult":
         """The result for the points that have these values.
@@ -83,8 +83,12 @@ class SweepResult(Printable):
         """
         for name in values.keys() - self.points[0].keys():
             raise ValueError(f"{_no_name(name, self.points[0])}")
-        same = lambda point, k: plain(values[k]) == point[k]
-        at = [i for i, p in enumerate(self.points) if all(same(p, k) for k in values)]
+        wanted = {k: plain(x) for k, x in values.items()}
+        at = [
+            i
+            for i, point in enumerate(self.points)
+            if all(x == point[k] for k, x in wanted.items())
+        ]
         if not at:
             raise ValueError(f"no point of the sweep has {shown(values)}")
         return replace(

@@ -319,5 +319,8 @@ def keep_params_nonnegative() -> Rule:
 
     Put it last in a chain.  Negative parameters are moved to 0.
     """
-    leaf = lambda g, p, ctx: (jnp.where(p + g < 0, -p, g),)
+
+    def leaf(g, p, ctx):
+        return (jnp.where(p + g < 0, -p, g),)
+
     return Rule(leaf, needs_params=True, elementwise=True)

@@ -71,8 +71,9 @@ def scale_by_param_block_norm(
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
-    leaf = lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),)
-    return Rule(leaf, needs_params=True)
+    return Rule(
+        lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),), needs_params=True
+    )
 
 
 @public()
@@ -88,7 +89,10 @@ def scale_by_param_block_rms(
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
     parts = ArraySplit(axis_name)
-    leaf = lambda g, p, ctx: (g * floored_root_mean_square(p, min_scale, parts),)
+
+    def leaf(g, p, ctx):
+        return (g * floored_root_mean_square(p, min_scale, parts),)
+
     return Rule(leaf, needs_params=True)
 
 

@@ -107,11 +107,13 @@ def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]
     for pattern, other in pairs.items():
         qs, ks = _matches(pattern, paths), _matches(other, paths)
         if len(qs) != len(ks):
-            named = lambda at: errors.list_some("/".join(paths[i]) for i in at)
+            lists = (
+                errors.list_some("/".join(paths[i]) for i in at) for at in (qs, ks)
+            )
             raise ValueError(
                 f"in `pairs` of `qk_clip`, `{pattern}` matches {len(qs)} queries and "
-                f"`{other}` {len(ks)} keys, expected equally many: {named(qs)}; "
-                f"{named(ks)}"
+                f"`{other}` {len(ks)} keys, expected equally many: "
+                f"{'; '.join(lists)}"
             )
         found += zip(qs, ks, strict=True)
     return found

@@ -357,11 +357,14 @@ class MultiSteps:
         has_weight = hasattr(state, "weight")
         total, kept = weigh(state, n, weight) if has_weight else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
-        add = lambda g, acc: self._add(acc, g, total, weight)
-        keep = lambda g, acc: acc
+
+        def add(g, acc):
+            return self._add(acc, g, total, weight)
 
         def gathered():
-            return map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
+            return map_gradients(
+                add, clean, idle=lambda g, acc: acc, acc_grads=state.acc_grads
+            )
 
         def emit():
             # A leaf without a gradient in this call has none in the step.

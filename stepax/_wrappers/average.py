@@ -210,10 +210,11 @@ def chosen(caller: str, state: OptState, name: str | None = None) -> list[Averag
 
 def _require_one_each(caller: str, found: list) -> None:
     """Raise if averages that are not nested belong to the same parameters."""
-    of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
-    for (a, x), (b, y) in it.combinations(found, 2):
+    trees = ((a, jax.tree.leaves_with_path(_average_in(x))) for a, x in found)
+    rows = [(a, {path for path, _ in leaves}) for a, leaves in trees]
+    for (a, x), (b, y) in it.combinations(rows, 2):
         is_nested = a == b[: len(a)] or b == a[: len(b)]
-        if not is_nested and of(x) & of(y):
+        if not is_nested and x & y:
             raise ValueError(
                 f"`{caller}`: there are averages of the same parameters at {spell(a)} "
                 f"and {spell(b)}; pass the part of the state that has one of them"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment, strong_type, upcast
+from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -125,8 +125,9 @@ def _conditional(
             return keep_dtypes(new, (updates, old))
 
         chosen = should_transform(state.step, **(extra_args if is_informed else {}))
-        skip = lambda: (otherwise(updates), old)
-        updates, new = branch(_boolean(chosen), transform, skip)
+        updates, new = branch(
+            _boolean(chosen), transform, lambda: (otherwise(updates), old)
+        )
         return updates, State(inner_state=new, step=safe_increment(state.step))
 
     members = {"inner_state": inner}
@@ -183,8 +184,8 @@ def apply_if_finite(
     inner = with_extra_args_support(inner)
 
     def init(params):
-        zero = lambda: jnp.zeros([], jnp.int32)
-        return ApplyIfFiniteState(zero(), jnp.array(True), zero(), inner.init(params))
+        m, n = zero_count(), zero_count()
+        return ApplyIfFiniteState(m, jnp.array(True), n, inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("apply_if_finite", ApplyIfFiniteState, state)

@@ -76,8 +76,9 @@ def evaluated(
         raise errors.foreign_state(name, State, state)
     for found in states:
         stored, scalar = (getattr(found, k) for k in fields)
-        here = lambda x, p, scalar=scalar: at(p, x, scalar)
-        params = map_stored(here, stored, fields[0], params)
+        params = map_stored(
+            lambda x, p, scalar=scalar: at(p, x, scalar), stored, fields[0], params
+        )
     return params
 
 

@@ -134,8 +134,10 @@ def _injected(
     narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
 
     def cast(values, wide):
-        whole = lambda k: type(call.default(k)) is int
-        return {k: _cast(x, narrow.get(k, wide), whole(k)) for k, x in values}
+        return {
+            k: _cast(x, narrow.get(k, wide), type(call.default(k)) is int)
+            for k, x in values
+        }
 
     def init(params):
         wide = dtype or scalar_dtype(params)

@@ -59,7 +59,10 @@ class LookaheadParams(NamedTuple):
     @classmethod
     def init_synced(cls, params: Params) -> "LookaheadParams":
         """Both sets equal to `params`; the slow one is a copy."""
-        copy = lambda p: p.copy() if isinstance(p, jax.Array) else p
+
+        def copy(p):
+            return p.copy() if isinstance(p, jax.Array) else p
+
         return cls(params, jax.tree.map(copy, params))
 
 
@@ -127,7 +130,10 @@ def lookahead(
 
 def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:
     """Updates of the fast and the slow parameters that make both equal."""
-    toward = lambda u, fast, slow: _toward(u, fast, slow, part=part)
+
+    def toward(u, fast, slow):
+        return _toward(u, fast, slow, part=part)
+
     slow = map_gradients(toward, u, fast=params.fast, slow=params.slow)
     return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import compute_dtype, promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -83,8 +83,8 @@ def dynamic_loss_scale(
     def init(params):
         bounded = promote_freely(jnp.clip)
         scale = bounded(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
-        zero = lambda: jnp.zeros([], jnp.int32)
-        return DynamicLossScaleState(scale, zero(), zero(), inner.init(params))
+        m, n = zero_count(), zero_count()
+        return DynamicLossScaleState(scale, m, n, inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)

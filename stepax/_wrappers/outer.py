@@ -119,7 +119,10 @@ def _met(far: Any, u: Any, state: OuterState, params: Params, axis_name: Any) ->
     # round unlike `apply_updates` outside.
     u = map_gradients(jax.lax.optimization_barrier, u)
     here = map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
-    over = lambda x: jax.lax.pmean(upcast(x), axis_name)
+
+    def over(x):
+        return jax.lax.pmean(upcast(x), axis_name)
+
     mean = here if axis_name is None else map_gradients(over, here)
     d = map_gradients(_distance, u, anchor=state.anchor, mean=mean)
     v, new = far.update(d, state.outer_state, state.anchor)

@@ -44,7 +44,10 @@ def _inexact(params):
 def norm(params: Any) -> ArrayLike:
     """The norm of all parameters; 0 if only their shapes are known."""
     found = _inexact(params)
-    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)
+
+    def is_shape(p):
+        return isinstance(p, jax.ShapeDtypeStruct)
+
     return 0.0 if any(map(is_shape, jax.tree.leaves(found))) else reduce.norm(found)
 
 

@@ -32,13 +32,13 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import has_no_gradient
-from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.leafwise import is_absent, keep_dtypes
 from .._engine.step.plan import flatten
 from .._engine.step.rule import Rule, row_shape
 from .._engine.trees import selection
 from .._engine.trees.coded import dequantize
 from .._engine.trees.pack import pack
-from .._engine.trees.packed import Packed
+from .._engine.trees.packed import Packed, holds_packed
 from .._engine.trees.parts import Part, SlotMark, slots_like_params
 
 
@@ -88,8 +88,7 @@ def rowwise(
 
 
 def _require_not_packed(params: Any) -> None:
-    is_packed = lambda x: isinstance(x, Packed)
-    if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+    if holds_packed(params):
         raise TypeError(
             "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
         )
@@ -262,8 +261,9 @@ def _tables(tables: MaskOrFn, tree: Any) -> Any:
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
-    is_end = lambda x: x is None or isinstance(x, MaskedNode) or is_coded(x)
-    xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
+    xs, treedef = jax.tree.flatten(
+        parts[0], is_leaf=lambda x: is_absent(x) or is_coded(x)
+    )
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
     beside = zip(columns[0], xs, *columns[1:], strict=True)
     return treedef.unflatten(

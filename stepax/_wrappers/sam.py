@@ -154,8 +154,9 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0
-            start = lambda: jax.tree.map(own, params)
-            cache = branch(is_first, start, lambda: state.cache)
+            cache = branch(
+                is_first, lambda: jax.tree.map(own, params), lambda: state.cache
+            )
             u, new = climb(updates, state._replace(cache=cache), params, extra_args)
             return _as(updates, u), new
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import mean_and_std, recorded
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -101,9 +101,9 @@ def skip_spikes(
     errors.require_one_of("watch", watch, _ROWS)
 
     def init(params):
-        zero = lambda: jnp.zeros([], jnp.int32)
         recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
-        return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
+        a, b, c = (zero_count() for _ in range(3))
+        return SkipSpikesState(recent, a, b, c, inner.init(params))
 
     step = _step(inner, factor, warmup, whole(max_consecutive))
 

@@ -78,6 +78,9 @@ def _split(tree):
 
 
 def _joined(tree):
-    is_pair = lambda x: isinstance(x, SplitRealAndImaginaryArrays)
-    one = lambda x: jax.lax.complex(*x) if is_pair(x) else x
-    return jax.tree.map(one, tree, is_leaf=is_pair)
+    Pair = SplitRealAndImaginaryArrays
+    return jax.tree.map(
+        lambda x: jax.lax.complex(*x) if isinstance(x, Pair) else x,
+        tree,
+        is_leaf=lambda x: isinstance(x, Pair),
+    )

@@ -207,7 +207,10 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     ((_, ema),) = found
     t = jnp.maximum(ema.count, 1)
     rest = bias_correction(ema.ema_decay, t)
-    whole = lambda x: x / rest.astype(x.real.dtype)
+
+    def whole(x):
+        return x / rest.astype(x.real.dtype)
+
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
 

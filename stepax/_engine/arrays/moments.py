@@ -166,7 +166,10 @@ def recorded(recent: jax.Array, n: jax.Array, x: jax.Array) -> jax.Array:
 def mean_and_std(recent: jax.Array, is_here: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The mean and standard deviation of the values present; 0 if there are none."""
     n = jnp.sum(is_here, -1)
-    over = lambda x: jnp.sum(jnp.where(is_here, x, 0), -1) / jnp.maximum(n, 1)
+
+    def over(x):
+        return jnp.sum(jnp.where(is_here, x, 0), -1) / jnp.maximum(n, 1)
+
     mean = over(recent)
     return mean, jnp.sqrt(over(jnp.square(recent - mean[..., None])))
 

@@ -241,6 +241,11 @@ def abs_sq(x: ArrayLike) -> jax.Array:
     return jnp.square(x)
 
 
+def zero_count(params: object = None) -> jax.Array:
+    """The first value of a count, also as a scalar of a rule."""
+    return jnp.zeros([], jnp.int32)
+
+
 @explain_misuse
 def safe_increment(count: ArrayLike) -> jax.Array:
     """Increment a count, which saturates at the largest value of its dtype.

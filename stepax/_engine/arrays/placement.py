@@ -78,9 +78,9 @@ def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSp
     Axes that cannot be divided evenly are not sharded.
     """
     spec, sizes = sharding.spec, sharding.mesh.shape
-    fits = lambda entry, n: n % math.prod(sizes[name] for name in _names(entry)) == 0
-    pairs = zip(spec, shape, strict=False)
-    return PartitionSpec(*(entry if fits(entry, n) else None for entry, n in pairs))
+    parts = [math.prod(sizes[name] for name in _names(entry)) for entry in spec]
+    rows = zip(spec, parts, shape, strict=False)
+    return PartitionSpec(*(x if size % n == 0 else None for x, n, size in rows))
 
 
 def _names(entry: Any) -> tuple[str, ...]:
@@ -208,5 +208,8 @@ def init_on_mesh(init: Callable[[Any], Any], params: Any) -> Any:
     if found is None or not isinstance(found.mesh, Mesh) or found.mesh.size == 1:
         return state
     everywhere = NamedSharding(found.mesh, PartitionSpec())
-    is_alone = lambda x: isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
+
+    def is_alone(x):
+        return isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
+
     return jax.tree.map(lambda x: put_on(x, everywhere) if is_alone(x) else x, state)

@@ -283,8 +283,9 @@ def weighted_mean(
     """
     require_axes(axis_name)
     if weight is None:
-        mean = lambda x: jax.lax.pmean(upcast(x), axis_name).astype(x.dtype)
-        return map_gradients(mean, tree), None
+        return map_gradients(
+            lambda x: jax.lax.pmean(upcast(x), axis_name).astype(x.dtype), tree
+        ), None
     total = jax.lax.psum(jnp.asarray(weight), axis_name)
     part = jnp.where(total == 0, 0, weight / jnp.where(total == 0, 1, total))
 

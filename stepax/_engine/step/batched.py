@@ -109,9 +109,12 @@ class Batched:
         if self.sharding == "none":
             return [False] * len(arrays)
         # Python's integers are parameters, too.
-        kind = lambda x: (jnp.shape(x), jnp.result_type(x))
-        is_wanted = lambda x: x is not None and jnp.ndim(x) > 0 and self.wants(x)
-        kinds = [kind(x) if is_wanted(x) else None for x in arrays]
+        kinds = [
+            (jnp.shape(x), jnp.result_type(x))
+            if x is not None and jnp.ndim(x) > 0 and self.wants(x)
+            else None
+            for x in arrays
+        ]
         number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
         return [kind is not None and number[kind] >= least for kind in kinds]
 
@@ -240,7 +243,10 @@ def _on_mesh(
 ) -> list[Row]:
     """`one(ctx, row)` for each row, each on one of the devices."""
     (u, *_), first = rows[0].parts, rows[0]
-    slots = lambda row: (row.parts[1:], row.wholes)
+
+    def slots(row):
+        return (row.parts[1:], row.wholes)
+
     joined = JoinedSlots(slots(first), number_of_devices(u))
 
     def one_joined(ctx, u, *parts):
@@ -283,10 +289,13 @@ def _explicit(
 ) -> list:
     """`many` of stacks that are distributed, and then moved to their homes."""
     stops = [[home, *_stops(home, apart)] for home in homes]
-    put = lambda x, path: ft.reduce(jax.sharding.reshard, path, x)
-    there = [put(x, path[1:]) for x, path in zip(stacks, stops, strict=True)]
-    back = [path[-2::-1] for path in stops]
-    return list(map(put, many(there), back))
+    there = list(map(_by_way_of, stacks, [path[1:] for path in stops]))
+    return list(map(_by_way_of, many(there), [path[-2::-1] for path in stops]))
+
+
+def _by_way_of(x, path):
+    """An array in the last sharding of a path, by way of the others."""
+    return ft.reduce(jax.sharding.reshard, path, x)
 
 
 def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
@@ -295,9 +304,11 @@ def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
     XLA moves mesh axes at once if they are on one axis of an array, and otherwise
     gathers the whole stack on each device.
     """
-    as_names = lambda entry: entry if isinstance(entry, tuple) else (entry,)
-    names, found = as_names(apart.spec[0]), []
-    entries = list(map(as_names, home.spec))
+    first, *entries = (
+        entry if isinstance(entry, tuple) else (entry,)
+        for entry in (apart.spec[0], *home.spec)
+    )
+    names, found = first, []
     at = {name: i for i, entry in enumerate(entries) for name in entry}
     for i, name in enumerate(names, 1):
         if i == len(names) or at.get(name) != at.get(names[i]):
@@ -318,9 +329,12 @@ def _auto(
     # stack is not sharded yet, which must be stated, or XLA would move each matrix
     # twice.
     put = jax.lax.with_sharding_constraint
-    place = lambda spec: NamedSharding(apart.mesh, PartitionSpec(None, *spec))
-    unknown = lambda x: place([PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
-    homes = lambda xs: zip(xs, [unknown(xs[0]), *map(place, specs)], strict=True)
+
+    def homes(xs):
+        unknown = [PartitionSpec.UNCONSTRAINED] * (xs[0].ndim - 1)
+        parts = [PartitionSpec(None, *spec) for spec in (unknown, *specs)]
+        return zip(xs, [NamedSharding(apart.mesh, x) for x in parts], strict=True)
+
     made = many([put(put(x, home), apart) for x, home in homes(stacks)])
     return [put(put(x, apart), home) for x, home in homes(made)]
 

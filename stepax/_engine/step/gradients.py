@@ -19,6 +19,7 @@ from ..base.protocol import (
     Updates,
     as_array,
     is_array,
+    is_none,
 )
 from ..trees import errors
 from ..trees.labels import Scope
@@ -53,8 +54,7 @@ class Gradients:
     def open(self, updates: Updates) -> None:
         """Replace all leaves by those of `updates`."""
         # `None` is not a leaf to JAX, but here it marks a parameter without a gradient.
-        is_leaf = lambda x: x is None
-        self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
+        self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_none)
         for i, g in enumerate(self.leaves):
             # Tracers are also instances of `jax.Array`; anything else is rare.
             if g is not None and not isinstance(g, jax.Array):

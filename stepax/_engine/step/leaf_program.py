@@ -25,7 +25,7 @@ _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 def run_rules(rules, accepted, contexts, g, p, row):
     """The active rules on one leaf, of a step that may be rejected."""
-    step = lambda g, p, row: _step(rules, g, p, contexts, row)
+    step = ft.partial(_step, rules, contexts)
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
     cpu = gpu = None
@@ -43,7 +43,7 @@ def run_rules(rules, accepted, contexts, g, p, row):
     return by_platform(step, g, p, row, cpu=cpu, gpu=gpu)
 
 
-def _step(rules, g, p, contexts, row):
+def _step(rules, contexts, g, p, row):
     """The active rules on one leaf, widened at the start and rounded at the end."""
     arrays = jax.tree.leaves((g, p, contexts, row))
     wide = _FLOAT32
@@ -128,8 +128,9 @@ def encoded(rule, name, slot, x, old):
         return jax.lax.convert_element_type(x, old.dtype)
     made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
     mistakes.check_encoded(rule, name, made, old)
-    keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
-    return jax.tree.map(keep, made, old)
+    return jax.tree.map(
+        lambda x, was: jax.lax.convert_element_type(x, was.dtype), made, old
+    )
 
 
 def _as_read(slot, x, old):
@@ -175,13 +176,12 @@ def run_stage(rules, rows, homes, params, ctx):
         wholes = [encoded(rule, *rest[i]) for i in others]
         return Row((out[0].astype(u.dtype), *parts), tuple(wholes))
 
-    like = lambda u, p: None if p is None else jnp.asarray(p).astype(u.dtype)
     given = [
         Row(
             (u, *[xs[i] for i in alike]),
             tuple([xs[i] for i in others]),
             home,
-            like(u, p),
+            None if p is None else jnp.asarray(p).astype(u.dtype),
         )
         for (u, *xs), home, p in zip(rows, homes, params, strict=True)
     ]

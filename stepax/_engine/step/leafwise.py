@@ -96,6 +96,11 @@ def zeros_like_updates(updates: Updates) -> Updates:
     return map_gradients(jnp.zeros_like, updates)
 
 
+def is_absent(x: object) -> bool:
+    """Whether there is no gradient or parameter in a place of a tree."""
+    return x is None or isinstance(x, MaskedNode)
+
+
 def keep_dtypes(new: T, old: T) -> T:
     """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
 
@@ -157,8 +162,7 @@ def map_stored(
             )
         return f(x, jnp.asarray(p))
 
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
-    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_end)
+    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_absent)
     try:
         ps = treedef.flatten_up_to(params)
     except (ValueError, TypeError):
@@ -199,8 +203,11 @@ def _not_finite(x):
 @jax.jit
 def _total(counts):
     # Compared before it is added: m + n may overflow.
-    add = lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n)
-    return ft.reduce(add, counts, jnp.zeros([], jnp.int32))
+    return ft.reduce(
+        lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n),
+        counts,
+        jnp.zeros([], jnp.int32),
+    )
 
 
 def count_not_finite(updates: Updates) -> jax.Array:

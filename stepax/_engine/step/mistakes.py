@@ -124,8 +124,11 @@ def check_encoded(rule: Rule, name: str, new: ArrayTree, old: ArrayTree) -> None
     """Raise unless a slot is stored in the same form as before."""
     if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
         raise misfit(rule, f"`{name}`", new, old)
+
     # Integers are codes, and another dtype another code.
-    is_code = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
+    def is_code(x):
+        return jnp.issubdtype(x.dtype, jnp.integer)
+
     for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
         if x.dtype != y.dtype and is_code(x) and is_code(y):
             hint = ": was this state made with other arguments?"

@@ -376,8 +376,12 @@ def step_if(
     plan = tx.record.plan if isinstance(tx, Transformation) else None
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
-        step = lambda: tx.update(updates, state, params, **extra)
-        return leafwise.branch_step(accepted, step, updates, state)
+        return leafwise.branch_step(
+            accepted, lambda: tx.update(updates, state, params, **extra), updates, state
+        )
     u, new = plan(updates, state, params, extra, accepted)
-    choose = lambda g, u: jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
+
+    def choose(g, u):
+        return jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
+
     return leafwise.map_gradients(choose, updates, updates=u), new

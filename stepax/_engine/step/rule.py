@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from ..arrays.numerics import increment
+from ..arrays.numerics import increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
 from ..base.protocol import (
@@ -185,9 +185,12 @@ def real_scalar(
     return make
 
 
-COUNT: Mapping[str, Callable] = MappingProxyType(
-    {"count": lambda params: jnp.zeros([], jnp.int32)}
-)
+def unchanged(g: Any, p: Any, ctx: Any) -> tuple:
+    """The `leaf` of a rule that returns its gradients, such as one for its stage."""
+    return (g,)
+
+
+COUNT: Mapping[str, Callable] = MappingProxyType({"count": zero_count})
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,8 +344,11 @@ class Rule:
         fields = getattr(state, "_fields", None)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
+
         # Every tuple has a method `count`.
-        has = lambda k: hasattr(state, k) and not callable(getattr(state, k))
+        def has(k):
+            return hasattr(state, k) and not callable(getattr(state, k))
+
         if not fields and all(map(has, wanted)):
             return  # a rule without state accepts anything without fields
         raise ValueError(

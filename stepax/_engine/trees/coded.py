@@ -50,7 +50,10 @@ def quantize(state: OptState, like: OptState) -> OptState:
 
 
 def _stored(path: tuple, x: Any, old: Any) -> Any:
-    shape = lambda x: x.shape if is_coded(x) else jnp.shape(x)
+
+    def shape(x):
+        return x.shape if is_coded(x) else jnp.shape(x)
+
     if not (is_coded(x) or is_array(x)) or not (is_coded(old) or is_numeric(old)):
         return x
     if shape(x) != shape(old):

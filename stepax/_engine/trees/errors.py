@@ -10,7 +10,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..base.protocol import is_none
-from .packed import Packed
+from .packed import holds_packed
 
 
 def paths(tree: object) -> list[str]:
@@ -51,16 +51,11 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueE
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
     # A frequent mistake that the paths do not show: both name the same parameters.
-    if _holds_packed(found) != _holds_packed(wanted):
+    if holds_packed(found) != holds_packed(wanted):
         lines.append(
             "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
         )
     return ValueError("; ".join(lines))
-
-
-def _holds_packed(tree: object) -> bool:
-    is_packed = lambda x: isinstance(x, Packed)
-    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
 
 
 def _kind(tree: object) -> str:

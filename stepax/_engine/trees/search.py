@@ -335,7 +335,10 @@ def map_params(
             "transformation or an `init` function"
         )
     hole = placeholder()
-    is_place = lambda x: type(x) is type(hole)
+
+    def is_place(x):
+        return type(x) is type(hole)
+
     places, treedef = jax.tree.flatten(init(hole), is_leaf=is_place)
     try:
         values = treedef.flatten_up_to(state)

@@ -61,11 +61,13 @@ def branch(
         return jax.lax.cond(pred, on_true, on_false)
     # Jitted, so that each is traced once.
     on_true, on_false = jax.jit(on_true), jax.jit(on_false)
-    two = lambda pred: jax.lax.cond(pred, on_true, on_false)
     # With three sides XLA does not compute all, but a CPU would copy what they keep.
     sides = [on_true, on_false, on_false]
-    three = lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides)
-    return by_platform(two, pred, gpu=three)
+    return by_platform(
+        lambda pred: jax.lax.cond(pred, on_true, on_false),
+        pred,
+        gpu=lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides),
+    )
 
 
 def kept_or(
@@ -76,9 +78,12 @@ def kept_or(
     readers: all arrays that are computed from `old`, except the result of `new`; not
         under a `vmap` that `renew` is not under, or both sides would run.
     """
+
     # XLA does not copy what is kept if all its readers come before the branch, and if
     # its memory layout is the same after both sides.
-    made = lambda: jax.tree.map(_in_rows, new())
+    def made():
+        return jax.tree.map(_in_rows, new())
+
     if isinstance(renew, Tracer):
         renew = known_after(renew, readers)
     return branch(renew, made, lambda: old)

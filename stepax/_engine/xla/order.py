@@ -101,8 +101,9 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
     from .jaxprs import traced, update_from
 
     old, treedef = jax.tree.flatten(row)
-    flat = lambda g, p, *slots: step(g, p, treedef.unflatten(slots))
-    closed, run, rebuild = traced(flat, g, p, *old)
+    closed, run, rebuild = traced(
+        lambda g, p, *slots: step(g, p, treedef.unflatten(slots)), g, p, *old
+    )
     new_p, *new = run(g, p, *old)
     is_late, is_shared = _reads(closed)
     if any(is_late):
