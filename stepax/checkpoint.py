@@ -20,6 +20,7 @@ from ._checkpoint.assemble import assemble, averaged
 from ._checkpoint.disk import write_file
 from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
+from ._engine.arrays.numerics import dtype_of
 from ._engine.base.protocol import (
     GradientTransformation,
     OptState,
@@ -99,7 +100,7 @@ def save(
 def _whole(x: Any, name: str, least: int, more: str = "") -> int:
     """Check and convert to a Python int; integers of NumPy and JAX are accepted."""
     try:
-        is_truth = isinstance(x, bool) or getattr(x, "dtype", None) == np.dtype(bool)
+        is_truth = isinstance(x, bool) or dtype_of(x) == np.dtype(bool)
         found = None if is_truth else operator.index(x)
     except TypeError:
         found = None

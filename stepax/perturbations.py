@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
-from ._engine.arrays.numerics import is_numeric, strong_type, upcast
+from ._engine.arrays.numerics import dtype_of, is_numeric, strong_type, upcast
 from ._engine.base.protocol import is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
@@ -135,7 +135,7 @@ def make_perturbed_fun(
 
 def _check(inputs):
     for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=is_none)):
-        dtype = getattr(x, "dtype", type(x))
+        dtype = dtype_of(x, type(x))
         if x is not None and is_numeric(x) and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
                 f"the input at {errors.paths(inputs)[i]} is of dtype "

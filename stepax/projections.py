@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from . import tree as trees
 from ._engine.arrays.numerics import (
     abs_sq,
+    dtype_of,
     is_numeric,
     safe_sqrt,
     strong_type,
@@ -417,7 +418,7 @@ def _radius(scale):
 
 def _check_real(tree):
     for i, x in enumerate(jax.tree.leaves(tree, is_leaf=is_none)):
-        if jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.complexfloating):
+        if jnp.issubdtype(dtype_of(x, type(x)), jnp.complexfloating):
             raise ValueError(
                 f"the leaf at {errors.paths(tree)[i]} is complex, but the projection "
                 "needs ordered elements"

@@ -16,6 +16,7 @@ import numpy as np
 
 from ._engine.base.protocol import Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
+from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
 from ._engine.step.plan import flatten
 from ._engine.step.rule import Rule
@@ -49,7 +50,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        return getattr(self.factory, "__name__", repr(self.factory))
+        return name_of(self.factory, repr(self.factory))
 
     def make(self) -> Any:
         """The transformation."""

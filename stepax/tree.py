@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine.arrays.numerics import is_numeric
+from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
 from ._engine.base.protocol import as_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
@@ -253,7 +253,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     """
 
     def leaf(x, y):
-        if not hasattr(y, "dtype") or not (is_numeric(x) and is_numeric(y)):
+        if not has_dtype(y) or not (is_numeric(x) and is_numeric(y)):
             return x
         return _cast(x, y.dtype)
 
@@ -324,7 +324,7 @@ def size(tree: Any) -> int:
     tree: a tree of arrays or scalars.
     """
     leaves = jax.tree.leaves(tree)
-    return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
+    return builtins.sum(math.prod(np.shape(x)) for x in leaves)
 
 
 @explain_misuse
@@ -399,8 +399,7 @@ def unwrap_random_key_data(input_tree: Any) -> Any:
     """
 
     def leaf(x):
-        kind = getattr(x, "dtype", np.void)
-        is_key = jnp.issubdtype(kind, jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(dtype_of(x, np.void), jax.dtypes.prng_key)
         return jax.random.key_data(x) if is_key else x
 
     return jax.tree.map(leaf, input_tree)

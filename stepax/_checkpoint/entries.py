@@ -13,7 +13,7 @@ from jax.tree_util import SequenceKey
 from .._engine.base.optax_types import COMPATIBLE
 from .._engine.base.protocol import is_array
 from .._engine.trees import selection
-from .._engine.trees.errors import list_some
+from .._engine.trees.errors import fields_of, list_some
 from .._engine.trees.migrate import named
 from .._engine.trees.pack import unpack
 from .._engine.trees.search import open_node
@@ -184,7 +184,7 @@ def _owners(old: list[Entry], new: list[Entry]) -> dict[tuple, list[str]]:
 
     def is_like(owner: str, names: set[str]) -> bool:
         kind = COMPATIBLE.get(owner)
-        allowed = used[owner] if kind is None else {*getattr(kind, "_fields", ())}
+        allowed = used[owner] if kind is None else {*(fields_of(kind) or ())}
         return used[owner] <= names <= allowed
 
     return {
@@ -214,6 +214,6 @@ def require_order(params: Any, state: Any) -> None:
 
 def _has_state(node: Any) -> bool:
     name = type(node).__name__
-    if hasattr(node, "_fields") and (name in COMPATIBLE or name.endswith("State")):
+    if fields_of(node) is not None and (name in COMPATIBLE or name.endswith("State")):
         return True
     return any(_has_state(x) for _, x in open_node(node)[0])

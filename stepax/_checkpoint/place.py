@@ -13,7 +13,7 @@ from .._distributed.sharding import (
     init_shardings,
     state_sharding,
 )
-from .._engine.arrays.placement import mesh_sharding, put_on
+from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
 from .._engine.base.protocol import GradientTransformation, partition_arrays
 from .._engine.trees.coded import stored_like
 from .._engine.trees.pack import pack, unpack
@@ -86,7 +86,7 @@ def template_of_params(params: Any) -> Template:
     found = entries(unpack(params))
     for entry, x in zip(found, partition_arrays(unpack(params))[0], strict=True):
         require_numbers(entry.key, x)
-    shardings = [getattr(x, "sharding", None) for x in arrays]
+    shardings = [sharding_of(x) for x in arrays]
     shardings = [None if _is_usual(s) else s for s in shardings]
     return Template(params, found, shardings)
 

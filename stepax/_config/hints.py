@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.factories.registry import ROWS
+from .._engine.functions.calls import is_transformation
 from .._engine.functions.signatures import Hint, members, of_parameters
 
 
@@ -77,7 +78,7 @@ def refusal(x: Any, path: tuple) -> TypeError:
 
 
 def _is_transformation(x: Any) -> bool:
-    return not isinstance(x, type) and hasattr(x, "init") and hasattr(x, "update")
+    return not isinstance(x, type) and is_transformation(x)
 
 
 def _home(x: Any) -> tuple[str, str]:

@@ -19,11 +19,10 @@ from .._engine.base.protocol import (
     Params,
     is_array,
     partition_arrays,
-    require_transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.registry import ROWS
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect.tables import Printable, Table, show_bytes
 from .audit import Collective, computing
 from .plan_count import Exchange, count
@@ -242,10 +241,9 @@ def plan(
 def _made(tx: Any, mesh: AbstractMesh) -> Any:
     """The transformation, made for the mesh if it is a function from one."""
     is_factory = any(row.factory is tx for row in ROWS.values())
-    is_function = callable(tx) and not hasattr(tx, "init") and not is_factory
+    is_function = callable(tx) and not is_transformation(tx) and not is_factory
     made: Any = tx(mesh) if is_function else tx
-    require_transformation(made, "`tx` of `plan`")
-    return with_extra_args_support(made)
+    return with_keywords(made, "`tx` of `plan`")
 
 
 def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:

@@ -9,6 +9,7 @@ from jax.extend.core import Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
+from .._engine.arrays.placement import sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
     OptState,
@@ -191,7 +192,7 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     for i, p in enumerate(leaves):
         if not is_array(p):
             continue
-        sharding: Any = getattr(p, "sharding", None)
+        sharding: Any = sharding_of(p)
         if not isinstance(sharding, NamedSharding):
             raise ValueError(
                 f"the parameter at {path(i)} is not on a mesh; its sharding is "

@@ -19,6 +19,7 @@ from .._engine.base.protocol import (
     require_transformation,
     transformation,
     with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.recipe import recipe
 from .sharding import map_beside, spec_like
@@ -210,9 +211,8 @@ def offload(
     Raises a `ValueError` for another `memory_kind`, and a `TypeError` if `tx` is not a
     transformation.
     """
-    require_transformation(tx, "`tx` of `offload`")
+    inner = with_keywords(tx, "`tx` of `offload`")
     check_memory_kind(memory_kind)
-    inner = with_extra_args_support(tx)
 
     def init(params):
         return _map(ft.partial(_to_host, memory_kind, params), inner.init(params))

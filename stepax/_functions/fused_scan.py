@@ -24,6 +24,7 @@ from .._engine.base.protocol import (
     Params,
     TransformationLike,
     is_array,
+    recipe_of,
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
@@ -135,7 +136,7 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
 
 def _require_one_layer(part: Any) -> None:
     if not isinstance(part, Rule):
-        name = getattr(part, "recipe", None) or type(part).__name__
+        name = recipe_of(part) or type(part).__name__
         raise ValueError(
             f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"

@@ -113,12 +113,13 @@ def noise_scale(
         # Where sizes are not known, any will do: the result is not used.
         b, B = jnp.where(is_told, b, 1), jnp.where(is_told, B, 2)
         now = gradient_noise(s, l, b, B)
+        parts = {"trace": now.trace, "squared_norm": now.squared_norm}
 
         def mix(old, x):
             return jnp.where(is_told, decay * old + (1 - decay) * x, old)
 
         share = mix(memory["share"], 1.0)
-        kept = {k: mix(memory[k], getattr(now, k)) for k in ("trace", "squared_norm")}
+        kept = {k: mix(memory[k], x) for k, x in parts.items()}
         known = jnp.where(share > 0, share, 1)
         found = _noise(kept["trace"] / known, kept["squared_norm"] / known)
         value = jax.tree.map(lambda x: jnp.where(share > 0, x, 0), found)

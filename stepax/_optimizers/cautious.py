@@ -21,9 +21,8 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
     as_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -202,8 +201,7 @@ def cautious(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    require_transformation(inner, "`inner` of `cautious`")
-    base = with_extra_args_support(inner)
+    base = with_keywords(inner, "`inner` of `cautious`")
     agreeing = _agreeing(-1 if descends else 1, axis_name)
 
     def update(updates, state, params=None, **extra_args):

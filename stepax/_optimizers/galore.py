@@ -30,9 +30,8 @@ from .._engine.base.protocol import (
     Params,
     ScalarOrSchedule,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
@@ -120,8 +119,7 @@ def scale_by_galore(
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
     base = scale_by_adam() if base_optimizer is None else base_optimizer
-    require_transformation(base, "`base_optimizer`")
-    base = with_extra_args_support(base)
+    base = with_keywords(base, "`base_optimizer`")
     views = ft.partial(_views, weight_dimension_numbers, rank, side)
 
     def init(params):

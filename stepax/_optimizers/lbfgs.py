@@ -25,7 +25,13 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays import precision
-from .._engine.arrays.numerics import safe_divide, safe_increment, safe_sqrt, zero_count
+from .._engine.arrays.numerics import (
+    has_dtype,
+    safe_divide,
+    safe_increment,
+    safe_sqrt,
+    zero_count,
+)
 from .._engine.base.optax_types import optax_compatible
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -111,14 +117,14 @@ def scale_by_lbfgs(
         def pick(leaves):
             return [leaves[i] for i in live]
 
-        columns = {
-            name: gradients.leaves_of(getattr(state, name), name) for name in _COLUMNS
-        }
+        trees = state._asdict()
+        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
         _check(gradients, live, columns)
         old = state._replace(**{name: pick(x) for name, x in columns.items()})
         g, p = pick(gradients.leaves), list(map(jnp.asarray, pick(gradients.params)))
         u, new = _step(g, p, old, scale_init_precond, positive_only)
-        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
+        found = new._asdict()
+        back = {k: put(gradients, live, found[k], x) for k, x in columns.items()}
         return put(gradients, live, u, gradients.leaves), new._replace(**back)
 
     return transformation(init, update)
@@ -171,7 +177,7 @@ _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 def _check(gradients: Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
-            if not hasattr(column[i], "shape"):
+            if not has_dtype(column[i]):
                 raise ValueError(
                     f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
                     f"{gradients.path(i)}: the parameter did not exist when `init` was "

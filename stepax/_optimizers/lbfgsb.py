@@ -28,9 +28,8 @@ from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
 from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
@@ -117,8 +116,7 @@ def lbfgsb(
     """
     bounds.check_sides(lower, upper)
     search = identity() if linesearch is None else linesearch
-    require_transformation(search, "`linesearch`")
-    search = with_extra_args_support(search)
+    search = with_keywords(search, "`linesearch`")
 
     def init(params):
         bounds.check(lower, upper, params, project)
@@ -141,7 +139,8 @@ def lbfgsb(
             g, extra_args = _at_start(gradients, live, p, start, g, extra_args)
         if callable(f := extra_args.get("value_fn")):
             extra_args["value_fn"] = bounds.within(f, gradients, live, box)
-        columns = {k: gradients.leaves_of(getattr(state, k), k) for k in _COLUMNS}
+        trees = state._asdict()
+        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
@@ -151,7 +150,8 @@ def lbfgsb(
         )
         u, found = line.update(d, state.linesearch, here, **extra_args)
         u = bounds.land(p, start, pick(gradients.leaves_of(u, "updates")), box)
-        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
+        made = new._asdict()
+        back = {k: put(gradients, live, made[k], x) for k, x in columns.items()}
         new = new._replace(**back, linesearch=found)
         return put(gradients, live, u, gradients.leaves), new
 

@@ -15,6 +15,7 @@ arrays that are not matrices with "shampoo".
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import one_minus
@@ -89,9 +90,7 @@ def _orthogonal(eps: ArrayLike, axis_name: AxisName) -> Rule:
 
 
 def _kinds(params):
-    return jax.tree.map(
-        lambda p: "matrix" if getattr(p, "ndim", 0) == 2 else "other", params
-    )
+    return jax.tree.map(lambda p: "matrix" if np.ndim(p) == 2 else "other", params)
 
 
 def _direction(

@@ -165,8 +165,8 @@ def on_matrices(
             )
 
         def move_state(state, move):
-            fields = {k: moved(getattr(state, k), k, move) for k in slots}
-            return state._replace(**fields)
+            found = state._asdict()
+            return state._replace(**{k: moved(found[k], k, move) for k in slots})
 
         def to(x, axes, shape):
             return to_matrices(x, axes)

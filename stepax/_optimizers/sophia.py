@@ -30,9 +30,8 @@ from .._engine.base.protocol import (
     MaskOrFn,
     ScalarOrSchedule,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.recipe import recipe
@@ -242,8 +241,7 @@ def scale_by_curvature(
         used.
     report: a function that is called with the step count and the updates.
     """
-    require_transformation(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
-    estimator = with_extra_args_support(hessian_diagonal_fn)
+    estimator = with_keywords(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
     (precondition, average), (interval, is_new_used) = rules, when
 
     def init(params):

@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from .._engine.arrays.numerics import has_dtype
 from .._engine.arrays.precision import compute_dtype, widen
 
 
@@ -22,7 +23,7 @@ def phase(count, begin, steps):
 
 def wide(x):
     """A value in float32 if it is in half precision, which has few digits."""
-    return widen(x, compute_dtype(x)) if hasattr(x, "dtype") else x
+    return widen(x, compute_dtype(x)) if has_dtype(x) else x
 
 
 def nonzero(x):

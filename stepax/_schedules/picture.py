@@ -11,6 +11,7 @@ import numpy as np
 
 from .._engine.base.protocol import is_array
 from .._engine.functions.calls import explain_misuse
+from .._engine.functions.signatures import name_of
 from .._engine.trees import errors
 from .lengths import positive
 
@@ -67,7 +68,7 @@ def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
 
 def _title(schedule: Any) -> str:
     text = repr(schedule)
-    return getattr(schedule, "__name__", "") if " at 0x" in text else text
+    return name_of(schedule) if " at 0x" in text else text
 
 
 def _values(name: Any, schedule: Any, counts: np.ndarray) -> np.ndarray:

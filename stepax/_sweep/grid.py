@@ -15,7 +15,7 @@ import numpy as np
 
 from .._engine.base.protocol import require_transformation
 from .._engine.functions.calls import bind
-from .._engine.functions.signatures import signature
+from .._engine.functions.signatures import name_of, signature
 from .._engine.trees import errors
 
 
@@ -92,7 +92,7 @@ def check_points(make_tx: Callable, points: list[Point]) -> None:
 
 
 def _name(f: Callable) -> str:
-    return getattr(f, "__name__", type(f).__name__)
+    return name_of(f, type(f).__name__)
 
 
 def shown(point: Point) -> str:

@@ -29,10 +29,9 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     Params,
     Updates,
-    require_transformation,
     titled,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import Recipe, recipe
@@ -133,9 +132,13 @@ class WeightedMultiStepsState(NamedTuple):
     weight: jax.Array
 
 
+def _has_weight(state: Any) -> bool:
+    return hasattr(state, "weight")  # restored states are of other classes
+
+
 def _weighted(state: Any) -> WeightedMultiStepsState:
     """A state with a field for weights, before any weight has been received."""
-    if hasattr(state, "weight"):
+    if _has_weight(state):
         return state
     kept = state._asdict()
     return WeightedMultiStepsState(**kept, weight=jnp.zeros([], jnp.float32))
@@ -227,9 +230,8 @@ class MultiSteps:
         axis_name: str | tuple[str, ...] | None = None,
         weighted: bool = False,
     ):
-        require_transformation(opt, "`opt` of `MultiSteps`")
+        self._opt = with_keywords(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
-        self._opt = with_extra_args_support(opt)
         self._updates, self._params = (
             ReturnedUpdates(self._opt),
             ReturnedParams(self._opt),
@@ -316,8 +318,7 @@ class MultiSteps:
 
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""
-        has_weight = hasattr(state, "weight")
-        kind = WeightedMultiStepsState if has_weight else MultiStepsState
+        kind = WeightedMultiStepsState if _has_weight(state) else MultiStepsState
         errors.require_state("MultiSteps", kind, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
@@ -354,8 +355,7 @@ class MultiSteps:
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        has_weight = hasattr(state, "weight")
-        total, kept = weigh(state, n, weight) if has_weight else (n, None)
+        total, kept = weigh(state, n, weight) if _has_weight(state) else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
 
         def add(g, acc):

@@ -13,9 +13,8 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import BOUND, whole
 from .._engine.factories.registry import public
@@ -108,8 +107,7 @@ def _conditional(
     otherwise: Callable,
 ) -> GradientTransformationExtraArgs:
     """`inner` if the condition holds, else `otherwise` applied to the updates."""
-    require_transformation(inner, "`inner`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner`")
     should_transform, is_informed = condition
 
     def init(params):
@@ -179,9 +177,8 @@ def apply_if_finite(
     max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
         accepts one.
     """
-    require_transformation(inner, "`inner` of `apply_if_finite`")
+    inner = with_keywords(inner, "`inner` of `apply_if_finite`")
     most = whole(max_consecutive_errors)
-    inner = with_extra_args_support(inner)
 
     def init(params):
         m, n = zero_count(), zero_count()

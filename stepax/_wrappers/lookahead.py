@@ -21,9 +21,8 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
@@ -89,8 +88,7 @@ def lookahead(
     Raises a `ValueError` for a period below 1; `update` raises a `TypeError` if the
     parameters are not `LookaheadParams`.
     """
-    require_transformation(fast_optimizer, "`fast_optimizer` of `lookahead`")
-    fast = with_extra_args_support(fast_optimizer)
+    fast = with_keywords(fast_optimizer, "`fast_optimizer` of `lookahead`")
 
     def init(params):
         params = params.fast if isinstance(params, LookaheadParams) else params

@@ -16,9 +16,8 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
 from .._engine.factories.registry import public
@@ -77,8 +76,7 @@ def dynamic_loss_scale(
     factor: factor by which the scale grows and shrinks, above 1.
     min_scale, max_scale: bounds of the scale, above 0.
     """
-    require_transformation(inner, "`inner` of `dynamic_loss_scale`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `dynamic_loss_scale`")
 
     def init(params):
         bounded = promote_freely(jnp.clip)

@@ -24,10 +24,9 @@ from .._engine.base.protocol import (
     as_array,
     is_array,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
     with_init,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.coded_slots import coded, zeros
@@ -98,8 +97,7 @@ def low_bit_states(
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
     unknown names, or if no slot is a moving average, and lists the slots.
     """
-    require_transformation(inner, "`inner` of `low_bit_states`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `low_bit_states`")
     how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)
     # Done once, not at each step: `init` of a placeholder.
     found = ft.cache(lambda: slots_like_params(tx))

@@ -24,9 +24,8 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     as_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -151,8 +150,7 @@ def mechanize(
 
     Raises a `ValueError` for `num_betas` below 1.
     """
-    require_transformation(base_optimizer, "`base_optimizer` of `mechanize`")
-    base = with_extra_args_support(base_optimizer)
+    base = with_keywords(base_optimizer, "`base_optimizer` of `mechanize`")
     tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
 
     def init(params):

@@ -29,6 +29,7 @@ from .._engine.base.protocol import (
     require_transformation,
     transformation,
     with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -141,8 +142,7 @@ def monitor(
 def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
     if not hasattr(x, "update") and callable(x):
         return with_extra_args_support(stateless(lambda updates, params: x(updates)))
-    require_transformation(x, f"`{name}` in `measures`")
-    return with_extra_args_support(x)
+    return with_keywords(x, f"`{name}` in `measures`")
 
 
 def _blank(name, tx, state, params):

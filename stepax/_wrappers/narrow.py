@@ -15,10 +15,9 @@ from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
     Transformation,
     is_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
     with_init,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient
@@ -169,8 +168,7 @@ def with_state_dtypes(
     Raises a `TypeError` for a dtype that is not floating-point; `init` raises a
     `ValueError` for unknown names, and lists the known ones.
     """
-    require_transformation(inner, "`inner` of `with_state_dtypes`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `with_state_dtypes`")
     asked = {k: require_floating("with_state_dtypes", x) for k, x in dtypes.items()}
 
     def init(params):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.numerics import has_dtype
 from .._engine.arrays.precision import promote_freely
 from .._engine.base.protocol import (
     GradientTransformation,
@@ -36,7 +37,7 @@ def _inexact(params):
         if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):
             return None
         p = as_array(p)
-        return p if hasattr(p, "dtype") else jnp.asarray(p)
+        return p if has_dtype(p) else jnp.asarray(p)
 
     return jax.tree.map(keep, params)
 

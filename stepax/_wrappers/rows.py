@@ -25,10 +25,10 @@ from .._engine.base.protocol import (
     as_array,
     is_array,
     is_none,
-    require_transformation,
+    recipe_of,
     transformation,
-    with_extra_args_support,
     with_init,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import has_no_gradient
@@ -63,8 +63,7 @@ def rowwise(
     `init` raises a `ValueError` if nothing in the state can be stored by rows, and
     lists what it has; it raises a `TypeError` for packed parameters.
     """
-    require_transformation(inner, "`inner` of `rowwise`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `rowwise`")
     found = ft.cache(lambda: slots_like_params(tx))
 
     def init(params):
@@ -155,8 +154,7 @@ def lazy(
     `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
     the codes of `low_bit_states`.
     """
-    require_transformation(inner, "`inner` of `lazy`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `lazy`")
     found = ft.cache(lambda: slots_like_params(tx))
 
     def init(params):
@@ -239,7 +237,7 @@ def _require_rules_inside(tx: Any) -> None:
     # on.
     if isinstance(tx, Transformation) and tx.record.hands_on:
         return _require_rules(tx.members[tx.record.hands_on])
-    recipe = getattr(tx, "recipe", None)
+    recipe = recipe_of(tx)
     name = recipe.build.__name__ if recipe else type(tx).__name__
     raise _refused(name, "is not an elementwise rule")
 

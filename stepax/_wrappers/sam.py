@@ -23,9 +23,8 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
@@ -107,10 +106,8 @@ def sam(
     `update` raises a `ValueError` if `params`, or `grad_fn` in opaque mode, is
     missing.
     """
-    require_transformation(optimizer, "`optimizer` of `sam`")
-    require_transformation(adv_optimizer, "`adv_optimizer` of `sam`")
-    outer = with_extra_args_support(optimizer)
-    adv = with_extra_args_support(adv_optimizer)
+    outer = with_keywords(optimizer, "`optimizer` of `sam`")
+    adv = with_keywords(adv_optimizer, "`adv_optimizer` of `sam`")
 
     def init(params):
         cache = None if opaque_mode else jax.tree.map(own, params)

@@ -19,9 +19,8 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, real_scalar, whole
 from .._engine.factories.registry import public
@@ -96,8 +95,7 @@ def skip_spikes(
     a watched loss is missing or given twice, and a `ValueError` if it is not a real
     scalar.
     """
-    require_transformation(inner, "`inner` of `skip_spikes`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `skip_spikes`")
     errors.require_one_of("watch", watch, _ROWS)
 
     def init(params):

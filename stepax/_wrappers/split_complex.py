@@ -13,9 +13,8 @@ from .._engine.base.protocol import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.trees import errors
@@ -48,8 +47,7 @@ def split_real_and_imaginary(
 
     inner: the transformation; it only sees real arrays.
     """
-    require_transformation(inner, "`inner` of `split_real_and_imaginary`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `split_real_and_imaginary`")
 
     def init(params):
         return SplitRealAndImaginaryState(inner.init(_split(params)))

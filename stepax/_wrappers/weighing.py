@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._engine.base.protocol import (
     GradientTransformationExtraArgs,
@@ -77,7 +78,7 @@ class ReturnedParams(ReturnedUpdates):
     """What a call in `stepax.step` returns: parameters, most often the old ones."""
 
     def elements(self, params: Params) -> int:
-        return sum(getattr(p, "size", 1) for p in jax.tree.leaves(params))
+        return sum(map(np.size, jax.tree.leaves(params)))
 
     def unchanged(self, updates: Updates, params: Params) -> Params:
         # Both branches must return arrays, and the other one converts Python scalars.

@@ -21,9 +21,14 @@ from jax.sharding import (
 )
 
 
+def sharding_of(x: Any) -> Any:
+    """The sharding of an array; `None` for anything else."""
+    return getattr(x, "sharding", None)
+
+
 def mesh_sharding(tree: object) -> NamedSharding | None:
     """The sharding of the first leaf that is on a mesh; leaves may also be shapes."""
-    shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
+    shardings = map(sharding_of, jax.tree.leaves(tree))
     return next((s for s in shardings if isinstance(s, NamedSharding)), None)
 
 
@@ -165,7 +170,7 @@ def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
         # With automatic axes it is not known how `p` is sharded, but in a selection of
         # both XLA prefers the first: `p`, unless that is replicated.
         return shard_like(p, x)
-    sharding = getattr(p, "sharding", None)
+    sharding = sharding_of(p)
     is_whole = isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
     return spread_over_mesh_of(p, x) if is_whole else shard_like(p, x)
 
@@ -209,7 +214,8 @@ def init_on_mesh(init: Callable[[Any], Any], params: Any) -> Any:
         return state
     everywhere = NamedSharding(found.mesh, PartitionSpec())
 
-    def is_alone(x):
-        return isinstance(getattr(x, "sharding", None), SingleDeviceSharding)
+    def put(x):
+        is_alone = isinstance(sharding_of(x), SingleDeviceSharding)
+        return put_on(x, everywhere) if is_alone else x
 
-    return jax.tree.map(lambda x: put_on(x, everywhere) if is_alone(x) else x, state)
+    return jax.tree.map(put, state)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base.protocol import Transformation
+from ..base.protocol import Transformation, holds_array
 from ..functions.signatures import Hint, members, of_parameters, signature
 from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
@@ -254,7 +254,7 @@ def scalar(
         return _within(subject, x, x, allowed)
     # Numbers other than Python's, which are `Real`: arrays and scalars of JAX and
     # NumPy.
-    x = jnp.asarray(x) if hasattr(x, "__jax_array__") else x
+    x = jnp.asarray(x) if holds_array(x) else x
     dtype, shape = jnp.result_type(x), np.shape(x)
     kinds = (jnp.floating, jnp.integer, *[jnp.complexfloating] * is_complex)
     if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
@@ -286,7 +286,7 @@ def require_array(subject: str, x: object) -> ArrayLike:
 
 def _is_array_like(x: object) -> TypeGuard[ArrayLike]:
     kinds = (int, float, complex, np.generic, np.ndarray, jax.Array)
-    return isinstance(x, kinds) or hasattr(x, "__jax_array__")
+    return isinstance(x, kinds) or holds_array(x)
 
 
 def _is_function(x: object) -> TypeGuard[Callable]:
@@ -361,3 +361,16 @@ def unchecked(x: Any) -> Any:
     if isinstance(x, Wraps):
         return with_amount(x, unchecked(x.amount))
     return x.schedule if isinstance(x, CheckedSchedule) else x
+
+
+def checks_of(factory: object) -> ArgumentChecks | None:
+    """The checks of a factory of ours; `None` for other functions."""
+    checks = getattr(factory, "scalars", None)
+    # `functools.wraps` copies them to a function around a factory, which may take other
+    # arguments.
+    is_own = isinstance(checks, ArgumentChecks)
+    return (
+        checks
+        if is_own and vars(factory).get("__wrapped__") is checks.factory
+        else None
+    )

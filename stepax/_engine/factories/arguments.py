@@ -23,11 +23,11 @@ from ..base.protocol import (
     with_extra_args_support,
 )
 from ..functions import calls
-from ..functions.signatures import Hint, members, of_parameters
+from ..functions.signatures import Hint, members, name_of, of_parameters
 from ..trees import selection
 from .argument_checks import (
     BY_PATH,
-    ArgumentChecks,
+    checks_of,
     entry,
     require_array,
     returned_by,
@@ -144,15 +144,10 @@ class Call:
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
         self.factory = factory
-        own: ArgumentChecks | None = getattr(factory, "scalars", None)
-        # `functools.wraps` copies it to a function around a factory, which may take
-        # other arguments.
-        if own and getattr(factory, "__wrapped__", None) is not own.factory:
-            own = None
         # For our factories not the signature that is shown, but the one that is bound.
-        self.scalars = own
+        self.scalars = own = checks_of(factory)
         signature = own.signature if own else inspect.signature(factory)
-        name = getattr(factory, "__name__", type(factory).__name__)
+        name = name_of(factory, type(factory).__name__)
         self.name = f"`{name}`"
         self.bound = calls.bind(name, signature, args, kwargs)
         self.parameters = signature.parameters

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..base.protocol import ArrayTree, Transformation, init_of, with_recipe
+from ..base.protocol import ArrayTree, Transformation, init_of, recipe_of, with_recipe
 from ..functions.calls import frozen
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
@@ -193,8 +193,8 @@ class _Merge:
         if isinstance(node, Rule):
             return _with_recipe(build(self.rule(made, nodes)), first)
         if not isinstance(node, Composite):
-            name = getattr(getattr(first, "recipe", None), "build", None)
-            what = f"`{name.__name__}`" if name else "a part of it"
+            known = recipe_of(first)
+            what = f"`{known.build.__name__}`" if known else "a part of it"
             raise self.refused(f"{what} runs its own step for all leaves")
         every: Any = nodes.values()
         rows = [x.members for x in every]
@@ -219,7 +219,7 @@ class _Merge:
         calls = {
             self.name([x for x, y in same.items() if y == label]): tx.recipe
             for label, tx in made.items()
-            if same[label] == label and getattr(tx, "recipe", None)
+            if same[label] == label and recipe_of(tx)
         }
         first = next(iter(rules.values()))
         return replace(first, varied=Varied(labels, rules.__getitem__, calls))
@@ -247,7 +247,7 @@ def _form(node: Any) -> tuple:
 
 
 def _with_recipe(tx: Transformation, like: Any) -> Transformation:
-    recipe = getattr(like, "recipe", None)
+    recipe = recipe_of(like)
     if recipe is not None:
         return with_recipe(tx, recipe.titled(f"{recipe.build.__name__} by path"))
     return tx
@@ -262,7 +262,7 @@ def is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b) or isinstance(a, jax.Array):
         return False
-    one, two = (getattr(x, "recipe", None) for x in (a, b))
+    one, two = (recipe_of(x) for x in (a, b))
     if one is not None and two is not None:
         return one.build is two.build and is_same(
             dict(one.bound.arguments), dict(two.bound.arguments)

@@ -97,7 +97,12 @@ def _name(hint: object) -> str:
         return f"Literal{list(get_args(hint))}"
     if origin is not None:
         return f"{text(origin)}[{', '.join(map(text, get_args(hint)))}]"
-    return getattr(hint, "__name__", None) or str(hint)
+    return name_of(hint) or str(hint)
+
+
+def name_of(x: object, default: str = "") -> str:
+    """The name of a function or class; `default` for anything without one."""
+    return getattr(x, "__name__", default)
 
 
 class _Text(str):
@@ -120,8 +125,8 @@ def _default(x: object) -> object:
         return _Text(made.recipe)
     if type(x).__repr__ is object.__repr__:
         return _Text(f"{type(x).__name__}()")
-    name = None if x is inspect.Parameter.empty else getattr(x, "__name__", None)
-    return x if name is None else _Text(name)
+    name = "" if x is inspect.Parameter.empty else name_of(x)
+    return _Text(name) if name else x
 
 
 class Parameter(inspect.Parameter):

@@ -10,7 +10,13 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import ArrayLike
 
 from ..arrays.joined import join_small
-from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
+from ..arrays.numerics import (
+    every_finite,
+    has_dtype,
+    is_numeric,
+    reduce_scalars,
+    upcast,
+)
 from ..arrays.precision import is_inexact
 from ..base.protocol import (
     ArrayTree,
@@ -107,7 +113,7 @@ def keep_dtypes(new: T, old: T) -> T:
     # A state that changed its dtypes, or became weakly typed, could not be carried
     # through a `lax.scan`, and `jit` would trace the second step again.
     def one(x, was):
-        if not is_numeric(x) or not is_array(x) or not hasattr(was, "dtype"):
+        if not is_numeric(x) or not is_array(x) or not has_dtype(was):
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 
@@ -153,7 +159,7 @@ def map_stored(
     """
 
     def leaf(path, x, p):
-        if not hasattr(x, "dtype") or not is_stored(x):
+        if not has_dtype(x) or not is_stored(x):
             return p
         if jnp.shape(p) != jnp.shape(x):
             raise ValueError(

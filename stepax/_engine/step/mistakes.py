@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arrays import precision
+from ..arrays.numerics import has_dtype
 from ..base.protocol import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
@@ -140,7 +141,7 @@ def wrong_number(rule: Rule, out: object, number: int) -> Mistake:
     """The mistake of a wrong number of results."""
     is_several = isinstance(out, tuple | list)
     found = f"{len(out)} values" if is_several else errors.describe(out)
-    found = "an array alone" if hasattr(out, "shape") else found
+    found = "an array alone" if has_dtype(out) else found
     slots = "".join(f", {name}" for name in rule.slots)
     return Mistake(rule, f"returned {found}, not {number} (u{slots}),")
 
@@ -190,7 +191,7 @@ def check_trained(
             if trains[n] or rules[n].keeps_gradients
         ]
         row = [leaf.slots[n] for n in leaf.on]
-        known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
+        known = [x for x in jax.tree.leaves(row) if has_dtype(x)]
         if gradients.all_params is not None and is_array(gradients.params[leaf.at]):
             known.append(jnp.asarray(gradients.params[leaf.at]))
         if names and not any(map(precision.is_inexact, known)):

@@ -29,6 +29,7 @@ from ..base.protocol import (
     TransformationLike,
     Updates,
     init_of,
+    recipe_of,
     takes_extra_args,
 )
 from ..trees import errors
@@ -148,7 +149,7 @@ def _own_members(node: Part) -> list:
         members = node.members.values()
     else:
         members = ()
-    return [x for x in members if getattr(x, "recipe", None) is None]
+    return [x for x in members if recipe_of(x) is None]
 
 
 def _own_rule(made: Part, at: int) -> Rule:
@@ -222,7 +223,7 @@ class _Listing:
         origins: the origins of the rules that were not made by a factory in `tx`.
         """
         # Errors name the outermost optimizer, which the user called.
-        recipe = getattr(tx, "recipe", None)
+        recipe = recipe_of(tx)
         if recipe:
             trains, origins = trains or recipe.trains, origins_of(recipe)
         node = node_of(tx)

@@ -256,7 +256,7 @@ class Rule:
 
     # A wrong rule would otherwise fail in the first step, far from its definition.
     def __post_init__(self):
-        fields, wanted = _fields(self.State), {*self.scalars, *self.slots}
+        fields, wanted = errors.fields_of(self.State), {*self.scalars, *self.slots}
         if fields is not None and set(fields) != wanted:
             raise TypeError(
                 f"`{self.State.__name__}` has the fields ({', '.join(fields)}), but "
@@ -341,7 +341,7 @@ class Rule:
         """Raise unless `state` belongs to this rule, or is Optax's of the same name."""
         # By name and fields: restored checkpoints and Optax's states are other classes.
         wanted = (*self.scalars, *self.slots)
-        fields = getattr(state, "_fields", None)
+        fields = errors.fields_of(state)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
 
@@ -356,10 +356,6 @@ class Rule:
             f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "
             "state made by another optimizer?"
         )
-
-
-def _fields(State: type) -> tuple[str, ...] | None:
-    return getattr(State, "_fields", None)
 
 
 def _apply() -> Rule:

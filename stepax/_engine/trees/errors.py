@@ -72,12 +72,17 @@ def foreign_state(name: str, kind: type, state: object) -> ValueError:
     )
 
 
+def fields_of(x: object) -> tuple[str, ...] | None:
+    """The fields of a named tuple, or of a class of them; `None` for anything else."""
+    return getattr(x, "_fields", None)
+
+
 def require_state(name: str, kind: type, state: object) -> None:
     """Raise unless a state is the named tuple `kind`, or Optax's of that name."""
     # By name, so that Optax's states and restored ones pass; the fields are looked at,
     # too, because Optax's class of that name may be from another version.
     kinds = [x.__name__ for x in type(state).__mro__]
-    fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
+    fields = fields_of(kind) or ()
     if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
         raise foreign_state(name, kind, state)
 
@@ -94,7 +99,7 @@ def not_floating(name: str, path: str, dtype: np.dtype) -> TypeError:
 def require_states(owner: str, number: int, state: object) -> None:
     """Raise unless a state is a plain tuple of `number` states."""
     # A list is as good: checkpoint libraries return one for a tuple.
-    is_named = hasattr(state, "_fields")
+    is_named = fields_of(state) is not None
     given = len(state) if isinstance(state, tuple | list) and not is_named else None
     if given != number:
         found = describe(state) if given is None else f"{given} states"
@@ -107,7 +112,7 @@ def require_states(owner: str, number: int, state: object) -> None:
 def describe(x: object) -> str:
     """A short description of an unexpected value."""
     # Not its `repr`: that of a state or a model holds all of its arrays.
-    fields = getattr(x, "_fields", None)
+    fields = fields_of(x)
     if fields is not None:
         return f"a `{type(x).__name__}` of fields ({', '.join(fields)})"
     if isinstance(x, tuple | list | dict):

@@ -17,6 +17,7 @@ import jax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from ..arrays.joined import cut, join, split
+from ..arrays.numerics import has_dtype
 from ..base.protocol import ArrayTree
 
 
@@ -143,7 +144,7 @@ class Packed:
             shapes = [self.layout.segments[i].shape for i in group]
             # Specs of a sharding, `in_axes` and placeholders are not arrays: one of
             # them represents all arrays of its vector.
-            is_node = not hasattr(vector, "dtype")
+            is_node = not has_dtype(vector)
             parts = [vector] * len(group) if is_node else split(vector, shapes)
             for i, x in zip(group, parts, strict=True):
                 leaves[i] = x

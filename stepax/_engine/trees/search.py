@@ -26,7 +26,7 @@ from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 from ..base.protocol import ArrayTree, MaskedNode, OptState
 from ..functions.calls import explain_misuse
 from . import paths
-from .errors import describe, list_some
+from .errors import describe, fields_of, list_some
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _of_tuple(node, key):
 
 
 def _is_named_tuple(x):
-    return isinstance(x, tuple) and hasattr(x, "_fields")
+    return isinstance(x, tuple) and fields_of(x) is not None
 
 
 # Which nodes are named by their class, and which steps of a path name a value.
