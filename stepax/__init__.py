@@ -18,7 +18,7 @@ from ._engine.arrays.numerics import (
     safe_norm as safe_norm,
     safe_root_mean_squares as safe_root_mean_squares,
 )
-from ._engine.base.protocol import (
+from ._engine.base import (
     ArrayTree as ArrayTree,
     EmptyState as EmptyState,
     GradientTransformation as GradientTransformation,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.base.protocol import require_transformation
+from ._engine.base import require_transformation
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table

@@ -21,7 +21,7 @@ from ._checkpoint.disk import write_file
 from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
 from ._engine.arrays.numerics import dtype_of
-from ._engine.base.protocol import (
+from ._engine.base import (
     GradientTransformation,
     OptState,
     Params,

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
 from ._engine.arrays.numerics import dtype_of, is_numeric, strong_type, upcast
-from ._engine.base.protocol import is_none
+from ._engine.base import is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._names import attributes

@@ -30,7 +30,7 @@ from ._engine.arrays.numerics import (
     upcast,
 )
 from ._engine.arrays.precision import promote_freely
-from ._engine.base.protocol import is_array, is_none
+from ._engine.base import is_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._engine.trees.apply import map_pairs

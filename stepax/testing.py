@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._engine.base.protocol import Params, Transformation, is_none
+from ._engine.base import Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe

@@ -24,7 +24,7 @@ import numpy as np
 
 from ._coordinates import Coordinates as Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
-from ._engine.base.protocol import is_array, is_none
+from ._engine.base import is_array, is_none
 from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table

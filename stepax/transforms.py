@@ -2,7 +2,7 @@
 
 import typing as _typing
 
-from ._engine.base.protocol import MaskedNode as MaskedNode
+from ._engine.base import MaskedNode as MaskedNode
 from ._names import attributes as _attributes
 from ._optimizers.sgd import TraceState as TraceState, trace as trace
 from ._transforms.clip import (

@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
-from ._engine.base.protocol import as_array, is_none
+from ._engine.base import as_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
 from ._engine.trees.migrate import (

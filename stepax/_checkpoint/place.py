@@ -14,7 +14,7 @@ from .._distributed.sharding import (
     state_sharding,
 )
 from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
-from .._engine.base.protocol import GradientTransformation, partition_arrays
+from .._engine.base import GradientTransformation, partition_arrays
 from .._engine.trees.coded import stored_like
 from .._engine.trees.pack import pack, unpack
 from .._engine.trees.packed import holds_packed

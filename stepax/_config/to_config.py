@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._engine.arrays.numerics import is_known
-from .._engine.base.protocol import GradientTransformation, recipe_of, recipe_of_pair
+from .._engine.base import GradientTransformation, recipe_of, recipe_of_pair
 from .._engine.factories.recipe import Recipe
 from .._engine.factories.scheduled import WrappedSchedule
 from .._engine.functions.calls import explain_misuse, is_dtype

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .._engine.arrays.placement import sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     OptState,
     Params,

@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, Mesh
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     Params,
     is_array,

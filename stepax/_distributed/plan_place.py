@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from .._engine.arrays.numerics import has_dtype
-from .._engine.base.protocol import Params, is_array, is_none
+from .._engine.base import Params, is_array, is_none
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import list_some
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.placement import sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     OptState,
     Params,

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
 from .._engine.arrays.placement import mesh_sharding, put_on
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,

@@ -18,7 +18,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from .._engine.arrays.numerics import is_numeric
 from .._engine.arrays.precision import is_inexact
-from .._engine.base.protocol import (
+from .._engine.base import (
     ArrayTree,
     OptState,
     Params,

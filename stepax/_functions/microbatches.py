@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .._engine.base.protocol import is_none
+from .._engine.base import is_none
 from .._engine.factories.ranges import real_array, share, weights
 from .._engine.trees import errors
 from .._engine.xla.branch import varying

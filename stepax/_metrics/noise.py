@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.base.protocol import as_array
+from .._engine.base import as_array
 from .._engine.functions.calls import explain_misuse
 from .._wrappers.monitor import StatefulMetric
 from .norms import beside, is_number

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine.arrays.numerics import is_numeric, upcast
-from .._engine.base.protocol import Params, Updates, as_array, is_array, is_none
+from .._engine.base import Params, Updates, as_array, is_array, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors

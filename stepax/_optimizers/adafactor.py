@@ -18,12 +18,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import is_number, square
 from .._engine.arrays.numerics import safe_increment, safe_rsqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

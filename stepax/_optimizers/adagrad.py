@@ -16,12 +16,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square_like
 from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import SQUARES, Rule
 from .._transforms.decay import decayed

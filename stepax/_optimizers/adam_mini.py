@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,

@@ -16,11 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import decayed

@@ -19,11 +19,7 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.arrays.placement import replicated
 from .._engine.arrays.precision import real_dtype, scalar_dtype
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_CAP
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, Rule, Slot, zeros_for

@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.step.gradients import Gradients
 from .._engine.step.rule import is_trainable
 from .._engine.trees import errors, selection

@@ -22,14 +22,14 @@ from .. import tree
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar

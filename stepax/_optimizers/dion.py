@@ -20,11 +20,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
 from .._engine.arrays.precision import is_inexact
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, decayed

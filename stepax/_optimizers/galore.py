@@ -22,8 +22,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -33,6 +32,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients

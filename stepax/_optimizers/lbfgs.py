@@ -32,13 +32,13 @@ from .._engine.arrays.numerics import (
     safe_sqrt,
     zero_count,
 )
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient

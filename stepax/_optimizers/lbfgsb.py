@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from .._engine.arrays import precision
 from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt, zero_count
 from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     transformation,

@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import one_minus
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,

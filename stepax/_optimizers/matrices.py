@@ -15,7 +15,7 @@ import numpy as np
 
 from .._engine.arrays.placement import is_on_mesh
 from .._engine.arrays.precision import is_inexact, scalar_dtype
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,

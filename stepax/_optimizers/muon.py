@@ -22,8 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction as correction_at, corrected, ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -31,6 +30,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     is_none,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

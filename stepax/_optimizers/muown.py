@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
 from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
-from .._engine.base.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.base import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

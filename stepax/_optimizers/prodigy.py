@@ -19,12 +19,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, is_number, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import AT_LEAST_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.plan import build

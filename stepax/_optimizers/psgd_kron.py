@@ -26,11 +26,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import power_of_two, safe_increment
 from .._engine.arrays.precision import real_dtype
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

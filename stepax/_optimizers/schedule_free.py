@@ -26,8 +26,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .. import schedules
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -36,6 +35,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     require_transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import MOMENTUM, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public

@@ -16,11 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public

@@ -34,11 +34,7 @@ from .._engine.arrays.moments import (
     is_number,
 )
 from .._engine.arrays.numerics import every_finite, norm2, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName

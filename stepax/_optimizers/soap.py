@@ -21,11 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._engine.step.rule import REAL, Rule, Slot

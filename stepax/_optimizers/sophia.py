@@ -23,8 +23,7 @@ from .. import tree
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import strong_type
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -33,6 +32,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public

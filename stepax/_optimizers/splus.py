@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     OptState,

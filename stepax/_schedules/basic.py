@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .lengths import nonzero, phase, positive
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import name_of
 from .._engine.trees import errors

@@ -6,7 +6,7 @@ from itertools import accumulate
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .basic import (
     constant_schedule,

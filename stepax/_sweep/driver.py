@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import with_extra_args_support
+from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range, whole_number
 from .._engine.functions.calls import explain_misuse, nearest

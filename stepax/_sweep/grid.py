@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._engine.base.protocol import require_transformation
+from .._engine.base import require_transformation
 from .._engine.functions.calls import bind
 from .._engine.functions.signatures import name_of, signature
 from .._engine.trees import errors

@@ -6,11 +6,7 @@ from collections.abc import Callable, Sequence
 
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import (
-    ArrayTree,
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-)
+from .._engine.base import ArrayTree, GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Varied, unchanged

@@ -22,8 +22,8 @@ from jax.typing import ArrayLike
 from .. import tree
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import abs_sq, any_nan, norm2, safe_sqrt, upcast
+from .._engine.base import EmptyState
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import EmptyState
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName

@@ -14,13 +14,13 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName

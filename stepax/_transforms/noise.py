@@ -16,8 +16,8 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
+from .._engine.base import GradientTransformation, transformation
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformation, transformation
 from .._engine.factories.registry import public
 from .._engine.functions import deprecations
 from .._engine.functions.calls import level_of_user

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base.protocol import EmptyState, ScalarOrSchedule
+from .._engine.base import EmptyState, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, POSITIVE
 from .._engine.factories.registry import public
 from .._engine.step.array_split import (

@@ -14,7 +14,7 @@ from jax.tree_util import tree_flatten_with_path
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformationExtraArgs,
     as_array,

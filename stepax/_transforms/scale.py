@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -22,6 +21,7 @@ from .._engine.base.protocol import (
     init_empty_state,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.factories.scheduled import scheduled
 from .._engine.step.leafwise import map_gradients

@@ -23,8 +23,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Params,
@@ -33,6 +32,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse

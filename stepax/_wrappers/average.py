@@ -22,7 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import compute_dtype, is_inexact
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

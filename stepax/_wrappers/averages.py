@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     init_of,

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import BOUND, whole
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.joined import join, split
 from .._engine.arrays.placement import replicated, with_sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,

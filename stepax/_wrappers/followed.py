@@ -10,12 +10,7 @@ import jax
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
-    GradientTransformation,
-    OptState,
-    Params,
-    init_of,
-)
+from .._engine.base import GradientTransformation, OptState, Params, init_of
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, node_of
 from .._engine.trees import errors

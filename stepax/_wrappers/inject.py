@@ -16,14 +16,14 @@ from jax.typing import DTypeLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import scalar_dtype
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
     titled,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.arguments import Call
 from .._engine.factories.recipe import recipe
 from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule

@@ -15,8 +15,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment, strong_type
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -24,6 +23,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates

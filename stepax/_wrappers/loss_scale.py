@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.coding import Form, block_within, holds_codes, tile_within
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,

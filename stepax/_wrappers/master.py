@@ -12,7 +12,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import DTypeLike
 
 from .._engine.arrays.precision import require_floating
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskedNode,

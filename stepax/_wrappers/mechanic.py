@@ -18,8 +18,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
@@ -27,6 +26,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import is_numeric
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -31,6 +30,7 @@ from .._engine.base.protocol import (
     with_extra_args_support,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes

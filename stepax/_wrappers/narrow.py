@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from .._engine.arrays.numerics import is_numeric
 from .._engine.arrays.precision import promote_freely, require_floating
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Transformation,

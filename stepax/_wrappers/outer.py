@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

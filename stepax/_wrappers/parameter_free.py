@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import has_dtype
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.placement import with_sharding_of
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,6 +20,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import is_absent
 from .._engine.step.plan import Composite, build

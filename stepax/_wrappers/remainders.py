@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.step.gradients import Gradients, has_no_gradient
 from .narrow import Widened, is_narrower
 

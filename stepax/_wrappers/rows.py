@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.coding import holds_codes, is_coded
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskedNode,

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -26,6 +25,7 @@ from .._engine.base.protocol import (
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients

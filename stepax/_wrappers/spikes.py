@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import mean_and_std, recorded
 from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
     transformation,
     with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.trees import errors
 

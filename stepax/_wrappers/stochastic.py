@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

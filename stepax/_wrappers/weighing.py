@@ -6,12 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    Params,
-    Updates,
-    is_array,
-)
+from .._engine.base import GradientTransformationExtraArgs, Params, Updates, is_array
 from .._engine.factories.ranges import share
 from .._engine.step.applied import step
 from .._engine.step.leafwise import map_gradients, zeros_like_updates

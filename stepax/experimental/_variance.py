@@ -24,14 +24,14 @@ from .._engine.arrays.numerics import (
     safe_increment,
     upcast,
 )
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     init_empty_state,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import Slot, is_trainable

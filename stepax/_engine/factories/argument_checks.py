@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base.protocol import Transformation, holds_array
+from ..base import Transformation, holds_array
 from ..functions.signatures import Hint, members, of_parameters, signature
 from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range

@@ -17,11 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base.protocol import (
-    GradientTransformationExtraArgs,
-    is_array,
-    with_extra_args_support,
-)
+from ..base import GradientTransformationExtraArgs, is_array, with_extra_args_support
 from ..functions import calls
 from ..functions.signatures import Hint, members, name_of, of_parameters
 from ..trees import selection

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..base.protocol import ArrayTree, Transformation, init_of, recipe_of, with_recipe
+from ..base import ArrayTree, Transformation, init_of, recipe_of, with_recipe
 from ..functions.calls import frozen
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied

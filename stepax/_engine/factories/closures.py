@@ -18,7 +18,7 @@ from types import FunctionType
 import jax
 
 from ..arrays.placement import init_on_mesh
-from ..base.protocol import (
+from ..base import (
     ArrayTree,
     GradientTransformation,
     MadeBy,

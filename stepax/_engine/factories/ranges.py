@@ -24,7 +24,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ..base.protocol import as_array, is_array
+from ..base import as_array, is_array
 from ..trees.errors import describe
 
 

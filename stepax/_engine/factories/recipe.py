@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.protocol import (
+from ..base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Node,

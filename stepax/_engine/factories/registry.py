@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from ..base.protocol import GradientTransformationExtraArgs
+from ..base import GradientTransformationExtraArgs
 from ..functions.calls import explain_misuse
 from ..functions.deprecations import is_replaced
 from ..step.rule import Rule

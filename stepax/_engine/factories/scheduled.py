@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import safe_increment
+from ..base import OptState, Schedule
 from ..base.optax_types import optax_compatible
-from ..base.protocol import OptState, Schedule
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
 from .recipe import Recipe

@@ -8,7 +8,7 @@ read and written (`xla/order.py`).
 
 from typing import Any, TypeVar, cast
 
-from ..base.protocol import (
+from ..base import (
     EmptyState,
     OptState,
     Params,

@@ -28,7 +28,7 @@ from ..arrays.placement import (
     whole_on_mesh_of,
     with_sharding_of,
 )
-from ..base.protocol import ArrayTree
+from ..base import ArrayTree
 from ..trees.errors import require_one_of
 from .array_split import ArraySplit, padded_stack
 from .turns import Turns, cubes, divided

@@ -12,15 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..base.protocol import (
-    ArrayTree,
-    MaskedNode,
-    Params,
-    Updates,
-    as_array,
-    is_array,
-    is_none,
-)
+from ..base import ArrayTree, MaskedNode, Params, Updates, as_array, is_array, is_none
 from ..trees import errors
 from ..trees.labels import Scope
 

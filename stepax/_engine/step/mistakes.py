@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import precision
 from ..arrays.numerics import has_dtype
-from ..base.protocol import ArrayTree, is_array
+from ..base import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
 from .rule import Rule, row_shape

@@ -13,7 +13,7 @@ import jax
 from jax.tree_util import keystr
 
 from ..arrays.joined import join
-from ..base.protocol import ArrayTree, MaskedNode, Params, Updates, is_none
+from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
 from ..trees.labels import Scope
 from ..trees.packed import Packed

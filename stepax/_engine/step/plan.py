@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
 from ..arrays.placement import placed_init
-from ..base.protocol import (
+from ..base import (
     MadeBy,
     OptState,
     Params,

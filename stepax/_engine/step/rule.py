@@ -18,15 +18,7 @@ from jax.typing import ArrayLike, DTypeLike
 from ..arrays.numerics import increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
-from ..base.protocol import (
-    ArrayTree,
-    EmptyState,
-    OptState,
-    Params,
-    as_array,
-    is_array,
-    is_none,
-)
+from ..base import ArrayTree, EmptyState, OptState, Params, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.pack import pack

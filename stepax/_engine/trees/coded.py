@@ -8,7 +8,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..arrays.coding import Coded, encoded, is_coded, opened
 from ..arrays.numerics import is_numeric
-from ..base.protocol import ArrayTree, OptState, is_array
+from ..base import ArrayTree, OptState, is_array
 from ..functions.calls import explain_misuse
 from . import errors
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base.protocol import is_none
+from ..base import is_none
 from .packed import holds_packed
 
 

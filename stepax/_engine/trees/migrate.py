@@ -8,13 +8,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..arrays.placement import put_on
+from ..base import GradientTransformation, OptState, Params, require_transformation
 from ..base.optax_types import COMPATIBLE
-from ..base.protocol import (
-    GradientTransformation,
-    OptState,
-    Params,
-    require_transformation,
-)
 from ..functions.calls import explain_misuse
 from . import errors, paths, selection
 from .search import NamedTupleKey, get_all_with_path, open_node, why_missing

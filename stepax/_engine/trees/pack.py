@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ..arrays.numerics import is_numeric
-from ..base.protocol import ArrayTree, as_array, is_array, is_none
+from ..base import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
 from .packed import Packed, is_packed, make_layout

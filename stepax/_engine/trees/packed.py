@@ -18,7 +18,7 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from ..arrays.joined import cut, join, split
 from ..arrays.numerics import has_dtype
-from ..base.protocol import ArrayTree
+from ..base import ArrayTree
 
 
 class Segment(NamedTuple):

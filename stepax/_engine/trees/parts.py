@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..base.protocol import GradientTransformation
+from ..base import GradientTransformation
 from .search import NamedTupleKey, label, open_node, placeholder
 
 

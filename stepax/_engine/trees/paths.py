@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..arrays.placement import put_on
-from ..base.protocol import ArrayTree, MaskedNode, is_array
+from ..base import ArrayTree, MaskedNode, is_array
 from . import selection
 from .errors import list_some
 

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from ..arrays import moments as means
 from ..arrays.numerics import abs_sq, is_numeric, strong_type
-from ..base.protocol import ArrayTree, Updates, is_none
+from ..base import ArrayTree, Updates, is_none
 from ..functions.calls import explain_misuse
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
-from ..base.protocol import ArrayTree, MaskedNode, OptState
+from ..base import ArrayTree, MaskedNode, OptState
 from ..functions.calls import explain_misuse
 from . import paths
 from .errors import describe, fields_of, list_some

@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
-from ..base.protocol import ArrayTree, is_array, is_none
+from ..base import ArrayTree, is_array, is_none
 from . import errors
 from .labels import Labels
 from .packed import outline

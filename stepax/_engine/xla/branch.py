@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ..base.protocol import ArrayTree
+from ..base import ArrayTree
 
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from jax.core import Tracer
 
 from ..arrays.lifted import Expression, Lifting, evaluate
 from ..arrays.numerics import has_dtype
-from ..base.protocol import ArrayTree
+from ..base import ArrayTree
 from ..functions.calls import frozen
 
 
