@@ -132,13 +132,9 @@ class WeightedMultiStepsState(NamedTuple):
     weight: jax.Array
 
 
-def _has_weight(state: Any) -> bool:
-    return hasattr(state, "weight")  # restored states are of other classes
-
-
 def _weighted(state: Any) -> WeightedMultiStepsState:
     """A state with a field for weights, before any weight has been received."""
-    if _has_weight(state):
+    if hasattr(state, "weight"):
         return state
     kept = state._asdict()
     return WeightedMultiStepsState(**kept, weight=jnp.zeros([], jnp.float32))
@@ -318,7 +314,7 @@ class MultiSteps:
 
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""
-        kind = WeightedMultiStepsState if _has_weight(state) else MultiStepsState
+        kind = WeightedMultiStepsState if hasattr(state, "weight") else MultiStepsState
         errors.require_state("MultiSteps", kind, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
@@ -355,7 +351,7 @@ class MultiSteps:
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        total, kept = weigh(state, n, weight) if _has_weight(state) else (n, None)
+        total, kept = weigh(state, n, weight) if hasattr(state, "weight") else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
 
         def add(g, acc):

@@ -23,7 +23,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .lifted import Lifted
-from .numerics import dtype_of, upcast
+from .numerics import upcast
 
 
 # Just below 0.001 and 0.0001, so that Optax's defaults 0.999 and 0.9999 (the latter for
@@ -93,7 +93,7 @@ def power(decay: ArrayLike, t: ArrayLike) -> jax.Array:
 
 
 def _array(decay: ArrayLike) -> jax.Array:
-    dtype = dtype_of(decay, jnp.result_type(float))
+    dtype = getattr(decay, "dtype", jnp.result_type(float))
     if not jnp.issubdtype(dtype, jnp.inexact):
         dtype = jnp.result_type(float)  # an array of 0 or 1
     return jnp.asarray(decay, jax.dtypes.canonicalize_dtype(dtype))

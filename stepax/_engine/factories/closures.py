@@ -26,7 +26,6 @@ from ..base import (
     Schedule,
     init_of,
     marked,
-    recipe_of,
 )
 from ..functions.calls import frozen
 
@@ -70,7 +69,7 @@ def _take(
 ) -> ArrayTree:
     """`x` with holes; the arrays that they replace are appended to `found`."""
     # A transformation of ours is opened, so that its arrays are found, too.
-    if recipe_of(x) is not None:
+    if getattr(x, "recipe", None) is not None:
         return _Call(x.recipe, found)
     kinds = jax.Array | GradientTransformation
     # A schedule may close over arrays, which the other library finds by itself.

@@ -184,7 +184,7 @@ def copy_containers(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x.copy()
     # A transformation is a tuple, but one that is compared by how it was made.
-    if callable(x) or is_transformation(x):
+    if callable(x) or hasattr(x, "update") and hasattr(x, "init"):
         return x
     if type(x) is dict:  # JAX would sort it
         return {k: copy_containers(v) for k, v in x.items()}
@@ -214,7 +214,7 @@ def frozen(x: object) -> Hashable:
     # give different dtypes.
     if isinstance(x, dict):
         return dict, tuple((k, frozen(v)) for k, v in x.items())
-    if isinstance(x, tuple | list) and not is_transformation(x):
+    if isinstance(x, tuple | list) and not hasattr(x, "init"):
         return type(x), tuple(map(frozen, x))
     if isinstance(x, jax.Array):
         return jax.Array, *_contents(x)

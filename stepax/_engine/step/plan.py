@@ -29,7 +29,6 @@ from ..base import (
     TransformationLike,
     Updates,
     init_of,
-    recipe_of,
     takes_extra_args,
 )
 from ..trees import errors
@@ -149,7 +148,7 @@ def _own_members(node: Part) -> list:
         members = node.members.values()
     else:
         members = ()
-    return [x for x in members if recipe_of(x) is None]
+    return [x for x in members if getattr(x, "recipe", None) is None]
 
 
 def _own_rule(made: Part, at: int) -> Rule:
@@ -223,7 +222,7 @@ class _Listing:
         origins: the origins of the rules that were not made by a factory in `tx`.
         """
         # Errors name the outermost optimizer, which the user called.
-        recipe = recipe_of(tx)
+        recipe = getattr(tx, "recipe", None)
         if recipe:
             trains, origins = trains or recipe.trains, origins_of(recipe)
         node = node_of(tx)
