@@ -36,10 +36,7 @@ class Layer(NamedTuple):
 
 # From low to high: a module imports from its own layer and from lower ones.
 LAYERS = (
-    Layer(
-        ("_names", "_later", "_figure"),
-        "suggestions for wrong names; what is loaded late; pictures",
-    ),
+    Layer(("_names",), "names: what is loaded late, suggestions for wrong ones"),
     Layer(("_engine/functions",), "Python functions: signatures, calls, old names"),
     Layer(("_engine/arrays",), "one array: numerics, moments, precision, placement"),
     Layer(("_engine/base",), "what a transformation is"),
@@ -60,11 +57,7 @@ LAYERS = (
         why="Optax has `inject_hyperparams` in it, and `schedule_free` uses one",
     ),
     Layer(("_linesearch",), "line searches"),
-    Layer(
-        ("_losses", "_linear_algebra", "_multi_normal", "_scale_gradient"),
-        "functions of arrays",
-        title="_losses, and small ones",
-    ),
+    Layer(("_losses", "_functions"), "functions of arrays"),
     Layer(("_optimizers",), "one family in a file"),
     Layer(("_engine/inspect",), "reads transformations and states, never steps"),
     Layer(("_config",), "transformations as data, and back"),
@@ -76,9 +69,8 @@ LAYERS = (
         (
             "assignment", "checkpoint", "constraints", "contrib", "distributed",
             "experimental", "losses", "metrics", "_metrics", "microbatching",
-            "_microbatches", "_microbatch_weights", "_fused_scan", "perturbations",
-            "projections", "rules", "second_order", "testing", "transfer",
-            "_coordinates", "transforms", "tree_utils",
+            "perturbations", "projections", "rules", "second_order", "testing",
+            "transfer", "_coordinates", "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

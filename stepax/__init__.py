@@ -18,7 +18,7 @@ from ._engine.arrays.numerics import (
     safe_norm as safe_norm,
     safe_root_mean_squares as safe_root_mean_squares,
 )
-from ._engine.base.protocol import (
+from ._engine.base import (
     ArrayTree as ArrayTree,
     EmptyState as EmptyState,
     GradientTransformation as GradientTransformation,
@@ -36,7 +36,7 @@ from ._engine.base.protocol import (
     init_empty_state as init_empty_state,
     with_extra_args_support as with_extra_args_support,
 )
-from ._engine.base.stateful import WrappedSchedule as WrappedSchedule
+from ._engine.factories.scheduled import WrappedSchedule as WrappedSchedule
 from ._engine.functions import deprecations as _deprecated
 from ._engine.inspect.keywords import strict as strict
 from ._engine.step.applied import step as step
@@ -46,7 +46,6 @@ from ._engine.trees.apply import (
     periodic_update as periodic_update,
 )
 from ._engine.trees.reduce import global_norm as global_norm
-from ._later import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
     scale_by_backtracking_linesearch as scale_by_backtracking_linesearch,
@@ -59,6 +58,7 @@ from ._linesearch.zoom import (
     ZoomLinesearchInfo as ZoomLinesearchInfo,
     scale_by_zoom_linesearch as scale_by_zoom_linesearch,
 )
+from ._names import LATER as _LATER, MOVED as _MOVED, NAMES_LATER as _NAMES_LATER
 from ._optimizers.adabelief import (
     ScaleByBeliefState as ScaleByBeliefState,
     adabelief as adabelief,
@@ -172,22 +172,22 @@ from ._transforms.clip import (
     AdaptiveGradClipState as AdaptiveGradClipState,
     ClipByGlobalNormState as ClipByGlobalNormState,
     ClipState as ClipState,
+    NonNegativeParamsState as NonNegativeParamsState,
+    ZeroNansState as ZeroNansState,
     adaptive_grad_clip as adaptive_grad_clip,
     clip as clip,
     clip_by_block_rms as clip_by_block_rms,
     clip_by_global_norm as clip_by_global_norm,
+    keep_params_nonnegative as keep_params_nonnegative,
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
+    zero_nans as zero_nans,
 )
 from ._transforms.clip_recent import (
     AdaGCState as AdaGCState,
     AutoClipState as AutoClipState,
     ZClipState as ZClipState,
     clip_by_recent_norm as clip_by_recent_norm,
-)
-from ._transforms.constrain import (
-    NonNegativeParamsState as NonNegativeParamsState,
-    keep_params_nonnegative as keep_params_nonnegative,
 )
 from ._transforms.decay import (
     AddDecayedWeightsState as AddDecayedWeightsState,
@@ -203,7 +203,6 @@ from ._transforms.mean import (
     apply_every as apply_every,
     ema as ema,
 )
-from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
 from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
 from ._transforms.norm import (
     ScaleByTrustRatioState as ScaleByTrustRatioState,
@@ -221,8 +220,6 @@ from ._transforms.scale import (
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
     scale_by_sign as scale_by_sign,
-)
-from ._transforms.stateless import (
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
 )
@@ -246,14 +243,12 @@ from ._wrappers.averages import (
 )
 from ._wrappers.chain import chain as chain, named_chain as named_chain
 from ._wrappers.conditional import (
+    ApplyIfFiniteState as ApplyIfFiniteState,
     ConditionallyMaskState as ConditionallyMaskState,
     ConditionallyTransformState as ConditionallyTransformState,
+    apply_if_finite as apply_if_finite,
     conditionally_mask as conditionally_mask,
     conditionally_transform as conditionally_transform,
-)
-from ._wrappers.finite import (
-    ApplyIfFiniteState as ApplyIfFiniteState,
-    apply_if_finite as apply_if_finite,
 )
 from ._wrappers.flatten import flatten as flatten
 from ._wrappers.inject import (
@@ -287,6 +282,7 @@ from ._wrappers.monitor import (
     observe as observe,
     snapshot as snapshot,
 )
+from ._wrappers.narrow import with_state_dtypes as with_state_dtypes
 from ._wrappers.partition import (
     MaskedState as MaskedState,
     MultiTransformState as MultiTransformState,
@@ -303,7 +299,6 @@ from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
 )
-from ._wrappers.state_dtypes import with_state_dtypes as with_state_dtypes
 from ._wrappers.stochastic import (
     StochasticRoundingState as StochasticRoundingState,
     stochastic_rounding as stochastic_rounding,
@@ -354,12 +349,14 @@ if _typing.TYPE_CHECKING:
     from ._config.to_config import to_config as to_config
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
-    from ._fused_scan import FusedScan as FusedScan, fused_scan as fused_scan
-    from ._linear_algebra import (
+    from ._functions.fused_scan import FusedScan as FusedScan, fused_scan as fused_scan
+    from ._functions.linear_algebra import (
         matrix_inverse_pth_root as matrix_inverse_pth_root,
         nnls as nnls,
         power_iteration as power_iteration,
     )
+    from ._functions.multi_normal import multi_normal as multi_normal
+    from ._functions.scale_gradient import scale_gradient as scale_gradient
     from ._losses.binary import (
         sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
         sigmoid_focal_loss as sigmoid_focal_loss,
@@ -385,9 +382,9 @@ if _typing.TYPE_CHECKING:
         log_cosh as log_cosh,
         squared_error as squared_error,
     )
-    from ._losses.smoothing import smooth_labels as smooth_labels
     from ._losses.softmax import (
         safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+        smooth_labels as smooth_labels,
         softmax_cross_entropy as softmax_cross_entropy,
         softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
     )
@@ -398,8 +395,6 @@ if _typing.TYPE_CHECKING:
         MinimizeStatus as MinimizeStatus,
     )
     from ._minimize.stop import Tolerances as Tolerances
-    from ._multi_normal import multi_normal as multi_normal
-    from ._scale_gradient import scale_gradient as scale_gradient
     from ._sweep.driver import sweep as sweep
     from ._sweep.result import SweepResult as SweepResult
     from .contrib import (

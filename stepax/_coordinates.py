@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from ._engine.base.protocol import require_transformation
+from ._engine.base import require_transformation
+from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors
 from ._engine.trees.apply import apply_updates
-from ._engine.trees.numbers import whole
-from ._figure import new_figure
+from ._schedules.picture import new_figure
 
 
 class Model(NamedTuple):
@@ -108,7 +109,7 @@ def coordinate_check(
     widths = tuple(map(int, widths))
     if len(set(widths)) < 2:
         raise ValueError(f"`widths` is {widths}, expected two or more")
-    steps, seeds = whole("steps", steps), whole("seeds", seeds)
+    steps, seeds = whole_number("steps", steps), whole_number("seeds", seeds)
     sizes: dict[str, list] = {}
     changes: dict[str, list] = {}
     for width in widths:
@@ -123,8 +124,8 @@ def coordinate_check(
         for all_of, these in zip((sizes, changes), found, strict=True):
             for name in names:
                 all_of.setdefault(name, []).append(np.asarray(these[name]))
-    stack = lambda found: {name: np.stack(x) for name, x in found.items()}
-    return Coordinates(widths, stack(sizes), stack(changes))
+    columns = ({k: np.stack(x) for k, x in found.items()} for found in (sizes, changes))
+    return Coordinates(widths, *columns)
 
 
 def _run(
@@ -153,9 +154,12 @@ def _run(
         return (params, state), ({k: _rms(x) for k, x in now.items()}, change)
 
     _, (sizes, changes) = jax.lax.scan(step, start, None, steps)
-    put = lambda x, xs: jnp.concatenate([jnp.asarray(x, xs.dtype)[None], xs])
-    sizes = {k: put(_rms(first[k]), x) for k, x in sizes.items()}
-    return sizes, {k: put(0.0, x) for k, x in changes.items()}
+    sizes = {k: _put_first(_rms(first[k]), x) for k, x in sizes.items()}
+    return sizes, {k: _put_first(0.0, x) for k, x in changes.items()}
+
+
+def _put_first(x: ArrayLike, xs: jax.Array) -> jax.Array:
+    return jnp.concatenate([jnp.asarray(x, xs.dtype)[None], xs])
 
 
 def _measured(found: Any) -> dict[str, jax.Array]:

@@ -104,11 +104,12 @@ def _assign(costs):
     """The column of each row, for at least as many columns as rows."""
     n, m = costs.shape
     costs = _finite(costs)
-    none = lambda size: jnp.full([size], -1, jnp.int32)
+    none = ft.partial(jnp.full, fill_value=-1, dtype=jnp.int32)
     zeros = ft.partial(jnp.zeros, dtype=costs.dtype)
     start = _Dual(zeros(n), zeros(m), none(m), none(n))
-    step = lambda i, dual: _add_row(costs, jnp.asarray(i, jnp.int32), dual)
-    return jax.lax.fori_loop(0, n, step, start).column
+    return jax.lax.fori_loop(
+        0, n, lambda i, dual: _add_row(costs, jnp.asarray(i, jnp.int32), dual), start
+    ).column
 
 
 def _finite(costs):
@@ -140,9 +141,8 @@ def _add_row(costs, i, dual):
         jnp.full([m], -1, jnp.int32),
         jnp.zeros([m], bool),
     )
-    is_going = lambda at: at.i >= 0
     reach = ft.partial(_reach, costs, dual)
-    found = jax.lax.while_loop(is_going, reach, start)
+    found = jax.lax.while_loop(lambda at: at.i >= 0, reach, start)
     left = jnp.where(found.is_reached, found.length - found.lengths, 0)
     # Row i has no column yet, and the last column no row: index -1 is dropped.
     at = jnp.where(dual.row < 0, len(costs), dual.row)
@@ -182,7 +182,6 @@ def _augment(i, found, dual):
         i = found.before[j]
         return column[i], i, row.at[j].set(i), column.at[i].set(j)
 
-    is_going = lambda carry: carry[1] != i
     start = found.j, jnp.asarray(-1, jnp.int32), dual.row, dual.column
-    _, _, row, column = jax.lax.while_loop(is_going, swap, start)
+    _, _, row, column = jax.lax.while_loop(lambda carry: carry[1] != i, swap, start)
     return dual._replace(row=row, column=column)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._checkpoint import foreign, of_torch, plain, steps, store, write
-from ._checkpoint.assemble import assemble
-from ._checkpoint.average import averaged
+from ._checkpoint import foreign, of_torch, steps, store, write
+from ._checkpoint.assemble import assemble, averaged
+from ._checkpoint.disk import write_file
+from ._checkpoint.entries import require_order
 from ._checkpoint.match import Policy
-from ._checkpoint.order import require_order
-from ._engine.base.protocol import (
+from ._engine.arrays.numerics import dtype_of
+from ._engine.base import (
     GradientTransformation,
     OptState,
     Params,
@@ -99,7 +100,7 @@ def save(
 def _whole(x: Any, name: str, least: int, more: str = "") -> int:
     """Check and convert to a Python int; integers of NumPy and JAX are accepted."""
     try:
-        is_truth = isinstance(x, bool) or getattr(x, "dtype", None) == np.dtype(bool)
+        is_truth = isinstance(x, bool) or dtype_of(x) == np.dtype(bool)
         found = None if is_truth else operator.index(x)
     except TypeError:
         found = None
@@ -301,4 +302,4 @@ def to_safetensors(
     Raises a `ValueError` for two arrays with the same name, for an array that no
     process holds in full, and for a dtype that the format does not support.
     """
-    plain.write(file, {"": params, "state": state}, separator)
+    write_file(file, {"": params, "state": state}, separator)

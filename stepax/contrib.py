@@ -183,10 +183,7 @@ from ._transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
-from ._transforms.hyperball import (
-    HyperballState as HyperballState,
-    hyperball as hyperball,
-)
+from ._transforms.norm import HyperballState as HyperballState, hyperball as hyperball
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,

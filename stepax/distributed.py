@@ -11,7 +11,6 @@ from ._distributed.audit import (
     Collective as Collective,
     audit as audit,
 )
-from ._distributed.offload import offload as offload
 from ._distributed.plan import (
     Link as Link,
     Plan as Plan,
@@ -21,7 +20,7 @@ from ._distributed.sharding import (
     init_sharded as init_sharded,
     state_sharding as state_sharding,
 )
-from ._distributed.zero import zero as zero
+from ._distributed.zero import offload as offload, zero as zero
 from ._names import attributes as _attributes
 
 

@@ -24,14 +24,12 @@ from ._losses.divergence import (
     kl_divergence as kl_divergence,
     kl_divergence_with_log_targets as kl_divergence_with_log_targets,
 )
-from ._losses.fenchel_young import make_fenchel_young_loss as make_fenchel_young_loss
 from ._losses.margin import (
     hinge_loss as hinge_loss,
     multiclass_hinge_loss as multiclass_hinge_loss,
     multiclass_perceptron_loss as multiclass_perceptron_loss,
     perceptron_loss as perceptron_loss,
 )
-from ._losses.ranking import ranking_softmax_loss as ranking_softmax_loss
 from ._losses.regression import (
     huber_loss as huber_loss,
     l2_loss as l2_loss,
@@ -43,14 +41,16 @@ from ._losses.segmentation import (
     dice_loss as dice_loss,
     multiclass_generalized_dice_loss as multiclass_generalized_dice_loss,
 )
-from ._losses.smoothing import smooth_labels as smooth_labels
 from ._losses.softmax import (
     poly_loss_cross_entropy as poly_loss_cross_entropy,
+    ranking_softmax_loss as ranking_softmax_loss,
     safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+    smooth_labels as smooth_labels,
     softmax_cross_entropy as softmax_cross_entropy,
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
 )
 from ._losses.sparsemax import (
+    make_fenchel_young_loss as make_fenchel_young_loss,
     multiclass_sparsemax_loss as multiclass_sparsemax_loss,
     sparsemax_loss as sparsemax_loss,
 )

@@ -22,11 +22,11 @@ from jax.typing import ArrayLike
 
 from ._engine.arrays.numerics import upcast
 from ._engine.functions.calls import explain_misuse
-from ._engine.step.mesh_means import require_axes, weighted_mean
+from ._engine.step.array_split import require_axes, weighted_mean
 from ._engine.trees import errors
-from ._microbatch_weights import Weights, require_weighted
-from ._microbatches import (
+from ._functions.microbatches import (
     Parts,
+    Weights,
     axes_by_name,
     axes_of,
     axis_of,
@@ -37,6 +37,7 @@ from ._microbatches import (
     paths,
     place,
     positional,
+    require_weighted,
     spread,
     start,
     takes_keyword,
@@ -273,7 +274,10 @@ def micro_grad(
 
     def one(places, *args, **kwargs):
         if keep_batch_dim:
-            put = lambda x: jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
+
+            def put(x):
+                return jax.tree.map(lambda y: jnp.expand_dims(y, 0), x)
+
             is_batch = [k in places for k in range(len(args))]
             pairs = zip(args, is_batch, strict=True)
             args = [put(x) if yes else x for x, yes in pairs]
@@ -375,11 +379,14 @@ def _way(kind, struct, count, name, weights):
     # Booleans and integers keep their dtype; narrow floats are rounded at the end.
     is_inexact = jnp.issubdtype(struct.dtype, jnp.inexact)
     wide = upcast if is_inexact else jnp.asarray
-    init = lambda s: wide(zeros(s.shape, s))
     ends = {AccumulationType.MEAN: max(count, 1)}.get(kind, 1)
-    finish = lambda x: (x / ends if ends > 1 else x).astype(struct.dtype)
-    if weights is not None and kind is AccumulationType.MEAN:
-        finish = lambda x: weights.of_all(x).astype(struct.dtype)
+
+    def finish(x):
+        if weights is not None and kind is AccumulationType.MEAN:
+            x = weights.of_all(x)
+        elif ends > 1:
+            x = x / ends
+        return x.astype(struct.dtype)
 
     def add(total, x, i):
         x = wide(x) if weights is None else weights.term(wide(x), i)
@@ -392,7 +399,7 @@ def _way(kind, struct, count, name, weights):
         return mean + (x - mean) / (i + 1).astype(x.real.dtype)
 
     update = mix if kind is AccumulationType.RUNNING_MEAN else add
-    return Accumulator(init, update, finish, lambda x: x)
+    return Accumulator(lambda s: wide(zeros(s.shape, s)), update, finish, lambda x: x)
 
 
 def _check_kind(kind, struct, name):

@@ -20,8 +20,8 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from . import tree
-from ._engine.arrays.numerics import is_numeric, strong_type, upcast
-from ._engine.base.protocol import is_none
+from ._engine.arrays.numerics import dtype_of, is_numeric, strong_type, upcast
+from ._engine.base import is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._names import attributes
@@ -121,8 +121,9 @@ def make_perturbed_fun(
 
     def perturbed(key: jax.Array, inputs: Any) -> Any:
         _check(inputs)
-        draw = lambda k: tree.random_like(k, inputs, noise.sample)
-        zs = jax.vmap(draw)(jax.random.split(key, num_samples))
+        zs = jax.vmap(lambda k: tree.random_like(k, inputs, noise.sample))(
+            jax.random.split(key, num_samples)
+        )
         fixed = jax.lax.stop_gradient(inputs)
         outputs = jax.vmap(lambda z: fun(_each(_shifted(sigma), fixed, z)))(zs)
         box = _box(jax.vmap(lambda z: _log_prob(inputs, z, sigma, noise))(zs))
@@ -134,7 +135,7 @@ def make_perturbed_fun(
 
 def _check(inputs):
     for i, x in enumerate(jax.tree.leaves(inputs, is_leaf=is_none)):
-        dtype = getattr(x, "dtype", type(x))
+        dtype = dtype_of(x, type(x))
         if x is not None and is_numeric(x) and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
                 f"the input at {errors.paths(inputs)[i]} is of dtype "

@@ -23,13 +23,14 @@ from jax.typing import ArrayLike
 from . import tree as trees
 from ._engine.arrays.numerics import (
     abs_sq,
+    dtype_of,
     is_numeric,
     safe_sqrt,
     strong_type,
     upcast,
 )
 from ._engine.arrays.precision import promote_freely
-from ._engine.base.protocol import is_array, is_none
+from ._engine.base import is_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees import errors
 from ._engine.trees.apply import map_pairs
@@ -327,7 +328,10 @@ def _support(xs, scale):
 
     near = jax.tree.map(lambda x: x >= -scale.astype(x.dtype), xs)
     start = near, _count(near), _count(near) + 1
-    is_changing = lambda carry: carry[1] < carry[2]
+
+    def is_changing(carry):
+        return carry[1] < carry[2]
+
     return jax.lax.while_loop(is_changing, drop, start)[0]
 
 
@@ -414,7 +418,7 @@ def _radius(scale):
 
 def _check_real(tree):
     for i, x in enumerate(jax.tree.leaves(tree, is_leaf=is_none)):
-        if jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.complexfloating):
+        if jnp.issubdtype(dtype_of(x, type(x)), jnp.complexfloating):
             raise ValueError(
                 f"the leaf at {errors.paths(tree)[i]} is complex, but the projection "
                 "needs ordered elements"

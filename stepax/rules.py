@@ -6,7 +6,7 @@ or that returns any other transformation.
 
 from typing import TYPE_CHECKING
 
-from ._engine.base.protocol import Transformation as Transformation
+from ._engine.base import Transformation as Transformation
 from ._engine.factories.ranges import Range as Range
 from ._engine.factories.registry import rule as rule
 from ._engine.step.batched import Batched as Batched

@@ -16,8 +16,8 @@ phases out of order, boundaries that do not fit the schedules.
 
 from typing import TYPE_CHECKING
 
-from ._engine.base.protocol import Schedule as Schedule
-from ._engine.base.stateful import (
+from ._engine.base import Schedule as Schedule
+from ._engine.factories.scheduled import (
     StatefulSchedule as StatefulSchedule,
     WrappedSchedule as WrappedSchedule,
 )

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from ._engine.arrays.numerics import abs_sq
+from ._engine.arrays.numerics import abs_sq, has_dtype
 from ._engine.functions import deprecations
 from ._engine.functions.calls import explain_misuse
 from ._names import attributes
@@ -60,7 +60,7 @@ def _tangent(v, params):
         if shapes[0] == shapes[1]:
             return v
     flat, unravel = ravel_pytree(params)
-    if not hasattr(v, "shape") or v.shape != flat.shape:
+    if not has_dtype(v) or v.shape != flat.shape:
         found = getattr(v, "shape", type(v).__name__)
         raise ValueError(
             f"`v` is {found}, expected a tree like `params` or a vector of shape "

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._engine.base.protocol import Params, Transformation, is_none
+from ._engine.base import Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
+from ._engine.functions.signatures import name_of
 from ._engine.inspect.describe import describe
 from ._engine.step.plan import flatten
 from ._engine.step.rule import Rule
@@ -49,7 +50,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        return getattr(self.factory, "__name__", repr(self.factory))
+        return name_of(self.factory, repr(self.factory))
 
     def make(self) -> Any:
         """The transformation."""
@@ -111,8 +112,13 @@ _DTYPES = ("float32", "bfloat16", "float16")
 def _tree(shapes: Any, dtype: Any, seed: int) -> Any:
     """Standard normal elements, the same for each call."""
     rng = np.random.default_rng(seed)
-    is_shape = lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x)
-    draw = lambda shape: jnp.asarray(rng.normal(size=shape), dtype)
+
+    def is_shape(x):
+        return isinstance(x, tuple) and all(isinstance(n, int) for n in x)
+
+    def draw(shape):
+        return jnp.asarray(rng.normal(size=shape), dtype)
+
     return jax.tree.map(draw, shapes, is_leaf=is_shape)
 
 
@@ -208,7 +214,10 @@ def works_in_batches(subject: Subject) -> None:
     """`vmap` treats each of several trees separately."""
     tx = subject.make()
     p, g = (_tree({"w": (2, 3, 4), "b": (2, 3)}, "float32", seed) for seed in (0, 1))
-    run = lambda g, p: subject.step(tx, g, tx.init(p), p)[0]
+
+    def run(g, p):
+        return subject.step(tx, g, tx.init(p), p)[0]
+
     found = jax.vmap(run)(g, p)
     for i in range(2):
         alone = run(*jax.tree.map(lambda x, i=i: x[i], (g, p)))
@@ -237,8 +246,9 @@ def keeps_a_nan_to_its_array(subject: Subject) -> None:
     """A NaN in one array does not reach others, unless a rule measures all arrays."""
     tx = subject.make()
     parts = list(flatten(tx))
-    is_local = lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat)
-    if not all(map(is_local, parts)):
+    if not all(
+        map(lambda x: isinstance(x, Rule) and not (x.leaf_stat or x.global_stat), parts)
+    ):
         return
     p, g = (_tree(_SHAPES["nested"], "float32", seed) for seed in (0, 1))
     bad = {**g, "scale": jnp.float32(jnp.nan)}
@@ -254,9 +264,8 @@ def works_under_a_mask(subject: Subject) -> None:
     inside = masked(tx, {"dense": True, "scale": False})
     u, _ = subject.step(inside, g, inside.init(p), p)
     subject.demand(bool(u["scale"] == g["scale"]), "a leaf outside of a mask changes")
-    part = lambda tree: {"dense": tree["dense"]}
-    alone = subject.step(tx, part(g), tx.init(part(p)), part(p))[0]
-    at = _differs(part(u), alone)
+    g, p, u = ({"dense": tree["dense"]} for tree in (g, p, u))
+    at = _differs(u, subject.step(tx, g, tx.init(p), p)[0])
     subject.demand(not at, f"under a mask the update at {at} differs")
 
 

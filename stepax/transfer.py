@@ -13,6 +13,7 @@ Simon and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813
 `spectral`; Yang et al., Tensor Programs VI (arXiv 2310.02244), for `depth`.
 """
 
+import itertools as it
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ import numpy as np
 
 from ._coordinates import Coordinates as Coordinates, coordinate_check
 from ._engine.arrays.precision import is_inexact
-from ._engine.base.protocol import is_array, is_none
+from ._engine.base import is_array, is_none
+from ._engine.factories.ranges import whole_number
 from ._engine.functions.calls import explain_misuse
 from ._engine.inspect.tables import Printable, Table
 from ._engine.trees import errors, selection
-from ._engine.trees.numbers import whole
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
@@ -111,20 +112,21 @@ class Transfer(Printable):
         """The product, as of factors for width and depth; raises unless paths agree."""
         if self.rates.keys() != other.rates.keys():
             raise ValueError("these factors are for different arrays")
-        times = lambda a, b: {k: a[k] * b[k] for k in a}
+        mine = self.rates, self.decays, self.scales
+        pairs = zip(mine, (other.rates, other.decays, other.scales), strict=True)
+        rates, decays, scales = ({k: a[k] * b[k] for k in a} for a, b in pairs)
         return Transfer(
-            times(self.rates, other.rates),
-            times(self.decays, other.decays),
-            times(self.scales, other.scales),
+            rates,
+            decays,
+            scales,
             self.branch * other.branch,
         )
 
     def tables(self) -> list[Table]:
         header = ["path", "rate", "decay", "initial scale"]
-        shown = lambda k: [
-            f"{x[k]:.4g}" for x in (self.rates, self.decays, self.scales)
-        ]
-        return [(header, [[k, *shown(k)] for k in self.rates])]
+        columns = self.rates, self.decays, self.scales
+        rows = [[k, *(f"{x[k]:.4g}" for x in columns)] for k in self.rates]
+        return [(header, rows)]
 
 
 def _times(x: Any, scale: float) -> Any:
@@ -165,7 +167,10 @@ def mup(
     or grows along an axis that is neither.
     """
     found = _compared(params, base_params, weight_dimension_numbers)
-    scale = lambda x: x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
+
+    def scale(x):
+        return x.wider**-0.5 if x.is_matrix and x.taller == 1 else 1.0
+
     return _transfer(found, _known(optimizer), scale)
 
 
@@ -198,11 +203,10 @@ def spectral(
     or grows along an axis that is neither.
     """
     found = _compared(params, base_params, weight_dimension_numbers)
-    flat = lambda n, m: min(1.0, math.sqrt(m / n))
 
     def scale(x):
-        base = flat(x.fan_in / x.wider, x.fan_out / x.taller)
-        return flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
+        base = _flat(x.fan_in / x.wider, x.fan_out / x.taller)
+        return _flat(x.fan_in, x.fan_out) / base if x.is_matrix else 1.0
 
     return _transfer(found, _known(optimizer), scale)
 
@@ -231,7 +235,9 @@ def depth(
 
     Raises a `ValueError` for a pattern that matches nothing.
     """
-    less = math.sqrt(whole("base_layers", base_layers) / whole("layers", layers))
+    less = math.sqrt(
+        whole_number("base_layers", base_layers) / whole_number("layers", layers)
+    )
     factor = 1.0 if _known(optimizer) == "sgd" else less
     names = _paths(params)
     inside = selection.resolve_patterns([where], params, "where", is_open=True)
@@ -270,8 +276,10 @@ def _compared(params: Any, base: Any, spec: Any) -> dict[str, _Array]:
     if structs[0] != structs[1]:
         raise errors.mismatch("base_params", base, "the parameters", params)
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
-    shape = lambda x: jax.ShapeDtypeStruct(np.shape(x), np.float32)
-    shapes = [shape(x) if is_array(x) else None for x in leaves]
+    shapes = [
+        jax.ShapeDtypeStruct(np.shape(x), np.float32) if is_array(x) else None
+        for x in leaves
+    ]
     is_guess = spec is None
     spec = MuonDimensionNumbers(-2, -1) if is_guess else spec
     what = "weight_dimension_numbers"
@@ -310,11 +318,11 @@ def _one(
                 "neither fan-in nor fan-out: name its axes with `"
                 f'weight_dimension_numbers={{"{path}": MuonDimensionNumbers(...)}}`'
             )
-    size = lambda xs, at: math.prod(xs[i] for i in at)
-    return _Array(
-        size(shape, axes.rows),
-        size(shape, axes.columns),
-        size(growth, axes.rows),
-        size(growth, axes.columns),
-        True,
-    )
+    sides = it.product((shape, growth), (axes.rows, axes.columns))
+    a, b, c, d = (math.prod(xs[i] for i in at) for xs, at in sides)
+    return _Array(a, b, c, d, True)
+
+
+def _flat(n: float, m: float) -> float:
+    """The scale of a matrix by its fan-in and fan-out."""
+    return min(1.0, math.sqrt(m / n))

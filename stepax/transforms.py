@@ -2,26 +2,25 @@
 
 import typing as _typing
 
-from ._engine.base.protocol import MaskedNode as MaskedNode
+from ._engine.base import MaskedNode as MaskedNode
 from ._names import attributes as _attributes
 from ._optimizers.sgd import TraceState as TraceState, trace as trace
 from ._transforms.clip import (
+    NonNegativeParamsState as NonNegativeParamsState,
+    ZeroNansState as ZeroNansState,
     adaptive_grad_clip as adaptive_grad_clip,
     clip as clip,
     clip_by_block_rms as clip_by_block_rms,
     clip_by_global_norm as clip_by_global_norm,
+    keep_params_nonnegative as keep_params_nonnegative,
     per_example_global_norm_clip as per_example_global_norm_clip,
     per_example_layer_norm_clip as per_example_layer_norm_clip,
     unitwise_clip as unitwise_clip,
     unitwise_norm as unitwise_norm,
-)
-from ._transforms.constrain import (
-    NonNegativeParamsState as NonNegativeParamsState,
-    keep_params_nonnegative as keep_params_nonnegative,
+    zero_nans as zero_nans,
 )
 from ._transforms.decay import add_decayed_weights as add_decayed_weights
 from ._transforms.mean import EmaState as EmaState, ema as ema
-from ._transforms.nans import ZeroNansState as ZeroNansState, zero_nans as zero_nans
 from ._transforms.noise import AddNoiseState as AddNoiseState, add_noise as add_noise
 from ._wrappers.accumulate import (
     MultiSteps as MultiSteps,
@@ -32,15 +31,13 @@ from ._wrappers.accumulate import (
 )
 from ._wrappers.chain import chain as chain, named_chain as named_chain
 from ._wrappers.conditional import (
+    ApplyIfFiniteState as ApplyIfFiniteState,
     ConditionallyMaskState as ConditionallyMaskState,
     ConditionallyTransformState as ConditionallyTransformState,
     ConditionFn as ConditionFn,
+    apply_if_finite as apply_if_finite,
     conditionally_mask as conditionally_mask,
     conditionally_transform as conditionally_transform,
-)
-from ._wrappers.finite import (
-    ApplyIfFiniteState as ApplyIfFiniteState,
-    apply_if_finite as apply_if_finite,
 )
 from ._wrappers.flatten import flatten as flatten
 from ._wrappers.monitor import (

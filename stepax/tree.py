@@ -23,11 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ._engine.arrays.numerics import is_numeric
-from ._engine.base.protocol import as_array, is_none
+from ._engine.arrays.numerics import dtype_of, has_dtype, is_numeric
+from ._engine.base import as_array, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.trees.coded import dequantize as dequantize, quantize as quantize
-from ._engine.trees.migrate import Migration as Migration, migrate as migrate
+from ._engine.trees.migrate import (
+    Migration as Migration,
+    migrate as migrate,
+    reset as reset,
+)
 from ._engine.trees.pack import pack as pack, unpack as unpack
 from ._engine.trees.packed import Packed as Packed
 from ._engine.trees.reduce import (
@@ -37,7 +41,6 @@ from ._engine.trees.reduce import (
     sum as sum,
     vdot as vdot,
 )
-from ._engine.trees.reset import reset as reset
 from ._engine.trees.running_means import (
     bias_correction as bias_correction,
     update_infinity_moment as update_infinity_moment,
@@ -250,7 +253,7 @@ def cast_like(tree: Any, other_tree: Any) -> Any:
     """
 
     def leaf(x, y):
-        if not hasattr(y, "dtype") or not (is_numeric(x) and is_numeric(y)):
+        if not has_dtype(y) or not (is_numeric(x) and is_numeric(y)):
             return x
         return _cast(x, y.dtype)
 
@@ -321,7 +324,7 @@ def size(tree: Any) -> int:
     tree: a tree of arrays or scalars.
     """
     leaves = jax.tree.leaves(tree)
-    return builtins.sum(math.prod(getattr(x, "shape", ())) for x in leaves)
+    return builtins.sum(math.prod(np.shape(x)) for x in leaves)
 
 
 @explain_misuse
@@ -396,8 +399,7 @@ def unwrap_random_key_data(input_tree: Any) -> Any:
     """
 
     def leaf(x):
-        kind = getattr(x, "dtype", np.void)
-        is_key = jnp.issubdtype(kind, jax.dtypes.prng_key)
+        is_key = jnp.issubdtype(dtype_of(x, np.void), jax.dtypes.prng_key)
         return jax.random.key_data(x) if is_key else x
 
     return jax.tree.map(leaf, input_tree)

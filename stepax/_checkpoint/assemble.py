@@ -1,16 +1,22 @@
-"""Assembling parameters and the state of a transformation from named arrays."""
+"""Assembling parameters and the state of a transformation from named arrays.
 
-from collections.abc import Callable, Mapping
+Or parameters alone: the weighted mean of several checkpoints, one array at a time.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from .._engine.arrays.precision import compute_dtype, is_inexact
 from .._engine.trees.errors import list_some
 from .digest import digest
 from .entries import Entry, adopt, arrays_of, rename
 from .match import Match, Policy, match
 from .place import Template, first_state, template_of_params, template_of_state
+from .store import Step
 from .values import JAX
 
 
@@ -80,9 +86,10 @@ def assemble(
         kinds = _kinds(p_source, p_match)
         params = p_into.fill(_made(found, p_into, lambda: params), kinds)
     found = _read(source, "state", source.state, s_match, s_into)
-    make = lambda: first_state(tx, params)
     kinds = _kinds(source.state, s_match)
-    return params, s_into.fill(_made(found, s_into, make), kinds)
+    return params, s_into.fill(
+        _made(found, s_into, lambda: first_state(tx, params)), kinds
+    )
 
 
 def _kinds(old: list[Entry], how: Match) -> list[str | None]:
@@ -111,10 +118,70 @@ def _made(values: list[Any], into: Template, make: Callable) -> list[Any]:
         return values
     fresh = into.values(make())
     rows = zip(into.entries, values, fresh, strict=True)
-    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)
-    if shapes := [x for x, old, new in rows if old is None and is_shape(new)]:
+    if shapes := [
+        entry
+        for entry, old, new in rows
+        if old is None and isinstance(new, jax.ShapeDtypeStruct)
+    ]:
         raise ValueError(
             f"the template has shapes where the checkpoint has nothing, for "
             f"{list_some(shapes)}: give arrays"
         )
     return [y if x is None else x for x, y in zip(values, fresh, strict=True)]
+
+
+def averaged(sources: Sequence[Any], params: Any, weights: Any) -> Any:
+    """The mean of the parameters of the checkpoints, in the form of `params`."""
+    opened = [_step(x).open() for x in sources]
+    factors = _factors(weights, len(opened))
+    into = template_of_params(params)
+    paths = [x.names for x in into.entries]
+    chosen = []
+    for source in opened:
+        found = match(source.params, into.entries, paths)
+        Policy("error", "error").check(str(source), found, match([], [], paths))
+        chosen.append(found.chosen)
+    values = []
+    for i, target in enumerate(into.targets):
+        rows = [(x, x.params[at[i]]) for x, at in zip(opened, chosen, strict=True)]
+        arrays = (x.read("params", [(row, target)])[0] for x, row in rows)
+        values.append(_mean(arrays, factors))
+    kinds = [opened[-1].params[i].kind for i in chosen[-1]]
+    return into.fill(values, kinds)
+
+
+def _step(source: Any) -> Step:
+    """A directory, which means its newest step, or a directory and a step."""
+    is_pair = isinstance(source, tuple | list) and len(source) == 2
+    return Step(*source) if is_pair else Step(source, None)
+
+
+def _factors(weights: Any, n: int) -> list[float] | int:
+    """The weights, or their number if all are equal."""
+    if not n:
+        raise ValueError("`average` is given no checkpoints")
+    if weights is None:
+        return n
+    found = [float(x) for x in np.asarray(weights, float).ravel()]
+    if len(found) != n or not all(map(math.isfinite, found)):
+        raise ValueError(
+            f"`average`: `weights` must be {n} finite numbers, one for each "
+            f"checkpoint, but are {found}"
+        )
+    return found
+
+
+def _mean(arrays: Iterable[Any], factors: list[float] | int) -> Any:
+    """The mean of arrays, read one at a time; the last one if they are not floats."""
+    mean: Any = None
+    for n, x in enumerate(arrays):
+        if not is_inexact(x):
+            mean = x
+            continue
+        x = x.astype(compute_dtype(x))
+        if not isinstance(factors, int):
+            mean = x * factors[n] if mean is None else mean + x * factors[n]
+        # In this form the mean of equal arrays is that array, bit for bit.
+        else:
+            mean = x if mean is None else mean + (x - mean) / (n + 1)
+    return mean

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import SequenceKey
 
+from .._engine.base import is_array
 from .._engine.base.optax_types import COMPATIBLE
-from .._engine.base.protocol import is_array
 from .._engine.trees import selection
-from .._engine.trees.errors import list_some
+from .._engine.trees.errors import fields_of, list_some
 from .._engine.trees.migrate import named
+from .._engine.trees.pack import unpack
+from .._engine.trees.search import open_node
 from .values import kind_of, shape_and_dtype
 
 
@@ -117,8 +119,9 @@ def rename(
             return x
         tail = () if _ends(x.own, path) else x.own[-1:]
         most = len(path) + len(tail)
-        swap = lambda names: (*names[: len(names) - most], *new[path], *tail)
-        return x._replace(names=swap(x.names), own=swap(x.own))
+        ends = (*new[path], *tail)
+        names, own = ((*xs[: len(xs) - most], *ends) for xs in (x.names, x.own))
+        return x._replace(names=names, own=own)
 
     return [one(x) for x in params], [one(x) for x in state]
 
@@ -181,10 +184,36 @@ def _owners(old: list[Entry], new: list[Entry]) -> dict[tuple, list[str]]:
 
     def is_like(owner: str, names: set[str]) -> bool:
         kind = COMPATIBLE.get(owner)
-        allowed = used[owner] if kind is None else {*getattr(kind, "_fields", ())}
+        allowed = used[owner] if kind is None else {*(fields_of(kind) or ())}
         return used[owner] <= names <= allowed
 
     return {
         node: [owner for owner in used if is_like(owner, names)]
         for node, names in below.items()
     }
+
+
+def require_order(params: Any, state: Any) -> None:
+    """Raise if `params` is a state and `state` looks like its parameters.
+
+    Both are required, because a tree that contains states, such as a train state, may
+    be saved as parameters.
+    """
+    if not _has_state(params) or _has_state(state):
+        return
+    slots = entries(unpack(params))
+    given = [x for x in entries(unpack(state)) if not x.dtype.startswith("key<")]
+    has_values = any(x.owner == "" or x.own[1:] for x in slots)
+    mirrored = {(x.own[1:], x.shape) for x in slots if x.owner}
+    if given and (all((x.names, x.shape) in mirrored for x in given) or not has_values):
+        raise ValueError(
+            "`params` is the state of a transformation, and `state` is not: the order "
+            "is `save(directory, step, params, state)`"
+        )
+
+
+def _has_state(node: Any) -> bool:
+    name = type(node).__name__
+    if fields_of(node) is not None and (name in COMPATIBLE or name.endswith("State")):
+        return True
+    return any(_has_state(x) for _, x in open_node(node)[0])

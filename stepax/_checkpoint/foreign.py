@@ -86,7 +86,10 @@ def _read(path: Any) -> Any:
     try:
         with ocp.PyTreeCheckpointer() as reader:
             found = reader.metadata(path).item_metadata.tree
-            host = lambda _: ocp.RestoreArgs(restore_type=np.ndarray)
+
+            def host(_):
+                return ocp.RestoreArgs(restore_type=np.ndarray)
+
             how = ocp.args.PyTreeRestore(restore_args=jax.tree.map(host, found))
             return reader.restore(path, args=how)
     except Exception as error:

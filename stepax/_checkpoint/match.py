@@ -142,8 +142,10 @@ class Policy:
     extra: str
 
     def __post_init__(self):
-        for name, other in ("missing", "fresh"), ("extra", "drop"):
-            given = getattr(self, name)
+        for name, given, other in (
+            ("missing", self.missing, "fresh"),
+            ("extra", self.extra, "drop"),
+        ):
             if given not in ("error", other):
                 raise ValueError(
                     f"`{name}` is {given!r}, expected 'error' or {other!r}"
@@ -154,17 +156,19 @@ class Policy:
 
         what: description of the checkpoint.
         """
-        both = params, state
-        of = lambda kind: [x for m in both for x in getattr(m, kind)]
-        lines = [_reshaped(of("reshaped")), _recoded(of("recoded"))]
-        lines.append(_listed("there are several candidates for", of("unclear")))
+        missing, extra = params.missing + state.missing, params.extra + state.extra
+        unclear = params.unclear + state.unclear
+        reshaped = params.reshaped + state.reshaped
+        recoded = params.recoded + state.recoded
+        lines = [_reshaped(reshaped), _recoded(recoded)]
+        lines.append(_listed("there are several candidates for", unclear))
         if self.missing == "error":
-            lines.append(_listed("missing", of("missing")))
+            lines.append(_listed("missing", missing))
         if self.extra == "error":
-            lines.append(_listed("extra", of("extra")))
+            lines.append(_listed("extra", extra))
         if lines := [x for x in lines if x]:
-            pairs = [x for pair in [*of("reshaped"), *of("recoded")] for x in pair]
-            found = [*of("missing"), *of("extra"), *of("unclear"), *pairs]
+            pairs = [x for pair in [*reshaped, *recoded] for x in pair]
+            found = [*missing, *extra, *unclear, *pairs]
             raise ValueError(f"{what} does not fit: {'; '.join(lines)}.{_hint(found)}")
 
 

@@ -13,11 +13,11 @@ from .._distributed.sharding import (
     init_shardings,
     state_sharding,
 )
-from .._engine.arrays.placement import mesh_sharding, put_on
-from .._engine.base.protocol import GradientTransformation, partition_arrays
+from .._engine.arrays.placement import mesh_sharding, put_on, sharding_of
+from .._engine.base import GradientTransformation, partition_arrays
 from .._engine.trees.coded import stored_like
 from .._engine.trees.pack import pack, unpack
-from .._engine.trees.packed import Packed
+from .._engine.trees.packed import holds_packed
 from .entries import Entry, entries
 from .values import JAX, kind_of, require_numbers, restored, traceable
 
@@ -39,7 +39,7 @@ class Template(NamedTuple):
     @property
     def targets(self) -> list[Any]:
         """The sharding to read each entry to; `None` to read to the host first."""
-        if len(self.shardings) != len(self.entries) or _holds_packed(self.tree):
+        if len(self.shardings) != len(self.entries) or holds_packed(self.tree):
             return [None] * len(self.entries)
         pairs = zip(self.shardings, self.entries, strict=True)
         return [s if _can_be_read_to(s, x) else None for s, x in pairs]
@@ -59,7 +59,7 @@ class Template(NamedTuple):
         rows = zip(self.entries, shapes, values, kinds, strict=True)
         found = [restored(*row, self.is_made) for row in rows]
         tree = rebuild(found)
-        if _holds_packed(self.tree):
+        if holds_packed(self.tree):
             tree = pack(tree, like=self.tree)
         arrays, rebuild = partition_arrays(tree)
         pairs = zip(arrays, self.shardings, strict=True)
@@ -75,11 +75,6 @@ def _put(x: Any, where: Any) -> Any:
     return x if where is None or kind_of(x) != JAX else put_on(x, where)
 
 
-def _holds_packed(tree: Any) -> bool:
-    is_packed = lambda x: isinstance(x, Packed)
-    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
-
-
 def _can_be_read_to(sharding: Any, entry: Entry) -> bool:
     is_key = entry.dtype.startswith("key<")
     return isinstance(sharding, NamedSharding) and not is_key
@@ -91,7 +86,7 @@ def template_of_params(params: Any) -> Template:
     found = entries(unpack(params))
     for entry, x in zip(found, partition_arrays(unpack(params))[0], strict=True):
         require_numbers(entry.key, x)
-    shardings = [getattr(x, "sharding", None) for x in arrays]
+    shardings = [sharding_of(x) for x in arrays]
     shardings = [None if _is_usual(s) else s for s in shardings]
     return Template(params, found, shardings)
 
@@ -105,8 +100,8 @@ def _is_usual(sharding: Any) -> bool:
 def template_of_state(tx: Any, params: Any) -> Template:
     """The template of the state of `tx` for parameters like these."""
     params = traceable(params)
-    init = lambda params, init=tx.init: traceable(init(params))
-    tx = GradientTransformation(init, tx.update)
+    given = tx.init
+    tx = GradientTransformation(lambda params: traceable(given(params)), tx.update)
     shapes = init_shapes(tx, params)
     leaves = partition_arrays(shapes)[0]
     is_placed = mesh_sharding(params) is not None
@@ -131,7 +126,6 @@ def _shardings(tx: Any, params: Any, shapes: Any) -> list[Any]:
 def _smaller(shape: tuple, beside: Any, made: Any) -> Any:
     if not isinstance(made, NamedSharding):
         return beside
-    size = lambda s: math.prod(s.shard_shape(shape))
-    found = made if size(made) < size(beside) else beside
+    found = min(beside, made, key=lambda s: math.prod(s.shard_shape(shape)))
     kind = made.memory_kind
     return found if kind is None else found.with_memory_kind(kind)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import as_array
+from .._engine.base import as_array
 from .._engine.trees.paths import fits, fitted
 
 

@@ -63,8 +63,9 @@ class Part(NamedTuple):
     def shares(self) -> list[int]:
         """The shares of this process in the digests; process 0 writes NumPy arrays."""
         is_first = jax.process_index() == 0
-        is_mine = lambda x: is_first or not isinstance(x, np.ndarray)
-        return [share(x) if is_mine(x) else 0 for x in self.arrays]
+        is_mine = [is_first or not isinstance(x, np.ndarray) for x in self.arrays]
+        pairs = zip(self.arrays, is_mine, strict=True)
+        return [share(x) if yes else 0 for x, yes in pairs]
 
     def described(self, shares: list[list[int]]) -> list[Entry]:
         """The entries with the digests that the shares of all processes add up to."""

@@ -5,12 +5,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .._engine.functions.annotations import Hint
 from .._engine.functions.calls import explain_misuse
+from .._engine.functions.signatures import Hint
 from .._wrappers.inject import inject_hyperparams
-from .hints import Hints, below, takes_number, takes_tuple
+from .hints import Hints, below, place, takes_number, takes_tuple
 from .names import ARGS, IGNORED, PARTIAL, TARGET, VALUES, Names
-from .refusals import place
 
 
 # Numbers as users of YAML write them: its readers parse 1e-3, without a point, as a

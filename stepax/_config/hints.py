@@ -1,21 +1,29 @@
-"""What annotations say about data: which lists are tuples, which strings numbers."""
+"""What may be data: hints of annotations, and errors for what is not.
+
+Hints say which lists are tuples and which strings numbers; errors give the location and
+a replacement.
+"""
 
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from .._engine.functions import annotations
-from .._engine.functions.annotations import Hint, members
+from .._engine.factories.registry import ROWS
+from .._engine.functions.calls import is_transformation
+from .._engine.functions.signatures import Hint, members, of_parameters
 
 
 class Hints:
     """What the annotations of a factory say about its arguments."""
 
     def __init__(self, factory: Callable):
-        self._by_name = annotations.of_parameters(factory)
+        self._by_name = of_parameters(factory)
         parameters = inspect.signature(factory).parameters.values()
         by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
         self._positional = [p.name for p in parameters if p.kind not in by_name]
@@ -57,3 +65,62 @@ def below(hint: Hint, i: int = 0) -> Hint:
             continue
         found += members(args[0]) if args else []
     return found
+
+
+def place(path: tuple) -> str:
+    """The location of a value in a configuration."""
+    return "".join(f"[{k!r}]" for k in path) or "the root"
+
+
+def refusal(x: Any, path: tuple) -> TypeError:
+    """The error for an argument that is not data."""
+    return TypeError(f"{place(path)} is {_kind(x)}; {_instead(x, path)}")
+
+
+def _is_transformation(x: Any) -> bool:
+    return not isinstance(x, type) and is_transformation(x)
+
+
+def _home(x: Any) -> tuple[str, str]:
+    """The package and the factory of an `update` of another library."""
+    update = x.update if callable(x.update) else type(x)
+    name = getattr(update, "__qualname__", type(x).__name__)
+    return getattr(update, "__module__", "").partition(".")[0], name.partition(".")[0]
+
+
+def _kind(x: Any) -> str:
+    if _is_transformation(x):
+        home, name = _home(x)
+        return f"a transformation made by `{name}` of `{home}`, not by a factory"
+    if isinstance(x, Tracer):
+        return "a traced array"
+    if isinstance(x, np.ndarray | jax.Array):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return "a random key" if is_key else f"an array of {x.dtype}[{x.size}]"
+    if callable(x):
+        name = getattr(x, "__qualname__", type(x).__name__)
+        return f"the function `{name}`, which is not data"
+    return f"a `{type(x).__name__}`, which is not data"
+
+
+def _instead(x: Any, path: tuple) -> str:
+    names = [k for k in path if isinstance(k, str)]
+    last = names[-1] if names else ""
+    if _is_transformation(x):
+        return _of_transformation(_home(x)[1])
+    if isinstance(x, np.ndarray | jax.Array):
+        return "give an integer, such as `seed`, or numbers outside of `jit`"
+    if any(word in last for word in ("mask", "labels", "numbers")):
+        return 'use patterns of paths, as in {"embed/**": True, "**": False}'
+    if callable(x):
+        return (
+            "use a schedule of `stepax.schedules`, or a factory that "
+            "`stepax.rules.rule()` decorates"
+        )
+    return "use dictionaries, lists, strings, numbers, arrays and transformations"
+
+
+def _of_transformation(name: str) -> str:
+    if name in ROWS:
+        return f"make it with the `{name}` of Stepax"
+    return "decorate the function that makes it with `stepax.rules.rule()`"

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.stateful import WrappedSchedule
-from .._engine.factories.argument_checks import ArgumentChecks
+from .._engine.factories.argument_checks import checks_of
 from .._engine.factories.registry import ROWS
-from .._engine.factories.scheduled import SCHEDULES
+from .._engine.factories.scheduled import SCHEDULES, WrappedSchedule
 from .._engine.functions.calls import nearest
+from .._engine.trees.errors import fields_of
 from .._names import _MODULES
 from .._transforms.decay_kinds import weight_decay
 from .._wrappers.accumulate import MultiSteps
@@ -61,14 +61,12 @@ VALUES: dict[str, Callable] = SCALARS | {
 def is_record(x: object) -> bool:
     """Whether `x` is the class of a named tuple that is not a transformation."""
     is_tuple = isinstance(x, type) and issubclass(x, tuple)
-    return is_tuple and hasattr(x, "_fields") and not hasattr(x, "init")
+    return is_tuple and fields_of(x) is not None and not hasattr(x, "init")
 
 
 def is_factory(x: object) -> bool:
     """Whether the transformations that `x` makes know how they were made."""
-    checks = getattr(x, "scalars", None)
-    plain = getattr(x, "__wrapped__", None)
-    return isinstance(checks, ArgumentChecks) and checks.factory is plain
+    return checks_of(x) is not None
 
 
 _OTHERS = (MultiSteps, WrappedSchedule, inject_hyperparams, weight_decay)
@@ -77,7 +75,7 @@ _OTHERS = (MultiSteps, WrappedSchedule, inject_hyperparams, weight_decay)
 def _is_listed(x: object) -> bool:
     if x in _OTHERS or is_record(x):
         return True
-    return is_factory(x) or SCHEDULES.get(getattr(x, "__name__", "")) is x
+    return is_factory(x) or SCHEDULES.get(name_of(x)) is x
 
 
 def public_name(x: Any) -> str | None:

@@ -10,16 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from .._engine.base.frozen import is_dtype
-from .._engine.base.protocol import GradientTransformation
-from .._engine.base.stateful import WrappedSchedule
+from .._engine.arrays.numerics import is_known
+from .._engine.base import GradientTransformation, recipe_of, recipe_of_pair
 from .._engine.factories.recipe import Recipe
-from .._engine.functions.annotations import Hint
-from .._engine.functions.calls import explain_misuse
+from .._engine.factories.scheduled import WrappedSchedule
+from .._engine.functions.calls import explain_misuse, is_dtype
+from .._engine.functions.signatures import Hint
 from .._wrappers import accumulate, inject
-from .hints import Hints, below, takes_tuple
+from .hints import Hints, below, refusal, takes_tuple
 from .names import (
     ARGS,
     INJECT,
@@ -32,7 +31,6 @@ from .names import (
     name_of,
     public_name,
 )
-from .refusals import refusal
 
 
 @explain_misuse
@@ -62,12 +60,8 @@ def to_config(tx: Any) -> dict[str, Any]:
 
 
 def _recipe(x: Any) -> Recipe | None:
-    recipe = getattr(x, "recipe", None)
-    # `GradientTransformation(tx.init, tx.update)` has only the functions of `tx`.
-    if recipe is None and isinstance(x, GradientTransformation):
-        made = getattr(x.init, "made", None)
-        if made is not None and getattr(x.update, "made", None) is made:
-            recipe = made.recipe
+    is_pair = isinstance(x, GradientTransformation)
+    recipe = recipe_of_pair(x) if is_pair else recipe_of(x)
     return recipe if isinstance(recipe, Recipe) else None
 
 
@@ -167,8 +161,7 @@ def _mapping(x: Mapping, path: tuple, hint: Hint) -> dict:
 
 
 def _array(x: Any, path: tuple) -> dict:
-    is_read = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
-    if not is_read or not _is_numeric(x.dtype) or x.size == 0:
+    if not is_known(x) or not _is_numeric(x.dtype) or x.size == 0:
         raise refusal(x, path)
     # Python's types, which are wide enough for the values of every dtype.
     wide = {"f": np.float64, "V": np.float64}.get(np.dtype(x.dtype).kind, x.dtype)

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from .._engine.base.protocol import (
+from .._engine.arrays.placement import sharding_of
+from .._engine.base import (
     GradientTransformation,
     OptState,
     Params,
     Transformation,
     is_array,
-    require_transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.functions.calls import explain_misuse
 from .._engine.inspect.tables import Printable, Table, show_bytes
@@ -99,9 +99,8 @@ def audit(
 
     Raises a `ValueError` for parameters that are not on a mesh, with the path.
     """
-    require_transformation(tx, "`tx` of `audit`")
-    mesh = mesh_of(params, None)
-    tx, shapes = with_extra_args_support(tx), jax.tree.map(_shape, params)
+    tx, mesh = with_keywords(tx, "`tx` of `audit`"), mesh_of(params, None)
+    shapes = jax.tree.map(_shape, params)
     state = _first_state(tx, shapes) if state is None else jax.tree.map(_shape, state)
     step = jax.jit(lambda g, s, p: tx.update(g, s, p, **extra_args))
     lowered = step.lower(shapes, jax.tree.map(_free, state), shapes)
@@ -141,7 +140,7 @@ def _shape(x):
 
 def _free(x):
     """The shape without a single-device sharding, since JAX may move such arrays."""
-    is_placed = isinstance(getattr(x, "sharding", None), NamedSharding)
+    is_placed = isinstance(sharding_of(x), NamedSharding)
     return x if is_placed else _on_one(x)
 
 
@@ -151,7 +150,10 @@ def _on_one(x):
 
 
 def _first_state(tx, params):
-    place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+
+    def place(x, s):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+
     return jax.tree.map(place, init_shapes(tx, params), init_shardings(tx, params))
 
 

@@ -14,16 +14,15 @@ import jax
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh, Mesh
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     Params,
     is_array,
     partition_arrays,
-    require_transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.registry import ROWS
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect.tables import Printable, Table, show_bytes
 from .audit import Collective, computing
 from .plan_count import Exchange, count
@@ -174,8 +173,10 @@ class Plan(Printable):
         return rows or [["none", "0", "0 B"]]
 
     def _links(self):
-        one = lambda x: [str(x.devices), str(x.count), show_bytes(x.bytes)]
-        rows = [[" x ".join(x.axes), *one(x)] for x in self.links]
+        rows = [
+            [" x ".join(x.axes), str(x.devices), str(x.count), show_bytes(x.bytes)]
+            for x in self.links
+        ]
         return rows or [["none", "", "0", "0 B"]]
 
 
@@ -208,7 +209,10 @@ def plan(
     with jax.sharding.use_abstract_mesh(mesh):
         state, (whole, mine, host) = _state(made, params)
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
-    bare = lambda tree: jax.tree.map(_bare, tree)
+
+    def bare(tree):
+        return jax.tree.map(_bare, tree)
+
     whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
     alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
@@ -237,10 +241,9 @@ def plan(
 def _made(tx: Any, mesh: AbstractMesh) -> Any:
     """The transformation, made for the mesh if it is a function from one."""
     is_factory = any(row.factory is tx for row in ROWS.values())
-    is_function = callable(tx) and not hasattr(tx, "init") and not is_factory
+    is_function = callable(tx) and not is_transformation(tx) and not is_factory
     made: Any = tx(mesh) if is_function else tx
-    require_transformation(made, "`tx` of `plan`")
-    return with_extra_args_support(made)
+    return with_keywords(made, "`tx` of `plan`")
 
 
 def _state(tx: Any, params: Params) -> tuple[Any, tuple[int, int, int]]:

@@ -121,7 +121,10 @@ class _Reader:
         def walk(jaxpr, values):
             env = dict(zip(jaxpr.invars, values, strict=True))
             env.update((x, next(fresh)) for x in jaxpr.constvars)
-            number = lambda x: -1 if isinstance(x, Literal) else env[x]
+
+            def number(x):
+                return -1 if isinstance(x, Literal) else env[x]
+
             for eqn in jaxpr.eqns:
                 read = list(map(number, eqn.invars))
                 if self._is_open(eqn):

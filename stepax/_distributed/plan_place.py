@@ -9,7 +9,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from .._engine.base.protocol import Params, is_array, is_none
+from .._engine.arrays.numerics import has_dtype
+from .._engine.base import Params, is_array, is_none
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import list_some
 
@@ -75,7 +76,7 @@ def _shown(path: Any) -> str:
 
 
 def _placed(x: Any, mesh: AbstractMesh, spec: Any, path: Any) -> jax.ShapeDtypeStruct:
-    if not hasattr(x, "shape"):
+    if not has_dtype(x):
         raise ValueError(
             f"`shapes` has {x!r} at {_shown(path)}, expected an array or "
             "`jax.ShapeDtypeStruct(shape, dtype)`"

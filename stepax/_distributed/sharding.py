@@ -9,7 +9,8 @@ from jax.extend.core import Literal, Var
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._engine.arrays.coding import is_coded
-from .._engine.base.protocol import (
+from .._engine.arrays.placement import sharding_of
+from .._engine.base import (
     GradientTransformation,
     OptState,
     Params,
@@ -61,7 +62,10 @@ def state_sharding(
             return x
         if is_coded(x) and p is not None:
             specs = [spec_of_coded(y.shape, x.scales.shape, p.sharding) for y in x]
-            put_at = lambda spec: NamedSharding(mesh, spec, memory_kind=memory_kind)
+
+            def put_at(spec):
+                return NamedSharding(mesh, spec, memory_kind=memory_kind)
+
             return type(x)(*map(put_at, specs))
         spec = PartitionSpec()
         if p is not None:
@@ -181,11 +185,14 @@ def init_and_arrays(
 
 def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     leaves = jax.tree.leaves(params, is_leaf=is_none)
-    path = lambda i: errors.paths(params)[i]
+
+    def path(i):
+        return errors.paths(params)[i]
+
     for i, p in enumerate(leaves):
         if not is_array(p):
             continue
-        sharding: Any = getattr(p, "sharding", None)
+        sharding: Any = sharding_of(p)
         if not isinstance(sharding, NamedSharding):
             raise ValueError(
                 f"the parameter at {path(i)} is not on a mesh; its sharding is "

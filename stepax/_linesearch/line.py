@@ -11,10 +11,13 @@ Differences from Optax:
 2. `params` may have leaves without a gradient, such as the functions of a module.
 3. Outside `jit` the loop runs in Python, so that it is not recompiled at each step.
 4. Searches are not differentiated: the step size is a constant in derivatives.
+
+Small arrays that are not on a mesh are joined; joining others would take communication.
 """
 
 import functools as ft
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +26,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from .._engine.arrays.joined import Joined
 from .._engine.arrays.numerics import (
     nan_max,
     power_of_two,
@@ -34,8 +38,32 @@ from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
 from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable
+from .._engine.xla.branch import varying
 from ..tree import conj
-from .gather import gather_short
+
+
+# The largest number of elements of a small array: above it, a pass takes longer than
+# its launch; up to it, transfers take negligible time.
+SHORT = 4096
+
+
+def gather_short(*columns: list) -> Joined:
+    """Group small arrays that are not on a mesh by their dtypes.
+
+    columns: lists of arrays, which may have more leading axes than the first list.
+    """
+    rows = list(zip(*columns, strict=True))
+    kinds = [_kind(row) or i for i, row in enumerate(rows)]
+    return Joined(kinds, [x.shape for x in columns[0]])
+
+
+def _kind(row: tuple) -> tuple | None:
+    """The key shared by arrays in one vector; `None` for arrays kept separate."""
+    # Not on a mesh: a slice of a vector would not be sharded like its parameter.
+    is_placed = not all(jax.typeof(x).sharding.mesh.empty for x in row)
+    if is_placed or math.prod(row[0].shape) > SHORT:
+        return None
+    return tuple((x.dtype, varying(jax.typeof(x))) for x in row)
 
 
 T = TypeVar("T")

@@ -93,8 +93,9 @@ def ctc_loss_with_forward_probs(
             blank_p[:, None] + _after(blank, label),
             label_p + _log_add(stay, previous),
         )
-        keep = lambda old, new: jnp.where(is_pad[:, None], old, new)
-        now = tuple(map(keep, before, now))
+        now = tuple(
+            map(lambda old, new: jnp.where(is_pad[:, None], old, new), before, now)
+        )
         return now, now
 
     count = y.shape[1]

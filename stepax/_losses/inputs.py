@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from .._engine.arrays.numerics import is_known
 
 
 Axis: TypeAlias = int | tuple[int, ...] | None
@@ -145,11 +146,6 @@ def broadcast(name: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     raise ValueError(
         f"`{name}` has shape {x.shape}, expected one that broadcasts to {shape}"
     )
-
-
-def is_known(x: ArrayLike) -> bool:
-    """Whether the values are concrete and addressable."""
-    return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
 
 
 def whole_labels(

@@ -1,7 +1,10 @@
-"""Softmax cross-entropy, and its polynomial variant.
+"""Softmax cross-entropy, its polynomial variant, ranking, and label smoothing.
 
 Leng et al., 2022, PolyLoss: A Polynomial Expansion Perspective of Classification Loss
-Functions (arXiv:2204.12511), equation 3 with N = 1, for `poly_loss_cross_entropy`.
+Functions (arXiv:2204.12511), equation 3 with N = 1, for `poly_loss_cross_entropy`;
+Cao et al., 2007, Learning to Rank: From Pairwise Approach to Listwise Approach
+(DOI:10.1145/1273496.1273513), with the relevance used as it is, for ranking; Müller
+et al., 2019, When Does Label Smoothing Help? (arXiv:1906.02629), section 1.
 
 Difference from Optax: 0 log 0 = 0 in all these losses, so that a class masked by a
 logit of -inf contributes nothing where its label is 0, with finite derivatives in
@@ -9,15 +12,18 @@ forward and reverse mode.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.factories import ranges
 from .._engine.functions.calls import explain_misuse
 from .inputs import (
     Axis,
     at_label,
+    broadcast,
     common_shape,
     fit,
     floats,
@@ -25,6 +31,37 @@ from .inputs import (
     normal_axes,
     whole_labels,
 )
+
+
+@explain_misuse
+def smooth_labels(
+    labels: ArrayLike,
+    alpha: ArrayLike,
+    *,
+    axis: Axis = -1,
+    where: ArrayLike | None = None,
+) -> jax.Array:
+    """Mix labels with the uniform distribution: (1 - alpha) y + alpha / classes.
+
+    labels: y, shape [..., classes].
+    alpha: the share of the uniform distribution, in [0, 1]; a scalar, or an array that
+        broadcasts to the labels.
+    axis: class axis or axes; `None` for all.
+    where: which classes to include; broadcast to the labels.
+
+    Returns the shape of the labels.  Raises TypeError unless the labels are of floating
+    point, ValueError if shapes do not fit.
+    """
+    ranges.check("smooth_labels", {"alpha": alpha}, {"alpha": ranges.UP_TO_1})
+    y, a, dtype = floats({"labels": labels}, {"alpha": alpha})
+    axes = normal_axes(axis, y.ndim)
+    counts = mask(where, y.shape)
+    if counts is None:
+        classes = math.prod(y.shape[i] for i in axes)
+    else:
+        classes = jnp.sum(counts, axes, keepdims=True, dtype=y.dtype)
+    a = broadcast("alpha", a, y.shape)
+    return ((1 - a) * y + a / jnp.maximum(classes, 1)).astype(dtype)
 
 
 @explain_misuse
@@ -95,7 +132,10 @@ def softmax_cross_entropy_with_integer_labels(
     y = whole_labels(labels, classes, -classes, known=where is None)
     shapes = {"labels": y.shape, "logits without classes": x.shape[:-1]}
     batch = common_shape(shapes)
-    across = lambda x: jnp.broadcast_to(x, batch + x.shape[-1:])
+
+    def across(x):
+        return jnp.broadcast_to(x, batch + x.shape[-1:])
+
     x, y = across(x), jnp.broadcast_to(y, batch)
     if counts is None:
         return _surprise(x, y).astype(dtype)
@@ -183,3 +223,47 @@ def _classes_last(x, axes):
     x = jnp.moveaxis(x, axes, last)
     split = x.ndim - len(axes)
     return x.reshape((*x.shape[:split], math.prod(x.shape[split:])))
+
+
+@explain_misuse
+def ranking_softmax_loss(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    where: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    reduce_fn: Callable[..., ArrayLike] | None = jnp.mean,
+) -> jax.Array:
+    """Cross-entropy between the relevance of items and a softmax of their scores.
+
+        -Σ w y log softmax(s),   with 0 log 0 = 0
+
+    logits: the scores s, shape [..., items].
+    labels: the relevance y, at least 0, with the same number of items.
+    where: which items to include; broadcast to the logits.
+    weights: the weight w of each item; broadcast to the logits.
+    reduce_fn: called as `reduce_fn(losses, where=lists)`, where `lists` marks the lists
+        with included items, or is `None`; `None` returns the losses, of shape [...].
+
+    Returns the dtype of the logits; the mean over an empty set of lists is 0.  Raises
+    TypeError unless the logits are floating point, ValueError if shapes do not fit.
+    """
+    x, y, _ = floats({"logits": logits}, {"labels": labels})
+    x, y = fit({"logits": x, "labels": y}, -1)
+    if weights is not None:
+        w, _ = floats({}, {"weights": weights})
+        y = broadcast("weights", w.astype(y.dtype), x.shape) * y
+    counts = mask(where, x.shape)
+    x, y = left_out(x, y, counts)
+    loss = -jnp.sum(times_log(y, log_softmax(x, (x.ndim - 1,))), axis=-1)
+    if reduce_fn is not None:
+        loss = jnp.asarray(reduce_fn(loss, where=_lists(counts)))
+    return loss.astype(jnp.result_type(logits))
+
+
+def _lists(counts):
+    """Which lists to include; if none, all of them, whose losses are 0."""
+    if counts is None:
+        return None
+    lists = jnp.any(counts, axis=-1)
+    return lists | ~jnp.any(lists)

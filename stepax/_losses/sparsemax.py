@@ -1,9 +1,15 @@
-"""Sparsemax losses: piecewise quadratic, with probabilities that can be exactly 0.
+"""Sparsemax losses, with probabilities that can be exactly 0, and Fenchel-Young losses.
 
 Martins and Astudillo, 2016, From Softmax to Sparsemax: A Sparse Model of Attention and
 Multi-Label Classification (arXiv:1602.02068), equation 16 and algorithm 1; for two
 classes Blondel et al., 2020, Learning with Fenchel-Young Losses (JMLR 21), section 4.4.
+
+Blondel et al., 2020, Learning with Fenchel-Young Losses (arXiv:1901.02324),
+definition 2, without the term that only depends on the targets.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +18,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.numerics import nan_max
 from .._engine.functions.calls import explain_misuse
 from .inputs import at_label, fit, floating, floats, score_at_label, whole_labels
+from .softmax import times_log
 
 
 @explain_misuse
@@ -69,3 +76,32 @@ def _sparsemax(s):
     # At least one element, the largest, is in the support.
     tau = (jnp.sum(jnp.where(support, s, 0), axis=-1, keepdims=True) - 1) / count
     return jnp.where(support, s - tau, 0)
+
+
+@explain_misuse
+def make_fenchel_young_loss(
+    max_fun: Callable[..., ArrayLike],
+) -> Callable[..., jax.Array]:
+    """The loss whose gradient is the argmax of `max_fun`, minus the target.
+
+        max_fun(s) - s·t
+
+    max_fun: a convex function of a vector, such as `jax.nn.logsumexp`.
+
+    Returns a function of scores s and targets t, shape [..., size] each, that passes
+    other arguments on to `max_fun` and returns shape [...]; it raises ValueError if
+    shapes do not fit.
+    """
+
+    def fenchel_young_loss(
+        scores: ArrayLike, targets: ArrayLike, *args: Any, **kwargs: Any
+    ) -> jax.Array:
+        s, t, dtype = floats({}, {"scores": scores, "targets": targets})
+        s, t = fit({"scores": s, "targets": t}, -1)
+        largest = jnp.vectorize(
+            lambda s: max_fun(s, *args, **kwargs), signature="(n)->()"
+        )(s)
+        loss = largest - jnp.sum(times_log(t, s), axis=-1)
+        return loss.astype(floating(dtype))
+
+    return fenchel_young_loss

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.base.protocol import as_array
+from .._engine.base import as_array
 from .._engine.functions.calls import explain_misuse
 from .._wrappers.monitor import StatefulMetric
-from .leaves import beside, is_number
+from .norms import beside, is_number
 
 
 class Noise(NamedTuple):
@@ -113,9 +113,13 @@ def noise_scale(
         # Where sizes are not known, any will do: the result is not used.
         b, B = jnp.where(is_told, b, 1), jnp.where(is_told, B, 2)
         now = gradient_noise(s, l, b, B)
-        mix = lambda old, x: jnp.where(is_told, decay * old + (1 - decay) * x, old)
+        parts = {"trace": now.trace, "squared_norm": now.squared_norm}
+
+        def mix(old, x):
+            return jnp.where(is_told, decay * old + (1 - decay) * x, old)
+
         share = mix(memory["share"], 1.0)
-        kept = {k: mix(memory[k], getattr(now, k)) for k in ("trace", "squared_norm")}
+        kept = {k: mix(memory[k], x) for k, x in parts.items()}
         known = jnp.where(share > 0, share, 1)
         found = _noise(kept["trace"] / known, kept["squared_norm"] / known)
         value = jax.tree.map(lambda x: jnp.where(share > 0, x, 0), found)
@@ -161,10 +165,9 @@ def _norms_by_calls(size, mean):
         is_due = new.gradient_step > old.gradient_step
         # `MultiSteps` may skip a call, or a call may have a weight of 0.
         counts = is_due | (new.mini_step > old.mini_step)
-        add = lambda k, x: memory[k] + jnp.where(counts, x, 0)
         square = tree.norm(seen.before, squared=True)
-        now = {"sum": add("sum", w * square), "weight": add("weight", w)}
-        now["calls"] = add("calls", 1.0)
+        more = {"sum": w * square, "weight": w, "calls": 1.0}
+        now = {k: memory[k] + jnp.where(counts, x, 0) for k, x in more.items()}
         total = now["weight"]
         before = memory["weight"] if mean else jnp.float32(1)
         large = _squared_sum(old.acc_grads, before, seen.before, w) / total**2

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.joined import Joined
-from .._linesearch.gather import SHORT
+from .._linesearch.line import SHORT
 
 
 class Pack:

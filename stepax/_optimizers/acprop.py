@@ -15,11 +15,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, one_minus, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias

@@ -11,12 +11,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrected, corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed

@@ -18,12 +18,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import is_number, square
 from .._engine.arrays.numerics import safe_increment, safe_rsqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
@@ -163,7 +159,9 @@ def _factored_rms(
 
         return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
-    whole = lambda p: _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
+    def whole(p):
+        return _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
+
     full = Slot(whole, alike=False, is_wide=True, decode=jnp.real)
     slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
     return Rule(leaf, FactoredState, slots, COUNT, prepare)

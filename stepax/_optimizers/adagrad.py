@@ -16,12 +16,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square_like
 from .._engine.arrays.numerics import safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import SQUARES, Rule
 from .._transforms.decay import decayed
@@ -69,7 +65,9 @@ def scale_by_rss(
             inverse = 1 / (safe_sqrt(positive) + eps)
         return jnp.where(is_zero, 0, inverse) * g, s
 
-    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    def start(p):
+        return jnp.full_like(p, initial_accumulator_value)
+
     slots = {"sum_of_squares": replace(SQUARES, make=start, by_rows=True)}
     return Rule(leaf, ScaleByRssState, slots, elementwise=True)
 

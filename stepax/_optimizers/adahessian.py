@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
@@ -101,7 +101,10 @@ def scale_by_adam_mini(
                 nu.append(None)
                 continue
             shape = _shape(how, as_array(ps[i]), params, i)
-            make = lambda p, shape=shape: zeros_for(p, lambda p: _means(p, shape))
+
+            def make(p, shape=shape):
+                return zeros_for(p, lambda p: _means(p, shape))
+
             nu.append(replace(slots["nu"], make=make).new(ps[i]))
         return rule.init(params)._replace(nu=treedef.unflatten(nu))
 

@@ -17,13 +17,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.arrays.numerics import safe_increment, safe_sqrt, zero_count
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import REAL, Rule, Slot
@@ -90,7 +86,7 @@ def scale_by_adan(
         return u, m, v, n, g
 
     slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot(kind="other")}
-    count = {"t": lambda params: jnp.zeros([], jnp.int32)}
+    count = {"t": zero_count}
     return Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
 
 

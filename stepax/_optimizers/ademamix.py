@@ -15,12 +15,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot

@@ -16,11 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import decayed
@@ -29,8 +25,9 @@ from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 
-_FOURTH_ROOT = lambda count: upcast(count) ** 0.25  # the bound of the paper
-_AFTER_FIRST = lambda count: jnp.where(count == 0, 0.0, 1.0)
+def _fourth_root(count: jax.Array) -> jax.Array:
+    """The bound of the paper."""
+    return upcast(count) ** 0.25
 
 
 @public(paper="arXiv:2411.02853")
@@ -42,7 +39,7 @@ def scale_by_adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
 ) -> Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
@@ -100,7 +97,7 @@ def adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:
@@ -122,6 +119,10 @@ def adopt(
     clipping = {"use_clipping": use_clipping, "clip_value_fn": clip_value_fn}
     return chain(
         scale_by_adopt(b1, b2, eps, mu_dtype, nesterov=nesterov, **clipping),
-        *decayed(weight_decay, weight_decay_mask, _AFTER_FIRST),
+        *decayed(weight_decay, weight_decay_mask, _after_first),
         scale_by_learning_rate(learning_rate),
     )
+
+
+def _after_first(count: ArrayLike) -> jax.Array:
+    return jnp.where(count == 0, 0.0, 1.0)

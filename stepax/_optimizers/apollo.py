@@ -19,11 +19,7 @@ from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._engine.arrays.placement import replicated
 from .._engine.arrays.precision import real_dtype, scalar_dtype
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_CAP
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
@@ -127,7 +123,9 @@ def scale_by_apollo(
         excess = jnp.where(is_first, 1, excess)
         return after * factor * (u / excess), mu, nu, size / excess
 
-    mean = lambda p: zeros_for(p, lambda p: _low(p, rank))
+    def mean(p):
+        return zeros_for(p, lambda p: _low(p, rank))
+
     slots = {
         "mu": Slot(mean, alike=False),
         "nu": Slot(mean, alike=False, is_wide=True, decode=jnp.real),

@@ -119,7 +119,10 @@ def _first_minimum(model: Model, t, g) -> jax.Array:
 
     def block(carry):
         start, sums, _, _ = carry
-        part = lambda x, shift=0: jax.lax.dynamic_slice(x, (start + shift,), (BLOCK,))
+
+        def part(x, shift=0):
+            return jax.lax.dynamic_slice(x, (start + shift,), (BLOCK,))
+
         at, now, later = part(index), part(time), part(time, 1)
         passed = jnp.where(jnp.isfinite(now), now, 0)
         row = {"mode": "fill", "fill_value": 0}
@@ -140,9 +143,10 @@ def _first_minimum(model: Model, t, g) -> jax.Array:
         end = Sums(p[:, -1], c[:, -1], size[-1])
         return start + BLOCK, end, is_end.any(), best[jnp.argmax(is_end)]
 
-    goes_on = lambda carry: (carry[0] < index.size) & ~carry[2]
     start = jnp.zeros([], jnp.int32), first, jnp.zeros([], bool), jnp.zeros([], t.dtype)
-    _, _, is_found, last = jax.lax.while_loop(goes_on, block, start)
+    _, _, is_found, last = jax.lax.while_loop(
+        lambda carry: (carry[0] < index.size) & ~carry[2], block, start
+    )
     return jnp.where(is_found, last, 0)
 
 

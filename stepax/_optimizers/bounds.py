@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base.protocol import is_array, is_none
+from .._engine.base import is_array, is_none
 from .._engine.step.gradients import Gradients
 from .._engine.step.rule import is_trainable
 from .._engine.trees import errors, selection
@@ -101,8 +101,12 @@ def land(ps: list, starts: list, us: list, box: Box) -> list:
 def _land(p, start, u, lower, upper):
     # Without the barriers the compiler may skip a rounding or fuse a multiply-add, and
     # the value tested here would differ from the one that is applied.
-    fixed = lambda x: jax.lax.optimization_barrier(x.astype(u.dtype))
-    moved_by = lambda u: (p + u).astype(p.dtype)
+    def fixed(x):
+        return jax.lax.optimization_barrier(x.astype(u.dtype))
+
+    def moved_by(u):
+        return (p + u).astype(p.dtype)
+
     p, start, u = jax.lax.stop_gradient((p, start, fixed(u)))
     wide, most = compute_dtype(p, u), float(jnp.finfo(u.dtype).max)
     target = _clip((start + u).astype(p.dtype), lower, upper)
@@ -121,7 +125,10 @@ def check_sides(lower: Any, upper: Any) -> None:
     """Raise for bounds that are NaN or cross, if that is known without parameters."""
     flat = {"lower": lower, "upper": upper}
     flat = {k: jax.tree.flatten(b, is_leaf=is_none) for k, b in flat.items()}
-    path = lambda i: errors.paths(lower)[i]
+
+    def path(i):
+        return errors.paths(lower)[i]
+
     if flat["lower"][1] == flat["upper"][1]:
         pairs = zip(flat["lower"][0], flat["upper"][0], strict=True)
         for i, (l, u) in enumerate(pairs):

@@ -15,11 +15,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import quotient, safe_rsqrt, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import POSITIVE_CAP
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Slot, zeros_for
@@ -102,8 +98,12 @@ def _nothing(p):
 
 def _mean(axis):
     """The slot of a mean over one of the last two axes."""
-    over = lambda p: jnp.sum(p, axis)
-    make = lambda p: zeros_for(p, over) if np.ndim(p) > 1 else _nothing(p)
+
+    def make(p):
+        return (
+            zeros_for(p, lambda p: jnp.sum(p, axis)) if np.ndim(p) > 1 else _nothing(p)
+        )
+
     return Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
 
@@ -117,7 +117,9 @@ _WHOLE = Slot(
 
 def _means(row, col, x, decay):
     # Not `jnp.mean`, which is NaN over an axis without elements.
-    over = lambda axis: jnp.sum(x, axis) / max(x.shape[axis], 1)
+    def over(axis):
+        return jnp.sum(x, axis) / max(x.shape[axis], 1)
+
     return ema(row, over(-1), decay), ema(col, over(-2), decay)
 
 

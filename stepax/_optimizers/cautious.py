@@ -15,15 +15,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import agreement
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     as_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -39,11 +38,6 @@ from .lion import scale_by_lion
 
 
 PAPER = "arXiv:2411.16085"
-
-# Functions from the number of kept elements, and of all elements, to the divisor of a
-# step.
-_of_adamw = lambda kept, n: jnp.maximum(kept / max(n, 1), 1e-3)
-_of_lion = lambda kept, n: (kept + 1) / max(n, 1)
 
 
 def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
@@ -66,6 +60,15 @@ def _made_cautious(tx: Any, divisor: Callable, axis_name: AxisName) -> Rule:
     return replace(rule, leaf=leaf, elementwise=False, name="", origin=None)
 
 
+def _divisor_of_adamw(kept: jax.Array, n: int) -> jax.Array:
+    """The divisor of a step that keeps some of `n` elements."""
+    return jnp.maximum(kept / max(n, 1), 1e-3)
+
+
+def _divisor_of_lion(kept: jax.Array, n: int) -> jax.Array:
+    return (kept + 1) / max(n, 1)
+
+
 @public(paper=PAPER)
 def scale_by_cautious_adam(
     b1: ArrayLike = 0.9,
@@ -85,7 +88,7 @@ def scale_by_cautious_adam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return _made_cautious(scale_by_adam(b1, b2, eps), _of_adamw, axis_name)
+    return _made_cautious(scale_by_adam(b1, b2, eps), _divisor_of_adamw, axis_name)
 
 
 @public(paper=PAPER)
@@ -103,7 +106,7 @@ def scale_by_cautious_lion(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    return _made_cautious(scale_by_lion(b1, b2), _of_lion, axis_name)
+    return _made_cautious(scale_by_lion(b1, b2), _divisor_of_lion, axis_name)
 
 
 @public("optimizer", paper=PAPER)
@@ -173,7 +176,7 @@ def _agreeing(sign: int, axis_name: AxisName) -> Rule:
     parts = ArraySplit(axis_name)
 
     def leaf(u, p, ctx, g):
-        return _cautious(u, sign * agreement(u, g) > 0, _of_adamw, parts), g
+        return _cautious(u, sign * agreement(u, g) > 0, _divisor_of_adamw, parts), g
 
     return Rule(leaf, _Seen, {"gradients": Slot(kind="other")})
 
@@ -198,8 +201,7 @@ def cautious(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    require_transformation(inner, "`inner` of `cautious`")
-    base = with_extra_args_support(inner)
+    base = with_keywords(inner, "`inner` of `cautious`")
     agreeing = _agreeing(-1 if descends else 1, axis_name)
 
     def update(updates, state, params=None, **extra_args):

@@ -12,12 +12,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.rule import MAXIMUM, SQUARES, START, Rule, Slot

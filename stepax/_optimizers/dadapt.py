@@ -22,14 +22,14 @@ from .. import tree
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
@@ -228,8 +228,9 @@ def dadapt_sgd(
         errors.require_state("dadapt_sgd", DAdaptSGDState, state)
         # The norm of the gradient without decay, which the rule does not see.
         first = state.grad_norm0
-        measure = lambda: tree.norm(updates).astype(first.dtype)
-        first = branch(first == 0, measure, lambda: first)
+        first = branch(
+            first == 0, lambda: tree.norm(updates).astype(first.dtype), lambda: first
+        )
         decay = value_at(weight_decay, state.count)
         pull = add_decayed_weights(decay, weight_decay_mask)
         updates, _ = pull.update(updates, pull.init(params), params)

@@ -20,16 +20,12 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
 from .._engine.arrays.precision import is_inexact
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot
+from .._engine.step.rule import COUNT, Rule, Slot, unchanged
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate
@@ -121,7 +117,7 @@ def scale_by_dion(
         tuple(slots),
         split=ArraySplit(axis_name),
     )
-    rule = Rule(lambda g, p, ctx: (g,), DionState, slots, COUNT, batched=stage)
+    rule = Rule(unchanged, DionState, slots, COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion"
     )
@@ -219,11 +215,11 @@ def scale_by_dion2(
     def part(g, ctx, momentum):
         # Slices are columns here: the sides are swapped if there are fewer rows.
         inputs, outputs = g.shape[-2:]
-        turned = lambda x: x if outputs <= inputs else x.mT
+        is_wide = outputs > inputs
         factor = factor_of_shape((inputs, outputs), shape_factor)
-        scaled = lambda m: factor * orthogonal(m)
-        u, momentum = _largest(turned(momentum + g), fraction, ef_decay, scaled)
-        return turned(u), turned(momentum)
+        m = (momentum + g).mT if is_wide else momentum + g
+        pair = _largest(m, fraction, ef_decay, lambda m: factor * orthogonal(m))
+        return tuple(x.mT if is_wide else x for x in pair)
 
     slots = {"momentum": Slot(in_leaf=False)}
     stage = Batched(
@@ -232,7 +228,7 @@ def scale_by_dion2(
         tuple(slots),
         split=ArraySplit(axis_name),
     )
-    rule = Rule(lambda g, p, ctx: (g,), Dion2State, slots, COUNT, batched=stage)
+    rule = Rule(unchanged, Dion2State, slots, COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion2"
     )

@@ -19,12 +19,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar

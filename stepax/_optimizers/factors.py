@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.numerics import power_of_two
+from .._engine.arrays.numerics import has_dtype, power_of_two
 from .._engine.arrays.precision import compute_dtype, require_floating
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
+from .._engine.step.rule import COUNT, Rule, Slot, from_step, unchanged
 from .._engine.step.turns import Renewal, cubes
 
 
@@ -78,8 +78,7 @@ def factored_rule(
         at_turn=renewal.at_turn,
         cost=lambda shape: cubes(sides(shape)),
     )
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, State, slots, COUNT, from_step(prepare), batched=stage)
+    return Rule(unchanged, State, slots, COUNT, from_step(prepare), batched=stage)
 
 
 def wide_dtype(p: ArrayLike) -> DTypeLike:
@@ -87,7 +86,7 @@ def wide_dtype(p: ArrayLike) -> DTypeLike:
 
     Integers keep their dtype: they have slots, but are not trained.
     """
-    if not hasattr(p, "dtype"):  # Python's numbers
+    if not has_dtype(p):  # Python's numbers
         return jnp.result_type(p, jnp.float32)
     kind = jnp.result_type(p)
     is_inexact = jnp.issubdtype(kind, jnp.inexact)

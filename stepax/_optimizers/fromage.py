@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, decayed
@@ -44,14 +40,15 @@ def fromage(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
-    shrink = lambda rate: 1 / (1 + rate**2) ** 0.5
-    step = lambda rate: rate * shrink(rate)
-    decay = lambda rate: shrink(rate) - 1
+
+    def shrink(rate):
+        return 1 / (1 + rate**2) ** 0.5
+
     return chain(
         scale_by_trust_ratio(min_norm, axis_name=axis_name),
         *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(_apply(step, learning_rate)),
-        add_decayed_weights(_apply(decay, learning_rate)),
+        scale_by_learning_rate(_apply(lambda rate: rate * shrink(rate), learning_rate)),
+        add_decayed_weights(_apply(lambda rate: shrink(rate) - 1, learning_rate)),
     )
 
 

@@ -22,18 +22,17 @@ from jax.typing import ArrayLike
 from .._engine.arrays.numerics import safe_increment, upcast
 from .._engine.arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     Params,
     ScalarOrSchedule,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients
@@ -120,8 +119,7 @@ def scale_by_galore(
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
     base = scale_by_adam() if base_optimizer is None else base_optimizer
-    require_transformation(base, "`base_optimizer`")
-    base = with_extra_args_support(base)
+    base = with_keywords(base, "`base_optimizer`")
     views = ft.partial(_views, weight_dimension_numbers, rank, side)
 
     def init(params):
@@ -203,8 +201,9 @@ def _each(f: Callable, views: list, xs: list, *others: list) -> list:
 
 def _all_at_once(count, every, views, old, gs):
     """The projectors of all matrices, which are renewed every few steps."""
-    renewed = lambda: _each(_subspace, views, old, gs)
-    return branch(once_in(count, every), renewed, lambda: old)
+    return branch(
+        once_in(count, every), lambda: _each(_subspace, views, old, gs), lambda: old
+    )
 
 
 def _each_in_turn(count, every, views, old, gs):

@@ -12,11 +12,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import add_decayed_weights

@@ -1,5 +1,6 @@
 """The statistics of KL-Shampoo and KL-SOAP, which `kl_shampoo.py` describes."""
 
+import functools as ft
 import math
 from dataclasses import replace
 from typing import NamedTuple
@@ -42,8 +43,7 @@ class KLOptions(NamedTuple):
         """The axes that have a factor."""
         if len(shape) == 1:
             return ()
-        fits = lambda n: 0 < n <= self.max_precond_dim
-        return tuple(i for i, n in enumerate(shape) if fits(n))
+        return tuple(i for i, n in enumerate(shape) if 0 < n <= self.max_precond_dim)
 
     def sides(self, shape: factors.Shape) -> list[int]:
         """The lengths of these axes in the view of an array."""
@@ -61,7 +61,9 @@ def _ones(n, dtype):
 
 
 def _slots(options):
-    slot = lambda start: factors.factor_slot(start, options.sides, options.factor_dtype)
+    slot = ft.partial(
+        factors.factor_slot, sides=options.sides, dtype=options.factor_dtype
+    )
     return {
         "mu": Slot(dtype=options.mu_dtype, in_leaf=False),
         "nu": replace(REAL, in_leaf=False),
@@ -139,7 +141,10 @@ def _observed(g, y, bases, roots, axes, is_first, options):
     y: g in the bases.
     """
     n, new, grams = len(roots), list(roots), {}
-    seen = lambda at: [new[j] if n == 3 and j == at else roots[j] for j in range(n)]
+
+    def seen(at):
+        return [new[j] if n == 3 and j == at else roots[j] for j in range(n)]
+
     for k in reversed(range(n)):
         if k in axes:
             others = [i for i in axes if i != k]
@@ -184,6 +189,9 @@ def _renewed(ctx, kept, statistics, grams, axes, readers):
         there = factors.on_axes(mu, bases, axes)
         return factors.to_bases(there, new, axes), new
 
-    first = lambda: (mu, tuple(map(factors.eigenbasis, grams)))
-    new = lambda: branch(is_first, first, turned)
+    def new():
+        return branch(
+            is_first, lambda: (mu, tuple(map(factors.eigenbasis, grams))), turned
+        )
+
     return kept_or(renew | is_first, new, kept, readers)

@@ -19,11 +19,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import CAP, POSITIVE
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName

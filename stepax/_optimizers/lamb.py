@@ -7,11 +7,7 @@ Learning: Training BERT in 76 minutes (arXiv:1904.00962), Algorithm 2.
 
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias

@@ -25,14 +25,20 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays import precision
-from .._engine.arrays.numerics import safe_divide, safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.arrays.numerics import (
+    has_dtype,
+    safe_divide,
+    safe_increment,
+    safe_sqrt,
+    zero_count,
+)
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient
@@ -40,8 +46,15 @@ from .._engine.step.leafwise import require_floats
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
 from .._engine.xla.branch import branch
-from .._linesearch.gather import gather_short
-from .._linesearch.line import choose, divided, dot, hold, put, scaled_square
+from .._linesearch.line import (
+    choose,
+    divided,
+    dot,
+    gather_short,
+    hold,
+    put,
+    scaled_square,
+)
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -91,25 +104,27 @@ def scale_by_lbfgs(
         return jnp.broadcast_to(x, (memory_size, *x.shape))
 
     def init(params):
-        zeros = lambda: jax.tree.map(zeros_like, params)
-        memory = lambda: jax.tree.map(stack, zeros())
-        count, weights = jnp.zeros([], jnp.int32), jnp.zeros(memory_size)
-        return ScaleByLBFGSState(count, zeros(), zeros(), memory(), memory(), weights)
+        p, u, s, y = (jax.tree.map(zeros_like, params) for _ in range(4))
+        s, y = (jax.tree.map(stack, x) for x in (s, y))
+        return ScaleByLBFGSState(zero_count(), p, u, s, y, jnp.zeros(memory_size))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
         require_floats("scale_by_lbfgs", updates, params)
         gradients = Gradients(updates, params)
         live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
-        pick = lambda leaves: [leaves[i] for i in live]
-        columns = {
-            name: gradients.leaves_of(getattr(state, name), name) for name in _COLUMNS
-        }
+
+        def pick(leaves):
+            return [leaves[i] for i in live]
+
+        trees = state._asdict()
+        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
         _check(gradients, live, columns)
         old = state._replace(**{name: pick(x) for name, x in columns.items()})
         g, p = pick(gradients.leaves), list(map(jnp.asarray, pick(gradients.params)))
         u, new = _step(g, p, old, scale_init_precond, positive_only)
-        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
+        found = new._asdict()
+        back = {k: put(gradients, live, found[k], x) for k, x in columns.items()}
         return put(gradients, live, u, gradients.leaves), new._replace(**back)
 
     return transformation(init, update)
@@ -162,7 +177,7 @@ _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 def _check(gradients: Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
-            if not hasattr(column[i], "shape"):
+            if not has_dtype(column[i]):
                 raise ValueError(
                     f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
                     f"{gradients.path(i)}: the parameter did not exist when `init` was "
@@ -179,8 +194,8 @@ def _step(g, p, old, is_scaled, positive_only):
     kept = _cast(p, old.params), _cast(g, old.updates)
     memories = old.diff_params_memory, old.diff_updates_memory
     gathering = gather_short(g, *kept, *memories)
-    differ = lambda new, was: _map(jnp.subtract, *map(gathering.join, (new, was)))
-    s, y = differ(kept[0], old.params), differ(kept[1], old.updates)
+    pairs = zip(kept, (old.params, old.updates), strict=True)
+    s, y = (_map(jnp.subtract, *map(gathering.join, pair)) for pair in pairs)
     weight, *scale = _curvature(s, y)
     is_kept = hold((weight > 0 if positive_only else weight != 0) & (old.count > 0))
     s_rows, y_rows = [gathering.join(memory, 1) for memory in memories]
@@ -192,7 +207,9 @@ def _step(g, p, old, is_scaled, positive_only):
     if is_scaled:
         # Read the memory inside the branch and the loops: where it is read next to its
         # in-place write, XLA copies all of it at each step.
-        older = lambda: _older_scale(q, pairs, weight)
+        def older():
+            return _older_scale(q, pairs, weight)
+
         gamma, unit = map(hold, branch(is_kept, lambda: tuple(scale), older))
     u = _cast(_direction(q, pairs, gamma, unit), narrow)
     u, s, y = map(gathering.split, (u, pairs.s, pairs.y))
@@ -242,7 +259,10 @@ class _Pairs(NamedTuple):
     def of(self, age):
         """The index of the pair of a given age, and the pair with its weight."""
         at = (self.count - 1 - age) % self.weights.size
-        row = lambda x: _read(x, at)
+
+        def row(x):
+            return _read(x, at)
+
         return at, list(map(row, self.s)), list(map(row, self.y)), row(self.weights)
 
     def newest(self):

@@ -23,14 +23,13 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays import precision
-from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt
+from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt, zero_count
 from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
@@ -117,8 +116,7 @@ def lbfgsb(
     """
     bounds.check_sides(lower, upper)
     search = identity() if linesearch is None else linesearch
-    require_transformation(search, "`linesearch`")
-    search = with_extra_args_support(search)
+    search = with_keywords(search, "`linesearch`")
 
     def init(params):
         bounds.check(lower, upper, params, project)
@@ -129,7 +127,10 @@ def lbfgsb(
         require_floats("lbfgsb", updates, params)
         gradients = Gradients(updates, params)
         live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
-        pick = lambda leaves: [leaves[i] for i in live]
+
+        def pick(leaves):
+            return [leaves[i] for i in live]
+
         p, g = list(map(jnp.asarray, pick(gradients.params))), pick(gradients.leaves)
         check_gradients(updates, params=state.params)
         box = bounds.box_of(lower, upper, gradients, live)
@@ -138,7 +139,8 @@ def lbfgsb(
             g, extra_args = _at_start(gradients, live, p, start, g, extra_args)
         if callable(f := extra_args.get("value_fn")):
             extra_args["value_fn"] = bounds.within(f, gradients, live, box)
-        columns = {k: gradients.leaves_of(getattr(state, k), k) for k in _COLUMNS}
+        trees = state._asdict()
+        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
@@ -148,7 +150,8 @@ def lbfgsb(
         )
         u, found = line.update(d, state.linesearch, here, **extra_args)
         u = bounds.land(p, start, pick(gradients.leaves_of(u, "updates")), box)
-        back = {k: put(gradients, live, getattr(new, k), x) for k, x in columns.items()}
+        made = new._asdict()
+        back = {k: put(gradients, live, made[k], x) for k, x in columns.items()}
         new = new._replace(**back, linesearch=found)
         return put(gradients, live, u, gradients.leaves), new
 
@@ -160,15 +163,16 @@ _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
     """The state before the first step, with an empty memory."""
-    stack = lambda x: jnp.broadcast_to(x, (memory_size, *x.shape))
-    zeros = lambda: jax.tree.map(zeros_like, params)
-    memory = lambda: jax.tree.map(stack, zeros())
-    count = lambda: jnp.zeros([], jnp.int32)
+
+    def stack(x):
+        return jnp.broadcast_to(x, (memory_size, *x.shape))
+
+    p, u, s, y = (jax.tree.map(zeros_like, params) for _ in range(4))
+    trees = p, u, jax.tree.map(stack, s), jax.tree.map(stack, y)
     small = jnp.result_type(float)  # for the linear solves
-    square = lambda: jnp.zeros((memory_size, memory_size), small)
-    trees = zeros(), zeros(), memory(), memory()
-    scalars = count(), jnp.ones([], small), square(), square()
-    return LBFGSBState(count(), *trees, *scalars, linesearch)
+    a, b = (jnp.zeros((memory_size, memory_size), small) for _ in range(2))
+    scalars = zero_count(), jnp.ones([], small), a, b
+    return LBFGSBState(zero_count(), *trees, *scalars, linesearch)
 
 
 def _at_start(gradients, live, p, start, g, extra):
@@ -183,7 +187,10 @@ def _at_start(gradients, live, p, start, g, extra):
 
     known = jnp.asarray(value), g
     known = keep_dtypes(known, known)
-    compute = lambda: keep_dtypes(jax.value_and_grad(value_of)(start), known)
+
+    def compute():
+        return keep_dtypes(jax.value_and_grad(value_of)(start), known)
+
     pairs = zip(p, start, strict=True)
     is_moved = jnp.any(jnp.array([jnp.any(x != y) for x, y in pairs], bool))
     value, moved = branch(is_moved, compute, lambda: known)
@@ -203,8 +210,9 @@ def _step(g, p, box, old):
     g, p, box, old = jax.lax.stop_gradient((g, p, box, old))
     dtype = precision.compute_dtype(*p, *g)
     new = _remember(old, p, g, dtype)
-    wide = lambda bs: [jnp.broadcast_to(b, x.shape) for b, x in zip(bs, p, strict=True)]
-    lower, upper = (_flat(wide(side), dtype) for side in box)
+    pairs = (zip(side, p, strict=True) for side in box)
+    wide = ([jnp.broadcast_to(b, x.shape) for b, x in pair] for pair in pairs)
+    lower, upper = (_flat(side, dtype) for side in wide)
     x, slope = _flat(p, dtype), _flat(g, dtype)
     d = minimize(_model(new, dtype), x, slope, lower, upper) - x
     plain = jnp.clip(x - slope, lower, upper) - x

@@ -17,12 +17,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, SQUARES, START, Rule, Slot
 from .._transforms.decay import AVERAGED, add_decayed_weights

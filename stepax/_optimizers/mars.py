@@ -15,10 +15,11 @@ arrays that are not matrices with "shampoo".
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import one_minus
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -89,8 +90,7 @@ def _orthogonal(eps: ArrayLike, axis_name: AxisName) -> Rule:
 
 
 def _kinds(params):
-    kind = lambda p: "matrix" if getattr(p, "ndim", 0) == 2 else "other"
-    return jax.tree.map(kind, params)
+    return jax.tree.map(lambda p: "matrix" if np.ndim(p) == 2 else "other", params)
 
 
 def _direction(

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._engine.arrays.placement import is_on_mesh
 from .._engine.arrays.precision import is_inexact, scalar_dtype
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,
@@ -44,7 +44,10 @@ class Axes(NamedTuple):
     def shape(self, shape: tuple) -> tuple:
         """The shape of the stack of matrices."""
         stack = [shape[i] for i in self.stack(len(shape))]
-        size = lambda axes: math.prod(shape[i] for i in axes)
+
+        def size(axes):
+            return math.prod(shape[i] for i in axes)
+
         return *stack, size(self.rows), size(self.columns)
 
 
@@ -162,10 +165,12 @@ def on_matrices(
             )
 
         def move_state(state, move):
-            fields = {k: moved(getattr(state, k), k, move) for k in slots}
-            return state._replace(**fields)
+            found = state._asdict()
+            return state._replace(**{k: moved(found[k], k, move) for k in slots})
 
-        to = lambda x, axes, shape: to_matrices(x, axes)
+        def to(x, axes, shape):
+            return to_matrices(x, axes)
+
         stacks = moved(updates, "updates", to)
         # They are sharded like the updates.
         is_there = any(
@@ -189,7 +194,9 @@ def only_matrices(
     spec, kind: which axes are rows and columns; see `resolve`.
     name: the name of the optimizer, for errors.
     """
-    find = lambda tree: _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
+
+    def find(tree):
+        return _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
 
     def init(params):
         ps, treedef = jax.tree.flatten(params, is_leaf=is_none)

@@ -17,13 +17,13 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar

@@ -22,8 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction as correction_at, corrected, ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -31,6 +30,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     is_none,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
@@ -303,5 +303,7 @@ def muon(
 def _labels(find: Callable, params: Any) -> Any:
     leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
     # `None` is in both partitions, as in Optax.
-    label = lambda p, x: p if p is None else "muon" if x else "adam"
-    return treedef.unflatten(map(label, leaves, find(params)))
+    pairs = zip(leaves, find(params), strict=True)
+    return treedef.unflatten(
+        p if p is None else "muon" if x else "adam" for p, x in pairs
+    )

@@ -16,12 +16,12 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
 from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
-from .._engine.base.protocol import GradientTransformationExtraArgs, ScalarOrSchedule
+from .._engine.base import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, copy_of
+from .._engine.step.rule import COUNT, Rule, Slot, copy_of, unchanged
 from .._transforms.decay import STORED
 from .._transforms.scale import value_at
 from . import matrices
@@ -150,9 +150,8 @@ def muown(
 
     is_matrix, parts = lambda g: g.ndim > 1, ArraySplit(axis_name)
     stage = Batched(step, is_matrix, tuple(_SLOTS), needs_params=True, split=parts)
-    keep = lambda g, p, ctx: (g,)
     rule = Rule(
-        keep, MuownState, _SLOTS, COUNT, prepare, batched=stage, needs_params=True
+        unchanged, MuownState, _SLOTS, COUNT, prepare, batched=stage, needs_params=True
     )
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "muown"

@@ -15,11 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import quotient, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched

@@ -13,13 +13,13 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
 from .._engine.step.plan import build

@@ -176,9 +176,14 @@ def orthogonalize(
     # On a Gram matrix steps take less work from a ratio of 1.5 on, and from 2 on so
     # much less that it justifies the longer program.
     is_long = x.shape[-1] >= 2 * x.shape[-2] and len(abc) > 1
+
     # Rolled loops: code size and memory are those of one iteration.
-    by_steps = lambda x: jax.lax.scan(_one_step, x, abc)[0]
-    by_groups = lambda x: jax.lax.scan(_on_gram, x, _groups(abc))[0]
+    def by_steps(x):
+        return jax.lax.scan(_one_step, x, abc)[0]
+
+    def by_groups(x):
+        return jax.lax.scan(_on_gram, x, _groups(abc))[0]
+
     if is_long and _is_exact(x.dtype):
         x = by_groups(x)
     elif is_long and not is_narrow:
@@ -250,7 +255,10 @@ def _on_gram(x, group):
     gram = after(first, gram)
     second = factor(gram, rows[1])
     q = product(second, first)
-    third = lambda: product(factor(after(second, gram), rows[2]), q)
+
+    def third():
+        return product(factor(after(second, gram), rows[2]), q)
+
     return product(jax.lax.cond(is_three, third, lambda: q), x), None
 
 

@@ -11,11 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule
 from .._transforms.decay import decayed
@@ -55,12 +51,10 @@ def scale_by_polyak(
         step_size = gap / jnp.where(is_zero, 1, norm + eps)
         return jnp.where(is_zero, 0, jnp.minimum(step_size, max_learning_rate)), ()
 
-    leaf_stat = lambda g, p, scalars: jnp.sum(square(g))
-    leaf = lambda g, p, step_size: (step_size * g,)
     return Rule(
-        leaf,
+        lambda g, p, step_size: (step_size * g,),
         prepare=prepare,
-        leaf_stat=leaf_stat,
+        leaf_stat=lambda g, p, scalars: jnp.sum(square(g)),
         reads=("value",),
         elementwise=True,
     )

@@ -19,14 +19,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import upcast
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_0, CAP
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0

@@ -19,12 +19,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, is_number, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import AT_LEAST_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
@@ -141,7 +137,9 @@ def _rule(
     b1, b2, b3 = betas
     d0, coefficient, growth_rate = estimate
     is_limited = not (is_number(growth_rate) and growth_rate == math.inf)
-    part = lambda x: x if every == 1 else jnp.ravel(x)[::every]
+
+    def part(x):
+        return x if every == 1 else jnp.ravel(x)[::every]
 
     def leaf_stat(g, p, scalars, m, v, s, p0):
         d, _, count, *_ = scalars
@@ -194,10 +192,15 @@ def _slots(every, part):
     means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
     if every == 1:
         return means | {"grad_sum": SUM, "params0": START}
-    zeros = lambda p: zeros_for(p, part)
-    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)  # without elements
-    start = lambda p: zeros(p) if is_shape(p) else part(p)
+
+    def zeros(p):
+        return zeros_for(p, part)
+
+    def first(p):
+        is_shape = isinstance(p, jax.ShapeDtypeStruct)  # without elements
+        return zeros(p) if is_shape else part(p)
+
     return means | {
         "grad_sum": Slot(zeros, alike=False, is_wide=True),
-        "params0": Slot(start, alike=False),
+        "params0": Slot(first, alike=False),
     }

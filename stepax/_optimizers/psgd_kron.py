@@ -26,16 +26,12 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import power_of_two, safe_increment
 from .._engine.arrays.precision import real_dtype
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, is_trainable
+from .._engine.step.rule import COUNT, Rule, Slot, is_trainable, unchanged
 from .._engine.trees.errors import require_one_of
 from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights
@@ -135,7 +131,10 @@ def scale_by_psgd_kron(
     require_one_of("memory_save_mode", memory_save_mode, _MODES)
     shape_of = _matrix_shape if merge_dims else lambda shape: shape or (1,)
     limits = max_size_triangular, min_ndim_triangular, memory_save_mode
-    kinds = lambda shape: _kinds(shape_of(shape), precond_init_scale, limits)
+
+    def kinds(shape):
+        return _kinds(shape_of(shape), precond_init_scale, limits)
+
     given = preconditioner_update_probability
     probability: Any = _usual_probability if given is None else given
 
@@ -175,8 +174,7 @@ def scale_by_psgd_kron(
     }
     scalars = {k: COUNT["count"] for k in ("count", "since", "renewals")}
     scalars["rng_key"] = lambda params: typed_key(0 if key is None else key)
-    leaf = lambda g, p, ctx: (g,)
-    return Rule(leaf, PsgdKronState, slots, scalars, prepare, batched=stage)
+    return Rule(unchanged, PsgdKronState, slots, scalars, prepare, batched=stage)
 
 
 def _kinds(shape, scale, limits):

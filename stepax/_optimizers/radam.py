@@ -24,11 +24,7 @@ from .._engine.arrays.moments import (
     square_like,
 )
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
 from .._transforms.decay import decayed

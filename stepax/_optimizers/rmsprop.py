@@ -18,13 +18,13 @@ from jax.typing import ArrayLike
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.step.plan import build
 from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
@@ -180,8 +180,7 @@ def rmsprop(
 
 
 def _mean_square(initial: ArrayLike) -> Slot:
-    start = lambda p: jnp.full_like(p, initial)
-    return replace(REAL, make=start)
+    return replace(REAL, make=lambda p: jnp.full_like(p, initial))
 
 
 def _counting(leaf, State, slots, decay):

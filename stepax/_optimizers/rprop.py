@@ -14,12 +14,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import decayed
@@ -103,8 +99,7 @@ def rprop(
     first: Any = value_at(learning_rate, 0)
     descend = scale(-1.0)
     if callable(learning_rate):
-        relative = lambda count: learning_rate(count) / first
-        descend = scale_by_learning_rate(relative)
+        descend = scale_by_learning_rate(lambda count: learning_rate(count) / first)
     bounds = min_step_size, max_step_size
     return chain(
         scale_by_rprop(first, eta_minus, eta_plus, *bounds, immediate=immediate),

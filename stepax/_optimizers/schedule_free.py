@@ -26,8 +26,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .. import schedules
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -36,6 +35,7 @@ from .._engine.base.protocol import (
     ScalarOrSchedule,
     require_transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import MOMENTUM, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -195,8 +195,9 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
             "schedule_free_eval_params", ScheduleFreeState, state
         )
     for found in states or [state]:
-        at = lambda z, y, b1=found.b1: mean_of(y, z, b1)
-        params = map_stored(at, found.z, "z", params)
+        params = map_stored(
+            lambda z, y, b1=found.b1: mean_of(y, z, b1), found.z, "z", params
+        )
     return params
 
 

@@ -9,16 +9,14 @@ schedule-free optimizers, they use that of the current step: `learning_rate(0)` 
 to the first one.
 """
 
+import functools as ft
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, Range
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -110,7 +108,7 @@ def schedule_free_radam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    of_step = lambda first: _rectified(learning_rate, b2, silent_sgd_phase, first)
+    of_step = ft.partial(_rectified, learning_rate, b2, silent_sgd_phase)
     base = chain(
         _scale_by_steady_rms(b2, eps),
         add_decayed_weights(weight_decay, weight_decay_mask),

@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import safe_sqrt, upcast
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     as_array,

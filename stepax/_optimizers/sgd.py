@@ -13,12 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import MOMENTUM
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Slot

@@ -13,11 +13,14 @@ than "sgd", and 4 more with momentum.
 Differences from that code: a gradient whose squares overflow is clipped to the largest
 one whose squares do not, so that statistics and roots stay finite; where an eigenvalue
 and `eps` are 0, so is the root.
+
+Arrays are cut into blocks; blocks of the same shape are stacked.
 """
 
 import functools as ft
+import itertools as it
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -31,11 +34,7 @@ from .._engine.arrays.moments import (
     is_number,
 )
 from .._engine.arrays.numerics import every_finite, norm2, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
@@ -46,7 +45,6 @@ from .._engine.xla.branch import kept_or
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .blocks import blocks, map_blocks
 from .factors import factor_slot, factored_rule, gram, in_units, on_axes
 from .sgd import trace
 
@@ -215,11 +213,15 @@ def _step(options, ctx, g, f, like, sums, roots):
     b2, powers, is_kl, is_grafted = options
     of_statistics, eps, renew, is_early = ctx
     axes = range(g.ndim)
-    others = lambda k: [i for i in axes if i != k and is_kl]
-    seen = lambda k: on_axes(g, [roots[i] for i in others(k)], others(k))
-    sums = tuple(_added(L, gram(seen(k), k), b2) for k, L in enumerate(sums))
+    others = [[i for i in axes if i != k and is_kl] for k in axes]
+    seen = (on_axes(g, [roots[i] for i in at], at) for at in others)
+    rows = zip(axes, sums, seen, strict=True)
+    sums = tuple(_added(L, gram(x, k), b2) for k, L, x in rows)
     power = (powers or {}).get(g.ndim, 1 / (2 * g.ndim))
-    renewed = lambda: tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
+
+    def renewed():
+        return tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
+
     roots = kept_or(renew, renewed, roots)
     u = on_axes(f, roots, axes)
     if is_grafted:
@@ -346,6 +348,77 @@ def _inverse_root(matrix, scale, eps, exponent):
     values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
     # Smaller eigenvalues are rounding errors, whose roots would be noise of any size.
     values = jnp.maximum(values, least * (unit / top))
-    inverse = lambda x: jnp.where(x > 0, _not_0(x) ** -exponent, 0)
-    roots = inverse(values) * (scale**exponent * top**-exponent)
+    roots = jnp.where(values > 0, _not_0(values) ** -exponent, 0)
+    roots = roots * (scale**exponent * top**-exponent)
     return (vectors * roots[None]) @ jnp.conj(vectors.T)
+
+
+class Blocks(NamedTuple):
+    """Neighbouring blocks of an array that have the same shape.
+
+    starts: the start of the first block, on each axis.
+    counts: the number of blocks along each axis.
+    shape: the shape of each block.
+    """
+
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def where(self) -> tuple[slice, ...]:
+        """The part of the array that the blocks cover."""
+        sizes = map(lambda count, n: count * n, self.counts, self.shape)
+        return tuple(slice(i, i + n) for i, n in zip(self.starts, sizes, strict=True))
+
+    def cut(self, x: jax.Array) -> jax.Array:
+        """The blocks of an array as a stack, (blocks, *shape)."""
+        pairs = zip(self.counts, self.shape, strict=True)
+        x = x[self.where].reshape(list(it.chain(*pairs)))
+        counts, sides = range(0, x.ndim, 2), range(1, x.ndim, 2)
+        return x.transpose(*counts, *sides).reshape(-1, *self.shape)
+
+    def joined(self, stack: jax.Array) -> jax.Array:
+        """The inverse of `cut`: the part of the array."""
+        n = len(self.shape)
+        x = stack.reshape(*self.counts, *self.shape)
+        x = x.transpose(*it.chain(*((i, n + i) for i in range(n))))
+        pairs = zip(self.counts, self.shape, strict=True)
+        return x.reshape([count * side for count, side in pairs])
+
+
+def blocks(shape: tuple[int, ...], size: int) -> list[Blocks]:
+    """The blocks of an array, with no axis longer than `size`.
+
+    The last block along an axis may be shorter than the others: then there are two
+    kinds of them, and up to 2^axes in all.
+    """
+
+    def along(n):
+        whole = n // size if n > size else 1
+        length = min(n, size)
+        rest = n - whole * length
+        return [(0, whole, length), *([(whole * length, 1, rest)] if rest else [])]
+
+    found = it.product(*map(along, shape))
+    return [Blocks(*map(tuple, zip(*parts, strict=True))) for parts in found]
+
+
+def map_blocks(
+    f: Callable, size: int, arrays: Sequence[jax.Array], stored: Sequence[Sequence]
+) -> tuple:
+    """`f` of each block of some arrays, and of the arrays stored for its axes.
+
+    f: maps a block of each array, and a tuple with an array for each axis for each of
+        `stored`, to a new block and such tuples.
+    stored: columns of stacks, (blocks, ...), for each axis of each kind of block.
+    """
+    shape = arrays[0].shape
+    u, new, n = jnp.zeros_like(arrays[0]), [[] for _ in stored], len(shape)
+    for i, group in enumerate(blocks(shape, size)):
+        kept = [tuple(column[i * n : (i + 1) * n]) for column in stored]
+        made, *columns = jax.vmap(f)(*map(group.cut, arrays), *kept)
+        u = u.at[group.where].set(group.joined(made))
+        for column, xs in zip(new, columns, strict=True):
+            column.extend(xs)
+    return u, *map(tuple, new)

@@ -18,12 +18,8 @@ from .._engine.arrays.moments import (
     is_number,
 )
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, resolve_mask_alias

@@ -16,12 +16,8 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import nan_max
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
 from .._engine.factories.ranges import UP_TO_1
 from .._engine.factories.registry import public
 from .._engine.step.rule import Rule, Slot

@@ -21,11 +21,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.array_split import AxisName
 from .._engine.step.rule import REAL, Rule, Slot
@@ -149,7 +145,10 @@ def scale_by_soap(
         statistics = tuple(ema(old, new, b3) for old, new in pairs)
         if at:
             kept = mu, nu, bases
-            new = lambda: _renewed(is_first, kept, statistics, grams, at)
+
+            def new():
+                return _renewed(is_first, kept, statistics, grams, at)
+
             mu, nu, bases = kept_or(renew | is_first, new, kept, [u])
         u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
@@ -171,7 +170,10 @@ def _renewed(is_first, kept, statistics, grams, axes):
     kept: the means in the old bases, and the old bases.
     """
     mu, nu, bases = kept
-    first = lambda: (mu, nu, tuple(map(factors.eigenbasis, grams)))
+
+    def first():
+        return (mu, nu, tuple(map(factors.eigenbasis, grams)))
+
     return branch(is_first, first, lambda: _turned(mu, nu, bases, statistics, axes))
 
 

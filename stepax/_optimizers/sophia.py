@@ -23,17 +23,16 @@ from .. import tree
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import strong_type
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
@@ -110,8 +109,9 @@ def hutchinson_estimator_diag_hessian(
                 "`update(updates, state, params, obj_fn=...)`"
             )
         key, now = jax.random.split(state.key)
-        draw = lambda like: tree.random_like(now, like, sampler)
-        return _sampled(obj_fn, updates, params, draw), HutchinsonState(key)
+        return _sampled(
+            obj_fn, updates, params, lambda like: tree.random_like(now, like, sampler)
+        ), HutchinsonState(key)
 
     return transformation(init, update)
 
@@ -211,10 +211,11 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
 @recipe
 def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
     """The EMA of the estimates, which are the updates, or of a function of them."""
-    leaf = lambda h, p, c, nu: (h, ema(nu, of(h), b2))
     # Steps divide by what is stored, which must not be rounded to 0.
     slots = {"nu": Slot(is_wide=True, kind="other")}
-    return Rule(leaf, _Curvature, slots, elementwise=True)
+    return Rule(
+        lambda h, p, c, nu: (h, ema(nu, of(h), b2)), _Curvature, slots, elementwise=True
+    )
 
 
 def _silent(count: jax.Array, u: Any) -> None:
@@ -240,8 +241,7 @@ def scale_by_curvature(
         used.
     report: a function that is called with the step count and the updates.
     """
-    require_transformation(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
-    estimator = with_extra_args_support(hessian_diagonal_fn)
+    estimator = with_keywords(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
     (precondition, average), (interval, is_new_used) = rules, when
 
     def init(params):
@@ -283,13 +283,15 @@ def _refuse_complex(name, path, p):
 def _reporter(every, clip_threshold):
     """Print the fraction of the updates that is not clipped, every few steps."""
     threshold = jnp.inf if clip_threshold is None else clip_threshold
-    nothing = lambda u: None
 
     def report(count, u):
-        won = map_gradients(lambda u: _won(u, threshold), u, idle=nothing)
-        size = tree.size(map_gradients(lambda u: u, u, idle=nothing))
+        won = map_gradients(lambda u: _won(u, threshold), u, idle=_nothing)
+        size = tree.size(map_gradients(lambda u: u, u, idle=_nothing))
         rate = tree.sum(won) / max(size, 1)
-        show = lambda: jax.debug.print("Sophia optimizer win rate: {}", rate)
+
+        def show():
+            return jax.debug.print("Sophia optimizer win rate: {}", rate)
+
         branch(count % every == 0, show, lambda: None)
 
     return report
@@ -310,11 +312,19 @@ def _key(seed):
 
 def _sampled(obj_fn, updates, params, draw):
     """z ∘ H z for the parameters that have a gradient; the others are held constant."""
-    fixed = lambda g, p: None
-    take = lambda g, p: strong_type(jnp.asarray(p))
-    moved = map_gradients(take, updates, idle=fixed, params=params)
-    fill = lambda x, p: p if x is None else x
-    loss = lambda x: obj_fn(jax.tree.map(fill, x, params, is_leaf=is_none))
+    moved = map_gradients(
+        lambda g, p: strong_type(jnp.asarray(p)), updates, idle=_nothing, params=params
+    )
+
+    def loss(x):
+        return obj_fn(
+            jax.tree.map(lambda x, p: p if x is None else x, x, params, is_leaf=is_none)
+        )
+
     z = draw(moved)
     _, products = jax.jvp(jax.grad(loss), (moved,), (z,))
     return tree.mul(z, products)
+
+
+def _nothing(*_: Any) -> None:
+    return None

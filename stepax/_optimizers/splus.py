@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import ema
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     OptState,
@@ -110,8 +110,8 @@ def scale_by_splus(
     renewal = Renewal(once_in, [inverse_every], stagger)
 
     def axes(shape):
-        short = lambda n: 0 < n < max_dim
-        return tuple(i for i, n in enumerate(shape) if len(shape) == 2 and short(n))
+        sides = enumerate(shape) if len(shape) == 2 else ()
+        return tuple(i for i, n in sides if 0 < n < max_dim)
 
     def apply(g, ctx, mu, statistics, bases):
         renew, is_first = ctx
@@ -122,19 +122,26 @@ def scale_by_splus(
         statistics = tuple(ema(old, factors.gram(g, i), b2) for i, old in pairs)
         if at:
             shifted = [x + eps * jnp.eye(len(x), dtype=x.dtype) for x in statistics]
-            new = lambda: tuple(map(factors.eigenbasis, shifted))
+
+            def new():
+                return tuple(map(factors.eigenbasis, shifted))
+
             bases = kept_or(renew | is_first, new, bases, [u])
         size = _size(g.shape, max_dim, nonstandard_constant)
         return size * u, mu, statistics, bases
 
-    sides = lambda shape: [shape[i] for i in axes(shape)]
+    def sides(shape):
+        return [shape[i] for i in axes(shape)]
+
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
 
-    prepare = lambda t: (renewal.context(t), t == 1)
+    def prepare(t):
+        return (renewal.context(t), t == 1)
+
     return factors.factored_rule(
         apply, ScaleBySPlusState, slots, prepare, renewal, sides, axis_name
     )

@@ -11,11 +11,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, REAL, Rule, Slot

@@ -15,11 +15,7 @@ from jax.typing import ArrayLike
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base.protocol import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
+from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.registry import public
 from .._engine.step.rule import COUNT, SQUARES, Rule, Slot, from_step
 from .._transforms.decay import decayed
@@ -73,7 +69,9 @@ def scale_by_yogi(
         nu = jnp.where(jnp.isinf(nu), nu, nu - step)
         return mu / c1 / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    start = lambda p: jnp.full_like(p, initial_accumulator_value)
+    def start(p):
+        return jnp.full_like(p, initial_accumulator_value)
+
     slots = {
         "mu": Slot(make=start),
         "nu": replace(SQUARES, make=start),

@@ -7,9 +7,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
-from .phases import nonzero, phase, positive
+from .lengths import nonzero, phase, positive
 
 
 @scheduled

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
-from .lengths import ends, length
-from .phases import nonzero, positive, wide
+from .lengths import ends, length, nonzero, positive, wide
 
 
 # The remaining part of a decay, as a function of the completed part.

@@ -1,4 +1,4 @@
-"""Plots of schedules."""
+"""Figures of matplotlib, which is an optional dependency, and plots of schedules."""
 
 import os
 import textwrap
@@ -9,11 +9,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.functions.calls import explain_misuse
+from .._engine.functions.signatures import name_of
 from .._engine.trees import errors
-from .._figure import new_figure
-from .phases import positive
+from .lengths import positive
+
+
+def new_figure(asked_by: str, height: float = 5) -> Any:
+    """An empty figure that is eight inches wide.
+
+    asked_by: the public function that plots, for the error without matplotlib.
+    """
+    try:
+        # Without pyplot, which would look for a window system.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"`{asked_by}` draws with matplotlib, which is not installed: "
+            '`pip install "stepax[plot]"`'
+        ) from error
+    return Figure(figsize=(8, height), dpi=150, layout="constrained")
 
 
 # More points than a picture has columns; every step, if there are fewer.
@@ -52,7 +68,7 @@ def plot(schedule: Any, steps: int, path: str | os.PathLike) -> None:
 
 def _title(schedule: Any) -> str:
     text = repr(schedule)
-    return getattr(schedule, "__name__", "") if " at 0x" in text else text
+    return name_of(schedule) if " at 0x" in text else text
 
 
 def _values(name: Any, schedule: Any, counts: np.ndarray) -> np.ndarray:

@@ -7,10 +7,10 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .basic import constant_schedule
-from .phases import positive
+from .lengths import positive
 
 
 @scheduled

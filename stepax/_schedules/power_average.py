@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .._engine.functions.calls import explain_misuse
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import Schedule
+from .._engine.base import Schedule
 from .._engine.factories.scheduled import scheduled
 from .basic import (
     constant_schedule,
@@ -15,7 +15,7 @@ from .basic import (
     join_schedules,
     linear_schedule,
 )
-from .phases import nonzero, positive
+from .lengths import nonzero, positive
 
 
 @scheduled

@@ -1,21 +1,32 @@
-"""`sweep`: train at every point of a grid, with every seed, in one program."""
+"""`sweep`: train at every point of a grid, with every seed, in one program.
 
+A run is a function of its traced numbers and its seed; the number of finished runs is
+shown live in a terminal, otherwise as plain lines.
+"""
+
+import contextlib
+import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
-from .._engine.factories.ranges import Range
+from .._engine.factories.ranges import Range, whole_number
 from .._engine.functions.calls import explain_misuse, nearest
+from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees import errors
-from .._engine.trees.numbers import whole
+from .._engine.trees.apply import apply_updates
+from .._minimize.frame import split
+from .._minimize.progress import PAUSE, PERIOD, every, is_live
+from ..tree import conj
 from .grid import check_points, open_grid, plain, points_of, shown, text_of
-from .lane import lane_of
 from .programs import Program, programs_of
-from .progress import open_display
 from .result import SweepResult, rate_in
 from .store import Store
 
@@ -70,12 +81,15 @@ def sweep(
     Raises a `TypeError` or a `ValueError` that names the argument or the point.
     """
     grid, points = _open(loss, init, make_tx, grid)
-    steps, seeds = whole("steps", steps), _seeds(seeds)
-    last = max(1, steps // 10) if last is None else whole("last", last, steps)
+    steps, seeds = whole_number("steps", steps), _seeds(seeds)
+    last = max(1, steps // 10) if last is None else whole_number("last", last, steps)
     margin = _number("margin", margin, Range(0, 1))
     bound = _number("bound", bound, Range(is_cap=True))
     rate = rate_in(grid) if rate is None else _rate(rate, grid)
-    lane = lambda static: lane_of(loss, init, make_tx, steps, static)
+
+    def lane(static):
+        return lane_of(loss, init, make_tx, steps, static)
+
     programs = list(programs_of(lane, grid, points))
     is_wide = jax.default_backend() != "cpu" if vectorize is None else vectorize
     chunks = [_chunk(x, len(seeds), is_wide, memory) for x in programs]
@@ -115,10 +129,10 @@ def _number(name: str, x: Any, allowed: Range) -> float:
 
 def _seeds(seeds: Any) -> list[int]:
     if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
-        return list(range(whole("seeds", seeds)))
+        return list(range(whole_number("seeds", seeds)))
     if not len(seeds):
         raise ValueError("`seeds` is empty, expected at least one seed, or a number")
-    return [whole("seeds", x, 2**32 - 1, least=0) for x in seeds]
+    return [whole_number("seeds", x, 2**32 - 1, least=0) for x in seeds]
 
 
 def _rate(rate: str, grid: dict) -> str:
@@ -133,7 +147,7 @@ def _chunk(program: Program, seeds: int, is_wide: bool, memory: int | None) -> i
     runs = len(program.group.points) * seeds
     most = math.ceil(runs / _PIECES)
     if is_wide:
-        free = _free() if memory is None else whole("memory", memory)
+        free = _free() if memory is None else whole_number("memory", memory)
         most = max(1, free // program.bytes())
     return math.ceil(runs / math.ceil(runs / most))
 
@@ -186,3 +200,100 @@ def _line(result: SweepResult, done: np.ndarray) -> str:
     if not np.isfinite(result.scores[i]):
         return "all have diverged so far"
     return f"lowest loss {result.scores[i]:.4g} at {shown(result.points[i])}"
+
+
+def lane_of(
+    loss: Callable, init: Callable, make_tx: Callable, steps: int, static: dict
+) -> Callable[[dict, Any], jax.Array]:
+    """A function from numbers and a seed to the losses of a run (steps,).
+
+    The key of the seed is split in two: the first key is for the parameters, the second
+    one is split into keys for the mini-batches.
+    """
+
+    def lane(numbers: dict, seed: Any) -> jax.Array:
+        tx = with_extra_args_support(make_tx(**static, **numbers))
+        init_key, data_key = jax.random.split(jax.random.key(seed))
+        frame, moving, staying = split(init(init_key))
+        if not moving:
+            raise ValueError(
+                "`init` returned a tree without floating-point arrays: there is "
+                "nothing to train"
+            )
+
+        def step(carry, key):
+            params, state = carry
+
+            # Sophia needs `obj_fn`; a line search passes it on to `value_fn`.
+            def value_fn(params, obj_fn=None):
+                found = loss(frame.whole(frame.pick(params), staying), key)
+                return _scalar(found)
+
+            value, grad = jax.value_and_grad(value_fn)(params)
+            # JAX's gradient for a complex array is the conjugate of the gradient for
+            # its parts.
+            grad = conj(grad)
+            more = {"value": value, "grad": grad, "value_fn": value_fn}
+            updates, new = tx.update(grad, state, params, obj_fn=value_fn, **more)
+            carry = apply_updates(params, updates), keep_dtypes(new, state)
+            return carry, value
+
+        params = frame.params(moving)
+        start = params, tx.init(params)
+        return jax.lax.scan(step, start, jax.random.split(data_key, steps))[1]
+
+    return lane
+
+
+def _scalar(found: Any) -> jax.Array:
+    """The loss as an array of float32 or wider; raises unless it is a real scalar."""
+    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    if isinstance(found, float):
+        shape, dtype = (), jnp.result_type(float)
+    if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        is_array = shape is not None and dtype is not None
+        what = f"{dtype} of shape {shape}" if is_array else errors.describe(found)
+        raise TypeError(
+            f"`loss` returned {what}, expected a real scalar, as from `jnp.mean`"
+        )
+    return jnp.asarray(found).astype(jnp.promote_types(dtype, jnp.float32))
+
+
+def open_display(runs: int, progress: bool) -> Any:
+    """A context manager; its value is called with the number of runs done and a line
+    about them, and the last time with `is_last=True`."""
+    if not progress:
+        return contextlib.nullcontext(lambda now, is_last=False: None)
+    is_drawn = is_live() and importlib.util.find_spec("rich") is not None
+    return _live(runs) if is_drawn else _plain(runs)
+
+
+@contextlib.contextmanager
+def _plain(runs):
+    def draw(now):
+        done, line = now
+        print(f"{done}/{runs} runs   {line}", file=sys.stderr, flush=True)
+
+    yield every(PAUSE, draw)
+
+
+@contextlib.contextmanager
+def _live(runs):
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn as Rest,
+    )
+
+    count = TextColumn("{task.completed}/{task.total} runs")
+    text = TextColumn("{task.description}")
+    columns = count, BarColumn(bar_width=24), TimeElapsedColumn(), Rest(), text
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("compiling", total=runs)
+        draw: Callable = lambda now: bar.update(
+            task, completed=now[0], description=now[1].replace("[", r"\[")
+        )
+        yield every(PERIOD, draw)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._engine.base.protocol import require_transformation
+from .._engine.base import require_transformation
 from .._engine.functions.calls import bind
-from .._engine.functions.signatures import signature
+from .._engine.functions.signatures import name_of, signature
 from .._engine.trees import errors
 
 
@@ -92,7 +92,7 @@ def check_points(make_tx: Callable, points: list[Point]) -> None:
 
 
 def _name(f: Callable) -> str:
-    return getattr(f, "__name__", type(f).__name__)
+    return name_of(f, type(f).__name__)
 
 
 def shown(point: Point) -> str:
@@ -117,7 +117,10 @@ def groups_of(
     static: names whose numbers are static as well.
     """
     static = set(static)
-    traced = lambda name, x: is_number(x) and name not in static
+
+    def traced(name, x):
+        return is_number(x) and name not in static
+
     found: dict[tuple, list[int]] = {}
     for i, point in points.items():
         key = (
@@ -138,8 +141,9 @@ def groups_of(
 def _place(values: list, x: Any) -> int:
     """The index of the first value that is equal to `x` and of its type."""
     # As text, because `==` of tuples with arrays is ambiguous.
-    same = lambda y: y is x or (type(y) is type(x) and repr(y) == repr(x))
-    return next(i for i, y in enumerate(values) if same(y))
+    text = type(x), repr(x)
+    rows = enumerate(values)
+    return next(i for i, y in rows if y is x or (type(y), repr(y)) == text)
 
 
 def _column(values: list, numbers: list) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The result of a sweep: losses by point, the best point, a table, a plot."""
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from .._engine.functions.calls import nearest
 from .._engine.inspect.tables import Printable, Table
+from .._schedules.picture import new_figure
 from .grid import Point, is_number, plain, shown
 
 
@@ -70,9 +72,9 @@ class SweepResult(Printable):
             return self.best
         least = self.scores.min()
         near = np.flatnonzero(self.scores <= least + self.margin * abs(least))
-        of = lambda i: self.points[i][self.rate]
-        size = lambda i: of(i) if is_number(of(i)) else -math.inf
-        return self.points[max(near, key=lambda i: (size(i), -self.scores[i]))]
+        rates = [point[self.rate] for point in self.points]
+        sizes = [x if is_number(x) else -math.inf for x in rates]
+        return self.points[max(near, key=lambda i: (sizes[i], -self.scores[i]))]
 
     def select(self, **values: Any) -> "SweepResult":
         """The result for the points that have these values.
@@ -81,8 +83,12 @@ class SweepResult(Printable):
         """
         for name in values.keys() - self.points[0].keys():
             raise ValueError(f"{_no_name(name, self.points[0])}")
-        same = lambda point, k: plain(values[k]) == point[k]
-        at = [i for i, p in enumerate(self.points) if all(same(p, k) for k in values)]
+        wanted = {k: plain(x) for k, x in values.items()}
+        at = [
+            i
+            for i, point in enumerate(self.points)
+            if all(x == point[k] for k, x in wanted.items())
+        ]
         if not at:
             raise ValueError(f"no point of the sweep has {shown(values)}")
         return replace(
@@ -119,11 +125,9 @@ class SweepResult(Printable):
 
         Raises a `ValueError` if the values are not positive numbers.
         """
-        from .picture import draw
-
         if rate is not None and rate not in self.points[0]:
             raise ValueError(_no_name(rate, self.points[0]))
-        draw(self, path, rate or self.rate)
+        _draw(self, path, rate or self.rate)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as lists and numbers for JSON.
@@ -169,3 +173,66 @@ def _json(x: Any) -> Any:
     if isinstance(x, float):
         return x if math.isfinite(x) else None
     return x if x is None or isinstance(x, str | int) else repr(x)
+
+
+def _draw(result: SweepResult, path: Any, rate: str | None) -> None:
+    """Write a plot with a line for each combination of the other values."""
+    _require_rate(result, rate)
+    figure = new_figure("plot")
+    axes = figure.subplots()
+    lines = _lines(result, rate)
+    colors = itertools.cycle(f"C{i}" for i in range(10))
+    for (label, rows), color in zip(lines.items(), colors, strict=False):
+        _line(axes, result, rate, sorted(rows), label, color)
+    values = result.final[~result.diverged]
+    scale = "log" if values.size and (values > 0).all() else "linear"
+    axes.set(xlabel=rate, ylabel="final loss", xscale="log", yscale=scale)
+    axes.grid(alpha=0.3)
+    if any(lines) and values.size:
+        axes.legend()
+    figure.savefig(path)
+
+
+def _require_rate(result, rate):
+    if rate is None:
+        raise ValueError(
+            "`plot` needs a learning rate for its horizontal axis: pass its name in "
+            f"the grid as `rate`; the grid has {list(result.points[0])}"
+        )
+    for point in result.points:
+        x = point[rate]
+        if not is_number(x) or not x > 0:
+            raise ValueError(
+                f"`plot` needs positive numbers for {rate!r}, whose axis is "
+                f"logarithmic, but has {x!r}; pass another name as `rate`, or exclude "
+                "these points with `select`"
+            )
+
+
+def _lines(result, rate):
+    """For each combination of other values, pairs of a learning rate and its index."""
+    found: dict[str, list] = {}
+    for i, point in enumerate(result.points):
+        label = shown({k: x for k, x in point.items() if k != rate})
+        found.setdefault(label, []).append((point[rate], i))
+    return found
+
+
+def _line(axes, result, rate, rows, label, color):
+    rates = np.asarray([x for x, _ in rows])
+    at = [i for _, i in rows]
+    # Runs that diverged are not on the axis; a mark at its lower end shows the learning
+    # rate.
+    final = np.ma.masked_array(result.final[at], result.diverged[at])
+    mean, low, high = final.mean(1), final.min(1), final.max(1)
+    axes.plot(rates, mean, color=color, marker=".", label=label or None)
+    axes.fill_between(rates, low, high, color=color, alpha=0.2, linewidth=0)
+    bad = rates[result.diverged[at].any(1)]
+    where = axes.get_xaxis_transform()
+    axes.plot(bad, np.full(len(bad), 0.02), "x", color=color, transform=where)
+    for point, marker in ((result.best, "o"), (result.suggestion, "s")):
+        for x, i in rows:
+            if result.points[i] is point:
+                y = final[at.index(i)].mean()
+                style = {"markersize": 9, "fillstyle": "none", "color": color}
+                axes.plot([x], [y], marker, **style)

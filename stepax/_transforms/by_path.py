@@ -6,14 +6,10 @@ from collections.abc import Callable, Sequence
 
 from jax.typing import ArrayLike
 
-from .._engine.base.protocol import (
-    ArrayTree,
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-)
+from .._engine.base import ArrayTree, GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Varied
+from .._engine.step.rule import Rule, Varied, unchanged
 from .._engine.trees import errors, selection
 from .scale import scale_by_learning_rate
 
@@ -60,7 +56,7 @@ def scale_by_depth(
 
     number = layers if callable(layers) else _numbered(layers)
     labels = ft.partial(_powers, number, ahead)
-    keep = Rule(lambda g, p, ctx: (g,), elementwise=True)
+    keep = Rule(unchanged, elementwise=True)
     return Rule(keep.leaf, elementwise=True, varied=Varied(labels, rule))
 
 

@@ -1,4 +1,4 @@
-"""Clipping: per element, array, unit or example, and by global norm.
+"""Clipping: per element, array, unit or example, by global norm, to what is valid.
 
 Pascanu, Mikolov and Bengio, 2013, On the difficulty of training Recurrent Neural
 Networks (arXiv:1211.5063), for the global norm; Brock et al., 2021, High-Performance
@@ -13,7 +13,7 @@ norm is NaN is multiplied by 0, like one with an infinite norm.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,13 @@ from jax.typing import ArrayLike
 
 from .. import tree
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import abs_sq, norm2, safe_sqrt, upcast
-from .._engine.base.protocol import EmptyState
+from .._engine.arrays.numerics import abs_sq, any_nan, norm2, safe_sqrt, upcast
+from .._engine.base import EmptyState
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.rule import Rule
+from .._engine.step.rule import Rule, Slot
 
 
 ClipState = EmptyState
@@ -282,3 +283,44 @@ def _narrowed(x, g):
     """`x` in the dtype of g, unless g holds integers."""
     dtype = jnp.result_type(g)
     return x.astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
+
+
+@optax_compatible
+class ZeroNansState(NamedTuple):
+    """found_nan: whether the last gradient contained NaN, one boolean per parameter."""
+
+    found_nan: Any
+
+
+@public()
+def zero_nans() -> Rule:
+    """Replace NaN by 0, and record which arrays contained NaN.
+
+        u = 0 where g is NaN, otherwise g
+
+    Infinities are kept.
+    """
+
+    def leaf(g, p, ctx, found_nan):
+        return jnp.where(jnp.isnan(g), 0, g), any_nan(g)
+
+    flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
+    return Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True)
+
+
+NonNegativeParamsState = EmptyState
+
+
+@public(holomorphic=False)
+def keep_params_nonnegative() -> Rule:
+    """Shorten updates that would make a parameter negative, so that it becomes 0.
+
+        u = -p where p + g < 0, otherwise g
+
+    Put it last in a chain.  Negative parameters are moved to 0.
+    """
+
+    def leaf(g, p, ctx):
+        return (jnp.where(p + g < 0, -p, g),)
+
+    return Rule(leaf, needs_params=True, elementwise=True)

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.moments import percentile, recorded
 from .._engine.arrays.numerics import norm2, safe_increment
-from .._engine.arrays.recent import percentile, recorded
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.rule import Rule, Slot
+from .._engine.step.rule import COUNT, Rule, Slot
 from .._engine.trees.errors import require_one_of
 
 
@@ -204,13 +204,12 @@ def clip_by_recent_norm(
     100.
     """
     kind = _kind(rule, threshold, per)
-    or_default = lambda x, default: default if x is None else x
     clip = _Clip(
         kind.step,
-        or_default(threshold, kind.threshold),
-        or_default(decay, kind.decay),
-        or_default(warmup, kind.warmup),
-        or_default(max_norm, kind.max_norm),
+        kind.threshold if threshold is None else threshold,
+        kind.decay if decay is None else decay,
+        kind.warmup if warmup is None else warmup,
+        kind.max_norm if max_norm is None else max_norm,
     )
     parts = ArraySplit(axis_name)
     make = _kept(kind, window)
@@ -230,19 +229,18 @@ def clip_by_recent_norm(
         factor, new = clip(parts.norm(norm2(g), g), at, old)
         return (factor.astype(g.real.dtype) * g, factor, *new)
 
-    count = {"count": lambda params: jnp.zeros([], jnp.int32)}
     if (per or kind.per) == "leaf":
         slots = {
             k: Slot(f, "float32", alike=False, kind="other") for k, f in make.items()
         }
         return Rule(
-            leaf, kind.State, slots, count, prepare_leaves,
+            leaf, kind.State, slots, COUNT, prepare_leaves,
             global_stat=parts.norm_of_all,
         )  # fmt: skip
     return Rule(
         lambda g, p, factor: (factor.astype(g.real.dtype) * g,),
         kind.State,
-        scalars=count | make,
+        scalars={**COUNT, **make},
         prepare=prepare_all,
         global_stat=parts.norm_of_all,
         elementwise=True,

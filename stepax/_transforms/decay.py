@@ -14,18 +14,18 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule
+from .._engine.step.rule import COUNT, Rule, unchanged
 from .._wrappers.partition import masked
 from .scale import product, value_at
 
@@ -62,10 +62,11 @@ def add_decayed_weights(
 def _decay(amount: ScalarOrSchedule) -> Rule:
     if is_number(amount) and amount == 0:
         # Without the sum, which would read large parameters once more.
-        return Rule(lambda g, p, ctx: (g,), needs_params=True, elementwise=True)
+        return Rule(unchanged, needs_params=True, elementwise=True)
     if not callable(amount):
-        leaf = lambda g, p, ctx: (g + amount * p,)
-        return Rule(leaf, needs_params=True, elementwise=True)
+        return Rule(
+            lambda g, p, ctx: (g + amount * p,), needs_params=True, elementwise=True
+        )
 
     def prepare(scalars, stat, extra):
         (count,) = scalars

@@ -21,21 +21,21 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import agreement, safe_increment
-from .._engine.base.frozen import frozen
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
     ScalarOrSchedule,
     Transformation,
+    recipe_of,
     require_transformation,
 )
 from .._engine.factories.argument_checks import scalar
+from .._engine.factories.by_path import Wraps
 from .._engine.factories.ranges import POSITIVE
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.factories.registry import public
-from .._engine.factories.wraps import Wraps
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, frozen
 from .._engine.step.plan import build, node_of, walk
 from .._engine.step.rule import COUNT, START, Rule
 from .._engine.trees.errors import require_one_of
@@ -75,7 +75,7 @@ class Decay(Wraps):
     @property
     def recipe(self) -> Recipe:
         """The call that makes it, for configurations."""
-        more = {k: getattr(self, k) for k in ("kind", "mask", "peak")}
+        more = {"kind": self.kind, "mask": self.mask, "peak": self.peak}
         bound = inspect.signature(weight_decay).bind(self.amount, **more)
         return Recipe(weight_decay, weight_decay, bound)
 
@@ -152,8 +152,8 @@ def _require_followed(tx: Any, decay: Decay, name: str) -> None:
     if decay.kind == "coupled":
         return
     for part in walk(tx):
-        made = getattr(part, "recipe", None)
-        if made and (why := made.shared.get("decay")):
+        made = recipe_of(part)
+        if isinstance(made, Recipe) and (why := made.shared.get("decay")):
             own = f"`{made.build.__name__}`"
             after = "" if own == name else f" after {own}"
             own = f"one inside of {own}" if after else "a number, as its authors do"
@@ -281,7 +281,7 @@ def with_weight_decay(
     cannot use this decay, with the reason.
     """
     require_transformation(inner, "`inner` of `with_weight_decay`")
-    made = getattr(inner, "recipe", None)
+    made = recipe_of(inner)
     if learning_rate is None and made is not None:
         learning_rate = made.bound.arguments.get("learning_rate")
         if isinstance(learning_rate, Mapping):

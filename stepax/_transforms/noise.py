@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .. import tree
-from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
+from .._engine.base import GradientTransformation, transformation
 from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import GradientTransformation, transformation
 from .._engine.factories.registry import public
 from .._engine.functions import deprecations
 from .._engine.functions.calls import level_of_user
@@ -102,7 +102,7 @@ def chosen_key(key, seed):
 
 def typed_key(key):
     """A copy of the key: the caller's must survive donation of the state."""
-    if jnp.ndim(key) == 0 and not hasattr(key, "dtype"):
+    if jnp.ndim(key) == 0 and not has_dtype(key):
         return jax.random.key(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return jnp.copy(key)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
@@ -46,13 +46,12 @@ class ReduceLROnPlateauState(NamedTuple):
     avg_value: jax.Array
 
 
-_zero = lambda params: jnp.zeros([], jnp.int32)
 _SHARED = {
     "scale": real_scalar(1.0),
     "best_value": real_scalar(jnp.inf),
-    "plateau_count": _zero,
-    "cooldown_count": _zero,
-    "count": _zero,
+    "plateau_count": zero_count,
+    "cooldown_count": zero_count,
+    "count": zero_count,
     "avg_value": real_scalar(),
 }
 _RANGES = {
@@ -108,8 +107,9 @@ def reduce_on_plateau(
         mean = (old.count * old.avg_value + value) / n
         waiting = old._replace(count=n, avg_value=mean)
         is_due = n >= accumulation_size
-        choose = lambda x, y: jnp.where(is_due, x, y)
-        new = jax.tree.map(choose, judged(old, mean), waiting)
+        new = jax.tree.map(
+            lambda x, y: jnp.where(is_due, x, y), judged(old, mean), waiting
+        )
         return new.scale, tuple(new)
 
     def judged(old, mean):
@@ -130,7 +130,9 @@ def reduce_on_plateau(
             avg_value=jnp.zeros_like(old.avg_value),
         )
 
-    leaf = lambda g, p, scale: (scale * g,)
+    def leaf(g, p, scale):
+        return (scale * g,)
+
     State, reads = ReduceLROnPlateauState, ("value",)
     return Rule(
         leaf, State, scalars=_SHARED, prepare=prepare, reads=reads, elementwise=True

@@ -14,7 +14,7 @@ from jax.tree_util import tree_flatten_with_path
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformationExtraArgs,
     as_array,
@@ -107,11 +107,13 @@ def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]
     for pattern, other in pairs.items():
         qs, ks = _matches(pattern, paths), _matches(other, paths)
         if len(qs) != len(ks):
-            named = lambda at: errors.list_some("/".join(paths[i]) for i in at)
+            lists = (
+                errors.list_some("/".join(paths[i]) for i in at) for at in (qs, ks)
+            )
             raise ValueError(
                 f"in `pairs` of `qk_clip`, `{pattern}` matches {len(qs)} queries and "
-                f"`{other}` {len(ks)} keys, expected equally many: {named(qs)}; "
-                f"{named(ks)}"
+                f"`{other}` {len(ks)} keys, expected equally many: "
+                f"{'; '.join(lists)}"
             )
         found += zip(qs, ks, strict=True)
     return found

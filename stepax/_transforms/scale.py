@@ -1,4 +1,4 @@
-"""Scaling by a constant, a schedule or a learning rate, and taking the sign."""
+"""Scaling by a constant, a schedule or a learning rate, signs, and users' functions."""
 
 import math
 from collections.abc import Callable
@@ -10,15 +10,21 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
+    GradientTransformation,
     GradientTransformationExtraArgs,
+    Params,
     ScalarOrSchedule,
     Schedule,
+    Updates,
+    init_empty_state,
+    transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.factories.scheduled import scheduled
+from .._engine.step.leafwise import map_gradients
 from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import identity
 
@@ -99,3 +105,33 @@ def scale_by_learning_rate(
 def scale_by_sign() -> Rule:
     """Take the sign of each element: u = sign(g)."""
     return Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True)
+
+
+@public()
+def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
+    """Make a transformation from a function of the gradients: u = f(g, p).
+
+    f: a function of two trees, the gradients and the parameters; the latter is `None`
+        if `update` is called without parameters.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        return f(updates, params), state
+
+    return transformation(init_empty_state, update)
+
+
+@public()
+def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
+    """Make a transformation from a function of single arrays: u = f(g, p).
+
+    f: a function of two arrays, a gradient and its parameter; the latter is `None` if
+        `update` is called without parameters.  Not called for missing gradients.
+    """
+
+    def update(updates, state, params=None, **extra_args):
+        if params is None:
+            return map_gradients(lambda g: f(g, None), updates), state
+        return map_gradients(f, updates, params=params), state
+
+    return transformation(init_empty_state, update)

@@ -23,34 +23,32 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Params,
     Updates,
-    require_transformation,
     titled,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
+from .._engine.factories.ranges import real_scalar, weights
 from .._engine.factories.recipe import Recipe, recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.applied import steps_in_one
+from .._engine.step.array_split import weighted_mean
 from .._engine.step.leafwise import (
     count_not_finite,
     keep_dtypes,
     map_gradients,
 )
-from .._engine.step.mesh_means import weighted_mean
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.step.sanitizers import Sanitizers
 from .._engine.trees import errors
-from .._engine.trees.numbers import real_scalar, weights
 from .._engine.xla.branch import branch
 from ..tree import norm
-from .returned import ReturnedParams, ReturnedUpdates
-from .weighing import mean_with, sum_with, weigh
+from .weighing import ReturnedParams, ReturnedUpdates, mean_with, sum_with, weigh
 
 
 class ShouldSkipUpdateFunction(Protocol):
@@ -228,9 +226,8 @@ class MultiSteps:
         axis_name: str | tuple[str, ...] | None = None,
         weighted: bool = False,
     ):
-        require_transformation(opt, "`opt` of `MultiSteps`")
+        self._opt = with_keywords(opt, "`opt` of `MultiSteps`")
         _check_every_k(every_k_schedule)
-        self._opt = with_extra_args_support(opt)
         self._updates, self._params = (
             ReturnedUpdates(self._opt),
             ReturnedParams(self._opt),
@@ -317,8 +314,7 @@ class MultiSteps:
 
     def _call(self, ends, updates, state, params, weight, extra):
         """A call that returns updates or parameters, as `ends` says, and the state."""
-        has_weight = hasattr(state, "weight")
-        kind = WeightedMultiStepsState if has_weight else MultiStepsState
+        kind = WeightedMultiStepsState if hasattr(state, "weight") else MultiStepsState
         errors.require_state("MultiSteps", kind, state)
         if weight is not None:
             name = "`weight` of `MultiSteps`"
@@ -355,14 +351,16 @@ class MultiSteps:
         goes_on = state.mini_step > 0
         before = jax.tree.map(lambda was: was & goes_on, self._sanitizers.read(inner))
         found = jax.tree.map(jnp.logical_or, found, before)
-        has_weight = hasattr(state, "weight")
-        total, kept = weigh(state, n, weight) if has_weight else (n, None)
+        total, kept = weigh(state, n, weight) if hasattr(state, "weight") else (n, None)
         extra = extra if weight is None else {**extra, "weight": total}
-        add = lambda g, acc: self._add(acc, g, total, weight)
-        keep = lambda g, acc: acc
+
+        def add(g, acc):
+            return self._add(acc, g, total, weight)
 
         def gathered():
-            return map_gradients(add, clean, idle=keep, acc_grads=state.acc_grads)
+            return map_gradients(
+                add, clean, idle=lambda g, acc: acc, acc_grads=state.acc_grads
+            )
 
         def emit():
             # A leaf without a gradient in this call has none in the step.

@@ -22,7 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 from .._engine.arrays.moments import bias_correction, is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import compute_dtype, is_inexact
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -179,9 +179,8 @@ def averaged_params(state: OptState, params: Params, name: str | None = None) ->
 def average_of(states: list[AverageState], params: Params) -> Params:
     """The parameters, with the averages of these states in place of those they have."""
     for found in reversed(states):  # if nested, the outer average wins
-        as_param = lambda a, p: a.astype(p.dtype)
         own = whole_tree(_average_in(found))
-        params = map_stored(as_param, own, "average", params)
+        params = map_stored(lambda a, p: a.astype(p.dtype), own, "average", params)
     return params
 
 
@@ -211,10 +210,11 @@ def chosen(caller: str, state: OptState, name: str | None = None) -> list[Averag
 
 def _require_one_each(caller: str, found: list) -> None:
     """Raise if averages that are not nested belong to the same parameters."""
-    of = lambda x: {path for path, _ in jax.tree.leaves_with_path(_average_in(x))}
-    for (a, x), (b, y) in it.combinations(found, 2):
+    trees = ((a, jax.tree.leaves_with_path(_average_in(x))) for a, x in found)
+    rows = [(a, {path for path, _ in leaves}) for a, leaves in trees]
+    for (a, x), (b, y) in it.combinations(rows, 2):
         is_nested = a == b[: len(a)] or b == a[: len(b)]
-        if not is_nested and of(x) & of(y):
+        if not is_nested and x & y:
             raise ValueError(
                 f"`{caller}`: there are averages of the same parameters at {spell(a)} "
                 f"and {spell(b)}; pass the part of the state that has one of them"

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -186,11 +186,10 @@ def _restored(x: AverageState) -> AverageState:
 
 def _mapped(f: Any, tree: Any) -> Any:
     """A tree with `f` of each state of an average."""
-    is_average = lambda x: isinstance(x, AverageState)
 
     def one(x):
-        if not is_average(x):
+        if not isinstance(x, AverageState):
             return x
         return f(x)._replace(inner_state=_mapped(f, x.inner_state))
 
-    return jax.tree.map(one, tree, is_leaf=is_average)
+    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, AverageState))

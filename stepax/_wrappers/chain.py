@@ -4,13 +4,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     init_of,
     require_transformation,
 )
 from .._engine.factories.registry import public
+from .._engine.functions.calls import is_transformation
 from .._engine.step.plan import Chain, Composite, build
 from .._engine.trees import errors
 
@@ -68,11 +69,8 @@ def named_chain(
     that is not such a pair.
     """
     for i, pair in enumerate(args):
-        if (
-            not isinstance(pair, tuple | list)
-            or len(pair) != 2
-            or hasattr(pair, "init")
-        ):
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not is_pair or is_transformation(pair):
             raise TypeError(
                 f"argument {i} of `named_chain` must be a pair of a name and a "
                 f"transformation, but is `{pair!r}`"

@@ -1,4 +1,4 @@
-"""Transformations that run only at some steps."""
+"""Transformations that run only at some steps, or for gradients that are finite."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -7,17 +7,24 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment, strong_type, upcast
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.arrays.numerics import safe_increment, strong_type, upcast, zero_count
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    require_transformation,
+    OptState,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
+from .._engine.factories.ranges import BOUND, whole
 from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
+from .._engine.step.leafwise import (
+    all_finite,
+    keep_dtypes,
+    map_gradients,
+    zeros_like_updates,
+)
+from .._engine.step.plan import step_if
 from .._engine.trees import errors
 from .._engine.xla.branch import branch
 
@@ -100,8 +107,7 @@ def _conditional(
     otherwise: Callable,
 ) -> GradientTransformationExtraArgs:
     """`inner` if the condition holds, else `otherwise` applied to the updates."""
-    require_transformation(inner, "`inner`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner`")
     should_transform, is_informed = condition
 
     def init(params):
@@ -117,8 +123,9 @@ def _conditional(
             return keep_dtypes(new, (updates, old))
 
         chosen = should_transform(state.step, **(extra_args if is_informed else {}))
-        skip = lambda: (otherwise(updates), old)
-        updates, new = branch(_boolean(chosen), transform, skip)
+        updates, new = branch(
+            _boolean(chosen), transform, lambda: (otherwise(updates), old)
+        )
         return updates, State(inner_state=new, step=safe_increment(state.step))
 
     members = {"inner_state": inner}
@@ -137,3 +144,56 @@ def _boolean(x):
             "expected one boolean"
         )
     return x
+
+
+@optax_compatible
+class ApplyIfFiniteState(NamedTuple):
+    """State of `apply_if_finite`; all but the last are scalars.
+
+    notfinite_count: number of consecutive gradients that were not finite.
+    last_finite: whether the last gradient was finite.
+    total_notfinite: total number of gradients that were not finite.
+    inner_state: state of the inner transformation.
+    """
+
+    notfinite_count: jax.Array
+    last_finite: jax.Array
+    total_notfinite: jax.Array
+    inner_state: OptState
+
+
+@public("wrapper", ranges={"max_consecutive_errors": BOUND})
+def apply_if_finite(
+    inner: GradientTransformation, max_consecutive_errors: int
+) -> GradientTransformationExtraArgs:
+    """Skip gradients with NaN or infinities, unless too many come in a row.
+
+        u = inner(g) if g is finite, otherwise 0, with the inner state unchanged
+
+    After `max_consecutive_errors` such gradients in a row the following ones are
+    accepted until one is finite, so that a broken program does not go unnoticed.
+
+    inner: the transformation; skipped gradients do not affect its state.
+    max_consecutive_errors: gradients in a row to skip, at least 0; infinity never
+        accepts one.
+    """
+    inner = with_keywords(inner, "`inner` of `apply_if_finite`")
+    most = whole(max_consecutive_errors)
+
+    def init(params):
+        m, n = zero_count(), zero_count()
+        return ApplyIfFiniteState(m, jnp.array(True), n, inner.init(params))
+
+    def update(updates, state, params=None, **extra_args):
+        errors.require_state("apply_if_finite", ApplyIfFiniteState, state)
+        finite = all_finite(updates)
+        count = safe_increment(state.notfinite_count)
+        count = jnp.where(finite, jnp.zeros_like(count), count)
+        total = safe_increment(state.total_notfinite)
+        total = jnp.where(finite, state.total_notfinite, total)
+        is_accepted = finite | (count > most)
+        old = state.inner_state
+        u, new = step_if(is_accepted, inner, updates, old, params, extra_args)
+        return u, ApplyIfFiniteState(count, finite, total, new)
+
+    return transformation(init, update, inner={"inner_state": inner})

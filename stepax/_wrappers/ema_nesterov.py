@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,

@@ -11,14 +11,13 @@ import jax.numpy as jnp
 
 from .._engine.arrays.joined import join, split
 from .._engine.arrays.placement import replicated, with_sharding_of
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     as_array,
     is_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
@@ -38,8 +37,7 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     inner: the transformation; it does not see the boundaries between arrays, unless it
         has hyperparameters by path: then it is applied to `stepax.tree.pack(params)`.
     """
-    require_transformation(inner, "`inner` of `flatten`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `flatten`")
     if varies(inner):
         return _packed(inner)
 

@@ -10,12 +10,7 @@ import jax
 from jax.typing import ArrayLike
 
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.protocol import (
-    GradientTransformation,
-    OptState,
-    Params,
-    init_of,
-)
+from .._engine.base import GradientTransformation, OptState, Params, init_of
 from .._engine.step.leafwise import map_stored
 from .._engine.step.plan import Composite, node_of
 from .._engine.trees import errors
@@ -47,8 +42,8 @@ class Followed(Composite):
     def unpack(self, state):
         errors.require_state(self.name, self.State, state)
         Own = cast(Any, node_of(self.members[1])).State
-        own = Own(*(getattr(state, k) for k in Own._fields))
-        return [getattr(state, self.field), own]
+        parts = state._asdict()
+        return [parts[self.field], Own(*(parts[k] for k in Own._fields))]
 
     def pack(self, states):
         inner, own = states
@@ -75,9 +70,10 @@ def evaluated(
     if not states:
         raise errors.foreign_state(name, State, state)
     for found in states:
-        stored, scalar = (getattr(found, k) for k in fields)
-        here = lambda x, p, scalar=scalar: at(p, x, scalar)
-        params = map_stored(here, stored, fields[0], params)
+        stored, scalar = (found._asdict()[k] for k in fields)
+        params = map_stored(
+            lambda x, p, scalar=scalar: at(p, x, scalar), stored, fields[0], params
+        )
     return params
 
 

@@ -16,20 +16,20 @@ from jax.typing import DTypeLike
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import scalar_dtype
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
     titled,
     transformation,
 )
-from .._engine.base.stateful import StatefulSchedule, WrappedSchedule
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.arguments import Call
 from .._engine.factories.recipe import recipe
+from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
 from .._engine.functions import deprecations
 from .._engine.functions.calls import explain_misuse
-from .._engine.functions.originals import original
+from .._engine.functions.signatures import name_of, original
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.trees import errors
@@ -134,8 +134,10 @@ def _injected(
     narrow = {k: x.dtype for k, x in numbers.items() if not dtype and _is_half(x)}
 
     def cast(values, wide):
-        whole = lambda k: type(call.default(k)) is int
-        return {k: _cast(x, narrow.get(k, wide), whole(k)) for k, x in values}
+        return {
+            k: _cast(x, narrow.get(k, wide), type(call.default(k)) is int)
+            for k, x in values
+        }
 
     def init(params):
         wide = dtype or scalar_dtype(params)
@@ -178,7 +180,7 @@ def _static_names(factory: Callable, static_args: str | Iterable[str]) -> set[st
     if names - set(known) and not takes_any:
         raise ValueError(
             f"`static_args` names {sorted(names - set(known))}, but the parameters of "
-            f"`{getattr(factory, '__name__', factory)}` are {list(known)}"
+            f"`{name_of(factory, repr(factory))}` are {list(known)}"
         )
     return names
 
@@ -210,7 +212,7 @@ def inject_hyperparams(
     factory = original(inner_factory)
     static = tuple(sorted(_static_names(factory, static_args)))
     dtype = None if hyperparam_dtype is None else jnp.dtype(hyperparam_dtype)
-    name = getattr(inner_factory, "__name__", repr(inner_factory))
+    name = name_of(inner_factory, repr(inner_factory))
 
     @ft.wraps(inner_factory)
     def make(*args: Any, **kwargs: Any) -> GradientTransformationExtraArgs:

@@ -15,16 +15,15 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import safe_increment, strong_type
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates
@@ -59,7 +58,10 @@ class LookaheadParams(NamedTuple):
     @classmethod
     def init_synced(cls, params: Params) -> "LookaheadParams":
         """Both sets equal to `params`; the slow one is a copy."""
-        copy = lambda p: p.copy() if isinstance(p, jax.Array) else p
+
+        def copy(p):
+            return p.copy() if isinstance(p, jax.Array) else p
+
         return cls(params, jax.tree.map(copy, params))
 
 
@@ -86,8 +88,7 @@ def lookahead(
     Raises a `ValueError` for a period below 1; `update` raises a `TypeError` if the
     parameters are not `LookaheadParams`.
     """
-    require_transformation(fast_optimizer, "`fast_optimizer` of `lookahead`")
-    fast = with_extra_args_support(fast_optimizer)
+    fast = with_keywords(fast_optimizer, "`fast_optimizer` of `lookahead`")
 
     def init(params):
         params = params.fast if isinstance(params, LookaheadParams) else params
@@ -127,7 +128,10 @@ def lookahead(
 
 def _meeting(u: Any, params: LookaheadParams, part: ArrayLike) -> tuple[Any, Any]:
     """Updates of the fast and the slow parameters that make both equal."""
-    toward = lambda u, fast, slow: _toward(u, fast, slow, part=part)
+
+    def toward(u, fast, slow):
+        return _toward(u, fast, slow, part=part)
+
     slow = map_gradients(toward, u, fast=params.fast, slow=params.slow)
     return map_gradients(_onto, slow, fast=params.fast, slow=params.slow), slow
 

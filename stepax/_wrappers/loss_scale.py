@@ -10,15 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.ranges import AT_LEAST_1, POSITIVE, POSITIVE_CAP, Range
 from .._engine.factories.registry import public
@@ -77,14 +76,13 @@ def dynamic_loss_scale(
     factor: factor by which the scale grows and shrinks, above 1.
     min_scale, max_scale: bounds of the scale, above 0.
     """
-    require_transformation(inner, "`inner` of `dynamic_loss_scale`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `dynamic_loss_scale`")
 
     def init(params):
         bounded = promote_freely(jnp.clip)
         scale = bounded(jnp.asarray(initial, jnp.float32), min_scale, max_scale)
-        zero = lambda: jnp.zeros([], jnp.int32)
-        return DynamicLossScaleState(scale, zero(), zero(), inner.init(params))
+        m, n = zero_count(), zero_count()
+        return DynamicLossScaleState(scale, m, n, inner.init(params))
 
     def update(updates, state, params=None, **extra_args):
         errors.require_state("dynamic_loss_scale", DynamicLossScaleState, state)

@@ -16,28 +16,26 @@ import jax.numpy as jnp
 
 from .._engine.arrays.coding import Form, block_within, holds_codes, tile_within
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
-    MaskedNode,
     MaskOrFn,
     Transformation,
     as_array,
     is_array,
     is_none,
-    require_transformation,
     transformation,
-    with_extra_args_support,
     with_init,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.coded_slots import coded, zeros
-from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.leafwise import is_absent, keep_dtypes
 from .._engine.step.plan import keeps_dtypes
 from .._engine.step.rule import REAL, Slot
 from .._engine.trees import selection
 from .._engine.trees.coded import dequantize, stored_like
-from .._engine.trees.packed import Packed
+from .._engine.trees.packed import holds_packed
 from .._engine.trees.parts import Part, slots_like_params
 from .lookahead import LookaheadParams
 
@@ -99,8 +97,7 @@ def low_bit_states(
     Raises a `ValueError` for other values of `bits` and `block`; `init` raises one for
     unknown names, or if no slot is a moving average, and lists the slots.
     """
-    require_transformation(inner, "`inner` of `low_bit_states`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `low_bit_states`")
     how = _How(_checked_bits(bits), _checked_block(block), min_size, mask)
     # Done once, not at each step: `init` of a placeholder.
     found = ft.cache(lambda: slots_like_params(tx))
@@ -171,8 +168,7 @@ class _How(NamedTuple):
 
     def leaves(self, params: Any) -> Any:
         """A tree that says for each parameter whether its slots are compressed."""
-        is_packed = lambda x: isinstance(x, Packed)
-        if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+        if holds_packed(params):
             raise TypeError(
                 "`low_bit_states` cannot store packed parameters, as blocks must end "
                 "where arrays do: omit `stepax.tree.pack`"
@@ -199,8 +195,7 @@ class _How(NamedTuple):
                 return zeros(p, form, slot.in_leaf)
             return coded(p, x, form, slot.in_leaf)
 
-        is_end = lambda x: x is None or isinstance(x, MaskedNode)
-        xs, treedef = jax.tree.flatten(x, is_leaf=is_end)
+        xs, treedef = jax.tree.flatten(x, is_leaf=is_absent)
         try:
             beside = [treedef.flatten_up_to(tree) for tree in (which, params)]
         except (ValueError, TypeError):

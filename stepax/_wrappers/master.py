@@ -12,7 +12,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import DTypeLike
 
 from .._engine.arrays.precision import require_floating
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskedNode,
@@ -27,7 +27,7 @@ from .._engine.base.protocol import (
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.applied import step
-from .._engine.step.leafwise import keep_dtypes, map_stored
+from .._engine.step.leafwise import is_absent, keep_dtypes, map_stored
 from .._engine.step.rule import Slot, copy_of
 from .._engine.trees import errors
 from .._engine.trees.apply import map_pairs
@@ -96,10 +96,11 @@ def master_weights(
     slot = Slot(copy_of, wide) if width is None else Slot(dtype=KINDS[width])
 
     def init(params):
-        own = lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode()
         if width is not None:
             _require_bfloat16(params)
-        masters = jax.tree.map(own, params)
+        masters = jax.tree.map(
+            lambda p: slot.new(p) if is_narrower(p, wide) else MaskedNode(), params
+        )
         return MasterWeightsState(masters, inner.init(widen_narrow(params, wide)))
 
     def widened(updates, state, params):
@@ -228,8 +229,7 @@ def _split(stored: Any, params: Params, masters: Params) -> tuple[Params, Any]:
 
     # Raises where the state does not fit.
     map_stored(lambda x, p: p, stored, "masters", params, is_array)
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
-    xs, treedef = jax.tree.flatten(stored, is_leaf=is_end)
+    xs, treedef = jax.tree.flatten(stored, is_leaf=is_absent)
     rows = zip(xs, *map(treedef.flatten_up_to, (params, masters)), strict=True)
     new = [one(x, p, m) if is_array(x) else (p, x) for x, p, m in rows]
     return treedef.unflatten(p for p, _ in new), treedef.unflatten(x for _, x in new)

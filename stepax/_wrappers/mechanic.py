@@ -18,16 +18,15 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     ScalarOrSchedule,
     as_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
@@ -151,8 +150,7 @@ def mechanize(
 
     Raises a `ValueError` for `num_betas` below 1.
     """
-    require_transformation(base_optimizer, "`base_optimizer` of `mechanize`")
-    base = with_extra_args_support(base_optimizer)
+    base = with_keywords(base_optimizer, "`base_optimizer` of `mechanize`")
     tuner = _tune_scale(weight_decay, eps, s_init, num_betas)
 
     def init(params):

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.numerics import is_numeric
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -29,14 +28,16 @@ from .._engine.base.protocol import (
     require_transformation,
     transformation,
     with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable, zeros_like
 from .._engine.trees import errors
 from .._transforms.mean import ema
-from .._transforms.stateless import stateless
+from .._transforms.scale import stateless
 
 
 @optax_compatible
@@ -141,8 +142,7 @@ def monitor(
 def _measuring(x: Any, name: str) -> GradientTransformationExtraArgs:
     if not hasattr(x, "update") and callable(x):
         return with_extra_args_support(stateless(lambda updates, params: x(updates)))
-    require_transformation(x, f"`{name}` in `measures`")
-    return with_extra_args_support(x)
+    return with_keywords(x, f"`{name}` in `measures`")
 
 
 def _blank(name, tx, state, params):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -24,8 +24,8 @@ from .._engine.base.protocol import (
 )
 from .._engine.factories.ranges import EVERY
 from .._engine.factories.registry import public
+from .._engine.step.array_split import require_axes
 from .._engine.step.leafwise import keep_dtypes, map_gradients
-from .._engine.step.mesh_means import require_axes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
 from .._engine.xla.branch import branch, varying
@@ -119,7 +119,10 @@ def _met(far: Any, u: Any, state: OuterState, params: Params, axis_name: Any) ->
     # round unlike `apply_updates` outside.
     u = map_gradients(jax.lax.optimization_barrier, u)
     here = map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
-    over = lambda x: jax.lax.pmean(upcast(x), axis_name)
+
+    def over(x):
+        return jax.lax.pmean(upcast(x), axis_name)
+
     mean = here if axis_name is None else map_gradients(over, here)
     d = map_gradients(_distance, u, anchor=state.anchor, mean=mean)
     v, new = far.update(d, state.outer_state, state.anchor)

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .._engine.arrays.numerics import has_dtype
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
@@ -36,7 +37,7 @@ def _inexact(params):
         if not is_trainable(p) or not jnp.issubdtype(jnp.result_type(p), jnp.inexact):
             return None
         p = as_array(p)
-        return p if hasattr(p, "dtype") else jnp.asarray(p)
+        return p if has_dtype(p) else jnp.asarray(p)
 
     return jax.tree.map(keep, params)
 
@@ -44,7 +45,10 @@ def _inexact(params):
 def norm(params: Any) -> ArrayLike:
     """The norm of all parameters; 0 if only their shapes are known."""
     found = _inexact(params)
-    is_shape = lambda p: isinstance(p, jax.ShapeDtypeStruct)
+
+    def is_shape(p):
+        return isinstance(p, jax.ShapeDtypeStruct)
+
     return 0.0 if any(map(is_shape, jax.tree.leaves(found))) else reduce.norm(found)
 
 

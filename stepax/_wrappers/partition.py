@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.placement import with_sharding_of
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -21,7 +20,9 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
+from .._engine.step.leafwise import is_absent
 from .._engine.step.plan import Composite, build
 from .._engine.step.rule import Rule
 from .._engine.trees import errors, selection
@@ -155,13 +156,13 @@ def _cutting(inner: Any) -> GradientTransformationExtraArgs:
     """`inner`; keywords that are trees like the gradients are masked as they are."""
     inner = with_extra_args_support(inner)
 
-    def is_end(x):
-        return x is None or isinstance(x, MaskedNode)
-
     def cut_like(updates, x):
-        pick = lambda u, y: u if isinstance(u, MaskedNode) else y
+
+        def pick(u, y):
+            return u if isinstance(u, MaskedNode) else y
+
         try:
-            return jax.tree.map(pick, updates, x, is_leaf=is_end)
+            return jax.tree.map(pick, updates, x, is_leaf=is_absent)
         except (ValueError, TypeError):
             return x  # another structure, or not a tree: passed unchanged
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import is_array
+from .._engine.base import is_array
 from .._engine.step.gradients import Gradients, has_no_gradient
 from .narrow import Widened, is_narrower
 
@@ -52,8 +52,7 @@ def whole(x: Any) -> jax.Array:
 
 def whole_tree(tree: Any) -> Any:
     """A tree, with arrays in place of their halves."""
-    is_halves = lambda x: isinstance(x, Halves)
-    return jax.tree.map(whole, tree, is_leaf=is_halves)
+    return jax.tree.map(whole, tree, is_leaf=lambda x: isinstance(x, Halves))
 
 
 def checked_width(name: str, remainder: Any) -> int | None:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine.arrays.coding import holds_codes, is_coded
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskedNode,
@@ -25,20 +25,20 @@ from .._engine.base.protocol import (
     as_array,
     is_array,
     is_none,
-    require_transformation,
+    recipe_of,
     transformation,
-    with_extra_args_support,
     with_init,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.gradients import has_no_gradient
-from .._engine.step.leafwise import keep_dtypes
+from .._engine.step.leafwise import is_absent, keep_dtypes
 from .._engine.step.plan import flatten
 from .._engine.step.rule import Rule, row_shape
 from .._engine.trees import selection
 from .._engine.trees.coded import dequantize
 from .._engine.trees.pack import pack
-from .._engine.trees.packed import Packed
+from .._engine.trees.packed import Packed, holds_packed
 from .._engine.trees.parts import Part, SlotMark, slots_like_params
 
 
@@ -63,8 +63,7 @@ def rowwise(
     `init` raises a `ValueError` if nothing in the state can be stored by rows, and
     lists what it has; it raises a `TypeError` for packed parameters.
     """
-    require_transformation(inner, "`inner` of `rowwise`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `rowwise`")
     found = ft.cache(lambda: slots_like_params(tx))
 
     def init(params):
@@ -88,8 +87,7 @@ def rowwise(
 
 
 def _require_not_packed(params: Any) -> None:
-    is_packed = lambda x: isinstance(x, Packed)
-    if any(map(is_packed, jax.tree.leaves(params, is_leaf=is_packed))):
+    if holds_packed(params):
         raise TypeError(
             "`rowwise` finds no rows in packed parameters: omit `stepax.tree.pack`"
         )
@@ -156,8 +154,7 @@ def lazy(
     `init` raises a `ValueError` for other transformations, `update` a `TypeError` for
     the codes of `low_bit_states`.
     """
-    require_transformation(inner, "`inner` of `lazy`")
-    tx = with_extra_args_support(inner)
+    tx = with_keywords(inner, "`inner` of `lazy`")
     found = ft.cache(lambda: slots_like_params(tx))
 
     def init(params):
@@ -240,7 +237,7 @@ def _require_rules_inside(tx: Any) -> None:
     # on.
     if isinstance(tx, Transformation) and tx.record.hands_on:
         return _require_rules(tx.members[tx.record.hands_on])
-    recipe = getattr(tx, "recipe", None)
+    recipe = recipe_of(tx)
     name = recipe.build.__name__ if recipe else type(tx).__name__
     raise _refused(name, "is not an elementwise rule")
 
@@ -262,8 +259,9 @@ def _tables(tables: MaskOrFn, tree: Any) -> Any:
 
 def _each(f: Callable, tree: Any, *parts: Any) -> Any:
     """`f` of each leaf of `tree` and the corresponding parts of other trees."""
-    is_end = lambda x: x is None or isinstance(x, MaskedNode) or is_coded(x)
-    xs, treedef = jax.tree.flatten(parts[0], is_leaf=is_end)
+    xs, treedef = jax.tree.flatten(
+        parts[0], is_leaf=lambda x: is_absent(x) or is_coded(x)
+    )
     columns = [treedef.flatten_up_to(x) for x in (tree, *parts[1:])]
     beside = zip(columns[0], xs, *columns[1:], strict=True)
     return treedef.unflatten(

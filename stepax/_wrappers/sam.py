@@ -17,16 +17,15 @@ import jax.numpy as jnp
 
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import computed_wide
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     EmptyState,
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.ranges import AT_LEAST_1
 from .._engine.factories.registry import public
 from .._engine.step.leafwise import check_gradients, keep_dtypes, map_gradients
@@ -107,10 +106,8 @@ def sam(
     `update` raises a `ValueError` if `params`, or `grad_fn` in opaque mode, is
     missing.
     """
-    require_transformation(optimizer, "`optimizer` of `sam`")
-    require_transformation(adv_optimizer, "`adv_optimizer` of `sam`")
-    outer = with_extra_args_support(optimizer)
-    adv = with_extra_args_support(adv_optimizer)
+    outer = with_keywords(optimizer, "`optimizer` of `sam`")
+    adv = with_keywords(adv_optimizer, "`adv_optimizer` of `sam`")
 
     def init(params):
         cache = None if opaque_mode else jax.tree.map(own, params)
@@ -154,8 +151,9 @@ def _transparent(climb: Callable, descend: Callable, period: int) -> Callable:
 
         def up():
             is_first = period == 2 or state.steps_since_sync == 0
-            start = lambda: jax.tree.map(own, params)
-            cache = branch(is_first, start, lambda: state.cache)
+            cache = branch(
+                is_first, lambda: jax.tree.map(own, params), lambda: state.cache
+            )
             u, new = climb(updates, state._replace(cache=cache), params, extra_args)
             return _as(updates, u), new
 

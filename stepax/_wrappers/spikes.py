@@ -12,22 +12,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.moments import mean_and_std, recorded
+from .._engine.arrays.numerics import safe_increment, zero_count
 from .._engine.arrays.precision import promote_freely
-from .._engine.arrays.recent import mean_and_std, recorded
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, whole
+from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP, real_scalar, whole
 from .._engine.factories.registry import public
 from .._engine.step.plan import step_if
 from .._engine.trees import errors
-from .._engine.trees.numbers import real_scalar
 from ..tree import norm
 
 
@@ -97,14 +95,13 @@ def skip_spikes(
     a watched loss is missing or given twice, and a `ValueError` if it is not a real
     scalar.
     """
-    require_transformation(inner, "`inner` of `skip_spikes`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `skip_spikes`")
     errors.require_one_of("watch", watch, _ROWS)
 
     def init(params):
-        zero = lambda: jnp.zeros([], jnp.int32)
         recent = jnp.zeros((_ROWS[watch], window), jnp.float32)
-        return SkipSpikesState(recent, zero(), zero(), zero(), inner.init(params))
+        a, b, c = (zero_count() for _ in range(3))
+        return SkipSpikesState(recent, a, b, c, inner.init(params))
 
     step = _step(inner, factor, warmup, whole(max_consecutive))
 

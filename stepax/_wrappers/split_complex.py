@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     is_array,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.trees import errors
 
@@ -48,8 +47,7 @@ def split_real_and_imaginary(
 
     inner: the transformation; it only sees real arrays.
     """
-    require_transformation(inner, "`inner` of `split_real_and_imaginary`")
-    inner = with_extra_args_support(inner)
+    inner = with_keywords(inner, "`inner` of `split_real_and_imaginary`")
 
     def init(params):
         return SplitRealAndImaginaryState(inner.init(_split(params)))
@@ -78,6 +76,9 @@ def _split(tree):
 
 
 def _joined(tree):
-    is_pair = lambda x: isinstance(x, SplitRealAndImaginaryArrays)
-    one = lambda x: jax.lax.complex(*x) if is_pair(x) else x
-    return jax.tree.map(one, tree, is_leaf=is_pair)
+    Pair = SplitRealAndImaginaryArrays
+    return jax.tree.map(
+        lambda x: jax.lax.complex(*x) if isinstance(x, Pair) else x,
+        tree,
+        is_leaf=lambda x: isinstance(x, Pair),
+    )

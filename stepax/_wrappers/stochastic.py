@@ -11,13 +11,12 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine.arrays.precision import promote_freely
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
-    require_transformation,
     transformation,
-    with_extra_args_support,
+    with_keywords,
 )
 from .._engine.factories.registry import public
 from .._engine.step.applied import step
@@ -53,8 +52,8 @@ def stochastic_rounding(
         narrower ones with `with_state_dtypes`.
     key: a random key, or an integer seed for one.
     """
-    require_transformation(inner, "`inner` of `stochastic_rounding`")
-    inner, kind = with_extra_args_support(inner), jax.random.key_impl(typed_key(key))
+    inner = with_keywords(inner, "`inner` of `stochastic_rounding`")
+    kind = jax.random.key_impl(typed_key(key))
 
     def init(params):
         data = jax.random.key_data(typed_key(key))

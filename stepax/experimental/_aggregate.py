@@ -15,8 +15,7 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine.arrays.numerics import is_numeric, safe_increment, upcast
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
@@ -27,6 +26,7 @@ from .._engine.base.protocol import (
     transformation,
     with_extra_args_support,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.leafwise import keep_dtypes, map_gradients, zeros_like_updates

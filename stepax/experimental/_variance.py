@@ -24,14 +24,14 @@ from .._engine.arrays.numerics import (
     safe_increment,
     upcast,
 )
-from .._engine.base.optax_types import optax_compatible
-from .._engine.base.protocol import (
+from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     OptState,
     init_empty_state,
     transformation,
 )
+from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import Slot, is_trainable
@@ -207,7 +207,10 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Any, Any]:
     ((_, ema),) = found
     t = jnp.maximum(ema.count, 1)
     rest = bias_correction(ema.ema_decay, t)
-    whole = lambda x: x / rest.astype(x.real.dtype)
+
+    def whole(x):
+        return x / rest.astype(x.real.dtype)
+
     return each(whole, ema.mean_grads_ema), each(whole, ema.variance_grads_ema)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-from .._engine.functions import originals
+from .._engine.functions.signatures import ORIGINALS
 
 
 # From parameters that Optax does not have to the functions that have them.
@@ -100,5 +100,5 @@ def _twin(f: FunctionType, hidden: frozenset[str]) -> FunctionType:
     }
     twin.__kwdefaults__ = {p.name: p.default for p in kept if p.kind is p.KEYWORD_ONLY}
     twin.__signature__ = signature.replace(parameters=kept)
-    originals.ORIGINALS[twin] = f
+    ORIGINALS[twin] = f
     return twin

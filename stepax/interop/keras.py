@@ -17,7 +17,7 @@ import keras
 
 import stepax
 
-from .._engine.base.protocol import require_transformation
+from .._engine.base import require_transformation
 from .._names import attributes as _attributes
 
 

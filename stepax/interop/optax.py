@@ -8,11 +8,11 @@ imports Stepax, including in every library it uses.  `install`, `uninstall` and
 import typing as _typing
 
 from .._names import attributes as _attributes
-from ._command import main as main
 from ._states import to_optax as to_optax, to_stepax as to_stepax
 from ._switch import (
     install as install,
     installed as installed,
+    main as main,
     uninstall as uninstall,
 )
 

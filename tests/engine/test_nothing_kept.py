@@ -22,7 +22,7 @@ import stepax.perturbations
 import stepax.second_order
 from stepax._engine.factories.arguments import _is_of_number
 from stepax._engine.factories.registry import ROWS
-from stepax._engine.functions import annotations
+from stepax._engine.functions.signatures import members, of_parameters
 
 
 stepax: Any = typed  # functions of any arguments are given here
@@ -151,7 +151,7 @@ def given(row, p, hint) -> Callable | None:
 
 
 def flat(parts) -> list:
-    return [x for part in parts for x in annotations.members(part)]
+    return [x for part in parts for x in members(part)]
 
 
 def _of_numbers(function) -> bool:
@@ -167,7 +167,7 @@ def of_rows() -> list:
     found = []
     for row in ROWS.values():
         parameters = inspect.signature(row.factory).parameters
-        for name, hint in annotations.of_parameters(row.factory).items():
+        for name, hint in of_parameters(row.factory).items():
             if (give := given(row, parameters[name], hint)) is not None:
                 found.append((row, name, give))
     return found

@@ -18,9 +18,9 @@ from keywords import keywords
 from wrappers import FAMILIES, WRAPPERS
 
 import stepax
-from stepax import _fused_scan
 from stepax._engine.step import leaf_program
 from stepax._engine.xla import branch, order
+from stepax._functions import fused_scan
 from stepax._optimizers import orthogonal
 from stepax.distributed import offload
 
@@ -115,7 +115,7 @@ def operations(step: Any, platform: str) -> tuple[Counter, int]:
     return found - Counter({"stablehlo.case": n, "stablehlo.return": n}), n
 
 
-PLACES = leaf_program, order, branch, orthogonal, _fused_scan
+PLACES = leaf_program, order, branch, orthogonal, fused_scan
 
 
 @pytest.mark.slow

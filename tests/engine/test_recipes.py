@@ -20,8 +20,8 @@ from wrappers import WRAPPERS
 
 import stepax
 import stepax.contrib
-from stepax._engine.base.frozen import copy_containers
 from stepax._engine.factories.recipe import recipe
+from stepax._engine.functions.calls import copy_containers
 
 
 P = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}

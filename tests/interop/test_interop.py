@@ -17,7 +17,7 @@ import optax.experimental
 import pytest
 
 import stepax as real_stepax
-from stepax._engine.functions.originals import original
+from stepax._engine.functions.signatures import original
 from stepax.interop.optax import install, installed, main, uninstall
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._engine.functions.originals import original
+from stepax._engine.functions.signatures import original
 from stepax.interop._signatures import ADDED
 from stepax.interop.optax import installed
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepax
-from stepax._linesearch.gather import SHORT, gather_short
+from stepax._linesearch.line import SHORT, gather_short
 
 
 def arrays(*front):

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import stepax
-from stepax._later import LATER, NAMES_LATER
+from stepax._names import LATER, NAMES_LATER
 
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import griffe
 import pytest
 from public import PUBLIC
 
-from stepax._later import MOVED
+from stepax._names import MOVED
 from website import stage
 from website.build import CONFIG, readable, unlisted
 from website.compact import (

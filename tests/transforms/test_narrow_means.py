@@ -11,7 +11,7 @@ from cases import make, rows
 from keywords import keywords
 
 import stepax
-from stepax._engine.functions import annotations
+from stepax._engine.functions.signatures import members, of_parameters
 from stepax._engine.step.plan import flatten
 from stepax._engine.step.rule import Rule
 
@@ -109,8 +109,8 @@ def test_docstrings_name_what_stands_still(row):
 CHOICES = [
     pytest.param(row, k, id=f"{row.name}-{k}")
     for row in (x.values[0] for x in rows())
-    for k, hint in annotations.of_parameters(row.factory).items()
-    if all(x in hint for x in annotations.members(jax.typing.DTypeLike))
+    for k, hint in of_parameters(row.factory).items()
+    if all(x in hint for x in members(jax.typing.DTypeLike))
 ]
 
 

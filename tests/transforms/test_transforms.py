@@ -14,14 +14,9 @@ from compare import assert_equal, assert_same_structure, leaves, random, run
 from stepax._engine.base.protocol import EmptyState, MaskedNode
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.step.rule import Rule
-from stepax._transforms import (
-    constrain,
-    mean,
-    nans,
-    noise,
-    norm,
-    stateless as functions,
-)
+from stepax._transforms import clip, mean, noise, norm
+from stepax._transforms.clip import keep_params_nonnegative, zero_nans
+from stepax._transforms.scale import stateless, stateless_with_tree_map
 
 
 TABLE = {
@@ -38,8 +33,8 @@ TABLE = {
     "ema": (mean, {"decay": 0.9}),
     "ema, biased": (mean, {"decay": 0.9, "debias": False}),
     "apply_every": (mean, {"k": 3}),
-    "zero_nans": (nans, {}),
-    "keep_params_nonnegative": (constrain, {}),
+    "zero_nans": (clip, {}),
+    "keep_params_nonnegative": (clip, {}),
 }
 
 standard = ft.partial(jax.numpy_dtype_promotion, "standard")
@@ -138,7 +133,7 @@ def test_norms_of_zero_are_safe_and_have_a_derivative(tx, dtype):
     assert all(np.isfinite(np.asarray(x, "float32")).all() for x in leaves(slopes))
 
 
-@pytest.mark.parametrize("tx", [*NORMS[:3], constrain.keep_params_nonnegative()])
+@pytest.mark.parametrize("tx", [*NORMS[:3], keep_params_nonnegative()])
 def test_parameters_are_asked_for(tx):
     g = {"w": jnp.ones(2)}
     with pytest.raises(ValueError, match="`params` is missing"):
@@ -278,7 +273,7 @@ def test_period_below_one_is_refused(k):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "complex64"])
 def test_nans_become_zero_and_are_remembered(dtype):
     g = {"w": jnp.asarray([1, jnp.nan, jnp.inf], dtype), "b": jnp.ones(2, dtype)}
-    tx: Any = nans.zero_nans()
+    tx: Any = zero_nans()
     reference = optax.zero_nans()
     assert_equal(tx.init(g), reference.init(g))
     u, state = tx.update(g, tx.init(g))
@@ -293,20 +288,20 @@ def test_nans_become_zero_and_are_remembered(dtype):
 
 def test_imaginary_nan_is_replaced():
     g = jnp.asarray([complex(1, np.nan), 2j])
-    tx: Any = nans.zero_nans()
+    tx: Any = zero_nans()
     u, state = tx.update(g, tx.init(g))
     np.testing.assert_array_equal(u, [0, 2j])
     assert state.found_nan
 
 
 def test_zero_nans_sanitizes():
-    tx: Any = nans.zero_nans()
+    tx: Any = zero_nans()
     node = tx.node
     assert isinstance(node, Rule) and node.sanitizes
 
 
 def test_parameters_stay_nonnegative():
-    tx = constrain.keep_params_nonnegative()
+    tx = keep_params_nonnegative()
     p = jnp.asarray([1.0, 1.0, 0.0, -2.0])
     g = jnp.asarray([-3.0, 0.5, -0.1, 1.0])
     u, _ = tx.update(g, tx.init(p), p)
@@ -323,7 +318,7 @@ def test_function_of_trees_gets_what_update_gets():
         seen.append((updates, params))
         return "made of them"
 
-    tx = functions.stateless(f)
+    tx = stateless(f)
     state = tx.init({"w": jnp.ones(2)})
     assert state == EmptyState()
     assert tx.update("g", state, "p", value=1.0) == ("made of them", state)
@@ -334,7 +329,7 @@ def test_function_of_trees_gets_what_update_gets():
 def test_function_of_arrays_is_called_where_there_are_gradients():
     g = {"w": jnp.ones(2), "none": None, "masked": MaskedNode()}
     p = {"w": jnp.full(2, 3.0), "none": jnp.ones(1), "masked": MaskedNode()}
-    tx = functions.stateless_with_tree_map(lambda g, p: g if p is None else g + p)
+    tx = stateless_with_tree_map(lambda g, p: g if p is None else g + p)
     u, state = tx.update(g, tx.init(p), p)
     np.testing.assert_array_equal(u["w"], [4, 4])
     assert u["none"] is None and u["masked"] == MaskedNode() and state == EmptyState()
@@ -342,6 +337,6 @@ def test_function_of_arrays_is_called_where_there_are_gradients():
 
 
 def test_function_of_arrays_names_the_tree_that_does_not_fit():
-    tx = functions.stateless_with_tree_map(lambda g, p: g)
+    tx = stateless_with_tree_map(lambda g, p: g)
     with pytest.raises(ValueError, match=r"only in `params`: \['b'\]"):
         tx.update({"w": jnp.ones(2)}, EmptyState(), {"w": jnp.ones(2), "b": 1.0})

@@ -29,9 +29,9 @@ from injection import (
 from runs import no_leaks
 
 import stepax
-from stepax._engine.base.stateful import StatefulSchedule
 from stepax._engine.factories.ranges import ANY, RANGES
 from stepax._engine.factories.registry import ROWS
+from stepax._engine.factories.scheduled import StatefulSchedule
 
 
 # --- every factory -------------------------------------------------------------------

@@ -36,8 +36,8 @@ class Joined:
 
     def join(self, xs: list, axes: int = 0) -> list:
         """The vectors; all arrays may have `axes` leading axes."""
-        several = lambda at: join_many([xs[i] for i in at], axes)
-        return [xs[at[0]] if len(at) == 1 else several(at) for at in self._groups]
+        groups = ([xs[i] for i in at] for at in self._groups)
+        return [x[0] if len(x) == 1 else join_many(x, axes) for x in groups]
 
     def first(self, xs: list) -> list:
         """The first array of each vector."""
@@ -80,8 +80,10 @@ def join_small(leaves: Sequence[Any]) -> list:
     # Without `jit` they may be Python's numbers.
     arrays = list(map(jnp.asarray, leaves))
     # On a mesh each may be sharded differently.
-    is_small = lambda x: x.size <= _SMALL and not is_on_mesh(x)
-    kinds = [(x.dtype,) if is_small(x) else i for i, x in enumerate(arrays)]
+    kinds = [
+        (x.dtype,) if x.size <= _SMALL and not is_on_mesh(x) else i
+        for i, x in enumerate(arrays)
+    ]
     number = Counter(kinds)
     kinds = [x if number[x] >= _MANY else i for i, x in enumerate(kinds)]
     return Joined(kinds, [x.shape for x in arrays]).join(arrays)

@@ -6,12 +6,23 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..functions.calls import explain_misuse
 
 
 Axes: TypeAlias = tuple[int, ...] | int | None
+
+
+def dtype_of(x: object, default: Any = None) -> Any:
+    """The dtype of an array, or of what describes one; `default` for anything else."""
+    return getattr(x, "dtype", default)
+
+
+def has_dtype(x: object) -> bool:
+    """Whether `x` is an array, or describes one: not a number of Python."""
+    return hasattr(x, "dtype")
 
 
 def is_numeric(x: Any) -> bool:
@@ -239,6 +250,16 @@ def abs_sq(x: ArrayLike) -> jax.Array:
     if jnp.iscomplexobj(x):
         return jnp.square(x.real) + jnp.square(x.imag)
     return jnp.square(x)
+
+
+def is_known(x: ArrayLike) -> bool:
+    """Whether the values are concrete and addressable."""
+    return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def zero_count(params: object = None) -> jax.Array:
+    """The first value of a count, also as a scalar of a rule."""
+    return jnp.zeros([], jnp.int32)
 
 
 @explain_misuse

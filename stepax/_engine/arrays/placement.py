@@ -1,21 +1,34 @@
-"""Placement of arrays on the devices of a mesh.
+"""Placement of arrays on the devices of a mesh, such as those that `init` makes.
 
 On a single device these functions return their argument unchanged.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import (
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
+
+
+def sharding_of(x: Any) -> Any:
+    """The sharding of an array; `None` for anything else."""
+    return getattr(x, "sharding", None)
 
 
 def mesh_sharding(tree: object) -> NamedSharding | None:
     """The sharding of the first leaf that is on a mesh; leaves may also be shapes."""
-    shardings = (getattr(x, "sharding", None) for x in jax.tree.leaves(tree))
+    shardings = map(sharding_of, jax.tree.leaves(tree))
     return next((s for s in shardings if isinstance(s, NamedSharding)), None)
 
 
@@ -70,9 +83,9 @@ def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSp
     Axes that cannot be divided evenly are not sharded.
     """
     spec, sizes = sharding.spec, sharding.mesh.shape
-    fits = lambda entry, n: n % math.prod(sizes[name] for name in _names(entry)) == 0
-    pairs = zip(spec, shape, strict=False)
-    return PartitionSpec(*(entry if fits(entry, n) else None for entry, n in pairs))
+    parts = [math.prod(sizes[name] for name in _names(entry)) for entry in spec]
+    rows = zip(spec, parts, shape, strict=False)
+    return PartitionSpec(*(x if size % n == 0 else None for x, n, size in rows))
 
 
 def _names(entry: Any) -> tuple[str, ...]:
@@ -158,7 +171,7 @@ def shared_like(p: jax.Array, x: jax.Array) -> jax.Array:
         # With automatic axes it is not known how `p` is sharded, but in a selection of
         # both XLA prefers the first: `p`, unless that is replicated.
         return shard_like(p, x)
-    sharding = getattr(p, "sharding", None)
+    sharding = sharding_of(p)
     is_whole = isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
     return spread_over_mesh_of(p, x) if is_whole else shard_like(p, x)
 
@@ -173,3 +186,37 @@ def moved(x: jax.Array, to: NamedSharding) -> jax.Array:
     if AxisType.Explicit in to.mesh.axis_types:
         return jax.sharding.reshard(x, to)
     return jax.lax.with_sharding_constraint(x, to)
+
+
+def placed_init(init: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`init`, whose state is then placed by `init_on_mesh`."""
+
+    # A plain function, because libraries that inspect closures only know these.
+    def placed(params):
+        return init_on_mesh(init, params)
+
+    return placed
+
+
+def init_on_mesh(init: Callable[[Any], Any], params: Any) -> Any:
+    """`init(params)`; arrays on one device are replicated on the parameters' mesh.
+
+    Step counts, for example, are created on the default device.  With several
+    processes, a checkpoint cannot hold them beside arrays that are spread over all
+    devices.
+    """
+    state, ps = init(params), jax.tree.leaves(params)
+    # Inside of `jit` the compiler decides where results are placed.
+    if any(isinstance(p, Tracer) for p in ps):
+        return state
+    found = mesh_sharding(ps)
+    # Shapes may have an abstract mesh, which has no devices.
+    if found is None or not isinstance(found.mesh, Mesh) or found.mesh.size == 1:
+        return state
+    everywhere = NamedSharding(found.mesh, PartitionSpec())
+
+    def put(x):
+        is_alone = isinstance(sharding_of(x), SingleDeviceSharding)
+        return put_on(x, everywhere) if is_alone else x
+
+    return jax.tree.map(put, state)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..functions.signatures import signature
+from .numerics import has_dtype
 
 
 P = ParamSpec("P")
@@ -51,7 +52,7 @@ def scalar_dtype(params: object) -> np.dtype:
     default = jax.dtypes.canonicalize_dtype(float)
     if default == jnp.float32:
         return default
-    arrays = {x.dtype: x for x in jax.tree.leaves(params) if hasattr(x, "dtype")}
+    arrays = {x.dtype: x for x in jax.tree.leaves(params) if has_dtype(x)}
     return real_dtype(compute_dtype(*arrays.values())) if arrays else default
 
 
@@ -59,7 +60,7 @@ def widen(x: T, wide: np.dtype) -> T:
     """Floating-point arrays in `x` in the precision of `wide`; the rest unchanged."""
 
     def one(x):
-        if not hasattr(x, "dtype") or not is_inexact(x):
+        if not has_dtype(x) or not is_inexact(x):
             return x
         is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
         return x.astype(wide if is_complex else real_dtype(wide))

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import jax
@@ -12,9 +11,10 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from ..arrays.numerics import dtype_of
+from ..arrays.placement import placed_init
 from ..functions.calls import explain_misuse
-from ..functions.signatures import NAMES
-from .on_mesh import placed_init
+from ..functions.signatures import NAMES, name_of
 from .optax_types import _Meta, optax_compatible
 
 
@@ -111,12 +111,7 @@ def marked(f: Callable, made: object) -> Callable:
 
 def _identity(tx: TransformationLike) -> object:
     """Equal for equal transformations: how it was made, otherwise its two functions."""
-    recipe = getattr(tx, "recipe", None)
-    made = getattr(tx.init, "made", None)
-    # `GradientTransformation(tx.init, tx.update)`, as wrappers of other libraries write
-    # it, is a plain pair without a recipe; its functions still know theirs.
-    if recipe is None and made is not None and getattr(tx.update, "made", 0) is made:
-        recipe = made.recipe
+    recipe = recipe_of_pair(tx)
     key = recipe and recipe.key
     return (tx.init, tx.update) if key is None else key
 
@@ -127,6 +122,21 @@ class GradientTransformationExtraArgs(GradientTransformation, metaclass=_Meta):
     init:   params -> state
     update: (updates, state, params=None, **extra_args) -> (updates, state)
     """
+
+
+def recipe_of(x: object) -> "MadeBy | None":
+    """The call of a factory that made `x`; `None` if it is not known."""
+    return getattr(x, "recipe", None)
+
+
+def recipe_of_pair(tx: TransformationLike) -> "MadeBy | None":
+    """As `recipe_of`, also for two functions of one transformation."""
+    recipe, made = recipe_of(tx), getattr(tx.init, "made", None)
+    # `GradientTransformation(tx.init, tx.update)`, as wrappers of other libraries write
+    # it, is a plain pair without a recipe; its functions still know theirs.
+    if recipe is None and made is not None and getattr(tx.update, "made", 0) is made:
+        return made.recipe
+    return recipe
 
 
 def takes_extra_args(tx: TransformationLike) -> bool:
@@ -145,7 +155,7 @@ def require_transformation(tx: object, where: str) -> None:
     """Raise unless `tx` has `init` and `update`."""
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
-    name = getattr(tx, "__name__", repr(tx))
+    name = name_of(tx, repr(tx))
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
     hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
     if isinstance(tx, list):
@@ -177,11 +187,17 @@ def with_extra_args_support(
 
     tx: the transformation.
     """
-    require_transformation(tx, "the argument of `with_extra_args_support`")
+    return with_keywords(tx, "the argument of `with_extra_args_support`")
+
+
+def with_keywords(tx: Any, where: str) -> GradientTransformationExtraArgs:
+    """As `with_extra_args_support`, for an argument whose place is named in errors."""
+    require_transformation(tx, where)
     if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     if type(tx) is Transformation:
-        return _widened(tx)
+        record = replace(tx.record, is_plain=False)
+        return Transformation.of(tx.init, tx.update, record)
     if takes_extra_args(tx):
         return transformation(tx.init, tx.update, inner={"": tx})
 
@@ -233,19 +249,23 @@ def _is_like_an_array(x: object) -> bool:
     # A class that defines `__jax_array__` has the attribute as well as its instances.
     if isinstance(x, type):
         return False
-    if hasattr(x, "__jax_array__"):
+    if holds_array(x):
         return True
     # Other libraries' arrays have a `dtype` of their own, which JAX does not know.
-    dtype = getattr(x, "dtype", None)
-    is_known = isinstance(dtype, np.dtype) or isinstance(x, Tracer)
+    is_known = isinstance(dtype_of(x), np.dtype) or isinstance(x, Tracer)
     return is_known and hasattr(x, "shape")
+
+
+def holds_array(x: object) -> bool:
+    """Whether `x` is an object of another library that JAX can convert to an array."""
+    return hasattr(x, "__jax_array__")
 
 
 def as_array(x: Any) -> Any:
     """`x` as an array; unchanged if it is not like one, or is one of JAX or NumPy."""
     if isinstance(x, _ARRAYS) or not is_array(x):
         return x
-    if hasattr(x, "__jax_array__"):
+    if holds_array(x):
         return jnp.asarray(x.__jax_array__())
     return jnp.asarray(x) if hasattr(x, "__array__") else x[...]  # a reference
 
@@ -392,34 +412,16 @@ class Transformation(GradientTransformationExtraArgs):
         return GradientTransformationExtraArgs(**self._asdict() | functions)
 
 
-def _widened(tx: Transformation) -> Transformation:
-    """A copy that counts as a transformation with keywords."""
-    return Transformation.of(tx.init, tx.update, replace(tx.record, is_plain=False))
-
-
 def transformation(
     init: Callable[[Params], OptState],
     update: Callable[..., tuple[Updates, OptState]],
-    *,
-    inner: Inner | Callable[[], Inner] = MappingProxyType({}),
-    hands_on: str = "",
-    reads_any: bool = False,
-    only_places: bool = False,
-    take_step: Callable[..., tuple[Params, OptState]] | None = None,
+    **known: Any,
 ) -> Transformation:
     """A transformation that is a closure: two functions, and the members they call.
 
-    inner, hands_on, reads_any, only_places, take_step: as in `Record`.
+    known: fields of `Record` for a closure, such as `inner`.
     """
-    record = Record(
-        init,
-        inner=inner,
-        hands_on=hands_on,
-        reads_any=reads_any,
-        only_places=only_places,
-        take_step=take_step,
-    )
-    return Transformation.of(placed_init(init), update, record)
+    return Transformation.of(placed_init(init), update, Record(init, **known))
 
 
 def with_init(tx: Transformation, init: Callable[[Params], OptState]) -> Transformation:

@@ -19,13 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base.protocol import Transformation
-from ..functions import annotations
-from ..functions.annotations import Hint
-from ..functions.signatures import signature
-from .by_path import ByPath
+from ..base import Transformation, holds_array
+from ..functions.signatures import Hint, members, of_parameters, signature
+from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
-from .wraps import Wraps, amount_of, with_amount
 
 
 T = TypeVar("T")
@@ -85,7 +82,7 @@ def _is_number(hint: Hint) -> bool:
 def _returns_number(hint: object) -> bool:
     if typing.get_origin(hint) is not Callable:
         return False
-    return np.number in annotations.members(typing.get_args(hint)[-1])
+    return np.number in members(typing.get_args(hint)[-1])
 
 
 def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
@@ -94,7 +91,7 @@ def _takes(parameter: inspect.Parameter, hint: Hint) -> Takes | None:
         return None
     none = type(None) in hint or parameter.default is None
     for pair in (h for h in hint if typing.get_origin(h) is tuple):
-        args = [annotations.members(x) for x in typing.get_args(pair) if x is not ...]
+        args = [members(x) for x in typing.get_args(pair) if x is not ...]
         parts = tuple(Takes(number=True) if _is_number(x) else None for x in args)
         return Takes(none=none, parts=parts) if any(parts) else None
     number, schedule = _is_number(hint), any(map(_returns_number, hint))
@@ -127,7 +124,7 @@ class ArgumentChecks:
 
     @cached_property
     def takes(self) -> dict[str, Takes]:
-        said = annotations.of_parameters(self.factory)
+        said = of_parameters(self.factory)
         parameters = self.signature.parameters
         found = {k: _takes(p, said[k]) for k, p in parameters.items()}
         return {k: t for k, t in found.items() if t is not None}
@@ -257,7 +254,7 @@ def scalar(
         return _within(subject, x, x, allowed)
     # Numbers other than Python's, which are `Real`: arrays and scalars of JAX and
     # NumPy.
-    x = jnp.asarray(x) if hasattr(x, "__jax_array__") else x
+    x = jnp.asarray(x) if holds_array(x) else x
     dtype, shape = jnp.result_type(x), np.shape(x)
     kinds = (jnp.floating, jnp.integer, *[jnp.complexfloating] * is_complex)
     if not any(jnp.issubdtype(dtype, kind) for kind in kinds):
@@ -289,7 +286,7 @@ def require_array(subject: str, x: object) -> ArrayLike:
 
 def _is_array_like(x: object) -> TypeGuard[ArrayLike]:
     kinds = (int, float, complex, np.generic, np.ndarray, jax.Array)
-    return isinstance(x, kinds) or hasattr(x, "__jax_array__")
+    return isinstance(x, kinds) or holds_array(x)
 
 
 def _is_function(x: object) -> TypeGuard[Callable]:
@@ -364,3 +361,16 @@ def unchecked(x: Any) -> Any:
     if isinstance(x, Wraps):
         return with_amount(x, unchecked(x.amount))
     return x.schedule if isinstance(x, CheckedSchedule) else x
+
+
+def checks_of(factory: object) -> ArgumentChecks | None:
+    """The checks of a factory of ours; `None` for other functions."""
+    checks = getattr(factory, "scalars", None)
+    # `functools.wraps` copies them to a function around a factory, which may take other
+    # arguments.
+    is_own = isinstance(checks, ArgumentChecks)
+    return (
+        checks
+        if is_own and vars(factory).get("__wrapped__") is checks.factory
+        else None
+    )

@@ -17,27 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ..base.protocol import (
-    GradientTransformationExtraArgs,
-    is_array,
-    with_extra_args_support,
-)
-from ..base.stateful import StatefulSchedule
-from ..functions import annotations, calls
-from ..functions.annotations import Hint, members
+from ..base import GradientTransformationExtraArgs, is_array, with_extra_args_support
+from ..functions import calls
+from ..functions.signatures import Hint, members, name_of, of_parameters
 from ..trees import selection
 from .argument_checks import (
     BY_PATH,
-    ArgumentChecks,
+    checks_of,
     entry,
     require_array,
     returned_by,
     scheduled_scalar,
     unchecked,
 )
-from .by_path import ByPath
+from .by_path import ByPath, amount_of, with_amount
 from .ranges import RANGES
-from .wraps import amount_of, with_amount
+from .scheduled import StatefulSchedule
 
 
 _REALS = (float, np.number, np.floating)
@@ -147,15 +142,10 @@ class Call:
 
     def __init__(self, factory: Callable, args: tuple, kwargs: dict):
         self.factory = factory
-        own: ArgumentChecks | None = getattr(factory, "scalars", None)
-        # `functools.wraps` copies it to a function around a factory, which may take
-        # other arguments.
-        if own and getattr(factory, "__wrapped__", None) is not own.factory:
-            own = None
         # For our factories not the signature that is shown, but the one that is bound.
-        self.scalars = own
+        self.scalars = own = checks_of(factory)
         signature = own.signature if own else inspect.signature(factory)
-        name = getattr(factory, "__name__", type(factory).__name__)
+        name = name_of(factory, type(factory).__name__)
         self.name = f"`{name}`"
         self.bound = calls.bind(name, signature, args, kwargs)
         self.parameters = signature.parameters
@@ -173,7 +163,7 @@ class Call:
 
     def sort(self, static: Iterable[str]) -> tuple[dict, dict]:
         """The arguments that are numbers, and those that are schedules."""
-        said = annotations.of_parameters(self.factory)
+        said = of_parameters(self.factory)
         numbers, schedules = {}, {}
         for name, x in self.arguments().items():
             default, own = self.default(name), self._argument(name)

@@ -5,22 +5,73 @@ merged: rules that differ become one rule with one state, which is varied by lea
 (`step/varied.py`).  So a rule may use its hyperparameters freely, as long as its
 scalars, which all leaves share, do not depend on them; if they do, the factory declares
 it.
+
+Another value, `Wraps`, wraps the result of the factory called without the argument.
 """
 
 import copy
+import inspect
 import itertools as it
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from ..base.frozen import frozen
-from ..base.protocol import ArrayTree, Transformation, init_of, with_recipe
+from ..base import ArrayTree, Transformation, init_of, recipe_of, with_recipe
+from ..functions.calls import frozen
 from ..step.plan import Composite, build, node_of
 from ..step.rule import Rule, Varied
 from ..trees import selection
-from .wraps import Wraps, amount_of, with_amount
+
+
+W = TypeVar("W", bound="Wraps")
+
+
+class Wraps:
+    """Such a value; `_transforms/decay_kinds.py` has the only subclass.
+
+    amount: its hyperparameter: a number, a schedule, or a mapping from patterns.
+    """
+
+    amount: Any
+
+    def with_amount(self: W, amount: Any) -> W:
+        """The same value with another hyperparameter."""
+        raise NotImplementedError
+
+    def plain(self: W, amount: Any) -> W:
+        """The meaning of a number beside such values in a mapping."""
+        raise NotImplementedError
+
+    def require_alike(self: W, subject: str, others: Sequence[W]) -> None:
+        """Raise if such values of one mapping cannot be combined.
+
+        subject: the factory and the argument, for errors.
+        """
+        raise NotImplementedError
+
+    def taken_by(self, factory: Callable) -> bool:
+        """Whether a factory takes the value itself."""
+        raise NotImplementedError
+
+    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
+        """The result of a factory without the argument, wrapped by the value.
+
+        make: the factory.
+        given: all of its arguments.
+        """
+        raise NotImplementedError
+
+
+def amount_of(x: Any) -> Any:
+    """The hyperparameter in a value, or the value itself."""
+    return x.amount if isinstance(x, Wraps) else x
+
+
+def with_amount(x: Any, amount: Any) -> Any:
+    """The value with another hyperparameter."""
+    return x.with_amount(amount) if isinstance(x, Wraps) else amount
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +97,7 @@ class ByPath:
         """Pairs of a name and a value; the last one may be for the rest."""
         alike = self
         if held := [x for x in self._all if isinstance(x, Wraps)]:
-            plain = lambda x: x if isinstance(x, Wraps) else held[0].plain(x)
-            alike = alike.map(plain)
+            alike = alike.map(lambda x: x if isinstance(x, Wraps) else held[0].plain(x))
             held[0].require_alike(self.subject, alike._all)
         if any(callable(amount_of(x)) for x in self._all):
             alike = alike.map(lambda x: with_amount(x, _as_schedule(amount_of(x))))
@@ -143,8 +193,8 @@ class _Merge:
         if isinstance(node, Rule):
             return _with_recipe(build(self.rule(made, nodes)), first)
         if not isinstance(node, Composite):
-            name = getattr(getattr(first, "recipe", None), "build", None)
-            what = f"`{name.__name__}`" if name else "a part of it"
+            known = recipe_of(first)
+            what = f"`{known.build.__name__}`" if known else "a part of it"
             raise self.refused(f"{what} runs its own step for all leaves")
         every: Any = nodes.values()
         rows = [x.members for x in every]
@@ -169,7 +219,7 @@ class _Merge:
         calls = {
             self.name([x for x, y in same.items() if y == label]): tx.recipe
             for label, tx in made.items()
-            if same[label] == label and getattr(tx, "recipe", None)
+            if same[label] == label and recipe_of(tx)
         }
         first = next(iter(rules.values()))
         return replace(first, varied=Varied(labels, rules.__getitem__, calls))
@@ -197,7 +247,7 @@ def _form(node: Any) -> tuple:
 
 
 def _with_recipe(tx: Transformation, like: Any) -> Transformation:
-    recipe = getattr(like, "recipe", None)
+    recipe = recipe_of(like)
     if recipe is not None:
         return with_recipe(tx, recipe.titled(f"{recipe.build.__name__} by path"))
     return tx
@@ -212,7 +262,7 @@ def is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b) or isinstance(a, jax.Array):
         return False
-    one, two = (getattr(x, "recipe", None) for x in (a, b))
+    one, two = (recipe_of(x) for x in (a, b))
     if one is not None and two is not None:
         return one.build is two.build and is_same(
             dict(one.bound.arguments), dict(two.bound.arguments)

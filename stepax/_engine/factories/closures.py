@@ -17,9 +17,8 @@ from types import FunctionType
 
 import jax
 
-from ..base.frozen import frozen
-from ..base.on_mesh import init_on_mesh
-from ..base.protocol import (
+from ..arrays.placement import init_on_mesh
+from ..base import (
     ArrayTree,
     GradientTransformation,
     MadeBy,
@@ -28,6 +27,7 @@ from ..base.protocol import (
     init_of,
     marked,
 )
+from ..functions.calls import frozen
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.frozen import copy_containers, frozen
-from ..base.protocol import (
+from ..base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     Node,
@@ -24,14 +23,14 @@ from ..base.protocol import (
     with_extra_args_support,
 )
 from ..functions import calls, deprecations
+from ..functions.calls import copy_containers, frozen
 from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.rule import Rule
 from ..xla.programs import Origin
 from .argument_checks import ArgumentChecks, unchecked
-from .by_path import ByPath, made_by_path
+from .by_path import ByPath, Wraps, made_by_path
 from .closures import Made, functions
 from .ranges import Range
-from .wraps import Wraps
 
 
 P = ParamSpec("P")

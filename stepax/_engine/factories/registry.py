@@ -9,17 +9,45 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from ..base.protocol import GradientTransformationExtraArgs
+from ..base import GradientTransformationExtraArgs
 from ..functions.calls import explain_misuse
 from ..functions.deprecations import is_replaced
 from ..step.rule import Rule
-from .examples import EXAMPLES
 from .ranges import Range
 from .recipe import recipe
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Typical values of arguments by name, with which tests and the cards of the
+# documentation call each factory.
+EXAMPLES: Mapping[str, object] = {
+    "learning_rate": 1e-2,
+    "step_size": 0.5,
+    "factors": 0.5,
+    "weight_decay": 1e-2,
+    "decay": 0.9,
+    "max_delta": 0.1,
+    "threshold": 0.1,
+    "max_norm": 0.1,
+    "l2_norm_clip": 1.0,
+    "noise_multiplier": 1.0,
+    "clipping": 0.1,
+    "eta": 0.01,
+    "gamma": 0.55,
+    "key": 0,
+    "max_consecutive_errors": 2,
+    "max_linesearch_steps": 5,
+    "max_backtracking_steps": 5,
+    "sync_period": 2,
+    "slow_step_size": 0.5,
+    "weight": 0.5,
+    "measure_name": "norm",
+    "reps_rel": 1e-6,
+    "dtypes": {"mu": "float32"},
+    "decays": {"fast": 0.9, "slow": 0.99},
+}
 
 Kind = Literal["optimizer", "transform", "wrapper", "measure", "aggregate"]
 

@@ -1,4 +1,4 @@
-"""Signatures that print type aliases by their names.
+"""What annotations say of parameters, and signatures that print aliases by their names.
 
 The annotations themselves are unchanged, because the engine and other programs read
 them; only the text is short.  Python prints the alias `ScalarOrSchedule` as the union
@@ -7,14 +7,50 @@ annotations` it would be short too, but printed in quotes, and readers of types 
 have to evaluate it in the right namespace.
 """
 
+import functools as ft
 import inspect
+import types
+import typing
 from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import jax
 from jax.typing import ArrayLike, DTypeLike
 
-from .annotations import members
+
+# The members of the union that annotates a parameter; empty if it has no annotation.
+Hint: TypeAlias = list[object]
+
+
+def members(hint: object) -> Hint:
+    """The members of a union, and of unions within it."""
+    # `X | Y` is a `UnionType`, but a `typing.Union` if one of them is from `typing`.
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [x for part in typing.get_args(hint) for x in members(part)]
+    return [hint]
+
+
+def of_parameters(f: Callable) -> dict[str, Hint]:
+    """The annotations of a function's parameters."""
+    inner = f
+    # A partial has no globals in which to look up annotations given as text.
+    while isinstance(inner, ft.partial):
+        inner = inner.func
+    names = getattr(inspect.unwrap(inner), "__globals__", {})
+    parameters = inspect.signature(f).parameters.values()
+    return {p.name: _hint(p.annotation, names) for p in parameters}
+
+
+def _hint(annotation: object, names: dict) -> Hint:
+    if annotation is inspect.Parameter.empty:
+        return []
+    # From `from __future__ import annotations`.
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, names)
+        except Exception:
+            return []  # it uses names that are imported only for type checkers
+    return members(annotation)
 
 
 # Types by the names that are printed.  `protocol`, which is above this module, adds its
@@ -61,7 +97,12 @@ def _name(hint: object) -> str:
         return f"Literal{list(get_args(hint))}"
     if origin is not None:
         return f"{text(origin)}[{', '.join(map(text, get_args(hint)))}]"
-    return getattr(hint, "__name__", None) or str(hint)
+    return name_of(hint) or str(hint)
+
+
+def name_of(x: object, default: str = "") -> str:
+    """The name of a function or class; `default` for anything without one."""
+    return getattr(x, "__name__", default)
 
 
 class _Text(str):
@@ -84,8 +125,8 @@ def _default(x: object) -> object:
         return _Text(made.recipe)
     if type(x).__repr__ is object.__repr__:
         return _Text(f"{type(x).__name__}()")
-    name = None if x is inspect.Parameter.empty else getattr(x, "__name__", None)
-    return x if name is None else _Text(name)
+    name = "" if x is inspect.Parameter.empty else name_of(x)
+    return _Text(name) if name else x
 
 
 class Parameter(inspect.Parameter):
@@ -128,3 +169,19 @@ class Signature(inspect.Signature):
 def signature(f: Callable) -> inspect.Signature:
     """The signature of a function, which prints type aliases by their names."""
     return Signature.from_callable(f)
+
+
+T = TypeVar("T")
+
+# From each wrapper of `stepax.interop`, whose signature hides the parameters that Optax
+# does not have, to the function that it wraps.  Filled by `interop`, which the engine
+# must not import.
+ORIGINALS: dict[Callable, Callable] = {}
+
+
+def original(f: T) -> T:
+    """The function that `f` wraps; `f` itself if it is not a wrapper."""
+    try:
+        return cast(T, ORIGINALS.get(cast(Callable, f), cast(Callable, f)))
+    except TypeError:
+        return f  # not hashable, and therefore not a function of ours

@@ -8,7 +8,7 @@ read and written (`xla/order.py`).
 
 from typing import Any, TypeVar, cast
 
-from ..base.protocol import (
+from ..base import (
     EmptyState,
     OptState,
     Params,
@@ -102,5 +102,8 @@ def apply_plan(
     """A fused step of a plan."""
     states = state, EmptyState()
     new, (state, _) = plan.applied(gradients, states, params, extra)
-    keep = lambda p, x, check: p if has_no_gradient(x) else x
+
+    def keep(p, x, check):
+        return p if has_no_gradient(x) else x
+
     return map_pairs(keep, ("params", "updates"), params, new), state

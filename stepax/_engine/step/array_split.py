@@ -1,23 +1,24 @@
 """Arrays split over devices inside `jax.shard_map`, where a program sees its shard.
 
 A sum over an array is then a sum over the local shard; the sum over the whole array
-requires a collective, which names the mesh axes.
+requires a collective, which names the mesh axes; so does a mean over them.
 """
 
 import functools as ft
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from ..arrays.numerics import abs_sq, safe_sqrt, strong_type
+from ..arrays.numerics import abs_sq, safe_sqrt, strong_type, upcast
 from ..functions.signatures import NAMES
 from ..trees import reduce
 from ..xla.branch import varying
+from .leafwise import map_gradients
 
 
 AxisName: TypeAlias = str | tuple[str, ...] | PartitionSpec | None
@@ -271,3 +272,32 @@ def _at_least(least, measured):
     """The larger of both, with a finite derivative where the measure is 0."""
     with jax.numpy_dtype_promotion("standard"):
         return strong_type(jnp.where(measured <= least, least, measured))
+
+
+def weighted_mean(
+    tree: Any, weight: ArrayLike | None, axis_name: str | tuple[str, ...]
+) -> tuple[Any, ArrayLike | None]:
+    """The mean of a tree over mesh axes, and the sum of the weights; all 1 for `None`.
+
+    Values with weight 0 do not count, not even NaN.
+    """
+    require_axes(axis_name)
+    if weight is None:
+        return map_gradients(
+            lambda x: jax.lax.pmean(upcast(x), axis_name).astype(x.dtype), tree
+        ), None
+    total = jax.lax.psum(jnp.asarray(weight), axis_name)
+    part = jnp.where(total == 0, 0, weight / jnp.where(total == 0, 1, total))
+
+    def mean(x):
+        mine = part.astype(upcast(x.real).dtype) * upcast(x)
+        mine = jnp.where(part == 0, jnp.zeros_like(mine), mine)
+        return jax.lax.psum(mine, axis_name).astype(x.dtype)
+
+    return map_gradients(mean, tree), total
+
+
+def require_axes(axis_name: str | tuple[str, ...], call: str = "`update`") -> None:
+    """Raise unless each name is an axis here."""
+    for name in (axis_name,) if isinstance(axis_name, str) else axis_name:
+        axis_index(name, call)

@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from ..arrays.joined import Joined
 from ..arrays.placement import (
+    axis_to_spread,
     free_axes,
     number_of_devices,
     replicated,
@@ -26,10 +28,9 @@ from ..arrays.placement import (
     whole_on_mesh_of,
     with_sharding_of,
 )
-from ..base.protocol import ArrayTree
+from ..base import ArrayTree
 from ..trees.errors import require_one_of
 from .array_split import ArraySplit, padded_stack
-from .joined_slots import JoinedSlots
 from .turns import Turns, cubes, divided
 
 
@@ -108,9 +109,12 @@ class Batched:
         if self.sharding == "none":
             return [False] * len(arrays)
         # Python's integers are parameters, too.
-        kind = lambda x: (jnp.shape(x), jnp.result_type(x))
-        is_wanted = lambda x: x is not None and jnp.ndim(x) > 0 and self.wants(x)
-        kinds = [kind(x) if is_wanted(x) else None for x in arrays]
+        kinds = [
+            (jnp.shape(x), jnp.result_type(x))
+            if x is not None and jnp.ndim(x) > 0 and self.wants(x)
+            else None
+            for x in arrays
+        ]
         number, least = Counter(kinds), 1 if self.sharding == "stack" else 2
         return [kind is not None and number[kind] >= least for kind in kinds]
 
@@ -239,7 +243,10 @@ def _on_mesh(
 ) -> list[Row]:
     """`one(ctx, row)` for each row, each on one of the devices."""
     (u, *_), first = rows[0].parts, rows[0]
-    slots = lambda row: (row.parts[1:], row.wholes)
+
+    def slots(row):
+        return (row.parts[1:], row.wholes)
+
     joined = JoinedSlots(slots(first), number_of_devices(u))
 
     def one_joined(ctx, u, *parts):
@@ -282,10 +289,13 @@ def _explicit(
 ) -> list:
     """`many` of stacks that are distributed, and then moved to their homes."""
     stops = [[home, *_stops(home, apart)] for home in homes]
-    put = lambda x, path: ft.reduce(jax.sharding.reshard, path, x)
-    there = [put(x, path[1:]) for x, path in zip(stacks, stops, strict=True)]
-    back = [path[-2::-1] for path in stops]
-    return list(map(put, many(there), back))
+    there = list(map(_by_way_of, stacks, [path[1:] for path in stops]))
+    return list(map(_by_way_of, many(there), [path[-2::-1] for path in stops]))
+
+
+def _by_way_of(x, path):
+    """An array in the last sharding of a path, by way of the others."""
+    return ft.reduce(jax.sharding.reshard, path, x)
 
 
 def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
@@ -294,9 +304,11 @@ def _stops(home: NamedSharding, apart: NamedSharding) -> list[NamedSharding]:
     XLA moves mesh axes at once if they are on one axis of an array, and otherwise
     gathers the whole stack on each device.
     """
-    as_names = lambda entry: entry if isinstance(entry, tuple) else (entry,)
-    names, found = as_names(apart.spec[0]), []
-    entries = list(map(as_names, home.spec))
+    first, *entries = (
+        entry if isinstance(entry, tuple) else (entry,)
+        for entry in (apart.spec[0], *home.spec)
+    )
+    names, found = first, []
     at = {name: i for i, entry in enumerate(entries) for name in entry}
     for i, name in enumerate(names, 1):
         if i == len(names) or at.get(name) != at.get(names[i]):
@@ -317,8 +329,71 @@ def _auto(
     # stack is not sharded yet, which must be stated, or XLA would move each matrix
     # twice.
     put = jax.lax.with_sharding_constraint
-    place = lambda spec: NamedSharding(apart.mesh, PartitionSpec(None, *spec))
-    unknown = lambda x: place([PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
-    homes = lambda xs: zip(xs, [unknown(xs[0]), *map(place, specs)], strict=True)
+
+    def homes(xs):
+        unknown = [PartitionSpec.UNCONSTRAINED] * (xs[0].ndim - 1)
+        parts = [PartitionSpec(None, *spec) for spec in (unknown, *specs)]
+        return zip(xs, [NamedSharding(apart.mesh, x) for x in parts], strict=True)
+
     made = many([put(put(x, home), apart) for x, home in homes(stacks)])
     return [put(put(x, apart), home) for x, home in homes(made)]
+
+
+class JoinedSlots:
+    """How slots are joined into one array for each of their dtypes.
+
+    slots: the slots of one matrix, arrays or trees of them.
+    n: the number of devices over which they are sharded.
+
+    A slot that is sharded over n devices becomes n rows, one for each device, so
+    joining such slots moves no data.  Slots that are replicated, because no axis is
+    divisible by n, form a separate array.
+    """
+
+    def __init__(self, slots: ArrayTree, n: int):
+        leaves, self.treedef = jax.tree.flatten(slots)
+        self.n = n
+        self.shapes = [x.shape for x in leaves]
+        self.axes = [axis_to_spread(x.shape, n) for x in leaves]
+        kinds = [(x.dtype, at is None) for x, at in zip(leaves, self.axes, strict=True)]
+        lengths = [
+            math.prod(shape) // self._rows(i) for i, shape in enumerate(self.shapes)
+        ]
+        self.joined = Joined(kinds, [(length,) for length in lengths])
+        self.is_whole = self.joined.first([at is None for at in self.axes])
+
+    def join(self, slots: ArrayTree) -> list[jax.Array]:
+        """The joined arrays, with rows for the devices."""
+        xs = self.treedef.flatten_up_to(slots)
+        return self.joined.join([self._flat(i, x) for i, x in enumerate(xs)], axes=1)
+
+    def split(self, parts: list[jax.Array]) -> ArrayTree:
+        """The inverse of `join`."""
+        xs = self.joined.split(parts)
+        return self.treedef.unflatten(self._shaped(i, x) for i, x in enumerate(xs))
+
+    def specs(self, names: tuple[str, ...]) -> list[PartitionSpec]:
+        """How the joined arrays are sharded over the mesh axes `names`."""
+        return [PartitionSpec(None if x else names) for x in self.is_whole]
+
+    def _rows(self, i):
+        return 1 if self.axes[i] is None else self.n
+
+    # In steps that split one axis or merge neighbours, the only reshapes that explicit
+    # mesh axes allow.
+    def _flat(self, i, x):
+        n, at = self._rows(i), self.axes[i]
+        if at is None:
+            return x.reshape(1, -1)
+        x = jnp.moveaxis(x, at, 0)
+        rows = x.reshape(len(x), math.prod(x.shape[1:]))
+        return rows.reshape(n, len(x) // n, -1).reshape(n, -1)
+
+    def _shaped(self, i, x):
+        shape, at = self.shapes[i], self.axes[i]
+        if at is None:
+            return x.reshape(shape)
+        others = shape[:at] + shape[at + 1 :]
+        x = x.reshape(self.n, shape[at] // self.n, math.prod(others))
+        rows = x.reshape(shape[at], math.prod(others))
+        return jnp.moveaxis(rows.reshape(shape[at], *others), 0, at)

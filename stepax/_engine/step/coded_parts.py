@@ -68,8 +68,10 @@ def in_parts(step: Callable, n: int, g: jax.Array, p: Any, row: Sequence) -> tup
         new = zip(*map(treedef.flatten_up_to, made), strict=True)
         return None, treedef.unflatten(map(_whole, new, old))
 
-    tail = lambda x: x.shape[-1:] if _by_rows(_forms(row)) else ()
-    cut = jax.tree.map(lambda x: x.reshape(n, -1, *tail(x)), (g, p, row))
+    kept = 1 if _by_rows(_forms(row)) else 0  # the axes that stay as they are
+    cut = jax.tree.map(
+        lambda x: x.reshape(n, -1, *x.shape[x.ndim - kept :]), (g, p, row)
+    )
     _, new = jax.lax.scan(part, None, cut)
     return jax.tree.map(lambda x, old: x.reshape(old.shape), new, (g, row))
 
@@ -85,15 +87,23 @@ def in_two_passes(step: Callable, g: jax.Array, p: Any, row: Sequence) -> tuple:
     On a GPU a maximum ends a kernel, and XLA would write intermediate results to memory
     for the next one.  Reading the arguments again takes less than two thirds of that.
     """
-    both = lambda f, *trees: jax.tree.map(f, *trees, is_leaf=is_coded)
-    taken = lambda g, p, row: step(g, p, both(opened, row))
+
+    def both(f, *trees):
+        return jax.tree.map(f, *trees, is_leaf=is_coded)
+
+    def taken(g, p, row):
+        return step(g, p, both(opened, row))
+
     _, new = taken(g, p, row)
-    measure = lambda old, x: scales_of(x, old.form) if is_coded(old) else None
-    scales = both(measure, row, new)
+    scales = both(
+        lambda old, x: scales_of(x, old.form) if is_coded(old) else None, row, new
+    )
     known = known_after(True, jax.tree.leaves(scales))
-    hold = lambda x: when_known(known, x)
-    u, new = taken(*jax.tree.map(hold, (g, p, row)))
-    finish = lambda old, x, scale: encode_by(x, scale, old.form) if is_coded(old) else x
+    u, new = taken(*jax.tree.map(lambda x: when_known(known, x), (g, p, row)))
+
+    def finish(old, x, scale):
+        return encode_by(x, scale, old.form) if is_coded(old) else x
+
     return u, both(finish, row, new, scales)
 
 

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..arrays.coding import Coded, Form, coded_as, coded_zeros, encoded
-from ..arrays.placement import placed, spec_of_runs, spread_over_mesh_of
+from ..arrays.placement import placed, sharding_of, spec_of_runs, spread_over_mesh_of
 
 
 def zeros(p: Any, form: Form, in_leaf: bool) -> Coded:
@@ -45,7 +45,7 @@ def _put(p: Any, x: Coded, in_leaf: bool) -> Coded:
 
 
 def _place(p: Any, shape: tuple, scales: tuple) -> Any:
-    sharding = None if isinstance(p, Tracer) else getattr(p, "sharding", None)
+    sharding = None if isinstance(p, Tracer) else sharding_of(p)
     if not (isinstance(p, jax.Array) and isinstance(sharding, NamedSharding)):
         return None
     return NamedSharding(sharding.mesh, spec_of_coded(shape, scales, sharding))

@@ -12,14 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from ..base.protocol import (
-    ArrayTree,
-    MaskedNode,
-    Params,
-    Updates,
-    as_array,
-    is_array,
-)
+from ..base import ArrayTree, MaskedNode, Params, Updates, as_array, is_array, is_none
 from ..trees import errors
 from ..trees.labels import Scope
 
@@ -53,8 +46,7 @@ class Gradients:
     def open(self, updates: Updates) -> None:
         """Replace all leaves by those of `updates`."""
         # `None` is not a leaf to JAX, but here it marks a parameter without a gradient.
-        is_leaf = lambda x: x is None
-        self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_leaf)
+        self.leaves, self.treedef = jax.tree.flatten(updates, is_leaf=is_none)
         for i, g in enumerate(self.leaves):
             # Tracers are also instances of `jax.Array`; anything else is rare.
             if g is not None and not isinstance(g, jax.Array):
@@ -202,8 +194,7 @@ class Gradients:
         if scope is None:
             self.open(updates)
             return
-        is_leaf = lambda x: x is None
-        inner = jax.tree.structure(self.cut(scope), is_leaf=is_leaf)
+        inner = jax.tree.structure(self.cut(scope), is_leaf=lambda x: x is None)
         changed = iter(inner.flatten_up_to(updates))
         pairs = zip(self.leaves, scope, strict=True)
         self.leaves = [next(changed) if on else x for x, on in pairs]

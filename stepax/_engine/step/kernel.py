@@ -14,6 +14,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
@@ -22,14 +23,12 @@ from ..trees.labels import Scope
 from ..xla import order
 from ..xla.programs import Shared
 from . import mistakes
-from .applying import APPLY
 from .batched import Batched
 from .gradients import Gradients, has_no_gradient
-from .leaf_program import measure, run_rules
+from .leaf_program import measure, run_rules, run_stage
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
-from .rule import Rule
-from .stage import run_stage
+from .rule import APPLY, Rule
 from .varied import ByLeaf, LeafLabels
 
 
@@ -39,7 +38,14 @@ _FLOAT0 = jax.dtypes.float0
 
 
 # A state never changes its types.
-_keep = lambda x, was: jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+def _keep(x: ArrayLike, was: ArrayLike) -> jax.Array:
+    return jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+
+
+def _is_placed_like(p: Any, g: jax.Array) -> bool:
+    if not isinstance(p, jax.Array):
+        return False
+    return p.shape == g.shape and jax.typeof(p).sharding == jax.typeof(g).sharding
 
 
 @dataclass(slots=True)
@@ -312,10 +318,8 @@ class Pass:
         # With automatic axes XLA may shard that, too, and then what is added to it; but
         # it does not move the parameters.
         params = gradients.leaves_of(gradients.all_params, "params")
-        place = lambda x: (x.shape, jax.typeof(x).sharding)
-        fits = lambda p, g: isinstance(p, jax.Array) and place(p) == place(g)
         pairs = [(params[leaf.at], leaf.g) for leaf in leaves]
-        return [p if fits(p, g) else g for p, g in pairs]
+        return [p if _is_placed_like(p, g) else g for p, g in pairs]
 
     def _measure(self, n, labels):
         rule = self.rules[n] if labels is None else self.by_leaf.rule(n, labels)

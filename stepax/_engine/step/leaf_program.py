@@ -1,4 +1,7 @@
-"""The computation of a pass for one leaf: decode, widen, run rules, round once."""
+"""The computation of a pass for one leaf: decode, widen, run rules, round once.
+
+And the computation on whole matrices, after its leaves.
+"""
 
 import functools as ft
 
@@ -6,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from ..arrays import precision
-from ..arrays.coding import Coded, decode, encode
+from ..arrays.coding import Coded, as_found, decode, encode, opened
 from ..xla import order
-from ..xla.branch import by_platform
-from ..xla.where import step_where
+from ..xla.branch import by_platform, step_where
 from . import coded_parts, mistakes
-from .applying import APPLY
+from .batched import Row, map_batched
 from .mistakes import UNDECLARED, Mistake, Undeclared
+from .rule import APPLY
 
 
 # The only dtypes in most steps, which need not be widened.
@@ -22,7 +25,7 @@ _PLAIN = {jnp.dtype(x) for x in ("float32", "int32", "bool")}
 
 def run_rules(rules, accepted, contexts, g, p, row):
     """The active rules on one leaf, of a step that may be rejected."""
-    step = lambda g, p, row: _step(rules, g, p, contexts, row)
+    step = ft.partial(_step, rules, contexts)
     if accepted is not None:
         return step_where(accepted, lambda: step(g, p, row), row)
     cpu = gpu = None
@@ -40,7 +43,7 @@ def run_rules(rules, accepted, contexts, g, p, row):
     return by_platform(step, g, p, row, cpu=cpu, gpu=gpu)
 
 
-def _step(rules, g, p, contexts, row):
+def _step(rules, contexts, g, p, row):
     """The active rules on one leaf, widened at the start and rounded at the end."""
     arrays = jax.tree.leaves((g, p, contexts, row))
     wide = _FLOAT32
@@ -125,8 +128,9 @@ def encoded(rule, name, slot, x, old):
         return jax.lax.convert_element_type(x, old.dtype)
     made = x if slot.encode is None else slot.encode(_as_read(slot, x, old))
     mistakes.check_encoded(rule, name, made, old)
-    keep = lambda x, was: jax.lax.convert_element_type(x, was.dtype)
-    return jax.tree.map(keep, made, old)
+    return jax.tree.map(
+        lambda x, was: jax.lax.convert_element_type(x, was.dtype), made, old
+    )
 
 
 def _as_read(slot, x, old):
@@ -143,3 +147,45 @@ def measure(rules, scalars, g, p, stored):
     was = decoded(rule.slots.values(), stored, wide)
     g, p, scalars = precision.widen((g, p, scalars), wide)
     return rule.leaf_stat(g, p, tuple(scalars), *was)
+
+
+def run_stage(rules, rows, homes, params, ctx):
+    """The whole-matrix stage, in the precision of the matrices."""
+    (rule,) = rules
+    stage, found = rule.batched, rows
+    rows = [[opened(x) for x in row] for row in rows]
+    slots = [rule.slots[name] for name in stage.slots]
+    alike = [i for i, slot in enumerate(slots) if slot.alike and slot.is_array]
+    others = [i for i in range(len(slots)) if i not in alike]
+
+    order = [*alike, *others]
+
+    # Jitted, so that matrices of one shape share a trace if they are not stacked.
+    @jax.jit
+    def one(ctx, row):
+        u, *stored = [*row.parts, *row.wholes]
+        stored = [stored[order.index(i)] for i in range(len(order))]
+        wide = precision.compute_dtype(u, *jax.tree.leaves(stored))
+        was, ctx = decoded(slots, stored, wide), precision.widen(ctx, wide)
+        beside = [row.param.astype(wide)] if stage.needs_params else []
+        out = stage.apply(u.astype(wide), *beside, ctx, *was)
+        if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
+            raise mistakes.wrong_number(rule, out, 1 + len(slots))
+        rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
+        parts: list = [encoded(rule, *rest[i]) for i in alike]
+        wholes = [encoded(rule, *rest[i]) for i in others]
+        return Row((out[0].astype(u.dtype), *parts), tuple(wholes))
+
+    given = [
+        Row(
+            (u, *[xs[i] for i in alike]),
+            tuple([xs[i] for i in others]),
+            home,
+            None if p is None else jnp.asarray(p).astype(u.dtype),
+        )
+        for (u, *xs), home, p in zip(rows, homes, params, strict=True)
+    ]
+    made = map_batched(one, ctx, given, stage)
+    flat = [[*row.parts, *row.wholes] for row in made]
+    new = [(u, *[x[order.index(i)] for i in range(len(order))]) for u, *x in flat]
+    return [tuple(map(as_found, *pair)) for pair in zip(new, found, strict=True)]

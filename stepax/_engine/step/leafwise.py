@@ -10,17 +10,15 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jax.typing import ArrayLike
 
 from ..arrays.joined import join_small
-from ..arrays.numerics import every_finite, is_numeric, reduce_scalars, upcast
-from ..arrays.precision import is_inexact
-from ..base.protocol import (
-    ArrayTree,
-    MaskedNode,
-    OptState,
-    Params,
-    Updates,
-    as_array,
-    is_array,
+from ..arrays.numerics import (
+    every_finite,
+    has_dtype,
+    is_numeric,
+    reduce_scalars,
+    upcast,
 )
+from ..arrays.precision import is_inexact
+from ..base import ArrayTree, MaskedNode, OptState, Params, Updates, as_array, is_array
 from ..trees import errors
 from ..xla.branch import branch
 from .gradients import Gradients, has_no_gradient, is_float0
@@ -96,13 +94,18 @@ def zeros_like_updates(updates: Updates) -> Updates:
     return map_gradients(jnp.zeros_like, updates)
 
 
+def is_absent(x: object) -> bool:
+    """Whether there is no gradient or parameter in a place of a tree."""
+    return x is None or isinstance(x, MaskedNode)
+
+
 def keep_dtypes(new: T, old: T) -> T:
     """`new` with the dtypes of `old`, strongly typed, where both have arrays."""
 
     # A state that changed its dtypes, or became weakly typed, could not be carried
     # through a `lax.scan`, and `jit` would trace the second step again.
     def one(x, was):
-        if not is_numeric(x) or not is_array(x) or not hasattr(was, "dtype"):
+        if not is_numeric(x) or not is_array(x) or not has_dtype(was):
             return x
         return jax.lax.convert_element_type(x, was.dtype)
 
@@ -148,7 +151,7 @@ def map_stored(
     """
 
     def leaf(path, x, p):
-        if not hasattr(x, "dtype") or not is_stored(x):
+        if not has_dtype(x) or not is_stored(x):
             return p
         if jnp.shape(p) != jnp.shape(x):
             raise ValueError(
@@ -157,8 +160,7 @@ def map_stored(
             )
         return f(x, jnp.asarray(p))
 
-    is_end = lambda x: x is None or isinstance(x, MaskedNode)
-    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_end)
+    xs, treedef = tree_flatten_with_path(stored, is_leaf=is_absent)
     try:
         ps = treedef.flatten_up_to(params)
     except (ValueError, TypeError):
@@ -199,8 +201,11 @@ def _not_finite(x):
 @jax.jit
 def _total(counts):
     # Compared before it is added: m + n may overflow.
-    add = lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n)
-    return ft.reduce(add, counts, jnp.zeros([], jnp.int32))
+    return ft.reduce(
+        lambda m, n: jnp.where(m > _MOST - n, jnp.int32(_MOST), m + n),
+        counts,
+        jnp.zeros([], jnp.int32),
+    )
 
 
 def count_not_finite(updates: Updates) -> jax.Array:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arrays import precision
-from ..base.protocol import ArrayTree, is_array
+from ..arrays.numerics import has_dtype
+from ..base import ArrayTree, is_array
 from ..trees import errors
 from .gradients import Gradients
 from .rule import Rule, row_shape
@@ -124,8 +125,11 @@ def check_encoded(rule: Rule, name: str, new: ArrayTree, old: ArrayTree) -> None
     """Raise unless a slot is stored in the same form as before."""
     if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, old):
         raise misfit(rule, f"`{name}`", new, old)
+
     # Integers are codes, and another dtype another code.
-    is_code = lambda x: jnp.issubdtype(x.dtype, jnp.integer)
+    def is_code(x):
+        return jnp.issubdtype(x.dtype, jnp.integer)
+
     for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
         if x.dtype != y.dtype and is_code(x) and is_code(y):
             hint = ": was this state made with other arguments?"
@@ -137,7 +141,7 @@ def wrong_number(rule: Rule, out: object, number: int) -> Mistake:
     """The mistake of a wrong number of results."""
     is_several = isinstance(out, tuple | list)
     found = f"{len(out)} values" if is_several else errors.describe(out)
-    found = "an array alone" if hasattr(out, "shape") else found
+    found = "an array alone" if has_dtype(out) else found
     slots = "".join(f", {name}" for name in rule.slots)
     return Mistake(rule, f"returned {found}, not {number} (u{slots}),")
 
@@ -187,7 +191,7 @@ def check_trained(
             if trains[n] or rules[n].keeps_gradients
         ]
         row = [leaf.slots[n] for n in leaf.on]
-        known = [x for x in jax.tree.leaves(row) if hasattr(x, "dtype")]
+        known = [x for x in jax.tree.leaves(row) if has_dtype(x)]
         if gradients.all_params is not None and is_array(gradients.params[leaf.at]):
             known.append(jnp.asarray(gradients.params[leaf.at]))
         if names and not any(map(precision.is_inexact, known)):

@@ -13,7 +13,7 @@ import jax
 from jax.tree_util import keystr
 
 from ..arrays.joined import join
-from ..base.protocol import ArrayTree, MaskedNode, Params, Updates, is_none
+from ..base import ArrayTree, MaskedNode, Params, Updates, is_none
 from ..trees import errors
 from ..trees.labels import Scope
 from ..trees.packed import Packed
@@ -91,16 +91,19 @@ class PackedGradients(Gradients):
             any(on and not joins for on, joins in zip(x, elementwise, strict=True))
             for x in sees
         ]
+
         # An array with a rule that is not elementwise is a run of its own.
-        label = lambda n: None if labels is None else labels[arrays[n]]
-        key = lambda n: (sees[n], n if is_single[n] else -1, label(n))
+        def key(n):
+            label = None if labels is None else labels[arrays[n]]
+            return sees[n], n if is_single[n] else -1, label
+
         runs = [list(run) for group in groups for _, run in it.groupby(group, key)]
         seen = [
             None if scope is None else [sees[run[0]][k] for run in runs]
             for k, scope in enumerate(scopes)
         ]
         made = GradientRuns(self, runs, [is_single[run[0]] for run in runs])
-        made.labels = [label(run[0]) for run in runs]
+        made.labels = [key(run[0])[2] for run in runs]
         return made, seen
 
     def close(self, runs: "GradientRuns") -> None:

@@ -19,8 +19,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..arrays.coding import holds_codes
-from ..base.on_mesh import placed_init
-from ..base.protocol import (
+from ..arrays.placement import placed_init
+from ..base import (
     MadeBy,
     OptState,
     Params,
@@ -36,11 +36,10 @@ from ..trees.labels import Scope
 from ..trees.packed import Packed
 from ..xla.programs import Origin
 from . import leafwise
-from .applying import APPLY
 from .gradients import Gradients
 from .kernel import Pass
 from .packed_gradients import PackedGradients
-from .rule import Rule
+from .rule import APPLY, Rule
 
 
 class Composite:
@@ -377,8 +376,12 @@ def step_if(
     plan = tx.record.plan if isinstance(tx, Transformation) else None
     is_traced = isinstance(accepted, Tracer)
     if plan is None or not (is_traced and plan.is_elementwise) or holds_codes(state):
-        step = lambda: tx.update(updates, state, params, **extra)
-        return leafwise.branch_step(accepted, step, updates, state)
+        return leafwise.branch_step(
+            accepted, lambda: tx.update(updates, state, params, **extra), updates, state
+        )
     u, new = plan(updates, state, params, extra, accepted)
-    choose = lambda g, u: jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
+
+    def choose(g, u):
+        return jnp.where(accepted, u.astype(g.dtype), jnp.zeros_like(g))
+
     return leafwise.map_gradients(choose, updates, updates=u), new

@@ -15,18 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from ..arrays.numerics import increment
+from ..arrays.numerics import increment, zero_count
 from ..arrays.placement import shard_like, spread_over_mesh_of
 from ..arrays.precision import scalar_dtype
-from ..base.protocol import (
-    ArrayTree,
-    EmptyState,
-    OptState,
-    Params,
-    as_array,
-    is_array,
-    is_none,
-)
+from ..base import ArrayTree, EmptyState, OptState, Params, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from ..trees import errors
 from ..trees.pack import pack
@@ -37,6 +29,9 @@ from ..trees.parts import SlotMark
 if TYPE_CHECKING:
     from ..xla.programs import Origin
     from .batched import Batched
+import inspect
+
+from ..xla.programs import Origin
 
 
 @dataclass(frozen=True)
@@ -182,9 +177,12 @@ def real_scalar(
     return make
 
 
-COUNT: Mapping[str, Callable] = MappingProxyType(
-    {"count": lambda params: jnp.zeros([], jnp.int32)}
-)
+def unchanged(g: Any, p: Any, ctx: Any) -> tuple:
+    """The `leaf` of a rule that returns its gradients, such as one for its stage."""
+    return (g,)
+
+
+COUNT: Mapping[str, Callable] = MappingProxyType({"count": zero_count})
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +248,7 @@ class Rule:
 
     # A wrong rule would otherwise fail in the first step, far from its definition.
     def __post_init__(self):
-        fields, wanted = _fields(self.State), {*self.scalars, *self.slots}
+        fields, wanted = errors.fields_of(self.State), {*self.scalars, *self.slots}
         if fields is not None and set(fields) != wanted:
             raise TypeError(
                 f"`{self.State.__name__}` has the fields ({', '.join(fields)}), but "
@@ -335,11 +333,14 @@ class Rule:
         """Raise unless `state` belongs to this rule, or is Optax's of the same name."""
         # By name and fields: restored checkpoints and Optax's states are other classes.
         wanted = (*self.scalars, *self.slots)
-        fields = getattr(state, "_fields", None)
+        fields = errors.fields_of(state)
         if fields is not None and type(state).__name__ == self.State.__name__:
             return
+
         # Every tuple has a method `count`.
-        has = lambda k: hasattr(state, k) and not callable(getattr(state, k))
+        def has(k):
+            return hasattr(state, k) and not callable(getattr(state, k))
+
         if not fields and all(map(has, wanted)):
             return  # a rule without state accepts anything without fields
         raise ValueError(
@@ -349,5 +350,16 @@ class Rule:
         )
 
 
-def _fields(State: type) -> tuple[str, ...] | None:
-    return getattr(State, "_fields", None)
+def _apply() -> Rule:
+    return APPLY
+
+
+# What `stepax.step` appends to a plan to return new parameters, which the kernel rounds
+# to the dtype of the parameter, not of the gradient.
+APPLY = Rule(
+    lambda g, p, ctx: (p + g,),
+    needs_params=True,
+    elementwise=True,
+    name="apply_updates",
+    origin=Origin(_apply, inspect.signature(_apply).bind()),
+)

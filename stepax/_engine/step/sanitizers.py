@@ -10,13 +10,7 @@ import functools as ft
 from collections.abc import Callable
 from typing import cast
 
-from ..base.protocol import (
-    OptState,
-    Params,
-    Transformation,
-    TransformationLike,
-    Updates,
-)
+from ..base import OptState, Params, Transformation, TransformationLike, Updates
 from ..trees.labels import Scope
 from .gradients import Gradients
 from .kernel import Pass

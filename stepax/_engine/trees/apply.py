@@ -8,14 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import is_numeric, strong_type
-from ..base.protocol import (
-    ArrayTree,
-    Params,
-    Updates,
-    as_array,
-    is_array,
-    is_none,
-)
+from ..base import ArrayTree, Params, Updates, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors
 

@@ -8,7 +8,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ..arrays.coding import Coded, encoded, is_coded, opened
 from ..arrays.numerics import is_numeric
-from ..base.protocol import ArrayTree, OptState, is_array
+from ..base import ArrayTree, OptState, is_array
 from ..functions.calls import explain_misuse
 from . import errors
 
@@ -50,7 +50,10 @@ def quantize(state: OptState, like: OptState) -> OptState:
 
 
 def _stored(path: tuple, x: Any, old: Any) -> Any:
-    shape = lambda x: x.shape if is_coded(x) else jnp.shape(x)
+
+    def shape(x):
+        return x.shape if is_coded(x) else jnp.shape(x)
+
     if not (is_coded(x) or is_array(x)) or not (is_coded(old) or is_numeric(old)):
         return x
     if shape(x) != shape(old):

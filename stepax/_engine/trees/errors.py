@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base.protocol import is_none
-from .packed import Packed
+from ..base import is_none
+from .packed import holds_packed
 
 
 def paths(tree: object) -> list[str]:
@@ -51,16 +51,11 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueE
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
     # A frequent mistake that the paths do not show: both name the same parameters.
-    if _holds_packed(found) != _holds_packed(wanted):
+    if holds_packed(found) != holds_packed(wanted):
         lines.append(
             "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
         )
     return ValueError("; ".join(lines))
-
-
-def _holds_packed(tree: object) -> bool:
-    is_packed = lambda x: isinstance(x, Packed)
-    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))
 
 
 def _kind(tree: object) -> str:
@@ -77,12 +72,17 @@ def foreign_state(name: str, kind: type, state: object) -> ValueError:
     )
 
 
+def fields_of(x: object) -> tuple[str, ...] | None:
+    """The fields of a named tuple, or of a class of them; `None` for anything else."""
+    return getattr(x, "_fields", None)
+
+
 def require_state(name: str, kind: type, state: object) -> None:
     """Raise unless a state is the named tuple `kind`, or Optax's of that name."""
     # By name, so that Optax's states and restored ones pass; the fields are looked at,
     # too, because Optax's class of that name may be from another version.
     kinds = [x.__name__ for x in type(state).__mro__]
-    fields: tuple[str, ...] = getattr(kind, "_fields")  # noqa: B009 (of named tuples)
+    fields = fields_of(kind) or ()
     if kind.__name__ not in kinds or not all(hasattr(state, k) for k in fields):
         raise foreign_state(name, kind, state)
 
@@ -99,7 +99,7 @@ def not_floating(name: str, path: str, dtype: np.dtype) -> TypeError:
 def require_states(owner: str, number: int, state: object) -> None:
     """Raise unless a state is a plain tuple of `number` states."""
     # A list is as good: checkpoint libraries return one for a tuple.
-    is_named = hasattr(state, "_fields")
+    is_named = fields_of(state) is not None
     given = len(state) if isinstance(state, tuple | list) and not is_named else None
     if given != number:
         found = describe(state) if given is None else f"{given} states"
@@ -112,7 +112,7 @@ def require_states(owner: str, number: int, state: object) -> None:
 def describe(x: object) -> str:
     """A short description of an unexpected value."""
     # Not its `repr`: that of a state or a model holds all of its arrays.
-    fields = getattr(x, "_fields", None)
+    fields = fields_of(x)
     if fields is not None:
         return f"a `{type(x).__name__}` of fields ({', '.join(fields)})"
     if isinstance(x, tuple | list | dict):

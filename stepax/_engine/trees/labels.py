@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from ..base.protocol import MaskedNode, is_none
+from ..base import MaskedNode, is_none
 from .packed import Packed
 
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from ..arrays.numerics import is_numeric
-from ..base.protocol import ArrayTree, as_array, is_array, is_none
+from ..base import ArrayTree, as_array, is_array, is_none
 from ..functions.calls import explain_misuse
 from . import errors, selection
-from .packed import Packed, make_layout
+from .packed import Packed, is_packed, make_layout
 
 
 T = TypeVar("T")
@@ -77,12 +77,11 @@ def unpack(tree: ArrayTree) -> ArrayTree:
 
     tree: any tree, such as parameters or a state.
     """
-    return jax.tree.map(_opened, tree, is_leaf=lambda x: isinstance(x, Packed))
+    return jax.tree.map(_opened, tree, is_leaf=is_packed)
 
 
 def _pack_like(tree: ArrayTree, like: ArrayTree) -> ArrayTree:
     # A state keeps its other leaves; a `Packed` alone is the simplest such tree.
-    is_packed = lambda x: isinstance(x, Packed)
     wanted, treedef = jax.tree.flatten(like, is_leaf=is_packed)
     try:
         found = treedef.flatten_up_to(tree)
@@ -131,4 +130,4 @@ def by_leaf(init: Callable, update: Callable) -> tuple[Callable, Callable]:
 
 
 def _opened(x: T) -> ArrayTree | T:
-    return x.unpack() if isinstance(x, Packed) else x
+    return x.unpack() if is_packed(x) else x

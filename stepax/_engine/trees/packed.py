@@ -11,13 +11,14 @@ import itertools as it
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from ..arrays.joined import cut, join, split
-from ..base.protocol import ArrayTree
+from ..arrays.numerics import has_dtype
+from ..base import ArrayTree
 
 
 class Segment(NamedTuple):
@@ -76,9 +77,9 @@ class Layout:
         """The indices of the leaves in each vector, in the order of their places."""
         groups: list = [[] for _ in self.names]
         # An empty array comes before the array that starts at the same element.
-        place = lambda i: (self.segments[i].start, self.segments[i].stop)
-        for i in sorted(range(len(self.segments)), key=place):
-            groups[self.segments[i].vector].append(i)
+        order = sorted(enumerate(self.segments), key=lambda x: (x[1].start, x[1].stop))
+        for i, segment in order:
+            groups[segment.vector].append(i)
         return groups
 
     @property
@@ -143,7 +144,7 @@ class Packed:
             shapes = [self.layout.segments[i].shape for i in group]
             # Specs of a sharding, `in_axes` and placeholders are not arrays: one of
             # them represents all arrays of its vector.
-            is_node = not hasattr(vector, "dtype")
+            is_node = not has_dtype(vector)
             parts = [vector] * len(group) if is_node else split(vector, shapes)
             for i, x in zip(group, parts, strict=True):
                 leaves[i] = x
@@ -186,8 +187,8 @@ class Packed:
     def _spans(self, group: list[int]) -> list[tuple[int, int]]:
         """The first and the last leaf of each contiguous run in a group."""
         segments = self.layout.segments
-        is_gap = lambda i, j: segments[i].stop < segments[j].start
-        gaps = [(i, j) for i, j in it.pairwise(group) if is_gap(i, j)]
+        pairs = it.pairwise(group)
+        gaps = [(i, j) for i, j in pairs if segments[i].stop < segments[j].start]
         firsts = [group[0], *(j for _, j in gaps)]
         return list(zip(firsts, [*(i for i, _ in gaps), group[-1]], strict=True))
 
@@ -195,3 +196,12 @@ class Packed:
 def outline(tree: ArrayTree) -> ArrayTree:
     """The tree itself; for a packed one, its shapes and dtypes."""
     return tree.outline() if isinstance(tree, Packed) else tree
+
+
+def is_packed(x: object) -> TypeGuard[Packed]:
+    return isinstance(x, Packed)
+
+
+def holds_packed(tree: object) -> bool:
+    """Whether arrays of a tree are packed."""
+    return any(map(is_packed, jax.tree.leaves(tree, is_leaf=is_packed)))

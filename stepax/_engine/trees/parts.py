@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import DictKey, GetAttrKey
 
-from ..base.protocol import GradientTransformation
+from ..base import GradientTransformation
 from .search import NamedTupleKey, label, open_node, placeholder
 
 
@@ -53,7 +53,10 @@ def slots_like_params(
     Parts that are not shaped like the parameters are `None`.
     """
     state = initable.init(_mark_class(type(placeholder()))())
-    is_part = lambda x: isinstance(x, SlotMark)
+
+    def is_part(x):
+        return isinstance(x, SlotMark)
+
     treedef = jax.tree.structure(state, is_leaf=is_part)
     return [_part(path, x) for path, x in _walk(state, (), is_part)], treedef
 

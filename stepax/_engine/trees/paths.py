@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ..arrays.placement import put_on
-from ..base.protocol import ArrayTree, MaskedNode, is_array
+from ..base import ArrayTree, MaskedNode, is_array
 from . import selection
 from .errors import list_some
 
@@ -232,5 +232,7 @@ def fits(new: np.dtype, old: np.dtype) -> bool:
         new, jax.dtypes.extended
     ):
         return new == old
-    rank = lambda x: [jnp.issubdtype(x, kind) for kind in _KINDS].index(True)
-    return rank(new) == rank(old) if rank(new) == 0 else 0 < rank(new) <= rank(old)
+    first, last = (
+        [jnp.issubdtype(x, kind) for kind in _KINDS].index(True) for x in (new, old)
+    )
+    return first == last if first == 0 else 0 < first <= last

@@ -21,7 +21,7 @@ from ..arrays.numerics import (
     strong_type,
     upcast,
 )
-from ..base.protocol import ArrayTree, as_array, is_array, is_none
+from ..base import ArrayTree, as_array, is_array, is_none
 from ..functions import deprecations
 from ..functions.calls import explain_misuse
 from . import errors

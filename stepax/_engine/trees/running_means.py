@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from ..arrays import moments as means
 from ..arrays.numerics import abs_sq, is_numeric, strong_type
-from ..base.protocol import ArrayTree, Updates, is_none
+from ..base import ArrayTree, Updates, is_none
 from ..functions.calls import explain_misuse
 
 
@@ -81,8 +81,7 @@ def update_infinity_moment(
     decay: weight of the past, in [0, 1].
     eps: added to |g|, >= 0.
     """
-    largest = lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m)
-    return _map(largest, updates, moments)
+    return _map(lambda g, m: jnp.maximum(jnp.abs(g) + eps, decay * m), updates, moments)
 
 
 @explain_misuse

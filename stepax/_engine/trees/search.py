@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import jax
 from jax.tree_util import DictKey, GetAttrKey, tree_flatten_with_path
 
-from ..base.protocol import ArrayTree, MaskedNode, OptState
+from ..base import ArrayTree, MaskedNode, OptState
 from ..functions.calls import explain_misuse
 from . import paths
-from .errors import describe, list_some
+from .errors import describe, fields_of, list_some
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _of_tuple(node, key):
 
 
 def _is_named_tuple(x):
-    return isinstance(x, tuple) and hasattr(x, "_fields")
+    return isinstance(x, tuple) and fields_of(x) is not None
 
 
 # Which nodes are named by their class, and which steps of a path name a value.
@@ -335,7 +335,10 @@ def map_params(
             "transformation or an `init` function"
         )
     hole = placeholder()
-    is_place = lambda x: type(x) is type(hole)
+
+    def is_place(x):
+        return type(x) is type(hole)
+
     places, treedef = jax.tree.flatten(init(hole), is_leaf=is_place)
     try:
         values = treedef.flatten_up_to(state)

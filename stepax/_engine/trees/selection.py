@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import Partial, tree_flatten_with_path, tree_structure
 
-from ..base.protocol import ArrayTree, is_array, is_none
+from ..base import ArrayTree, is_array, is_none
 from . import errors
 from .labels import Labels
 from .packed import outline
@@ -110,14 +110,15 @@ def _sealed(spec: Spec, kind: type) -> Spec:
         return _Sealed(spec)
     if isinstance(spec, dict):  # JAX would sort it, but the order of patterns counts
         return {key: _sealed(x, kind) for key, x in spec.items()}
-    is_end = lambda x: isinstance(x, kind | dict)
-    seal = lambda x: _sealed(x, kind) if is_end(x) else x
-    return jax.tree.map(seal, spec, is_leaf=is_end)
+    ends = kind | dict
+    leaves, treedef = jax.tree.flatten(spec, is_leaf=lambda x: isinstance(x, ends))
+    sealed = (_sealed(x, kind) if isinstance(x, ends) else x for x in leaves)
+    return treedef.unflatten(sealed)
 
 
 def _has_mapping(spec: Spec) -> bool:
-    is_mapping = lambda x: isinstance(x, Mapping)
-    return any(map(is_mapping, jax.tree.leaves(spec, is_leaf=is_mapping)))
+    leaves = jax.tree.leaves(spec, is_leaf=lambda x: isinstance(x, Mapping))
+    return any(isinstance(x, Mapping) for x in leaves)
 
 
 def _callable_tree(spec: Spec, what: str) -> TypeError:
@@ -241,8 +242,9 @@ def _by_path(
 ) -> Labels:
     # Leaves that an outer mask leaves out still count as matched: patterns for all
     # parameters may be used inside a partition that sees only a few.
-    is_end = lambda x: x is None or _has_no_leaf(x)
-    leaves, _ = tree_flatten_with_path(tree, is_leaf=is_end)
+    leaves, _ = tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is None or _has_no_leaf(x)
+    )
     below = {i: _names(path, x) for i, (path, x) in enumerate(leaves)}
     labels = [otherwise] * len(leaves)
     left = _assign(spec, below, labels, what)

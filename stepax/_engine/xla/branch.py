@@ -1,4 +1,4 @@
-"""Branches that only cost the side that is taken."""
+"""Branches that only cost the side that is taken, and steps that may be rejected."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
+
+from ..base import ArrayTree
 
 
 T = TypeVar("T")
@@ -59,11 +61,13 @@ def branch(
         return jax.lax.cond(pred, on_true, on_false)
     # Jitted, so that each is traced once.
     on_true, on_false = jax.jit(on_true), jax.jit(on_false)
-    two = lambda pred: jax.lax.cond(pred, on_true, on_false)
     # With three sides XLA does not compute all, but a CPU would copy what they keep.
     sides = [on_true, on_false, on_false]
-    three = lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides)
-    return by_platform(two, pred, gpu=three)
+    return by_platform(
+        lambda pred: jax.lax.cond(pred, on_true, on_false),
+        pred,
+        gpu=lambda pred: jax.lax.switch(jnp.where(pred, 0, 1), sides),
+    )
 
 
 def kept_or(
@@ -74,9 +78,12 @@ def kept_or(
     readers: all arrays that are computed from `old`, except the result of `new`; not
         under a `vmap` that `renew` is not under, or both sides would run.
     """
+
     # XLA does not copy what is kept if all its readers come before the branch, and if
     # its memory layout is the same after both sides.
-    made = lambda: jax.tree.map(_in_rows, new())
+    def made():
+        return jax.tree.map(_in_rows, new())
+
     if isinstance(renew, Tracer):
         renew = known_after(renew, readers)
     return branch(renew, made, lambda: old)
@@ -129,3 +136,26 @@ def varying(x: Any) -> frozenset:
     """The mesh axes along which a value differs inside `shard_map`."""
     kind = x.manual_axis_type  # `None` in shapes under `pmap`, which does not check
     return kind.varying if kind else frozenset()
+
+
+def step_where(
+    accepted: jax.Array, step: Callable[[], ArrayTree], old: ArrayTree
+) -> ArrayTree:
+    """`step()`, which returns an update and slots, with the slots of `old` if rejected.
+
+    The update is that of `step` if it is accepted, and unspecified if it is not.
+
+    The slots are selected element by element.  XLA would compute the new ones twice,
+    once for the update and once for the selection, and copy the old ones first, as they
+    are overwritten in between.  So the update is computed from the selected slots: they
+    are the new ones where the step is accepted, and elsewhere it is not used.
+    """
+    # Imported here, because it loads half of JAX, and few steps can be rejected.
+    from .jaxprs import traced, update_from
+
+    closed, run, rebuild = traced(step)
+    _, *new = run()
+    pairs = zip(new, jax.tree.leaves(old), strict=True)
+    kept = [jnp.where(accepted, x, was) for x, was in pairs]
+    u = update_from(closed, kept)
+    return rebuild([u, *kept])

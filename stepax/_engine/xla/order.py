@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
@@ -79,7 +80,7 @@ def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
         for i, x in enumerate(slots):
             if isinstance(x, Coded):
                 slots[i] = x._replace(scales=_after(x.scales, done))
-            elif not is_coded and getattr(x, "shape", None) == g.shape:
+            elif not is_coded and np.shape(x) == g.shape:
                 slots[i] = _after(x, done)
                 return row
     return row
@@ -101,8 +102,9 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
     from .jaxprs import traced, update_from
 
     old, treedef = jax.tree.flatten(row)
-    flat = lambda g, p, *slots: step(g, p, treedef.unflatten(slots))
-    closed, run, rebuild = traced(flat, g, p, *old)
+    closed, run, rebuild = traced(
+        lambda g, p, *slots: step(g, p, treedef.unflatten(slots)), g, p, *old
+    )
     new_p, *new = run(g, p, *old)
     is_late, is_shared = _reads(closed)
     if any(is_late):
@@ -122,8 +124,7 @@ def in_order(step: Callable, g: jax.Array, p: jax.Array, row: Sequence) -> tuple
 # Jitted: in the trace of a step each is one equation per leaf.
 @jax.jit
 def _after(x, done):
-    held = lambda x, done: _held(x, [done])
-    return by_platform(lambda x, done: x, x, done, cpu=held)
+    return by_platform(lambda x, done: x, x, done, cpu=lambda x, done: _held(x, [done]))
 
 
 def _held(x: jax.Array, done: Sequence[jax.Array]) -> jax.Array:

@@ -21,8 +21,9 @@ import numpy as np
 from jax.core import Tracer
 
 from ..arrays.lifted import Expression, Lifting, evaluate
-from ..base.frozen import frozen
-from ..base.protocol import ArrayTree
+from ..arrays.numerics import has_dtype
+from ..base import ArrayTree
+from ..functions.calls import frozen
 
 
 # How many kinds of programs are kept for optimizers that are yet to be made, and how
@@ -54,7 +55,7 @@ def _is_constant(x: object) -> bool:
         return all(map(_is_constant, x.values()))
     # A class may hold anything in its attributes; those that name a dtype are safe.
     if isinstance(x, type):
-        return hasattr(x, "dtype") or x in _CONSTANTS
+        return has_dtype(x) or x in _CONSTANTS
     # A function may hold something in its closure, its defaults and its module.
     if inspect.isfunction(x):
         holds_none = x.__closure__ is None and x.__defaults__ is None

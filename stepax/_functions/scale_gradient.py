@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.arrays.numerics import is_numeric
-from ._engine.base.protocol import is_array
-from ._engine.functions.calls import explain_misuse
+from .._engine.arrays.numerics import is_numeric
+from .._engine.base import is_array
+from .._engine.functions.calls import explain_misuse
 
 
 @explain_misuse

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from . import tree as trees
-from ._engine.arrays.numerics import nan_max, strong_type, upcast
-from ._engine.functions.calls import explain_misuse
-from ._engine.trees import errors
+from .. import tree as trees
+from .._engine.arrays.numerics import nan_max, strong_type, upcast
+from .._engine.functions.calls import explain_misuse
+from .._engine.trees import errors
 
 
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -230,7 +230,10 @@ def _root(A, eye, p, num_iters, error_tolerance, precision):
         M, H = product(_power(T, p, eye, product), was.M), product(was.H, T)
         found = error(M)
         is_better = found < 1.2 * was.error
-        keep = lambda new, old: jnp.where(is_better, new.astype(old.dtype), old)
+
+        def keep(new, old):
+            return jnp.where(is_better, new.astype(old.dtype), old)
+
         M, H, found = map(keep, (M, H, found), (was.M, was.H, was.error))
         return _Newton(was.i + 1, M, H, found, is_better)
 

@@ -16,21 +16,22 @@ import numpy as np
 from jax import lax
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from ._engine.arrays.numerics import is_numeric
-from ._engine.arrays.precision import is_inexact
-from ._engine.base.protocol import (
+from .._engine.arrays.numerics import is_numeric
+from .._engine.arrays.precision import is_inexact
+from .._engine.base import (
     ArrayTree,
     OptState,
     Params,
     TransformationLike,
     is_array,
+    recipe_of,
     require_transformation,
 )
-from ._engine.functions.calls import explain_misuse
-from ._engine.step.applied import step
-from ._engine.step.plan import flatten
-from ._engine.step.rule import Rule
-from ._engine.xla.branch import branch, by_platform, known_after
+from .._engine.functions.calls import explain_misuse
+from .._engine.step.applied import step
+from .._engine.step.plan import flatten
+from .._engine.step.rule import Rule
+from .._engine.xla.branch import branch, by_platform, known_after
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,12 @@ class FusedScan:
         `float0` for integers.
         """
         last = _number_of_layers(params) - 1
-        layer = lambda p, x: self.layer(p, x, *args)
         xs, treedef = jax.tree.flatten(inputs)
 
         def one(k, carry):
             params, state, dy = carry
             p, s, x = _at(last - k, (params, state, inputs))
-            g, dx = _gradients(layer, p, x, dy)
+            g, dx = _gradients(lambda p, x: self.layer(p, x, *args), p, x, dy)
             new = _settled(step(self.tx, g, s, p, **extra_args), dx)
             return *_put(last - k, (params, state), new), dx
 
@@ -100,8 +100,10 @@ class FusedScan:
         dys = [d for d, x in pairs if is_inexact(x)]
         *new, dys = lax.fori_loop(0, last + 1, one, (params, state, dys))
         found = iter(dys)
-        nothing = lambda x: np.zeros(x.shape[1:], jax.dtypes.float0)
-        dx = [next(found) if is_inexact(x) else nothing(x) for x in xs]
+        dx = [
+            next(found) if is_inexact(x) else np.zeros(x.shape[1:], jax.dtypes.float0)
+            for x in xs
+        ]
         return *new, treedef.unflatten(dx)
 
 
@@ -134,7 +136,7 @@ def fused_scan(layer: Callable[..., ArrayTree], tx: TransformationLike) -> Fused
 
 def _require_one_layer(part: Any) -> None:
     if not isinstance(part, Rule):
-        name = getattr(part, "recipe", None) or type(part).__name__
+        name = recipe_of(part) or type(part).__name__
         raise ValueError(
             f"`fused_scan` cannot inspect `{name}`, which may need the gradients of "
             "all layers: use transformations that are made of rules, such as `adamw`"
@@ -167,10 +169,11 @@ def _number_of_layers(params: Params) -> int:
 
 
 def _require_same_types(x: ArrayTree, y: ArrayTree) -> None:
-    kinds = lambda tree: jax.tree.map(
-        lambda z: (jnp.shape(z), jax.typeof(z).dtype), tree
+    old, new = (
+        jax.tree.map(lambda z: (jnp.shape(z), jax.typeof(z).dtype), tree)
+        for tree in (x, y)
     )
-    if jax.tree.structure(x) != jax.tree.structure(y) or kinds(x) != kinds(y):
+    if jax.tree.structure(x) != jax.tree.structure(y) or old != new:
         raise ValueError(
             f"`layer` takes {_shown(x)} and returns {_shown(y)}: layers of a scan "
             "return what the next one takes"
@@ -178,7 +181,10 @@ def _require_same_types(x: ArrayTree, y: ArrayTree) -> None:
 
 
 def _shown(tree: ArrayTree) -> str:
-    show = lambda x: jax.typeof(x).str_short() if is_array(x) else repr(x)
+
+    def show(x):
+        return jax.typeof(x).str_short() if is_array(x) else repr(x)
+
     return str(jax.tree.map(show, tree))
 
 
@@ -189,8 +195,9 @@ def _at(i: jax.Array, tree: ArrayTree) -> ArrayTree:
 
 def _put(i: jax.Array, tree: ArrayTree, new: ArrayTree) -> ArrayTree:
     """Stacked arrays, with one layer replaced in place."""
-    put = lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0)
-    return jax.tree.map(put, tree, new)
+    return jax.tree.map(
+        lambda x, y: lax.dynamic_update_index_in_dim(x, y, i, 0), tree, new
+    )
 
 
 def _gradients(
@@ -214,8 +221,11 @@ def _gradients(
 def _filled(xs: list, moving: list) -> list:
     """A list whose real and complex numbers are replaced by others."""
     found = iter(moving)
-    moves = lambda x: x is not None and is_inexact(x)
-    return [next(found) if moves(x) else x for x in xs]
+    return [x if x is None or not is_inexact(x) else next(found) for x in xs]
+
+
+def _zeros(x: Any) -> Any:
+    return jnp.zeros_like(x) if is_numeric(x) else x  # a random key
 
 
 def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
@@ -226,7 +236,6 @@ def _settled(new: ArrayTree, done: ArrayTree) -> ArrayTree:
     # does not fuse across a branch, and does not detect that one is never taken.
     def settle(new, done):
         known = known_after(jnp.array(True), jax.tree.leaves(done))
-        zeros = lambda x: jnp.zeros_like(x) if is_numeric(x) else x  # a random key
-        return branch(known, lambda: new, lambda: jax.tree.map(zeros, new))
+        return branch(known, lambda: new, lambda: jax.tree.map(_zeros, new))
 
     return by_platform(lambda new, done: new, new, done, cpu=settle)

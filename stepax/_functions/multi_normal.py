@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from ._engine.arrays.numerics import upcast
-from ._engine.functions.calls import explain_misuse
+from .._engine.arrays.numerics import upcast
+from .._engine.functions.calls import explain_misuse
 
 
 class MultiNormalDiagFromLogScale:

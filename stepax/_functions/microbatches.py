@@ -1,16 +1,17 @@
 """Splitting the arguments of a call into microbatches, without moving data."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ._engine.base.protocol import is_none
-from ._engine.trees import errors
-from ._engine.xla.branch import varying
+from .._engine.base import is_none
+from .._engine.factories.ranges import real_array, share, weights
+from .._engine.trees import errors
+from .._engine.xla.branch import varying
 
 
 def axes_of(numbers: list[int], names: list[str], in_axes: Any) -> dict[Any, Any]:
@@ -231,7 +232,10 @@ def start(way, struct, among):
     """
     inside = jax.sharding.get_abstract_mesh().manual_axes
     axes = tuple(varying(struct) | among) if inside else ()
-    vary = lambda x: jax.lax.pcast(jnp.asarray(x), axes, to="varying")
+
+    def vary(x):
+        return jax.lax.pcast(jnp.asarray(x), axes, to="varying")
+
     carry = way.init(struct)
     return jax.tree.map(vary, carry) if axes else carry
 
@@ -254,7 +258,64 @@ def mapped_by_name(fun, in_axes, vmap_fn):
     def mapped(*args, **kwargs):
         named = axes_by_name(in_axes, args, kwargs)
         axes = tuple(named.pop(k) for k in range(len(args))), named
-        call = lambda args, kwargs: fun(*args, **kwargs)
-        return vmap_fn(call, in_axes=axes, out_axes=0)(args, kwargs)
+        return vmap_fn(
+            lambda args, kwargs: fun(*args, **kwargs), in_axes=axes, out_axes=0
+        )(args, kwargs)
 
     return mapped
+
+
+NAME = "`weight` of `microbatch`"
+
+
+class Weights:
+    """The weight of each microbatch: the sum over its rows.
+
+    each: the weights, in float32.
+    upto: a function of n, the sum of the first n weights.
+    """
+
+    def __init__(self, weight: Any, parts: Parts):
+        given, rows = real_array(weight, NAME), parts.count * parts.size
+        if not given.shape or given.shape[0] != rows:
+            raise ValueError(
+                f"{NAME} has shape {given.shape}, expected {rows} rows, one for each "
+                "row of the batch"
+            )
+        given = jnp.asarray(weights(given, NAME))
+        rest = tuple(i for i in range(given.ndim + 1) if i != 1)
+        self.each = jnp.sum(cut(given, 0, parts.size), axis=rest)
+        self.sums = jnp.concatenate([jnp.zeros(1), jnp.cumsum(self.each)])
+        self.total = self.sums[-1]
+        self.varying = varying(jax.typeof(self.each))
+
+    def upto(self, n: Any) -> jax.Array:
+        return self.sums[n]
+
+    def mix(self, mean: jax.Array, x: jax.Array, i: Any) -> jax.Array:
+        """The weighted mean with result i."""
+        w = self.each[i]
+        n = share(self.sums[i + 1], jnp.where(w == 0, 1, w), x.dtype)
+        return jnp.where(w == 0, mean, mean + (x - mean) / n)
+
+    def term(self, x: jax.Array, i: Any) -> jax.Array:
+        """Result i in a weighted sum; counts are not weighted."""
+        w = self.each[i]
+        is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+        mine = w.astype(x.real.dtype) * x if is_inexact else x
+        return jnp.where(w == 0, jnp.zeros_like(mine), mine)
+
+    def of_all(self, total: jax.Array) -> jax.Array:
+        """A weighted sum divided by the sum of all weights; 0 if that is 0."""
+        return total / jnp.where(self.total == 0, 1, self.total).astype(
+            total.real.dtype
+        )
+
+
+def require_weighted(kinds: Iterable) -> None:
+    """Raise unless there is an accumulator that reads weights."""
+    if not any(True for _ in kinds):
+        raise ValueError(
+            f"{NAME} has no effect: no result is accumulated as a SUM, MEAN or "
+            "RUNNING_MEAN"
+        )
