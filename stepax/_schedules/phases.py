@@ -5,6 +5,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, widen
+from .._engine.trees import errors
 
 
 def phase(count, begin, steps):
@@ -27,7 +28,7 @@ def nonzero(x):
     return x if np.all(np.asarray(x) != 0) else 1
 
 
-def positive(name, value, must=""):
+def positive(name, value, must="", hint=""):
     """Whether a value is above 0; traced values are assumed to be."""
     if isinstance(value, Tracer):
         return True
@@ -36,5 +37,5 @@ def positive(name, value, must=""):
     except TypeError:
         raise TypeError(f"`{name}` must be a number, but is {value!r}") from None
     if sign < {"be positive": 1, "not be negative": 0}.get(must, -1):
-        raise ValueError(f"`{name}` must {must}, but is {value}")
+        raise errors.of_step(f"`{name}` must {must}, but is {value}{hint}")
     return bool(sign > 0)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ..functions.calls import explain_misuse
+from ..functions.calls import explain_misuse, no_attribute
 from ..functions.signatures import NAMES
 from .on_mesh import placed_init
 from .optax_types import _Meta, optax_compatible
@@ -145,11 +145,13 @@ def require_transformation(tx: object, where: str) -> None:
     """Raise unless `tx` has `init` and `update`."""
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
-    name = getattr(tx, "__name__", repr(tx))
+    name = getattr(tx, "__name__", repr(tx)[:60])
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
     hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
     if isinstance(tx, list):
         hint = "; unpack a list with `*`"
+    if type(tx).__name__ == "Rule":  # which is defined in a layer above this one
+        name, hint = "Rule(...)", "; write `@rule()` above the function that returns it"
     if callable(tx) and _takes_a_count(tx):
         hint = "; did you mean `scale_by_learning_rate(...)` of this schedule?"
     raise TypeError(
@@ -380,6 +382,11 @@ class Transformation(GradientTransformationExtraArgs):
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        record = vars(self).get("record")
+        maker = record.recipe.build.__name__ if record and record.recipe else ""
+        raise no_attribute(maker, name)
 
     def __reduce_ex__(self, protocol):
         # Closures cannot be pickled; the call that made them can.
