@@ -146,17 +146,17 @@ def require_transformation(tx: object, where: str) -> None:
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
     name = getattr(tx, "__name__", repr(tx)[:60])
+    found = f"`{name}` of type `{type(tx).__name__}`"
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
-    hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
-    if isinstance(tx, list):
-        hint = "; unpack a list with `*`"
+    found += f"; did you mean `{name}(...)`?" * callable(tx)
+    found += "; unpack a list with `*`" * isinstance(tx, list)
     if type(tx).__name__ == "Rule":  # which is defined in a layer above this one
-        name, hint = "Rule(...)", "; write `@rule()` above the function that returns it"
+        found = "a `Rule`; write `@rule()` above the function that returns it"
     if callable(tx) and _takes_a_count(tx):
-        hint = "; did you mean `scale_by_learning_rate(...)` of this schedule?"
+        found = f"the schedule `{name}`; did you mean `scale_by_learning_rate(...)`?"
     raise TypeError(
         f"{where} must be a gradient transformation, with `init` and `update`, "
-        f"but is `{name}` of type `{type(tx).__name__}`{hint}"
+        f"but is {found}"
     )
 
 

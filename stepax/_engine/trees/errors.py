@@ -168,8 +168,9 @@ def require_arrays(name: str, params: object) -> None:
     leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Iterator))
     if leaves and not any(map(is_array, leaves)):
         path = paths(params)[0] if leaves[0] is not params else "the root"
+        found = f"{describe(leaves[0])} at {path}"
         raise TypeError(
-            f"`{name}`: `init` was given no array, but {describe(leaves[0])} at {path}: "
+            f"`{name}`: `init` was given no array, but {found}: "
             'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
         )
 
