@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ._names import install
+
 
 def new_figure(asked_by: str, height: float = 5) -> Any:
     """An empty figure that is eight inches wide.
@@ -14,6 +16,6 @@ def new_figure(asked_by: str, height: float = 5) -> Any:
     except ImportError as error:
         raise ImportError(
             f"`{asked_by}` draws with matplotlib, which is not installed: "
-            '`pip install "stepax[plot]"`'
+            f"{install('plot')}"
         ) from error
     return Figure(figsize=(8, height), dpi=150, layout="constrained")

@@ -6,6 +6,16 @@ from importlib import import_module
 from typing import Any
 
 
+# What `pip install` takes: the folder of a clone, until there is a release.
+INSTALLS = "."
+
+
+def install(extra: str) -> str:
+    """The command that installs Stepax with an extra, for errors."""
+    where = "" if INSTALLS == "stepax" else " in a clone"
+    return f'`pip install "{INSTALLS}[{extra}]"`{where}'
+
+
 _MODULES = (
     "stepax",
     "stepax.contrib",

@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from .._names import install
+
 
 def orbax() -> Any:
     try:
         import orbax.checkpoint as ocp
     except ImportError as error:
-        raise ImportError(
-            'checkpoints need Orbax: `pip install "stepax[checkpoint]"`'
-        ) from error
+        raise ImportError(f"checkpoints need Orbax: {install('checkpoint')}") from error
     return ocp
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
+from .._names import install
 from .disk import sync, sync_names
 from .entries import arrays_of
 from .values import storable
@@ -24,7 +25,7 @@ def write(file: Any, parts: dict[str, Any], separator: str) -> None:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ImportError(
-            'this needs `safetensors`: `pip install "stepax[checkpoint]"`'
+            f"this needs `safetensors`: {install('checkpoint')}"
         ) from error
     rows = [
         row for start, tree in parts.items() for row in _rows(start, tree, separator)

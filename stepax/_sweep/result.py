@@ -97,8 +97,9 @@ class SweepResult(Printable):
         rows = []
         for i, point in enumerate(self.points):
             kept = self.final[i][~self.diverged[i]]
-            numbers = [f"{kept.mean():.4g}", f"{kept.std():.2g}"]
-            numbers = numbers if kept.size else ["", ""]
+            numbers = ["", ""]
+            if kept.size:
+                numbers = [f"{kept.mean():.4g}", f"{kept.std():.2g}"]
             bad = int(self.diverged[i].sum())
             marks = ["best"] * (point is best) + ["suggested"] * (point is suggestion)
             cells = [_cell(point[name]) for name in names]

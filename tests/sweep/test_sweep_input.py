@@ -144,7 +144,7 @@ BAD = {
         TypeError,
         "`grid['learning_rate']` is a `str`, expected a sequence",
     ),
-    "matrix": ({"grid": {"learning_rate": np.ones((2, 2))}}, TypeError, "a `ndarray`"),
+    "matrix": ({"grid": {"learning_rate": np.ones((2, 2))}}, TypeError, "an array of"),
     "name": (
         {"grid": {"learning_rat": [0.1]}},
         TypeError,

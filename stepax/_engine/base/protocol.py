@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from ..functions.calls import explain_misuse, no_attribute
+from ..functions.calls import explain_misuse, no_attribute, takes_a_count
 from ..functions.signatures import NAMES
 from .on_mesh import placed_init
 from .optax_types import _Meta, optax_compatible
@@ -152,20 +152,12 @@ def require_transformation(tx: object, where: str) -> None:
     found += "; unpack a list with `*`" * isinstance(tx, list)
     if type(tx).__name__ == "Rule":  # which is defined in a layer above this one
         found = "a `Rule`; write `@rule()` above the function that returns it"
-    if callable(tx) and _takes_a_count(tx):
+    if callable(tx) and takes_a_count(tx):
         found = f"the schedule `{name}`; did you mean `scale_by_learning_rate(...)`?"
     raise TypeError(
         f"{where} must be a gradient transformation, with `init` and `update`, "
         f"but is {found}"
     )
-
-
-def _takes_a_count(f: Callable) -> bool:
-    """Whether `f` takes a step count, as a schedule does."""
-    try:
-        return list(inspect.signature(f).parameters) == ["count"]
-    except (TypeError, ValueError):  # a function of C, for one
-        return False
 
 
 @explain_misuse

@@ -104,6 +104,14 @@ def refuse_operators(cls: type, more: str = "") -> None:
         setattr(cls, name, refused)
 
 
+def takes_a_count(f: Callable) -> bool:
+    """Whether `f` takes a step count, as a schedule does."""
+    try:
+        return list(inspect.signature(f).parameters) == ["count"]
+    except (TypeError, ValueError):  # a function of C, for one
+        return False
+
+
 def no_attribute(maker: str, name: str) -> AttributeError:
     """The error for a method that optimizers of other libraries have."""
     # Python itself asks for names with underscores, such as `__deepcopy__`.
