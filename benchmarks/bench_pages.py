@@ -1,4 +1,4 @@
-"""Write docs/bench.md and its picture from the files of runs.
+"""Write docs/bench.md, its picture and docs/goals.md from the files of runs.
 
 Run it with `make bench-pages`.  The files are in docs/evidence/bench, one for each
 machine, as `python -m benchmarks.bench --json docs/evidence/bench/NAME.json` writes
@@ -18,6 +18,8 @@ from .pages import write_table, wrong_lines
 
 ROOT = Path(__file__).parents[1]
 FOLDER, PAGE, PICTURE = "docs/evidence/bench", "docs/bench.md", "docs/bench.png"
+# What developers asked of a step is not for those who read what it costs.
+PAGES = {"goals": "docs/goals.md"}
 REFERENCE = "reference"
 
 Run = tuple[dict[str, Any], list[dict]]
@@ -77,7 +79,7 @@ def _other(name, run):
 
 def write(runs: dict[str, Run], root: Path = ROOT) -> None:
     for mark, lines in parts(runs).items():
-        write_table(root / PAGE, lines, mark, f"end {mark}")
+        write_table(root / PAGES.get(mark, PAGE), lines, mark, f"end {mark}")
     about, rows = runs[REFERENCE]
     if is_stale(root / PICTURE, rows):
         draw(rows, command.chart_title(about), root / PICTURE)
@@ -86,8 +88,8 @@ def write(runs: dict[str, Run], root: Path = ROOT) -> None:
 def wrong(runs: dict[str, Run], root: Path = ROOT) -> Iterator[str]:
     """Each line that is not what the files say, with its number, and the picture."""
     for mark, lines in parts(runs).items():
-        where = mark, f"end {mark}"
-        yield from wrong_lines(root / PAGE, lines, PAGE, "the files", *where)
+        where, page = (mark, f"end {mark}"), PAGES.get(mark, PAGE)
+        yield from wrong_lines(root / page, lines, page, "the files", *where)
     if is_stale(root / PICTURE, runs[REFERENCE][1]):
         yield f"{PICTURE}: not of what the files say; run `make bench-pages`"
 

@@ -1,7 +1,7 @@
 """Problems reported by users of Optax, as tests that run on Stepax and on Optax.
 
-Run it with `python benchmarks/user_reports.py`; `--markdown FILE` also writes the
-table.
+Run it with `python -m benchmarks.user_reports`; `--write` also writes the tables of
+`docs/user_reports.md`, and the file in `docs/evidence` that they are made of.
 
 The tests in `tests/user_reports` run twice, once on each library.  Each declares
 whether Optax 0.2.8 passes it, in all cases, or fails it, in at least one.  A result of
@@ -9,6 +9,7 @@ Optax other than the declared one is an error here, and so is any failure of Ste
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,11 +18,11 @@ import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from .pages import write_table, wrong_lines
 
 
 ROOT = Path(__file__).parents[1]
+PAGE, STORED = "docs/user_reports.md", "docs/evidence/user_reports.json"
 ROWS = ROOT / "tests" / "user_reports"
 
 
@@ -69,24 +70,58 @@ def lines(ours, theirs):
 
 
 HEADER = ["topic", "test", "Stepax", "Optax 0.2.8", "wrong"]
+OURS = "Bugs found by us"
+
+
+def stored(root: Path = ROOT) -> list[list[str]]:
+    """The rows of the last run that was written."""
+    return json.loads((root / STORED).read_text())["rows"]
+
+
+def parts(rows: list[list[str]]) -> dict[str, list[str]]:
+    """The parts of the page: what users reported, and what we found."""
+    lines = lambda rows: [f"| {' | '.join(row)} |" for row in rows]
+    head, rule = HEADER[:4], ["---"] * 4
+    reported = [row for row in rows if not row[0].startswith(OURS)]
+    own = [row[1:] for row in rows if row[0].startswith(OURS)]
+    return {
+        "reported": lines([head, rule, *reported]),
+        "own": lines([head[1:], rule[1:], *own]),
+    }
+
+
+def wrong(root: Path = ROOT):
+    """Each line of the page that is not what the stored rows say."""
+    for mark, expected in parts(stored(root)).items():
+        where = mark, f"end {mark}"
+        yield from wrong_lines(root / PAGE, expected, PAGE, STORED, *where)
+
+
+def write(rows: list[list[str]]) -> None:
+    """Store rows, and write them into the page."""
+    each = ",\n".join(map(json.dumps, rows))
+    (ROOT / STORED).write_text(f'{{"rows": [\n{each}\n]}}\n')
+    for mark, expected in parts(rows).items():
+        write_table(ROOT / PAGE, expected, mark, f"end {mark}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", dest="jobs", default="2", help="number of processes")
-    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("more", nargs="*", help="arguments for pytest, such as -k WORD")
     args = parser.parse_args()
     ours, theirs = (run(x, args.jobs, args.more) for x in ("stepax", "optax"))
     found = list(lines(ours, theirs))
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*HEADER)
     for line in found:
         table.add_row(*line)
     Console().print(table)
-    if args.markdown:
-        rows = [HEADER, ["---"] * len(HEADER), *found]
-        text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-        args.markdown.write_text(text)
+    if args.write:
+        write([list(line[:4]) for line in found])
     sys.exit(any(line[-1] for line in found))
 
 

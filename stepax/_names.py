@@ -45,6 +45,16 @@ MOVED = (
     "dpsgd",
 )
 
+# What `pip install` takes: the folder of a clone, until there is a release.
+INSTALLS = "."
+
+
+def install(extra: str) -> str:
+    """The command that installs Stepax with an extra, for errors."""
+    where = "" if INSTALLS == "stepax" else " in a clone"
+    return f'`pip install "{INSTALLS}[{extra}]"`{where}'
+
+
 # The modules in which a missing name is looked for.
 _MODULES = (
     "stepax",

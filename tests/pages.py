@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 WITHOUT = {
     "docs/bench.md": "tables, written by `make bench-pages`",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
+    "docs/goals.md": "a table, written by `make bench-pages`",
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/limits.md": "what there is not cannot be run",
     "docs/memory.md": "tables, written by `benchmarks/memory.py`",

@@ -65,10 +65,12 @@ def unlisted(sources: dict[str, str]) -> list[str]:
 
 
 def stale_figures() -> list[str]:
-    """The figures of the leaderboard that are not what its rows say."""
+    """Figures that are not what their evidence says, or that have none."""
+    from benchmarks import figures, user_reports
     from benchmarks.board import pages, probes, results
 
-    return list(pages.wrong(results.read(probes=probes.probes())))
+    board = pages.wrong(results.read(probes=probes.probes()))
+    return [*board, *user_reports.wrong(), *figures.wrong()]
 
 
 def readable(said: str, sources: dict[str, str]) -> str:

@@ -1,9 +1,8 @@
-"""A bar chart of the ratios to Optax, with the goals."""
+"""A bar chart of the ratios to Optax."""
 
 import json
 from pathlib import Path
 
-from .goals import GOALS
 from .measure import IN_ONE, OURS, WAYS
 
 
@@ -26,7 +25,7 @@ def draw(rows: list[dict], title: str, path: Path) -> None:
     for axes, (shape, found) in zip(panels[:, 0], ratios.items(), strict=True):
         _panel(axes, shape, found)
     _legend(panels[0, 0])
-    panels[-1, 0].set_xlabel("time of a step, Optax = 1; the marks are the goals")
+    panels[-1, 0].set_xlabel("time of a step, Optax = 1")
     figure.suptitle(title)
     figure.set_layout_engine("constrained")
     figure.savefig(path, format="png", metadata={"Comment": drawn(rows)})
@@ -45,15 +44,7 @@ def step_ratios(rows: list[dict]) -> dict[str, dict[str, dict[str, float]]]:
 
 def drawn(rows: list[dict]) -> str:
     """What a picture of these rows shows, as text."""
-    return json.dumps([step_ratios(rows), _goals()])
-
-
-def _goals():
-    return [
-        [goal.shape, goal.case, goal.way, goal.asked]
-        for goal in GOALS
-        if (goal.rival, goal.key) == ("optax", "step")
-    ]
+    return json.dumps(step_ratios(rows))
 
 
 def _legend(axes):
@@ -65,16 +56,11 @@ def _legend(axes):
 
 def _panel(axes, shape, found):
     names = list(found)
-    goals = {tuple(place): asked for *place, asked in _goals()}
     for middle, case in enumerate(names):
         for way, ratio in found[case].items():
             y = middle + (WAYS.index(way) - 0.5) * HEIGHT
             axes.barh(y, ratio, color=COLORS[way], height=HEIGHT)
             axes.text(ratio + 0.01, y, f"{ratio:.2f}", va="center", fontsize=7)
-            asked = goals.get((shape, case, way))
-            if asked is not None:
-                ends = [y - HEIGHT / 2, y + HEIGHT / 2]
-                axes.plot([asked] * 2, ends, color="C3", linewidth=3)
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()

@@ -166,8 +166,12 @@ def start(found: Found) -> list[str]:
 
 
 def _rate(result):
-    low, high, *_ = result.span
-    return f"**{number(result.point['rate'])}**, {number(low)} to {number(high)}"
+    low, high, *is_open = result.span
+    tuned = result.point["rate"]
+    outside = "" if low <= tuned <= high else "†"
+    least, most = ("≤ " * is_open[0], "≥ " * is_open[1])
+    span = f"{least}{number(low)} to {most}{number(high)}"
+    return f"**{number(tuned)}**{outside}, {span}"
 
 
 def others(found: Found) -> list[str]:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     rate = args.learning_rate or training.CHOICES[args.optimizer].learning_rate
     print(
         f"{args.optimizer} on {len(train.labels):,} handwritten digits: {args.steps}"
-        f" steps of {training.BATCH}, learning rate {rate:g}",
+        f" steps of {training.BATCH}, learning rate {rate:g}; compiling first ...",
         flush=True,
     )
     tx = training.optimizer(args.optimizer, rate, args.steps)

@@ -11,6 +11,7 @@ import numpy as np
 
 from .._engine.trees.errors import list_some
 from .._engine.trees.pack import unpack
+from .._names import install
 from .entries import arrays_of
 from .values import storable
 
@@ -19,9 +20,7 @@ def orbax() -> Any:
     try:
         import orbax.checkpoint as ocp
     except ImportError as error:
-        raise ImportError(
-            'checkpoints need Orbax: `pip install "stepax[checkpoint]"`'
-        ) from error
+        raise ImportError(f"checkpoints need Orbax: {install('checkpoint')}") from error
     return ocp
 
 
@@ -95,7 +94,7 @@ def write_file(file: Any, parts: dict[str, Any], separator: str) -> None:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ImportError(
-            'this needs `safetensors`: `pip install "stepax[checkpoint]"`'
+            f"this needs `safetensors`: {install('checkpoint')}"
         ) from error
     rows = [
         row for start, tree in parts.items() for row in _rows(start, tree, separator)

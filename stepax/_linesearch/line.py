@@ -38,6 +38,7 @@ from .._engine.arrays.precision import compute_dtype, promote_freely, real_dtype
 from .._engine.step.gradients import Gradients, has_no_gradient
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.step.rule import is_trainable
+from .._engine.trees import errors
 from .._engine.xla.branch import varying
 from ..tree import conj
 
@@ -214,10 +215,11 @@ def _keywords(name: str, extra: dict[str, Any]) -> tuple[Any, Any, Callable, dic
     wanted = "value", "grad", "value_fn"
     missing = [key for key in wanted if rest.get(key) is None]
     if missing:
-        raise TypeError(
+        raise errors.of_step(
             f"`{name}` needs the keywords `value`, `grad` and `value_fn`, but "
             f"{', '.join(f'`{key}`' for key in missing)} is missing: call "
-            "`update(updates, state, params, value=..., grad=..., value_fn=...)`"
+            "`update(updates, state, params, value=..., grad=..., value_fn=...)`",
+            TypeError,
         )
     value, grad, value_fn = map(rest.pop, wanted)
     if not callable(value_fn):

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from .._engine.arrays.precision import compute_dtype, widen
 from .._engine.base.protocol import is_array, is_none
-from .._engine.functions.calls import explain_misuse
+from .._engine.functions.calls import explain_misuse, explain_tracing
 from .._engine.trees import errors
 from .frame import Frame, open_arguments
 
@@ -194,7 +194,8 @@ def _check_order(x: Constraint, name: str) -> None:
 
 def _value(fun: Callable, own: Any, params: Any, args: tuple, name: str) -> tuple:
     lower, upper, more = own
-    value = fun(params, *(args if more is None else more))
+    with explain_tracing(name):
+        value = fun(params, *(args if more is None else more))
     for path, x in jax.tree.leaves_with_path(value, is_leaf=is_none):
         where = f"{name} returns " + (
             f"at {jax.tree_util.keystr(path)} " if path else ""

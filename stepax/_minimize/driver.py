@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.base.protocol import is_array, require_transformation
+from .._engine.functions.calls import explain_tracing
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .active import attach_active
@@ -73,7 +74,10 @@ def minimize(
     convergence is not an error but a `status`.
     """
     if not callable(fun):
-        raise TypeError(f"`fun` is {errors.describe(fun)}, expected a function")
+        raise TypeError(
+            f"`fun` is {errors.describe(fun)}, expected a function: the arguments of "
+            "`minimize` are (fun, x0)"
+        )
     frame, moving, staying = open_start(x0)
     args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
     length = _length(history, max_steps)
@@ -270,7 +274,9 @@ def _bind(get: Callable, gets: tuple, setup: Setup) -> Callable:
         staying, arrays, limits = data
         params = setup.frame.whole(moving, staying)
         args = setup.args_frame.whole((), arrays)
-        value, aux = _checked(get()(params, *args), setup.has_aux)
+        with explain_tracing("`fun`"):
+            out = get()(params, *args)
+        value, aux = _checked(out, setup.has_aux)
         if setup.constraints is None:
             return value, aux
         funs = [get() for get in gets]

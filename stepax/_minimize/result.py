@@ -1,7 +1,8 @@
 """The result of a minimization, and why it stopped."""
 
 import enum
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -66,6 +67,41 @@ _MESSAGES = {
 }
 
 
+# SciPy's names of the fields.
+_SCIPY = {
+    "x": "params",
+    "fun": "value",
+    "nit": "steps",
+    "nfev": "evaluations",
+    "njev": "evaluations",
+    "jac": "grad_norm` (the gradient itself is `jax.grad(fun)(result.params)",
+    "message": "status.message",
+    "maxcv": "violation",
+}
+
+
+def _message(status: Any) -> str:
+    """The explanation of one status, or the number of each in a batch."""
+    if isinstance(status, MinimizeStatus):
+        return status.message
+    counts = Counter(status.flat)
+    return ", ".join(f"{n} {x.name}" for x, n in sorted(counts.items()))
+
+
+def _leaves(name: str, tree: Any) -> dict[str, Any]:
+    """The arrays of a tree by their paths."""
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {name + jax.tree_util.keystr(path): x for path, x in found}
+
+
+def _short(x: Any) -> str:
+    """A value in a line, or the ends of a long array."""
+    if isinstance(x, str):
+        return x
+    text = np.array2string(np.asarray(x), precision=4, threshold=6, edgeitems=2)
+    return " ".join(text.split())
+
+
 class MinimizeHistory(NamedTuple):
     """The course of a minimization: arrays of shape (n + 1,), NaN after the last step.
 
@@ -108,6 +144,23 @@ class MinimizeResult(NamedTuple):
     history: MinimizeHistory | None = None
     multipliers: Any = None
     violation: Any = None
+
+    def __repr__(self) -> str:
+        if isinstance(self.code, Tracer):
+            fields = (f"{k}={x!r}" for k, x in self._asdict().items())
+            return f"MinimizeResult({', '.join(fields)})"
+        lines = {"message": _message(self.status), "success": self.success}
+        shown = {"steps", "evaluations", "value", "grad_norm", "violation"}
+        lines |= {k: x for k, x in self._asdict().items() if k in shown}
+        lines |= _leaves("params", self.params)
+        wide = max(map(len, lines))
+        rows = ((k, _short(x)) for k, x in lines.items() if x is not None)
+        return "\n".join(f"{k:>{wide}}: {x}" for k, x in rows)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        known = _SCIPY.get(name)
+        hint = f": it is `{known}`" if known else f"; it has {', '.join(self._fields)}"
+        raise AttributeError(f"the result of `minimize` has no `{name}`{hint}")
 
     @property
     def status(self) -> Any:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from .._engine.arrays.numerics import has_dtype
 from .._engine.arrays.precision import compute_dtype, widen
+from .._engine.trees import errors
 
 
 def phase(count, begin, steps):
@@ -33,7 +34,7 @@ def nonzero(x):
     return x if np.all(np.asarray(x) != 0) else 1
 
 
-def positive(name, value, must=""):
+def positive(name, value, must="", hint=""):
     """Whether a value is above 0; traced values are assumed to be."""
     if isinstance(value, Tracer):
         return True
@@ -42,7 +43,7 @@ def positive(name, value, must=""):
     except TypeError:
         raise TypeError(f"`{name}` must be a number, but is {value!r}") from None
     if sign < {"be positive": 1, "not be negative": 0}.get(must, -1):
-        raise ValueError(f"`{name}` must {must}, but is {value}")
+        raise errors.of_step(f"`{name}` must {must}, but is {value}{hint}")
     return bool(sign > 0)
 
 

@@ -13,6 +13,7 @@ from .._engine.base import is_array
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import name_of
 from .._engine.trees import errors
+from .._names import install
 from .lengths import positive
 
 
@@ -27,7 +28,7 @@ def new_figure(asked_by: str, height: float = 5) -> Any:
     except ImportError as error:
         raise ImportError(
             f"`{asked_by}` draws with matplotlib, which is not installed: "
-            '`pip install "stepax[plot]"`'
+            f"{install('plot')}"
         ) from error
     return Figure(figsize=(8, height), dpi=150, layout="constrained")
 

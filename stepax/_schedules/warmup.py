@@ -70,7 +70,8 @@ def warmup_cosine_decay_schedule(
     """
     positive("decay_steps", decay_steps)
     steps = decay_steps - warmup_steps
-    positive("decay_steps - warmup_steps", steps, "be positive")
+    of = "decay_steps - warmup_steps"
+    positive(of, steps, "be positive", "; `decay_steps` includes the warm-up")
     alpha = end_value / nonzero(peak_value)
     decay = cosine_decay_schedule(peak_value, steps, alpha, exponent)
     return _warm_up(init_value, peak_value, warmup_steps, decay)

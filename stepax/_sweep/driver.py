@@ -18,7 +18,7 @@ import numpy as np
 from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range, whole_number
-from .._engine.functions.calls import explain_misuse, nearest
+from .._engine.functions.calls import explain_misuse, explain_tracing, nearest
 from .._engine.step.leafwise import keep_dtypes
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
@@ -226,7 +226,9 @@ def lane_of(
 
             # Sophia needs `obj_fn`; a line search passes it on to `value_fn`.
             def value_fn(params, obj_fn=None):
-                found = loss(frame.whole(frame.pick(params), staying), key)
+                whole = frame.whole(frame.pick(params), staying)
+                with explain_tracing("`loss`"):
+                    found = loss(whole, key)
                 return _scalar(found)
 
             value, grad = jax.value_and_grad(value_fn)(params)

@@ -97,15 +97,19 @@ class SweepResult(Printable):
 
     def tables(self) -> list[Table]:
         names = list(self.points[0])
-        header = [*names, "loss", "± over seeds", "diverged", ""]
+        spread = ["± over seeds"] if len(self.seeds) > 1 else []
+        header = [*names, "loss", *spread, "diverged", ""]
         best, suggestion = self.best, self.suggestion
         rows = []
         for i, point in enumerate(self.points):
             kept = self.final[i][~self.diverged[i]]
-            numbers = [f"{kept.mean():.4g}", f"{kept.std():.2g}"] if kept.size else ""
+            numbers = ["", ""]
+            if kept.size:
+                numbers = [f"{kept.mean():.4g}", f"{kept.std():.2g}"]
             bad = int(self.diverged[i].sum())
             marks = ["best"] * (point is best) + ["suggested"] * (point is suggestion)
-            cells = [_cell(point[name]) for name in names] + list(numbers or ["", ""])
+            cells = [_cell(point[name]) for name in names]
+            cells += numbers[: 1 + len(spread)]
             many = f"{bad} of {len(self.seeds)}" if bad else ""
             rows.append([*cells, many, ", ".join(marks)])
         return [(header, rows)]

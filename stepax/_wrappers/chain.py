@@ -29,9 +29,9 @@ class NamedChain(Composite):
     def unpack(self, state):
         if not isinstance(state, dict) or set(state) != set(self.names):
             found = list(state) if isinstance(state, dict) else errors.describe(state)
-            raise ValueError(
-                f"a chain of {list(self.names)} was given {found} as its state; was "
-                "this state made by another optimizer?"
+            raise errors.of_step(
+                f"a chain of {list(self.names)} was given {found} as its state"
+                f"{errors.state_hint(state)}"
             )
         return [state[name] for name in self.names]
 

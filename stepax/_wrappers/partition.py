@@ -134,9 +134,9 @@ class Partition(Composite):
         states = getattr(state, "inner_states", None)
         if not isinstance(states, Mapping) or set(states) != set(self.names):
             found = errors.describe(state) if states is None else list(states)
-            raise ValueError(
-                f"`partition` has states for {list(self.names)}, but got {found}; "
-                "was this state made by another optimizer?"
+            raise errors.of_step(
+                f"`partition` has states for {list(self.names)}, but got {found}"
+                f"{errors.state_hint(state)}"
             )
         for k in self.names:
             errors.require_state(f"partition[{k!r}]", MaskedState, states[k])

@@ -68,5 +68,5 @@ def test_an_error_leaves_the_file_that_was_there(tmp_path):
 )
 def test_what_is_not_installed_is_named(package, call, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r'pip install "stepax\[checkpoint\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[checkpoint\]"'):
         call(tmp_path)

@@ -189,7 +189,7 @@ def test_incremental_update_is_optax_s(pair, step_size):
 def test_incremental_update_is_none_where_the_new_tensors_are():
     found = incremental_update({"a": None, "b": A}, {"a": A, "b": A}, 0.1)
     assert found["a"] is None
-    with pytest.raises(TypeError, match=r"`old_tensors` holds a `NoneType` at \['a'\]"):
+    with pytest.raises(TypeError, match=r"`old_tensors` holds `None` at \['a'\]"):
         incremental_update({"a": A}, {"a": None}, 0.1)
 
 

@@ -57,9 +57,9 @@ def test_the_first_pattern_that_matches_decides(spec, labels):
          r"patterns are \['encoder'\], and a final \"\*\*\" matches all others"),
         ({}, "nothing in `labels` matches"),
         ({"**": 1, "head": 2}, "pattern `head` in `labels` has no leaf left"),
-        ({"encoder": {"nope": 1, "**": 2}, "**": 2}, "pattern `nope` in `labels`"),
+        ({"encoder": {"nope": 1, "**": 2}, "**": 2}, "pattern `encoder/nope` in"),
         ({"encoder": {"head": 1}, "head": 2}, "nothing in `labels` matches encoder/w"),
-        ({"head/w": {"x": 1}, "**": 2}, "pattern `x` in `labels` matches no leaf"),
+        ({"head/w": {"x": 1}, "**": 2}, "pattern `head/w/x` in `labels` matches"),
         ({3: 1, "**": 2}, "pattern `3` in `labels` matches no leaf"),
         ([1, 2], r"`labels` and the parameters differ in structure; only in `labels`: "
          r"\[0\], \[1\]; only in the parameters: \['encoder'\]\['head'\]\['w'\]"),

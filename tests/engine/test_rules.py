@@ -157,7 +157,7 @@ AT = r"for the gradient at \['a'\]\['w'\]"
 WRONG: dict[str, tuple[dict, str]] = {
     "too few": ({**MU, "leaf": lambda g, p, ctx, mu: (g,)}, rf"1 values, not 2 .*{AT}"),
     "no tuple": ({**MU, "leaf": lambda g, p, ctx, mu: g}, rf"an array alone.*{AT}"),
-    "nothing": ({"leaf": lambda g, p, ctx: None}, rf"a `NoneType`, not 1 .*{AT}"),
+    "nothing": ({"leaf": lambda g, p, ctx: None}, rf"`None`, not 1 .*{AT}"),
     "slot's shape": (
         {**MU, "leaf": lambda g, p, ctx, mu: (g, mu[0])},
         rf"made `mu` of shape \(3,\), not \(2, 3\), {AT}",

@@ -407,7 +407,7 @@ WRONG: dict[str, Any] = {
     "None": (
         lambda x: None,
         TypeError,
-        "`constraints` returns a `NoneType`, expected real",
+        "`constraints` returns `None`, expected real",
     ),
     "boolean": (lambda x: x > 1, TypeError, "an array of bool, expected floating-poi"),
     "a leaf": (

@@ -370,7 +370,7 @@ def test_what_cannot_be_drawn_is_an_error(schedule, steps, message, tmp_path):
 
 def test_without_matplotlib_an_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r'pip install "stepax\[plot\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[plot\]"'):
         schedules.plot(0.1, 3, tmp_path / "x.png")
 
 

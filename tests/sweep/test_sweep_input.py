@@ -127,7 +127,7 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path, content):
 # --- wrong arguments ------------------------------------------------------------------
 
 BAD = {
-    "no grid": ({"grid": None}, TypeError, "`grid` is a `NoneType`, expected a dict"),
+    "no grid": ({"grid": None}, TypeError, "`grid` is `None`, expected a dict"),
     "empty grid": ({"grid": {}}, ValueError, "`grid` is empty, expected at least one"),
     "empty sequence": (
         {"grid": {"learning_rate": []}},
@@ -144,7 +144,7 @@ BAD = {
         TypeError,
         "`grid['learning_rate']` is a `str`, expected a sequence",
     ),
-    "matrix": ({"grid": {"learning_rate": np.ones((2, 2))}}, TypeError, "a `ndarray`"),
+    "matrix": ({"grid": {"learning_rate": np.ones((2, 2))}}, TypeError, "an array of"),
     "name": (
         {"grid": {"learning_rat": [0.1]}},
         TypeError,

@@ -184,7 +184,7 @@ def test_keywords_reach_the_fast_optimizer():
 
 def test_errors_say_what_is_expected():
     tx, p = lookahead(stepax.sgd(0.1), 2, 0.5), start()
-    for params, found in ((None, "a `NoneType`"), (p, "a dict of 2")):
+    for params, found in ((None, "`None`"), (p, "a dict of 2")):
         with pytest.raises(TypeError, match=f"`params` is {found}.*init_synced"):
             tx.update(p, tx.init(p), params)
     with pytest.raises(ValueError, match="`lookahead`: `sync_period` must be >= 1"):

@@ -185,12 +185,13 @@ def numbers(row: Row) -> list[str]:
     names = [k.replace("one_minus_", "1 - ") for k in others]
     given = ", ".join(f"{k}={x!r}" for k, x in ENTRIES[row.name].fixed.items())
     return [
-        "## Numbers to start with",
+        "## Tuned on the leaderboard",
         "",
         "As tuned for the small models of the [leaderboard](../leaderboard.md)"
         + (f", with `{given}`." if given else "."),
-        "Larger models need smaller learning rates; the wider the range of good ones, "
-        "the less tuning is needed.",
+        "Do not copy these rates: larger models need far smaller ones, see [where to "
+        "start](../which.md#where-to-start). The wider the range of good ones, the "
+        "less tuning is needed.",
         "",
         picture.spans(row.name, found),
         "",

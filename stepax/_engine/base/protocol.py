@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from ..arrays.numerics import dtype_of
 from ..arrays.placement import placed_init
-from ..functions.calls import explain_misuse
+from ..functions.calls import explain_misuse, no_attribute, takes_a_count
 from ..functions.signatures import NAMES, name_of
 from .optax_types import _Meta, optax_compatible
 
@@ -155,25 +155,19 @@ def require_transformation(tx: object, where: str) -> None:
     """Raise unless `tx` has `init` and `update`."""
     if callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None)):
         return
-    name = name_of(tx, repr(tx))
+    name = name_of(tx, repr(tx)[:60])
+    found = f"`{name}` of type `{type(tx).__name__}`"
     # The usual mistake: `chain(adam)`, the factory in place of what it makes.
-    hint = f"; did you mean `{name}(...)`?" if callable(tx) else ""
-    if isinstance(tx, list):
-        hint = "; unpack a list with `*`"
-    if callable(tx) and _takes_a_count(tx):
-        hint = "; did you mean `scale_by_learning_rate(...)` of this schedule?"
+    found += f"; did you mean `{name}(...)`?" * callable(tx)
+    found += "; unpack a list with `*`" * isinstance(tx, list)
+    if type(tx).__name__ == "Rule":  # which is defined in a layer above this one
+        found = "a `Rule`; write `@rule()` above the function that returns it"
+    if callable(tx) and takes_a_count(tx):
+        found = f"the schedule `{name}`; did you mean `scale_by_learning_rate(...)`?"
     raise TypeError(
         f"{where} must be a gradient transformation, with `init` and `update`, "
-        f"but is `{name}` of type `{type(tx).__name__}`{hint}"
+        f"but is {found}"
     )
-
-
-def _takes_a_count(f: Callable) -> bool:
-    """Whether `f` takes a step count, as a schedule does."""
-    try:
-        return list(inspect.signature(f).parameters) == ["count"]
-    except (TypeError, ValueError):  # a function of C, for one
-        return False
 
 
 @explain_misuse
@@ -400,6 +394,11 @@ class Transformation(GradientTransformationExtraArgs):
 
     def __repr__(self) -> str:
         return repr(self.recipe) if self.recipe else super().__repr__()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        record = vars(self).get("record")
+        maker = record.recipe.build.__name__ if record and record.recipe else ""
+        raise no_attribute(maker, name)
 
     def __reduce_ex__(self, protocol):
         # Closures cannot be pickled; the call that made them can.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from ..base import Transformation, holds_array
+from ..functions.calls import refuse_operators
 from ..functions.signatures import Hint, members, of_parameters, signature
 from .by_path import ByPath, Wraps, amount_of, with_amount
 from .ranges import ANY, RANGES, Range
@@ -326,6 +327,13 @@ class CheckedSchedule:
     schedule: Callable | None
     subject: str
 
+    def refuse(self) -> NoReturn:
+        """Raise the error for a schedule that is used like a number."""
+        raise TypeError(
+            f"{self.subject} is a schedule, a function of the step, not a number: call "
+            "it with the step count, or pass it on to `scale_by_learning_rate`"
+        )
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.schedule is None:
             wanted = Takes(schedule=True)
@@ -338,6 +346,9 @@ class CheckedSchedule:
 
     def __repr__(self) -> str:
         return repr(self.schedule)
+
+
+refuse_operators(CheckedSchedule)
 
 
 def scheduled_scalar(subject: str, x: object) -> ArrayLike:

@@ -28,6 +28,7 @@ from ..base import (
     marked,
 )
 from ..functions.calls import frozen
+from ..trees import errors
 
 
 @dataclass(frozen=True)
@@ -128,20 +129,23 @@ class Made:
 def functions(made: Made, is_plan: bool) -> tuple[Callable, Callable]:
     """`init` and `update` of the result, with closures for others to inspect."""
     # A separate cell in both closures, which other libraries replace.
-    shown = made.shown
+    shown, name = made.shown, made.recipe.build.__name__
 
     def init(params):
+        errors.require_arrays(name, params)
         is_same = shown is made.shown
         bare = made.init if is_same else init_of(made.call.again(shown))
-        return init_on_mesh(bare, params)
+        with errors.named(name):
+            return init_on_mesh(bare, params)
 
     def update(updates, state, params=None, **extra_args):
         if shown is not made.shown:
             again = made.call.again(shown)
             return again.update(updates, state, params, **extra_args)
-        if is_plan:
-            return made.update(updates, state, params, extra_args)
-        return made.update(updates, state, params, **extra_args)
+        with errors.named(name):
+            if is_plan:
+                return made.update(updates, state, params, extra_args)
+            return made.update(updates, state, params, **extra_args)
 
     # The keywords that a closure reads are only known from its signature.
     if not is_plan:

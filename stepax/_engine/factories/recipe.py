@@ -26,6 +26,7 @@ from ..functions import calls, deprecations
 from ..functions.calls import copy_containers, frozen
 from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.rule import Rule
+from ..trees import errors
 from ..xla.programs import Origin
 from .argument_checks import ArgumentChecks, unchecked
 from .by_path import ByPath, Wraps, made_by_path
@@ -219,8 +220,10 @@ def recipe(
                 made = x.around(make, given)
                 return _renamed(made, Recipe(make, factory, bound))
         made = factory(*given.args, **given.kwargs)
-        if not shares and isinstance(made, GradientTransformation):
-            made = _as_closure(made)
+        if not shares:
+            _require_made(name, made)
+            if isinstance(made, GradientTransformation):
+                made = _as_closure(made)
         origin = Origin(factory, given) if shares else None
         recipe = Recipe(make, factory, bound, origin=origin)
         if isinstance(made, Rule):
@@ -231,6 +234,19 @@ def recipe(
     # The signature is set, because `inspect.getfullargspec` unwraps nothing.
     vars(make).update(__signature__=_shown(signature), scalars=checks)
     return make
+
+
+def _require_made(name: str, made: object) -> None:
+    """Raise unless a user's factory returned a rule or a transformation."""
+    if isinstance(made, Rule) or hasattr(made, "init") and hasattr(made, "update"):
+        return
+    hint = "; is its `return` missing?" if made is None else ""
+    if callable(made):
+        hint = f"; write `return Rule({getattr(made, '__name__', 'leaf')})`"
+    raise TypeError(
+        f"`{name}` returned {errors.describe(made)}, expected a `Rule` or a "
+        f"transformation{hint}"
+    )
 
 
 def _again(make: Callable, given: inspect.BoundArguments, values: dict) -> Any:

@@ -1,6 +1,7 @@
 """Schedules that know the call that made them, and schedules that have a state."""
 
 import functools as ft
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, ParamSpec, Protocol, cast, runtime_checkable
 
@@ -13,6 +14,7 @@ from ..base import OptState, Schedule
 from ..base.optax_types import optax_compatible
 from ..functions import calls, signatures
 from ..functions.calls import copy_containers
+from ..trees import errors
 from .recipe import Recipe
 
 
@@ -66,13 +68,17 @@ class MadeSchedule:
 def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     """Let the schedules that `factory` makes be printed, compared and pickled."""
     name, signature = factory.__qualname__, signatures.signature(factory)
+    counts = [k for k, p in signature.parameters.items() if p.annotation is int]
 
     @ft.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Schedule:
         taken = tuple(_kept(x) for x in args)
         named = {k: _kept(x) for k, x in kwargs.items()}
         bound = calls.bind(name, signature, taken, named)
-        function = cast(Callable, factory)(*taken, **named)
+        with errors.named(name):
+            for k in counts:
+                _check_count(k, bound)
+            function = cast(Callable, factory)(*taken, **named)
         # The product of two numbers instead of schedules is a number.
         if not callable(function):
             return function
@@ -85,6 +91,16 @@ def scheduled(factory: Callable[P, Any]) -> Callable[P, Schedule]:
     vars(make)["__signature__"] = signature
     SCHEDULES[factory.__name__] = make
     return make
+
+
+def _check_count(name: str, bound: inspect.BoundArguments) -> None:
+    """Raise for a number of steps that can only be a value: the order is wrong."""
+    x = bound.arguments[name]
+    if isinstance(x, float) and 0 < x < 1:
+        raise errors.of_step(
+            f"`{name}` is {x}, expected a number of steps; the arguments are "
+            f"({', '.join(bound.signature.parameters)}): were two of them swapped?"
+        )
 
 
 def _kept(x: object) -> Any:

@@ -9,6 +9,7 @@ import functools as ft
 import inspect
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.errors import JAXTypeError
 
 from . import signatures
 
@@ -85,6 +87,62 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+# Python looks these up on the type, and not by `__getattr__`.
+_BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_OTHERS = """
+    __lt__ __le__ __gt__ __ge__ __neg__ __pos__ __abs__ __invert__ __round__ __int__
+    __float__ __complex__ __index__
+"""
+
+
+def refuse_operators(cls: type, more: str = "") -> None:
+    """Let all operators of a class, and conversions to a number, call its `refuse`.
+
+    more: further methods that do, separated by spaces.
+    """
+
+    def refused(self, *args):
+        return self.refuse()
+
+    names = [f"__{r}{x}__" for x in _BINARY.split() for r in ("", "r")]
+    for name in (*names, *_OTHERS.split(), *more.split()):
+        setattr(cls, name, refused)
+
+
+def takes_a_count(f: Callable) -> bool:
+    """Whether `f` takes a step count, as a schedule does."""
+    try:
+        return list(inspect.signature(f).parameters) == ["count"]
+    except (TypeError, ValueError):  # a function of C, for one
+        return False
+
+
+def no_attribute(maker: str, name: str) -> AttributeError:
+    """The error for a method that optimizers of other libraries have."""
+    # Python itself asks for names with underscores, such as `__deepcopy__`.
+    if not maker or name.startswith("_"):
+        return AttributeError(name)
+    return AttributeError(
+        f"`{maker}` has no `{name}`: it has `init` and `update`; write "
+        "`state = tx.init(params)` once, then for each step "
+        "`updates, state = tx.update(gradients, state, params)` and "
+        "`params = stepax.apply_updates(params, updates)`"
+    )
+
+
+@contextmanager
+def explain_tracing(name: str) -> Iterator[None]:
+    """Explain why a function that the user passed as `name` cannot be traced."""
+    try:
+        yield
+    except JAXTypeError as error:
+        raise TypeError(
+            f"{name} needs the value of an array that is traced, as functions of "
+            "`numpy` and `math`, `float` and `if` do: write it with `jax.numpy`, as in "
+            "`jnp.sum`, and `jnp.where` for `if`"
+        ) from error
+
+
 # The folder of the package, three levels up.
 _HOME = str(Path(__file__).parents[2]) + os.sep
 
@@ -131,6 +189,7 @@ def _misuse(
     if len(args) > len(by_position):
         only = [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
         hint = f"; give {_names(only)} by name" if only else ""
+        hint = f"; write `@{name}()`" if not by_position and callable(args[0]) else hint
         return f"{name}() {_surplus(parameters, by_position, args)}{hint}"
     return f"{name}() missing {_missing(parameters, by_position[len(args) :], kwargs)}"
 

@@ -72,7 +72,7 @@ class Gradients:
         """The parameter of each leaf; raises where one does not fit its gradient."""
         # Not in `__init__`: most transforms read no parameters, and get none.
         if self.all_params is None:
-            raise ValueError(
+            raise errors.of_step(
                 "this transformation reads the parameters, but `params` is missing: "
                 "call `update(updates, state, params)`"
             )
@@ -87,7 +87,7 @@ class Gradients:
 
     def _fitting(self, i: int, p: ArrayTree) -> ArrayLike:
         if not is_array(p):
-            raise ValueError(
+            raise errors.of_step(
                 f"there is a gradient at {self.path(i)}, but no array in `params`"
             )
         p = as_array(p)
@@ -100,7 +100,7 @@ class Gradients:
         of: the object that has the shape, for the error.
         """
         if jnp.shape(self.leaves[i]) != shape:
-            raise ValueError(
+            raise errors.of_step(
                 f"the gradient at {self.path(i)} has shape "
                 f"{jnp.shape(self.leaves[i])}, {of} has shape {shape}"
             )

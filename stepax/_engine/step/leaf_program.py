@@ -83,10 +83,15 @@ def _run_leaf(rule, u, p, ctx, slots):
     taken = [
         x for x, slot in zip(slots, rule.slots.values(), strict=True) if slot.in_leaf
     ]
+    p = p if rule.needs_params else UNDECLARED
     try:
-        out = rule.leaf(u, p if rule.needs_params else UNDECLARED, ctx, *taken)
+        out = rule.leaf(u, p, ctx, *taken)
     except Undeclared as error:
         raise Mistake(rule, f"{error}") from None
+    except (TypeError, AttributeError) as error:
+        if rule.prepare or "NoneType" not in f"{error}":
+            raise
+        raise mistakes.no_context(rule) from error
     if not isinstance(out, tuple | list) or len(out) != 1 + len(taken):
         raise mistakes.wrong_number(rule, out, 1 + len(taken))
     new = out[0]

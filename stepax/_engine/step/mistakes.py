@@ -14,6 +14,7 @@ import numpy as np
 from ..arrays import precision
 from ..arrays.numerics import has_dtype
 from ..base import ArrayTree, is_array
+from ..functions.calls import refuse_operators
 from ..trees import errors
 from .gradients import Gradients
 from .rule import Rule, row_shape
@@ -29,10 +30,10 @@ class Mistake(Exception):
     def __init__(self, rule: Rule, text: str, hint: str = ""):
         super().__init__(f"`{rule.name or rule.State.__name__}` {text}", hint)
 
-    def at(self, path: str) -> ValueError:
+    def at(self, path: str) -> Exception:
         """The error for a user."""
         text, hint = self.args
-        return ValueError(f"{text} for the gradient at {path}{hint}")
+        return errors.of_step(f"{text} for the gradient at {path}{hint}")
 
 
 class Undeclared(Exception):
@@ -44,16 +45,26 @@ class _Undeclared:
 
     # Not `None`: `p * 2` would then raise an error that names neither rule nor remedy.
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def refuse(self) -> NoReturn:
+        """Raise the error, for whoever uses it."""
         raise Undeclared(
             "reads the parameters `p`, but does not declare it: pass "
             "`needs_params=True` to its `Rule`,"
         )
 
-    # Python looks operators up on the type, and not by `__getattr__`; but those of
-    # JAX's arrays ask their other operand for this.
-    __jax_array__ = property(lambda self: self.__getattr__("__jax_array__"))
+    def __getattr__(self, name: str) -> NoReturn:
+        self.refuse()
 
+    # The operators of JAX's arrays ask their other operand for this.
+    __jax_array__ = property(refuse)
+
+
+# Beside operators.
+_USES = (
+    "__eq__ __ne__ __bool__ __call__ __array__ __len__ __iter__ __getitem__ "
+    "__contains__"
+)
+refuse_operators(_Undeclared, _USES)
 
 UNDECLARED = _Undeclared()
 
@@ -76,11 +87,19 @@ def declared(rule: Rule, extra: dict) -> Keywords:
     """The keywords that `prepare` may read; raises if one is missing."""
     for name in rule.reads:
         if name not in extra:
-            raise TypeError(
+            raise errors.of_step(
                 f"`{rule.name}` reads the keyword `{name}`: "
-                f"call `update(updates, state, params, {name}=...)`"
+                f"call `update(updates, state, params, {name}=...)`",
+                TypeError,
             )
     return Keywords(rule, **{k: extra[k] for k in rule.reads})
+
+
+def no_context(rule: Rule) -> Mistake:
+    """The mistake of using the context of a rule that makes none."""
+    # It is `None` rather than another placeholder, as a rule may ask whether it is.
+    text = "uses `ctx`, which is `None`: pass `prepare`, which makes it, to its `Rule`,"
+    return Mistake(rule, text)
 
 
 def unprepared(rule: Rule, made: object) -> ValueError:
@@ -158,16 +177,16 @@ def check_stored(
         if slot.alike and not by_rows:
             gradients.check_shape(i, x.shape, f"`{name}` in its state")
     elif not jax.tree.leaves(x) and (slot.alike or type(x) is not tuple):
-        raise ValueError(
+        raise errors.of_step(
             f"`{rule.name}` has nothing in `{name}` for the gradient at "
             f"{gradients.path(i)}: the parameter did not exist when `init` was called, "
             "or was masked"
         )
     elif slot.is_array and not is_array(x):
-        raise ValueError(
+        raise errors.of_step(
             f"`{rule.name}` has {errors.describe(x)} in `{name}` for the gradient at "
             f"{gradients.path(i)}: was this state made by another optimizer, or for "
-            "other parameters?"
+            "other parameters, or are these not the gradients?"
         )
     return jnp.asarray(x) if is_array(x) else x
 

@@ -9,7 +9,7 @@ import functools as ft
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -279,6 +279,12 @@ class Rule:
         # The result of an encoder for a vector may not be splittable.
         return self.elementwise and all(x.is_array for x in self.slots.values())
 
+    def __getattr__(self, name: str) -> NoReturn:
+        text = f"a `Rule` has no `{name}`"
+        if name == "update":
+            text += ": write `@rule()` above the function that returns the rule"
+        raise AttributeError(text)
+
     def init(self, params: Params, /) -> OptState:
         """The first state."""
         # It gets the arrays of packed gradients one by one, not their vectors.
@@ -343,10 +349,10 @@ class Rule:
 
         if not fields and all(map(has, wanted)):
             return  # a rule without state accepts anything without fields
-        raise ValueError(
+        raise errors.of_step(
             f"`{self.name}` expects a state `{self.State.__name__}` of fields "
-            f"({', '.join(wanted)}), but was given {errors.describe(state)}; was this "
-            "state made by another optimizer?"
+            f"({', '.join(wanted)}), but was given {errors.describe(state)}"
+            f"{errors.state_hint(state)}"
         )
 
 

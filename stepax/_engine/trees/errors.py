@@ -3,13 +3,14 @@
 # Callers pass trees and indices of leaves, not paths: these are computed here, for
 # errors only, so that a step without errors does not pay for them.
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ..base import is_none
+from ..base import is_array, is_none
 from .packed import holds_packed
 
 
@@ -37,7 +38,7 @@ def require_one_of(name: str, found: object, known: Iterable[object]) -> None:
         raise ValueError(f"`{name}` is {found!r}, expected one of {choices}")
 
 
-def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueError:
+def mismatch(name: str, found: object, reference: str, wanted: object) -> Exception:
     """The error for a structure that differs from the expected one, with the places."""
     have, want = paths(found), paths(wanted)
     lines = [f"`{name}` and {reference} differ in structure"]
@@ -50,12 +51,52 @@ def mismatch(name: str, found: object, reference: str, wanted: object) -> ValueE
     # The same paths, so the containers differ: a list for a tuple, or another class.
     if not only and not missing:
         lines.append(f"`{name}` is {_kind(found)}, {reference} is {_kind(wanted)}")
+    if hint := _whole_result(found, wanted) or _whole_result(wanted, found):
+        lines.append(hint)
     # A frequent mistake that the paths do not show: both name the same parameters.
     if holds_packed(found) != holds_packed(wanted):
         lines.append(
             "only one of them is packed: use `stepax.tree.pack` or `stepax.tree.unpack`"
         )
-    return ValueError("; ".join(lines))
+    return of_step("; ".join(lines))
+
+
+def of_step(text: str, kind: type[Exception] = ValueError) -> Exception:
+    """An error of a step, to which `named` adds what the user called."""
+    error = kind(text)
+    vars(error)["of_step"] = text
+    return error
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Let errors of a step begin with the function that was called, the outermost."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = vars(error).get("of_step")
+        if text is not None:
+            error.args = (text if f"`{name}`" in text else f"`{name}`: {text}",)
+        raise
+
+
+def _whole_result(found: object, wanted: object) -> str:
+    """A hint if `found` is all that a function returned; empty if it is not."""
+    if not isinstance(found, tuple) or _holds_state(wanted):
+        return ""
+    if len(found) != 2 or _holds_state(found[0]):
+        swapped = "; the arguments of `update` are (gradients, state, params)"
+        return f"one of them is a state{swapped}" * _holds_state(found)
+    if _holds_state(found[1]):
+        return "`update` returns a pair: write `updates, state = tx.update(...)`"
+    same = jax.tree.structure(found[1]) == jax.tree.structure(wanted)
+    return "`jax.value_and_grad` returns a pair: take its second" * same
+
+
+def _holds_state(tree: object) -> bool:
+    """Whether a tree has a state in it, by the names of the classes."""
+    is_state = lambda x: type(x).__name__.endswith("State")
+    return any(map(is_state, jax.tree.leaves(tree, is_leaf=is_state)))
 
 
 def _kind(tree: object) -> str:
@@ -64,17 +105,32 @@ def _kind(tree: object) -> str:
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
-def foreign_state(name: str, kind: type, state: object) -> ValueError:
+def foreign_state(name: str, kind: type, state: object) -> Exception:
     """The error for a state that is not the named tuple `kind`, which `name` needs."""
-    return ValueError(
-        f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}; "
-        "was this state made by another optimizer?"
+    return of_step(
+        f"`{name}` needs a state `{kind.__name__}`, but was given {describe(state)}"
+        f"{state_hint(state)}"
     )
 
 
 def fields_of(x: object) -> tuple[str, ...] | None:
     """The fields of a named tuple, or of a class of them; `None` for anything else."""
     return getattr(x, "_fields", None)
+
+
+def state_hint(state: object) -> str:
+    """What to do about a state that does not fit, for an error."""
+    if state is None:
+        return (
+            "; call `update(gradients, state, params)` with the state that `init("
+            "params)` or the last `update` returned"
+        )
+    if not _holds_state(state):
+        return (
+            "; the arguments of `update` are (gradients, state, params): were two of "
+            "them swapped, or was this state made by another optimizer?"
+        )
+    return "; was this state made by another optimizer?"
 
 
 def require_state(name: str, kind: type, state: object) -> None:
@@ -103,18 +159,32 @@ def require_states(owner: str, number: int, state: object) -> None:
     given = len(state) if isinstance(state, tuple | list) and not is_named else None
     if given != number:
         found = describe(state) if given is None else f"{given} states"
-        raise ValueError(
-            f"{owner} was given {found} as its state; was this state made by another "
-            "optimizer?"
+        raise of_step(f"{owner} was given {found} as its state{state_hint(state)}")
+
+
+def require_arrays(name: str, params: object) -> None:
+    """Raise if a tree of parameters has leaves, but no array among them."""
+    # Python's iterators are leaves, of which JAX would warn.
+    leaves = jax.tree.leaves(params, is_leaf=lambda x: isinstance(x, Iterator))
+    if leaves and not any(map(is_array, leaves)):
+        path = paths(params)[0] if leaves[0] is not params else "the root"
+        found = f"{describe(leaves[0])} at {path}"
+        raise TypeError(
+            f"`{name}`: `init` was given no array, but {found}: "
+            'call `init(params)` with a tree of JAX arrays, as in `{"w": jnp.ones(3)}`'
         )
 
 
 def describe(x: object) -> str:
     """A short description of an unexpected value."""
+    if x is None:
+        return "`None`"
     # Not its `repr`: that of a state or a model holds all of its arrays.
     fields = fields_of(x)
     if fields is not None:
         return f"a `{type(x).__name__}` of fields ({', '.join(fields)})"
+    if isinstance(x, jax.Array | np.ndarray):  # the class of an array is JAX's own
+        return f"an array of shape {x.shape}"
     if isinstance(x, tuple | list | dict):
         return f"a {type(x).__name__} of {len(x)}"
     return f"a `{type(x).__name__}`"

@@ -13,7 +13,7 @@ A specification of labels (of booleans, for a mask) may be
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeGuard
@@ -145,7 +145,8 @@ def resolve_mask(spec: Spec, tree: ArrayTree, what: str = "mask") -> Labels:
         if i is None or not is_array(leaves[i]):
             return None
         path = errors.paths(tree)[i]
-        raise TypeError(f"the value of `{what}` for {path} {problem}")
+        text = f"the value of `{what}` for {path} {problem}"
+        raise errors.of_step(text, TypeError)
 
     return labels.map(boolean, range(len(labels)))
 
@@ -250,9 +251,9 @@ def _by_path(
     left = _assign(spec, below, labels, what)
     missed = [_show(below[i]) for i in sorted(left) if is_array(leaves[i][1])]
     if missed and otherwise is None:
-        raise ValueError(
+        raise errors.of_step(
             f"nothing in `{what}` matches {errors.list_some(missed)}; the patterns are "
-            f'{[k for k, _ in _branches(spec)]}, and a final "**" matches all others'
+            f'{[*_patterns(spec)]}, and a final "**" matches all others'
         )
     pairs = zip(labels, (leaf for _, leaf in leaves), strict=True)
     seen = [(x, leaf) for x, leaf in pairs if not _has_no_leaf(leaf)]
@@ -269,10 +270,22 @@ def _branches(spec: Spec) -> list[tuple[str, Spec]]:
     return [(_name(key), x) for (key,), x in below]
 
 
-def _assign(spec: Spec, below: dict, labels: list, what: str) -> set[int]:
+def _patterns(spec: Spec, above: tuple = ()) -> Iterator[str]:
+    """The patterns of a specification, those of nested ones with the names above."""
+    for pattern, label in _branches(spec):
+        if isinstance(label, Mapping) or _is_node(label):
+            yield from _patterns(label, (*above, pattern))
+        else:
+            yield "/".join((*above, pattern))
+
+
+def _assign(
+    spec: Spec, below: dict, labels: list, what: str, above: tuple = ()
+) -> set[int]:
     """Write the labels of `spec` for the leaves in `below`; return unmatched leaves.
 
     below: a dict from the indices of leaves to the rest of their paths.
+    above: the patterns that matched what comes before, for errors.
     """
     left = set(below)
     for pattern, label in _branches(spec):
@@ -283,9 +296,11 @@ def _assign(spec: Spec, below: dict, labels: list, what: str) -> set[int]:
         is_open = {i: rest[-1:] == (_LEFT_OUT,) for i, rest in matched.items()}
         fresh = {i: x for i, x in matched.items() if i in left or is_open[i]}
         if not fresh:
-            raise _nothing(pattern, bool(matched), what, [*map(_show, below.values())])
+            paths = [_show((*above, *path)) for path in below.values()]
+            written = "/".join((*above, pattern))
+            raise _nothing(written, pattern, bool(matched), what, paths)
         if isinstance(label, Mapping) or _is_node(label):
-            left -= set(fresh) - _assign(label, fresh, labels, what)
+            left -= set(fresh) - _assign(label, fresh, labels, what, (*above, pattern))
             continue
         for i in fresh:
             labels[i] = label
@@ -318,16 +333,18 @@ def _match(pattern: tuple, path: tuple) -> tuple | None:
     return None
 
 
-def _nothing(pattern: str, taken: bool, what: str, paths: list[str]) -> ValueError:
+def _nothing(
+    written: str, pattern: str, taken: bool, what: str, paths: list[str]
+) -> Exception:
     if taken:
-        return ValueError(
-            f"the pattern `{pattern}` in `{what}` has no leaf left: patterns before it "
+        return errors.of_step(
+            f"the pattern `{written}` in `{what}` has no leaf left: patterns before it "
             "match all of its leaves; put it first"
         )
     parts = sorted({part for path in paths for part in [path, *path.split("/")]})
     near = difflib.get_close_matches(pattern, parts, n=3)
     hint = f"; did you mean {' or '.join(f'`{x}`' for x in near)}?" if near else ""
-    return ValueError(
-        f"the pattern `{pattern}` in `{what}` matches no leaf of "
+    return errors.of_step(
+        f"the pattern `{written}` in `{what}` matches no leaf of "
         f"{errors.list_some(paths)}{hint}"
     )

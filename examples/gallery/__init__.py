@@ -1,0 +1,1 @@
+"""Short programs, each of which trains something and draws what came of it."""

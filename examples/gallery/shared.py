@@ -1,0 +1,127 @@
+"""Pictures of the gallery: small SVG files, readable on light and dark ground."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+FOLDER = Path(__file__).parents[2] / "docs" / "assets" / "gallery"
+COLORS = ("#5b6ee1", "#e07b39", "#2a9d8f", "#c2549d", "#8a8d91", "#b8922e")
+GRAY = "#808080"
+
+
+def run(main: Callable[[bool], "Canvas"]) -> None:
+    """Run an example as its arguments say, and write its picture."""
+    program = Path(sys.argv[0])
+    parser = argparse.ArgumentParser(description="writes a picture of what it trained")
+    parser.add_argument("--small", action="store_true", help="fewer steps: a test")
+    parser.add_argument("--out", type=Path, default=FOLDER / f"{program.stem}.svg")
+    asked = parser.parse_args()
+    canvas = main(asked.small)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(canvas.svg())
+    print(f"wrote {asked.out}")
+
+
+class Canvas:
+    """An SVG that is built from curves, points and cells."""
+
+    def __init__(self, width: int = 360, height: int = 220, title: str = ""):
+        self.width, self.height, self.title = width, height, title
+        self.parts: list[str] = []
+
+    def text(self, x, y, text, color=GRAY, bold=False, end=False) -> None:
+        """A line of text; its end is at `x` if `end`."""
+        weight = ' font-weight="bold"' * bold + ' text-anchor="end"' * end
+        shown = str(text).replace("&", "&amp;").replace("<", "&lt;")
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" fill="{color}"{weight}>{shown}</text>'
+        )
+
+    def curves(
+        self,
+        ys: dict[str, Sequence[float]],
+        xs: Sequence[float] | None = None,
+        log: bool = False,
+        points: dict[str, tuple] | None = None,
+    ) -> "Canvas":
+        """Lines over a common axis, each with its name, and clouds of points."""
+        rows = {k: np.asarray(y, float).ravel() for k, y in ys.items()}
+        rows = {
+            k: np.log10(np.maximum(y, 1e-12)) if log else y for k, y in rows.items()
+        }
+        first = next(iter(rows.values()))
+        across = np.arange(len(first)) if xs is None else np.asarray(xs, float)
+        clouds = {k: np.asarray(v, float) for k, v in (points or {}).items()}
+        every = np.concatenate([*rows.values(), *(v[1] for v in clouds.values())])
+        every = every[np.isfinite(every)]
+        wide = np.concatenate([across, *(v[0] for v in clouds.values())])
+        place = self._scale(wide, every)
+        for i, cloud in enumerate(clouds.values()):
+            color = COLORS[-1 - i]
+            dots = "".join(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>'
+                for x, y in zip(*place(cloud[0], cloud[1]), strict=True)
+            )
+            self.parts.append(f'<g fill="{color}" fill-opacity="0.7">{dots}</g>')
+        for i, (name, row) in enumerate(rows.items()):
+            at = np.unique(np.linspace(0, len(row) - 1, 120).astype(int))
+            x, y = place(across[: len(row)][at], row[at])
+            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
+            self.parts.append(
+                f'<path d="M{path}" fill="none" stroke="{COLORS[i]}" stroke-width="2"/>'
+            )
+            self.text(self.width - 8, 34 + 15 * i, name, COLORS[i], end=True)
+        shown = (
+            (10.0 ** every.min(), 10.0 ** every.max())
+            if log
+            else (every.min(), every.max())
+        )
+        self.text(4, self.height - 6, f"{shown[0]:.2g}")
+        self.text(4, 32, f"{shown[1]:.2g}")
+        return self
+
+    def _scale(self, across, along):
+        low, high = along.min(), max(along.max(), along.min() + 1e-9)
+        start, stop = across.min(), max(across.max(), across.min() + 1e-9)
+        right, top, bottom = self.width - 12, 38, self.height - 22
+
+        def place(x, y):
+            y = np.clip(y, low, high)
+            return (
+                12 + (np.asarray(x) - start) / (stop - start) * (right - 12),
+                bottom - (y - low) / (high - low) * (bottom - top),
+            )
+
+        return place
+
+    def cells(self, left, top, w, h, values, red: int | None = None) -> None:
+        """A grid of values from 0 to 1, in eleven shades; the row `red` is red.
+
+        left, top: of the grid.  w, h: of a cell, all in whole points.
+        """
+        shades = np.clip(np.round(10 * np.sqrt(np.abs(values))), 0, 10)
+        for i, shade in {(i, s) for i in (red, None) for s in np.unique(shades)}:
+            chosen = np.argwhere(shades == shade)
+            path = "".join(
+                f"M{left + x * w} {top + y * h}h{w - 1}v{h - 1}h{1 - w}z"
+                for y, x in chosen
+                if (y == red) == (i is not None)
+            )
+            color = COLORS[0] if i is None else "#d1495b"
+            opacity = 0.04 + 0.096 * shade
+            if path:
+                style = f'fill="{color}" fill-opacity="{opacity:.2f}"'
+                self.parts.append(f'<path d="{path}" {style}/>')
+
+    def svg(self) -> str:
+        """The file."""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} '
+            f'{self.height}" font-family="system-ui, sans-serif" font-size="12">'
+        )
+        title = f"<title>{self.title}</title>"
+        return "\n".join([head, title, *self.parts, "</svg>"]) + "\n"
