@@ -32,12 +32,12 @@ def run_program(
     callback: Callable[[Any], Any] | None,
     progress: bool,
     so_far: Callable[[Any], Any],
-    has_gradient: bool = True,
+    shown: str = "value {value:.6g}   gradient {norm:.2e}",
 ) -> Any:
     """The result of a compiled program; its `params` is the list of moving arrays.
 
     so_far: maps the state of a run to the result for the callback.
-    has_gradient: whether to show the `norm` of a run, too.
+    shown: what to show of a point, with its `value` and `norm`.
     """
     if callback is None and not progress:
         return program.whole(jax.lax.stop_gradient(inputs))
@@ -48,7 +48,7 @@ def run_program(
             "make the call outside of `jit`, `vmap` and `grad`, or use `history`"
         )
     most = int(inputs.max_steps)
-    line = ft.partial(_line, most, has_gradient)
+    line = ft.partial(_line, most, shown)
     with _display(line) if progress else contextlib.nullcontext(_nothing) as show:
         run = program.begin(inputs)
         if callback is None:
@@ -110,12 +110,10 @@ def _nothing(run: Run, is_last: bool = False) -> None:
     pass
 
 
-def _line(most: int, has_gradient: bool, run: Run) -> str:
-    gradient = f"gradient {float(run.at.norm):.2e}   " if has_gradient else ""
-    return (
-        f"step {int(run.steps)}/{most}   value {float(run.at.value):.6g}   "
-        f"{gradient}evaluations {int(run.evaluations)}"
-    )
+def _line(most: int, shown: str, run: Run) -> str:
+    numbers = shown.format(value=float(run.at.value), norm=float(run.at.norm))
+    steps, evaluations = int(run.steps), int(run.evaluations)
+    return f"step {steps}/{most}   {numbers}   evaluations {evaluations}"
 
 
 def _display(line: Callable[[Run], str]) -> Any:

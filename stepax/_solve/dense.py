@@ -11,7 +11,7 @@ Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
 in a loop of their own, which a batch shares; LAPACK is called for each of its members.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,20 +75,24 @@ class _Trial(NamedTuple):
 
 
 def damped_step(
-    a: jax.Array, q: jax.Array, radius: jax.Array, guess: jax.Array
+    a: jax.Array, q: jax.Array, sizes: Any, radius: jax.Array, guess: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """z and the damping d; the latter is 0 if |z| is within the radius without it.
 
     a: upper triangular or square, shape (n, n), with columns of norm 1 or less.
+    sizes: norms of the columns, or 0 where they do not matter, shape (n,).
     guess: a damping to try if one is needed.
     """
-    n, eps = len(q), float(jnp.finfo(q.dtype).eps)
-    eye, zeros = jnp.eye(n, dtype=q.dtype), jnp.zeros_like(q)
-    floor = jnp.asarray(n * eps**2, q.dtype)
+    n, zero, eps = len(q), jnp.zeros_like(q[0]), float(jnp.finfo(q.dtype).eps)
+    # Relative to each column, since parameters with small ones may move far.
+    floor = n**0.5 * eps * jnp.where(sizes > 0, sizes, 1)
+    # A damping that suffices.
+    most = jnp.sqrt(jnp.sum((q @ a) ** 2)) / radius
 
     def attempt(t):
-        below = jnp.sqrt(t.damping) * eye
-        r, b = triangle(jnp.concatenate([a, below]), jnp.concatenate([q, zeros]))
+        below = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
+        b = jnp.concatenate([q, jnp.zeros_like(q)])
+        r, b = triangle(jnp.concatenate([a, below]), b)
         z = -solve_upper(r, b)
         size = jnp.sqrt(jnp.sum(z * z))
         safe = jnp.where(size > 0, size, 1)
@@ -96,15 +100,17 @@ def damped_step(
         # Newton's step for 1 / |z|; from below it never goes too far.
         excess = size - radius
         newton = t.damping + excess * size / (radius * jnp.where(slope > 0, slope, 1))
+        newton = jnp.where(jnp.isfinite(newton), newton, most)
         is_first = t.count == 0
         is_near = jnp.abs(excess) <= _NEAR * radius
-        is_done = is_near | is_first & (excess < 0) | ~jnp.isfinite(newton)
+        is_done = is_near | is_first & (excess < 0)
         least = jnp.where(excess > 0, jnp.maximum(t.least, newton), t.least)
         damping = jnp.maximum(jnp.where(is_first, guess, newton), least)
         damping = jnp.where(is_done, t.damping, damping)
         return _Trial(z, damping, least, t.count + 1, is_done)
 
-    first = _Trial(zeros, floor, floor, jnp.zeros([], jnp.int32), jnp.zeros([], bool))
+    is_done = jnp.zeros([], bool)
+    first = _Trial(jnp.zeros_like(q), zero, zero, jnp.zeros([], jnp.int32), is_done)
     goes_on = lambda t: ~t.is_done & (t.count < _TRIALS)
     end = while_loop(goes_on, attempt, first)
-    return end.z, jnp.where(end.damping > floor, end.damping, 0)
+    return end.z, end.damping

@@ -90,7 +90,9 @@ def root_at(fun: Callable, xs: list, data: Any) -> list:
         rs = split(xs)
         _, b = jax.jvp(lambda arrays: like(rs, arrays), (arrays,), (arrays_dot,))
         product = lambda vs: jax.jvp(lambda rs: like(rs, arrays), (rs,), (vs,))[1]
-        move = _solve_general(product, [-x.astype(r.dtype) for x, r in zip(b, rs, strict=True)])
+        move = _solve_general(
+            product, [-x.astype(r.dtype) for x, r in zip(b, rs, strict=True)]
+        )
         return xs, rejoin(move, xs)
 
     return root(xs, data)
@@ -134,7 +136,9 @@ def _solve(product: Callable, b: list, is_symmetric: bool) -> list:
 
     times = lambda v: ravel_pytree(product(untie(v)))[0]
     more = {} if is_symmetric else {"transpose_solve": solve}
-    found = jax.lax.custom_linear_solve(times, flat, solve, symmetric=is_symmetric, **more)
+    found = jax.lax.custom_linear_solve(
+        times, flat, solve, symmetric=is_symmetric, **more
+    )
     return untie(found)
 
 

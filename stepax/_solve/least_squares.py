@@ -100,7 +100,7 @@ def least_squares(
             raise ValueError(f"`{name}` is {word!r}, expected one of {known}")
     method = TrustRegion(loss, jacobian, solver)
     length = read_length(history, max_steps)
-    setup = Setup(frame, args_frame, method, has_aux, length, "residuals", False)
+    setup = Setup(frame, args_frame, method, has_aux, length, "residuals", "residuals")
     rules = check_tolerances(tol), scale
     inputs = Inputs(moving, (staying, arrays), box, rules, read_limit(max_steps))
     program, inputs = find_program(Iteration, bind, setup, inputs, residuals)

@@ -82,7 +82,8 @@ class Setup(NamedTuple):
     """The static configuration of a program, besides the function and the shapes.
 
     name: what the user calls the function.
-    is_square: whether the function returns a tree like its parameters.
+    kind: "residuals" for any tree, "root" for one like the parameters, that is to be
+        0, "fixed_point" for one that is to be equal to them.
     """
 
     frame: Frame
@@ -91,7 +92,7 @@ class Setup(NamedTuple):
     has_aux: bool
     length: int | None
     name: str
-    is_square: bool
+    kind: str
 
 
 class Run(NamedTuple):
@@ -206,9 +207,12 @@ def bind(setup: Setup, get: Callable) -> Callable:
             out, aux = _pair(out, setup.name)
         else:
             aux = None
-        if setup.is_square:
-            return _like(out, moving, setup.frame, setup.name), aux
-        return _arrays(out, setup.name), aux
+        if setup.kind == "residuals":
+            return _arrays(out, setup.name), aux
+        found = _like(out, moving, setup.frame, setup.name)
+        if setup.kind == "fixed_point":
+            found = [y - x.astype(y.dtype) for x, y in zip(moving, found, strict=True)]
+        return found, aux
 
     return both
 
@@ -216,8 +220,8 @@ def bind(setup: Setup, get: Callable) -> Callable:
 def _pair(out: Any, name: str) -> tuple:
     if not (isinstance(out, tuple) and len(out) == 2):
         raise TypeError(
-            f"`{name}` returns {errors.describe(out)}, expected a pair of its value and "
-            "auxiliary output, because `has_aux` is `True`"
+            f"`{name}` returns {errors.describe(out)}, expected a pair of its output "
+            "and auxiliary output, because `has_aux` is `True`"
         )
     return out
 

@@ -5,9 +5,9 @@
     huber     rho(z) = z for z <= 1, otherwise 2 sqrt(z) - 1
     cauchy    rho(z) = log(1 + z)
 
-Triggs et al., 2000, Bundle adjustment: a modern synthesis (DOI 10.1007/3-540-44480-7_21),
-section 4.3: scaled by w = sqrt(rho' + 2 z rho''), Jacobian and residuals rho' r / w have
-the gradient of the value, and the curvature of the loss along the residual.
+Triggs et al., 2000, Bundle adjustment: a modern synthesis (DOI
+10.1007/3-540-44480-7_21), section 4.3: with w = sqrt(rho' + 2 z rho''), the rows w J
+and the residuals rho' r / w have the gradient of the value, and its curvature along r.
 """
 
 from collections.abc import Callable

@@ -18,10 +18,9 @@ class Proposal(NamedTuple):
     """A step within the region.
 
     length: |scale s|.
-    change: J s; for a factorized Jacobian, rotated like its `q`.
     fall: the decrease of |J s + r|² / 2.
     slope: the slope of that at s = 0, along s.
-    damping: the multiple of scale² in the damped system.
+    damping: the multiple of scale² in the damped system; 0 inside of the region.
     """
 
     s: jax.Array
@@ -50,11 +49,11 @@ class Dense(NamedTuple):
         ratios = self.norms / scale
         a = self.r * ratios[None]
         if box is None:
-            z, damping = damped_step(a, self.q, radius, damping)
+            z, damping = damped_step(a, self.q, ratios, radius, damping)
         else:
             sides = [(side - x) * scale for side in box]
-            is_free = _is_free(x, self.grad, box)
-            z, damping = _within(a, self.q, radius, damping, sides, is_free)
+            free = is_free(x, self.grad, box)
+            z, damping = _within(a, self.q, ratios, radius, damping, sides, free)
         change = a @ z
         s = z / scale
         length = jnp.sqrt(jnp.sum(z * z))
@@ -85,29 +84,31 @@ def dense(push: Callable, size: int, w: Any, r: jax.Array, forward: bool) -> Den
     return Dense(upper, q, norms, norms * (upper.T @ q))
 
 
-def _is_free(x: jax.Array, grad: jax.Array, box: Any) -> jax.Array:
+def is_free(x: jax.Array, grad: jax.Array, box: Any) -> jax.Array:
     """Whether the gradient does not press a parameter against a bound."""
     lower, upper = box
     return ~((x <= lower) & (grad > 0) | (x >= upper) & (grad < 0))
 
 
-def _within(a: Any, q: Any, radius: Any, guess: Any, sides: Any, is_free: Any) -> Any:
-    """The damped step with bounds: what passes one is held there, and the rest again."""
+def _within(
+    a: Any, q: Any, sizes: Any, radius: Any, guess: Any, sides: Any, free: Any
+) -> Any:
+    """The damped step with bounds: what passes one is held there, the rest again."""
     low, high = sides
 
     def attempt(state):
-        held, is_free, _, _, count = state
-        columns = a * is_free[None].astype(a.dtype)
-        z, damping = damped_step(columns, q + a @ held, radius, guess)
-        z = jnp.where(is_free, z, held)
-        passes = is_free & ((z < low) | (z > high))
+        held, free, _, _, count = state
+        columns = a * free[None].astype(a.dtype)
+        z, damping = damped_step(columns, q + a @ held, sizes, radius, guess)
+        z = jnp.where(free, z, held)
+        passes = free & ((z < low) | (z > high))
         held = jnp.where(passes, jnp.clip(z, low, high), held)
         z = jnp.clip(z, low, high)
-        return held, is_free & ~passes, (z, damping), jnp.any(passes), count + 1
+        return held, free & ~passes, (z, damping), jnp.any(passes), count + 1
 
     zero = jnp.zeros_like(q)
     nothing = zero, jnp.zeros([], q.dtype)
-    first = zero, is_free, nothing, jnp.ones([], bool), jnp.zeros([], jnp.int32)
+    first = zero, free, nothing, jnp.ones([], bool), jnp.zeros([], jnp.int32)
     goes_on = lambda state: state[3] & (state[4] <= len(q))
     return while_loop(goes_on, attempt, first)[2]
 
@@ -138,8 +139,8 @@ class Products(NamedTuple):
         """
         push, r = fun(x)
         pull = jax.linear_transpose(push, x)
-        is_free = jnp.ones_like(x, bool) if box is None else _is_free(x, self.grad, box)
-        mask = is_free.astype(x.dtype) / scale
+        free = jnp.ones_like(x, bool) if box is None else is_free(x, self.grad, box)
+        mask = free.astype(x.dtype) / scale
         grad = mask * self.grad
         size = jnp.sqrt(grad @ grad)
         precision = jnp.minimum(0.1, jnp.sqrt(size / self.start)).astype(x.dtype)
@@ -153,7 +154,9 @@ class Products(NamedTuple):
         length = jnp.sqrt(jnp.sum((s * scale) ** 2))
         fall = -slope - 0.5 * change @ change
         is_inner = length < 0.9 * radius
-        return Proposal(s, length, fall, slope, jnp.where(is_inner, 0, 1.0).astype(x.dtype))
+        return Proposal(
+            s, length, fall, slope, jnp.where(is_inner, 0, 1.0).astype(x.dtype)
+        )
 
 
 def products(push: Callable, size: int, w: Any, r: jax.Array) -> Products:

@@ -66,7 +66,8 @@ class LeastSquaresResult(NamedTuple):
         By default the result has a block for each pair of leaves: a tree like `params`,
         whose leaves are trees like `params`, with arrays of both shapes one after the
         other, as those of `jax.hessian`.  All are infinite if J'J is singular.  Bounds
-        are ignored.  For a batch, map it: `jax.vmap(lambda r: r.covariance())(results)`.
+        are ignored.  For a batch, map it, as in
+        `jax.vmap(lambda r: r.covariance())(results)`.
 
         Raises a `ValueError` for the solver "cg", which does not form J.
         """
@@ -95,6 +96,97 @@ class LeastSquaresResult(NamedTuple):
             for y in jax.vmap(flat.split)(x.reshape(-1, x.shape[-1]))
         )
         return frame.params(map(row, rows))
+
+
+class SolveStatus(enum.IntEnum):
+    """Why `root` or `fixed_point` stopped; `message` explains it in a sentence."""
+
+    CONVERGED = 0
+    CONVERGED_BY_STEP = 1
+    ITERATION_LIMIT = 3
+    STUCK = 4
+    NOT_FINITE = 5
+    STOPPED_BY_CALLBACK = 6
+    RUNNING = 7
+    NO_SIGN_CHANGE = 8
+
+    @property
+    def message(self) -> str:
+        """An explanation in a sentence."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    SolveStatus.CONVERGED: "Converged: no residual is above its tolerance.",
+    SolveStatus.CONVERGED_BY_STEP: (
+        "Converged: the parameters are as precise as their dtype allows, or as asked."
+    ),
+    SolveStatus.ITERATION_LIMIT: (
+        "Not converged after `max_steps` steps; allow more steps, or start again from "
+        "`params`."
+    ),
+    SolveStatus.STUCK: (
+        "Not converged: near `params` no step makes the residuals smaller, and they "
+        "are not 0; start elsewhere, or check whether there is a solution."
+    ),
+    SolveStatus.NOT_FINITE: (
+        "Not converged: the function or its derivative is not finite, at the start if "
+        "`steps` is 0, or after the next step from `params`; start elsewhere."
+    ),
+    SolveStatus.STOPPED_BY_CALLBACK: "Stopped because `callback` returned `True`.",
+    SolveStatus.RUNNING: "Still running.",
+    SolveStatus.NO_SIGN_CHANGE: (
+        "Not converged: an element of the function has the same sign at both ends of "
+        "its bracket; widen the bracket, or leave it out."
+    ),
+}
+
+
+class SolveHistory(NamedTuple):
+    """The course of a run; NaN after the last step.
+
+    value: the largest absolute residual at the start and after each step, shape (n + 1,).
+    """
+
+    value: jax.Array
+
+
+class SolveResult(NamedTuple):
+    """The result of `root` or `fixed_point`.
+
+    params: the final parameters, a tree like `x0`.
+    value: the largest absolute residual there, a scalar.
+    residuals: f(x) for a root, f(x) - x for a fixed point, a tree like `x0`.
+    steps: number of steps taken.
+    evaluations: number of evaluations of the function, some with its derivative.
+    code: the `SolveStatus` as an integer, which can be compared with one in `jit`.
+    aux: auxiliary output of the function at `params`, or `None`.
+    history: the `SolveHistory`, if requested, or `None`.
+
+    Under `vmap` each array has a batch axis.
+    """
+
+    params: Any
+    value: jax.Array
+    residuals: Any
+    steps: jax.Array
+    evaluations: jax.Array
+    code: jax.Array
+    aux: Any = None
+    history: SolveHistory | None = None
+
+    @property
+    def status(self) -> Any:
+        """Why it stopped, a `SolveStatus`, or an array of them for a batch.
+
+        Raises a `TypeError` if the code is traced, as in `jit`.
+        """
+        return read_status(SolveStatus, self.code)
+
+    @property
+    def success(self) -> jax.Array:
+        """Whether it converged, a boolean."""
+        return self.code <= SolveStatus.CONVERGED_BY_STEP.value
 
 
 def _inverse(factor: jax.Array) -> jax.Array:

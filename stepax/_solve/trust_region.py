@@ -20,29 +20,39 @@ import numpy as np
 
 from .._linesearch.line import choose, hold, largest
 from .._minimize.stop import OFF
-from .losses import value_of, weighted
 from .loop import RUNNING, Place, Problem
-from .models import dense, products
+from .losses import value_of, weighted
+from .models import dense, is_free, products
 
 
-# The codes of `MinimizeStatus`; for roots those of `SolveStatus`.
+# The codes of `MinimizeStatus`, and of `SolveStatus` for roots.
 _GRADIENT, _VALUE, _STEP, _FAILED, _NOT_FINITE = map(np.int32, (0, 1, 2, 4, 5))
+_PRECISE = np.int32(1)
 # The largest number of parameters, and of elements of J, for `solver="auto"` to form J.
 _MOST, _MOST_ELEMENTS = 1_000, 10**7
 # The radius of the first region, relative to |D x|.
 _FIRST = 100.0
 # The least ratio of actual and predicted decrease for a step to be taken.
 _TAKEN = 1e-4
+# The cosine of the residuals and a column above which a step should lower the value.
+_SLANTED = 0.1
+# The square root of the rounding error of float64.
+_ROOT = 2.0**-26
 
 
 class Region(NamedTuple):
-    """The state: the model, the scale D of the parameters, and the region."""
+    """The state: the model, the scale D of the parameters, and the region.
+
+    damping: a guess for the next step; is_first: whether no step has been tried.
+    first: the norm at the start.
+    """
 
     model: Any
     scale: jax.Array
     radius: jax.Array
     damping: jax.Array
     is_first: jax.Array
+    first: jax.Array
 
 
 class TrustRegion(NamedTuple):
@@ -75,7 +85,7 @@ class _Stepper:
         self._is_dense = is_dense
         self._model = ft.partial(dense, forward=forward) if is_dense else products
         eps, tol = problem.eps, problem.tol
-        precise = max(8 * eps, 2.0**-26)
+        precise = max(8 * eps, _ROOT)
         self._is_absolute = tol.gradient is not None
         near = 4 * eps if self._is_absolute else max(4 * eps, 2.0**-33)
         default = lambda x, y: y if x is None else x
@@ -90,8 +100,8 @@ class _Stepper:
         radius = _FIRST * jnp.where(size > 0, size, 1)
         zero = jnp.zeros([], x.dtype)
         at = self._place(x, r, self._value_of(r), model)
-        state = Region(model, scale, radius, zero, jnp.ones([], bool))
-        code = jnp.where(self._is_flat(at, model), _GRADIENT, RUNNING)
+        state = Region(model, scale, radius, zero, jnp.ones([], bool), at.norm)
+        code = jnp.where(self._is_flat(at, state), _GRADIENT, RUNNING)
         is_finite = jnp.isfinite(at.value) & jnp.isfinite(at.norm)
         return at, state, jnp.where(is_finite, code, _NOT_FINITE)
 
@@ -112,14 +122,20 @@ class _Stepper:
         )
         new = choose(is_taken, self._place(x, r, value, model), at)
         radius, damping = _resized(state, told, actual, ratio, value > 100 * at.value)
+        is_small = self._is_small(at, told, actual)
+        # On a plateau the model, which promises more, says nothing nearby.
+        is_lost = is_small & (told.damping > 0) & jnp.isfinite(value)
+        is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
+        radius = jnp.where(is_lost, 4 * told.length, radius)
         region = Region(
             model,
             jnp.where(is_taken, jnp.maximum(scale, model.norms), scale),
             radius,
             damping,
             jnp.zeros([], bool),
+            state.first,
         )
-        code = self._code(at, new, region, told, value, is_taken)
+        code = self._code(new, region, value, is_taken, is_small & ~is_lost)
         return new, region, 1 if self._is_dense else 2, code
 
     def more(self, state: Region) -> Any:
@@ -145,61 +161,76 @@ class _Stepper:
         return self._model(push, len(x), w, r)
 
     def _place(self, x: jax.Array, r: jax.Array, value: Any, model: Any) -> Place:
-        size = [model.grad]
+        size = [r if self._options.to_zero else model.grad]
         if self._problem.box is not None:
             lower, upper = self._problem.box
             size = [jnp.clip(-model.grad, lower - x, upper - x)]
         return Place(x, r, value, largest(size, x.dtype))
 
-    def _is_flat(self, at: Place, model: Any) -> jax.Array:
+    def _is_flat(self, at: Place, state: Region) -> jax.Array:
         """Whether the gradient is small, by default as a cosine of r and columns of J.
 
-        For roots, whether the residuals are.
+        For roots, whether the residuals are, by default relative to those at the start.
         """
-        if self._options.to_zero:
-            return largest([at.r], at.x.dtype) <= self._gradient
         if self._is_absolute:
             return at.norm <= self._gradient
+        if self._options.to_zero:
+            return at.norm <= self._gradient * jnp.minimum(state.first, 1)
+        return self._cosine(at, state.model) <= self._gradient
+
+    def _cosine(self, at: Place, model: Any) -> jax.Array:
+        """The largest cosine of the angle between r and a column of J."""
         size = model.norms * jnp.sqrt(2 * at.value)
         cosines = jnp.abs(model.grad) / jnp.where(size > 0, size, 1)
         if self._problem.box is not None:
-            lower, upper = self._problem.box
-            blocked = (at.x <= lower) & (model.grad > 0)
-            blocked = blocked | (at.x >= upper) & (model.grad < 0)
-            cosines = jnp.where(blocked, 0, cosines)
-        return jnp.max(jnp.where(size > 0, cosines, 0)) <= self._gradient
+            cosines = jnp.where(
+                is_free(at.x, model.grad, self._problem.box), cosines, 0
+            )
+        return jnp.max(jnp.where(size > 0, cosines, 0))
+
+    def _is_small(self, at: Place, told: Any, actual: jax.Array) -> jax.Array:
+        """Whether a step changes the value too little, as was predicted."""
+        eps = float(jnp.finfo(at.x.dtype).eps)
+        # Where rounding hides the decrease, no tolerance helps.
+        tol = eps if self._value is OFF else jnp.maximum(self._value, eps)
+        most = tol * at.value
+        is_small = (jnp.abs(actual) <= most) & (told.fall <= most)
+        return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
 
     def _code(
-        self, at: Place, new: Place, region: Region, told: Any, value: Any, is_taken: Any
+        self, new: Place, region: Region, value: Any, is_taken: Any, is_still: Any
     ) -> jax.Array:
-        eps = float(jnp.finfo(at.x.dtype).eps)
-        actual, size = at.value - value, _norm(region.scale * new.x)
-        is_small = lambda tol: (
-            (jnp.abs(actual) <= tol * at.value)
-            & (told.fall <= tol * at.value)
-            & (actual <= 2 * told.fall)
-        )
+        size = _norm(region.scale * new.x)
         is_lost = ~is_taken & (region.radius <= self._problem.eps * size)
-        code = jnp.where(is_lost, _FAILED, RUNNING)
-        is_finite = jnp.isfinite(value)
-        code = jnp.where(is_lost & ~is_finite, _NOT_FINITE, code)
+        failure = jnp.where(jnp.isfinite(value), _FAILED, _NOT_FINITE)
+        code = jnp.where(is_lost, failure, RUNNING)
         if self._step is not OFF:
             is_short = is_taken & (region.radius <= self._step * size)
             code = jnp.where(is_short, _STEP, code)
-        # Where rounding hides the decrease, no tolerance helps.
-        hidden = is_small(eps) | ~(told.fall > 0)
-        is_still = hidden if self._value is OFF else hidden | is_small(self._value)
         code = jnp.where(is_still, _VALUE, code)
-        code = jnp.where(self._is_flat(new, region.model), _GRADIENT, code)
-        code = jnp.where(jnp.isfinite(new.norm), code, _NOT_FINITE)
-        return code
+        if self._options.to_zero:
+            code = self._at_end(new, region, code)
+        code = jnp.where(self._is_flat(new, region), _GRADIENT, code)
+        return jnp.where(jnp.isfinite(new.norm), code, _NOT_FINITE)
+
+    def _at_end(self, new: Place, region: Region, code: jax.Array) -> jax.Array:
+        """The code for roots where no tolerance is met."""
+        is_lowest = self._cosine(new, region.model) <= max(8 * self._problem.eps, _ROOT)
+        is_end = (code != RUNNING) & (code != _NOT_FINITE) | is_lowest
+        # The rounding error of the parameters, as the residuals see it.
+        error = self._problem.eps * jnp.sum(region.model.norms * jnp.abs(new.x))
+        return jnp.where(
+            is_end, jnp.where(new.norm <= 16 * error, _PRECISE, _FAILED), code
+        )
 
 
 def _resized(
     state: Region, told: Any, actual: Any, ratio: Any, is_far: Any
 ) -> tuple[jax.Array, jax.Array]:
     """The next radius and a damping to try there."""
-    radius = jnp.where(state.is_first, jnp.minimum(state.radius, told.length), state.radius)
+    radius = jnp.where(
+        state.is_first, jnp.minimum(state.radius, told.length), state.radius
+    )
     # Where the parabola through both values with the slope has its minimum.
     least = 0.5 * told.slope / (told.slope + jnp.minimum(actual, 0))
     factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, 0.1))
