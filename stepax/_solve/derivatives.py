@@ -58,14 +58,17 @@ def attach_least(both: Callable, inputs: Inputs, found: Solved, loss: str) -> So
     )
 
 
-def attach_root(fun: Callable, inputs: Inputs, found: Solved) -> Solved:
+def attach_root(
+    fun: Callable, inputs: Inputs, found: Solved, is_diagonal: bool
+) -> Solved:
     """The solution of a system with its derivatives, where they can exist.
 
     fun: maps lists of arrays, moving and other, to a list like the former.
+    is_diagonal: whether each element is an equation of its own.
     """
     if not _is_traced(inputs.data):
         return found
-    xs = root_at(fun, found.params, inputs.data)
+    xs = root_at(fun, found.params, inputs.data, is_diagonal)
     return found._replace(
         params=xs, residuals=output_at(fun, found.residuals, xs, inputs.data)
     )
@@ -75,8 +78,9 @@ def _is_traced(data: Any) -> bool:
     return any(isinstance(x, Tracer) for x in jax.tree.leaves(data))
 
 
-def root_at(fun: Callable, xs: list, data: Any) -> list:
+def root_at(fun: Callable, xs: list, data: Any, is_diagonal: bool = False) -> list:
     """`xs`, as a function of the data by fun(xs, data) = 0, a list like `xs`."""
+    solve = _solve_diagonal if is_diagonal else _solve_general
 
     @jax.custom_jvp
     def root(xs, data):
@@ -90,9 +94,7 @@ def root_at(fun: Callable, xs: list, data: Any) -> list:
         rs = split(xs)
         _, b = jax.jvp(lambda arrays: like(rs, arrays), (arrays,), (arrays_dot,))
         product = lambda vs: jax.jvp(lambda rs: like(rs, arrays), (rs,), (vs,))[1]
-        move = _solve_general(
-            product, [-x.astype(r.dtype) for x, r in zip(b, rs, strict=True)]
-        )
+        move = solve(product, [-x.astype(r.dtype) for x, r in zip(b, rs, strict=True)])
         return xs, rejoin(move, xs)
 
     return root(xs, data)
@@ -118,6 +120,11 @@ def _solve_symmetric(product: Callable, b: list) -> list:
 
 def _solve_general(product: Callable, b: list) -> list:
     return _solve(product, b, is_symmetric=False)
+
+
+def _solve_diagonal(product: Callable, b: list) -> list:
+    diagonal = product([jnp.ones_like(x) for x in b])
+    return [x / d for x, d in zip(b, diagonal, strict=True)]
 
 
 def _solve(product: Callable, b: list, is_symmetric: bool) -> list:

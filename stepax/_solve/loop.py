@@ -12,7 +12,7 @@ import numpy as np
 
 from .._engine.base.protocol import is_array, is_none
 from .._engine.trees import errors
-from .._linesearch.line import search_dtype
+from .._linesearch.line import largest, search_dtype
 from .._minimize.bundle import while_loop
 from .._minimize.closure import open_closure
 from .._minimize.frame import Frame
@@ -20,7 +20,10 @@ from .._minimize.loop import SPARE, Inputs
 from .flat import Flat
 
 
-RUNNING, LIMIT = np.int32(7), np.int32(3)
+# Codes that `MinimizeStatus` and `SolveStatus` have in common.
+LIMIT, NOT_FINITE, RUNNING = map(np.int32, (3, 5, 7))
+# Codes of `SolveStatus`.
+CONVERGED, PRECISE, STUCK, NO_SIGN_CHANGE = map(np.int32, (0, 1, 4, 8))
 
 
 class Place(NamedTuple):
@@ -54,6 +57,16 @@ class Problem(NamedTuple):
     tol: Any
     eps: float
     number: Any
+
+    def limit(self, first: jax.Array) -> jax.Array:
+        """The largest residual of a root, by default relative to that at the start."""
+        if self.tol.gradient is not None:
+            return jnp.asarray(self.tol.gradient, first.dtype)
+        return max(8 * self.eps, 2.0**-26) * jnp.minimum(first, 1)
+
+    def place(self, x: jax.Array, r: jax.Array) -> "Place":
+        """A place whose value is |r|² / 2."""
+        return Place(x, r, 0.5 * jnp.sum(r * r), largest([r], r.dtype))
 
 
 class Stepper(Protocol):
@@ -135,7 +148,13 @@ class Iteration:
         dtype = search_dtype([*inputs.moving, *leaves])
         self._xs, self._rs = Flat(inputs.moving, dtype), Flat(leaves, dtype)
         eps = max(float(jnp.finfo(x.dtype).eps) for x in inputs.moving)
-        box = inputs.box and tuple(map(self._xs.join, inputs.box))
+        like = lambda side, x: jnp.broadcast_to(side, x.shape)
+        box = inputs.box and tuple(
+            self._xs.join(
+                [like(*pair) for pair in zip(sides, inputs.moving, strict=True)]
+            )
+            for sides in inputs.box
+        )
         tol, number = inputs.tol
         sizes = self._rs.size, self._xs.size
         problem = Problem(self._residuals, *sizes, box, tol, eps, number)

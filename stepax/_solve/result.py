@@ -145,7 +145,8 @@ _MESSAGES = {
 class SolveHistory(NamedTuple):
     """The course of a run; NaN after the last step.
 
-    value: the largest absolute residual at the start and after each step, shape (n + 1,).
+    value: the largest absolute residual, at the start and after each step; shape
+        (n + 1,).
     """
 
     value: jax.Array

@@ -172,10 +172,10 @@ class _Stepper:
 
         For roots, whether the residuals are, by default relative to those at the start.
         """
+        if self._options.to_zero:
+            return at.norm <= self._problem.limit(state.first)
         if self._is_absolute:
             return at.norm <= self._gradient
-        if self._options.to_zero:
-            return at.norm <= self._gradient * jnp.minimum(state.first, 1)
         return self._cosine(at, state.model) <= self._gradient
 
     def _cosine(self, at: Place, model: Any) -> jax.Array:

@@ -34,3 +34,23 @@ LEAST_SQUARES = {
     "diff_step": _DERIVATIVE,
     "damping_parameter": "nothing: the region of the first step is chosen by itself",
 }
+ROOT = {
+    **_COMMON,
+    "x1": "`bracket=(x0, x1)` if the function changes its sign between them",
+    "fprime2": _DERIVATIVE,
+    "lower": "`bracket=(lower, upper)`",
+    "upper": "`bracket=(lower, upper)`",
+    "check_bracket": "nothing: a bracket without a change of sign is a `status`",
+    "rtol": "`tol=stepax.Tolerances(step={})`",
+    "history_size": "nothing: the method keeps the whole matrix",
+    "linesearch": "nothing: there is one line search",
+    "stepsize": "nothing: there is one line search",
+}
+FIXED_POINT = {
+    **_COMMON,
+    "history_size": "`memory={}`",
+    "mixing_frequency": "nothing: each step is accelerated",
+    "beta": "`damping={}`",
+    "ridge": "nothing: the least squares are solved without the normal equations",
+    "tolerance": "`tol={}`",
+}
