@@ -1,11 +1,11 @@
 """Roots of independent scalars, each between two points of opposite signs, by ITP.
 
-The interval of each shrinks to where the secant meets 0, moved towards the middle, and
-at most so far from the middle that bisection would need only one step more in all.
+The next point of each is where the secant meets 0, moved towards the middle, and only so
+far from the middle that there are at most eight steps more than bisection takes.
 
 Oliveira and Takahashi, 2020, An enhancement of the bisection method average performance
 preserving minmax optimality (DOI 10.1145/3423597), with k1 = 0.2 / (b - a), k2 = 2 and
-n0 = 1.  All elements take their steps together; one that is done does not change.
+n0 = 8.  All elements take their steps together; one that is done does not change.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from .loop import (
 )
 
 
-_K1, _SLACK = 0.2, 1
+# The steps beyond those of bisection, which a curved function may take at the start.
+_K1, _SLACK = 0.2, 8
 
 
 class Bracket(NamedTuple):
@@ -40,7 +41,7 @@ class _State(NamedTuple):
     """The ends of the intervals, with the values there; all of shape (n,).
 
     half: half the width at which an interval is done.
-    room: half the width that bisection would have, times 2 for its spare step.
+    room: half the width that an interval may have now, as n0 halvings are spare.
     k1: the strength of the move towards the middle.
     is_open: whether an element has opposite signs, and is not done.
     """
@@ -110,6 +111,8 @@ class _Stepper:
         moved = jnp.where(near, middle, secant + side * move)
         most = jnp.maximum(state.room - 0.5 * width, 0)
         inner = jnp.where(jnp.abs(moved - middle) <= most, moved, middle - side * most)
+        # Not so near to an end that the other one would never move.
+        inner = jnp.clip(inner, a + state.half, b - state.half)
         return jnp.where(state.is_open, inner, a)
 
     def _end(self, state: _State, is_finite: Any) -> tuple[Place, _State, jax.Array]:
