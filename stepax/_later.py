@@ -20,6 +20,13 @@ _HOMES = {
     "_minimize.stop": ("Tolerances",),
     "_multi_normal": ("multi_normal",),
     "_scale_gradient": ("scale_gradient",),
+    "_solve.fixed_point": ("fixed_point",),
+    "_solve.implicit": ("implicit",),
+    "_solve.least_squares": ("least_squares",),
+    "_solve.result": (
+        "LeastSquaresResult", "SolveHistory", "SolveResult", "SolveStatus",
+    ),
+    "_solve.root": ("root",),
     "_sweep.driver": ("sweep",),
     "_sweep.result": ("SweepResult",),
     "losses": (

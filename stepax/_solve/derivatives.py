@@ -142,11 +142,10 @@ def _solve(product: Callable, b: list, is_symmetric: bool) -> list:
         return _least(matrix, flat)
 
     times = lambda v: ravel_pytree(product(untie(v)))[0]
-    more = {} if is_symmetric else {"transpose_solve": solve}
-    found = jax.lax.custom_linear_solve(
-        times, flat, solve, symmetric=is_symmetric, **more
+    back = None if is_symmetric else solve
+    return untie(
+        jax.lax.custom_linear_solve(times, flat, solve, back, symmetric=is_symmetric)
     )
-    return untie(found)
 
 
 def _least(matrix: jax.Array, b: jax.Array) -> jax.Array:

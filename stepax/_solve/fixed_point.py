@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
@@ -66,8 +67,9 @@ def fixed_point(
         number = -1
     if number < 0:
         raise ValueError(f"`memory` is {memory!r}, expected an integer >= 0")
-    is_number = is_array(damping) and jnp.shape(damping) == ()
-    if not is_number or not (isinstance(damping, Tracer) or 0 < float(damping) <= 1):
+    if not (is_array(damping) and jnp.shape(damping) == ()) or not (
+        isinstance(damping, Tracer) or 0 < np.asarray(damping) <= 1
+    ):
         raise ValueError(f"`damping` is {damping!r}, expected a number in (0, 1]")
     options = Options(max_steps, has_aux, history, callback, progress)
     strength = jnp.asarray(damping, float)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._linesearch.line import choose, hold
 from .._minimize.bundle import while_loop
@@ -29,7 +30,9 @@ class Search(NamedTuple):
     is_done: jax.Array
 
 
-def backtrack(problem: Problem, at: Place, d: jax.Array, most: int = _TRIALS) -> Search:
+def backtrack(
+    problem: Problem, at: Place, d: jax.Array, most: ArrayLike = _TRIALS
+) -> Search:
     """The first point along d at which |f|² is lower, if there is one."""
 
     def attempt(s):
@@ -86,7 +89,7 @@ class _Stepper:
         push: Callable = jax.linearize(self._problem.fun, at.x)[1]
         restart = min(len(at.x), _RESTART)
         precision = jnp.maximum(state.precision, 8 * self._problem.eps)
-        gmres = jax.scipy.sparse.linalg.gmres
+        gmres: Callable = jax.scipy.sparse.linalg.gmres  # whose `tol` is typed a float
         d, _ = gmres(push, -at.r, tol=precision, restart=restart, maxiter=5)
         found = backtrack(self._problem, at, jnp.where(jnp.isfinite(d), d, 0))
         ratio = found.place.value / at.value
