@@ -1,7 +1,7 @@
 """Roots of independent scalars, each between two points of opposite signs, by ITP.
 
-The next point of each is where the secant meets 0, moved towards the middle, and only so
-far from the middle that there are at most eight steps more than bisection takes.
+The next point of each is where the secant meets 0, moved towards the middle, and only
+so far from the middle that there are at most eight steps more than bisection takes.
 
 Oliveira and Takahashi, 2020, An enhancement of the bisection method average performance
 preserving minmax optimality (DOI 10.1145/3423597), with k1 = 0.2 / (b - a), k2 = 2 and
