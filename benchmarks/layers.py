@@ -62,6 +62,7 @@ LAYERS = (
     Layer(("_engine/inspect",), "reads transformations and states, never steps"),
     Layer(("_config",), "transformations as data, and back"),
     Layer(("_minimize",), "minimize a function until it converges"),
+    Layer(("_solve",), "least squares, roots and fixed points"),
     Layer(("_sweep",), "all points of a grid in one program"),
     Layer(("_distributed",), "meshes, ZeRO, offloading"),
     Layer(("_checkpoint",), "files"),

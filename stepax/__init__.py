@@ -395,6 +395,16 @@ if _typing.TYPE_CHECKING:
         MinimizeStatus as MinimizeStatus,
     )
     from ._minimize.stop import Tolerances as Tolerances
+    from ._solve.fixed_point import fixed_point as fixed_point
+    from ._solve.implicit import implicit as implicit
+    from ._solve.least_squares import least_squares as least_squares
+    from ._solve.result import (
+        LeastSquaresResult as LeastSquaresResult,
+        SolveHistory as SolveHistory,
+        SolveResult as SolveResult,
+        SolveStatus as SolveStatus,
+    )
+    from ._solve.root import root as root
     from ._sweep.driver import sweep as sweep
     from ._sweep.result import SweepResult as SweepResult
     from .contrib import (

@@ -25,6 +25,13 @@ _HOMES = {
     "_minimize.driver": ("minimize",),
     "_minimize.result": ("MinimizeHistory", "MinimizeResult", "MinimizeStatus"),
     "_minimize.stop": ("Tolerances",),
+    "_solve.fixed_point": ("fixed_point",),
+    "_solve.implicit": ("implicit",),
+    "_solve.least_squares": ("least_squares",),
+    "_solve.result": (
+        "LeastSquaresResult", "SolveHistory", "SolveResult", "SolveStatus",
+    ),
+    "_solve.root": ("root",),
     "_sweep.driver": ("sweep",),
     "_sweep.result": ("SweepResult",),
     "losses": (

@@ -1,9 +1,7 @@
 """`minimize`: run a method on a function from a start until it converges."""
 
 import operator
-import weakref
 from collections.abc import Callable
-from types import MethodType
 from typing import Any
 
 import jax
@@ -17,18 +15,18 @@ from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
 from .active import attach_active
 from .augmented import Constrained
-from .closure import open_closure
 from .constraints import open_constraints
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
-from .progress import run_in_pieces
+from .program import find_program
+from .progress import result_so_far, run_program
 from .result import MinimizeResult
-from .scipy_words import answering, sides
+from .scipy_words import WORDS, answering, sides
 from .stop import Tolerances, check_tolerances
 
 
-@answering
+@answering(WORDS)
 def minimize(
     fun: Callable[..., Any],
     x0: Any,
@@ -80,21 +78,19 @@ def minimize(
         )
     frame, moving, staying = open_start(x0)
     args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
-    length = _length(history, max_steps)
-    method, is_local = _method(method, bounds), _is_local(moving)
+    length = read_length(history, max_steps)
+    method, is_local = _method(method, bounds), on_one_device(moving)
     limits, limited, limit_arrays = open_constraints(constraints, frame)
     setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits)
-    box, moving = _box(bounds, frame, moving, project)
-    limit = _limit(max_steps)
+    box, moving = open_box(bounds, frame, moving, project)
+    limit = read_limit(max_steps)
     data = staying, arrays, limit_arrays
     inputs = Inputs(moving, data, box, check_tolerances(tol), limit)
-    program, inputs = _program(fun, limited, setup, inputs)
-    if callback is not None or progress:
-        _require_values(inputs, "callback" if callback is not None else "progress")
-        whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
-        found = run_in_pieces(program, inputs, callback, progress, whole)
-    else:
-        found = program.whole(jax.lax.stop_gradient(inputs))
+    kind = Loop if limits is None else Constrained
+    program, inputs = find_program(kind, _bind, setup, inputs, fun, limited)
+    whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
+    so_far = lambda run: result_so_far(run, whole(run.at.xs))
+    found = run_program(program, inputs, callback, progress, so_far)
     found = (attach if limits is None else attach_active)(program.both, inputs, found)
     return found._replace(params=frame.whole(found.params, staying))
 
@@ -121,7 +117,7 @@ def _method(method: Any, bounds: Any) -> Any:
     return lbfgsb
 
 
-def _is_local(xs: list) -> bool:
+def on_one_device(xs: list) -> bool:
     """Whether all arrays are known to be on one device."""
     if jax.device_count() == 1:
         return True
@@ -129,7 +125,7 @@ def _is_local(xs: list) -> bool:
     return not is_traced and all(len(x.devices()) == 1 for x in xs)
 
 
-def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, list]:
+def open_box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, list]:
     """The bounds of the optimized leaves, and the start clipped to them."""
     if given is None:
         return None, moving
@@ -143,7 +139,8 @@ def _box(given: Any, frame: Frame, moving: list, project: bool) -> tuple[Any, li
     return box, boxes.clip(moving, box)
 
 
-def _limit(max_steps: Any) -> Any:
+def read_limit(max_steps: Any) -> Any:
+    """The maximum number of steps as an array."""
     if isinstance(max_steps, Tracer):
         return max_steps.astype(jnp.int32)
     try:
@@ -155,7 +152,7 @@ def _limit(max_steps: Any) -> Any:
     return jnp.asarray(min(number, jnp.iinfo(jnp.int32).max), jnp.int32)
 
 
-def _length(history: Any, max_steps: Any) -> int | None:
+def read_length(history: Any, max_steps: Any) -> int | None:
     """The number of steps to record in the history."""
     if history is False or history is None:
         return None
@@ -169,101 +166,7 @@ def _length(history: Any, max_steps: Any) -> int | None:
         ) from None
 
 
-def _require_values(inputs: Inputs, name: str) -> None:
-    if any(isinstance(x, Tracer) for x in jax.tree.leaves(inputs)):
-        raise ValueError(
-            f"`{name}` runs in Python between the steps and needs concrete values: "
-            "call `minimize` outside of `jit`, `vmap` and `grad`, or use `history`"
-        )
-
-
-# --- compiled programs ---------------------------------------------------------------
-
-
-class Program:
-    """A minimization compiled for a function, as a whole or in pieces.
-
-    both: maps lists of arrays, optimized and other, to the value and the aux output.
-    """
-
-    def __init__(self, setup: Setup, both: Callable):
-        kind = Loop if setup.constraints is None else Constrained
-        loop = lambda inputs: kind(setup, both, inputs)
-        self.both = both
-        self.begin = jax.jit(lambda inputs: loop(inputs).begin())
-        self.advance = jax.jit(lambda inputs, *at: loop(inputs).advance(*at))
-        self.finish = jax.jit(lambda inputs, run: loop(inputs).finish(run))
-        self.unpack = jax.jit(lambda inputs, xs: loop(inputs).unpack(xs))
-        self.whole = jax.jit(lambda inputs: loop(inputs).run())
-
-
-# Programs by the identity of their functions.  They live as long as the functions, but
-# do not keep the functions, nor what they close over, alive.
-_SHELVES: dict[int, tuple[Any, dict]] = {}
-
-
-def _program(
-    fun: Callable, limited: list[Callable], setup: Setup, inputs: Inputs
-) -> tuple[Program, Inputs]:
-    """The program for a function, and the inputs with the tracers it closes over.
-
-    limited: the functions of the constraints.
-    """
-    get, shelf = _shelf(fun)
-    examples = inputs.moving, inputs.data
-    types = tuple(map(jax.typeof, jax.tree.leaves(examples)))
-    gets = tuple(map(_weak, limited))
-    key = getattr(fun, "__func__", None), setup, types, gets
-    if key in shelf:
-        program, more = shelf[key]
-        return program, _with(inputs, more)
-    both = _bind(get, gets, setup)
-    opened, more = open_closure(both, *examples)
-    if more:
-        both = lambda moving, data: opened(moving, *data)
-    found = Program(setup, both), more
-    is_kept = all(isinstance(get, weakref.ref) for get in gets)
-    if is_kept and not any(isinstance(x, Tracer) for x in more):
-        shelf[key] = found
-        for other in map(_owner, limited):
-            weakref.finalize(other, _forget, id(_owner(fun)), key).atexit = False
-    return found[0], _with(inputs, more)
-
-
-def _with(inputs: Inputs, more: list) -> Inputs:
-    return inputs._replace(data=(inputs.data, more)) if more else inputs
-
-
-def _shelf(fun: Callable) -> tuple[Callable, dict]:
-    """A weak reference to a function, and the dict of its programs."""
-    owner = _owner(fun)
-    name = id(owner)
-    try:
-        found = weakref.ref(owner, lambda _: _SHELVES.pop(name, None))
-    except TypeError:  # some callables have no weak references
-        return lambda: fun, {}
-    return _weak(fun), _SHELVES.setdefault(name, (found, {}))[1]
-
-
-def _owner(fun: Callable) -> Any:
-    return fun.__self__ if isinstance(fun, MethodType) else fun
-
-
-def _forget(name: int, key: tuple) -> None:
-    """Drop a program, because the function of one of its constraints is gone."""
-    _SHELVES.get(name, (None, {}))[1].pop(key, None)
-
-
-def _weak(fun: Callable) -> Callable:
-    """A callable that returns a function without keeping it alive."""
-    try:
-        is_method = isinstance(fun, MethodType)
-        return weakref.WeakMethod(fun) if is_method else weakref.ref(fun)
-    except TypeError:
-        return lambda: fun
-
-
-def _bind(get: Callable, gets: tuple, setup: Setup) -> Callable:
+def _bind(setup: Setup, get: Callable, *gets: Callable) -> Callable:
     """The function that `get` returns, as a function of lists of arrays.
 
     gets: callables that return the functions of the constraints, whose values are added

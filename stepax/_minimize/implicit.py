@@ -32,12 +32,15 @@ def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeRes
     data = inputs.data, inputs.box
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
         return found
-    xs = _minimum(both, found.params, data)
+    xs = minimum_at(both, found.params, data, solve_definite)
     return found._replace(params=xs, value=value_at(both, found.value, xs, data))
 
 
-def _minimum(both, xs, data):
-    """`xs`, as a function of the data."""
+def minimum_at(both, xs, data, solve):
+    """`xs`, as a function of the data.
+
+    solve: maps a product with a symmetric matrix and a right side to the solution.
+    """
 
     @jax.custom_jvp
     def minimum(xs, data):
@@ -46,7 +49,7 @@ def _minimum(both, xs, data):
     @minimum.defjvp
     def rule(primals, tangents):
         xs = minimum(*primals)  # so that second derivatives go through it, too
-        return xs, _motion(both, xs, primals[1], tangents[1])
+        return xs, _motion(both, xs, primals[1], tangents[1], solve)
 
     return minimum(xs, data)
 
@@ -66,7 +69,7 @@ def value_at(both, value, xs, data):
     return least(value, xs, data[0])
 
 
-def _motion(both, xs, data, data_dot):
+def _motion(both, xs, data, data_dot, solve):
     """The tangent of the minimum for a tangent of the data."""
     (arrays, box), (arrays_dot, box_dot) = data, data_dot
     value = lambda rs, arrays: both(rejoin(rs, xs), arrays)[0]
@@ -84,11 +87,11 @@ def _motion(both, xs, data, data_dot):
         inner, outer = free(times_hessian(free(vs))), free(vs)
         return [x + (v - w) for x, v, w in zip(inner, vs, outer, strict=True)]
 
-    move = _solve(product, free([-x for x in b]))
+    move = solve(product, free([-x for x in b]))
     return rejoin([x + y for x, y in zip(held, move, strict=True)], xs)
 
 
-def _solve(product, b):
+def solve_definite(product, b):
     """Conjugate gradients, to rounding error."""
     tol = max(float(jnp.finfo(x.dtype).eps) for x in b) ** 0.75
     cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]

@@ -6,6 +6,7 @@ refresh period; while Python draws, the next piece is running.
 """
 
 import contextlib
+import functools as ft
 import math
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .loop import RUNNING, Inputs, Run
 from .result import MinimizeResult, MinimizeStatus
@@ -24,24 +26,35 @@ PERIOD = 0.1  # seconds between refreshes
 PAUSE = 5.0  # seconds between plain lines
 
 
-def run_in_pieces(
+def run_program(
     program: Any,
     inputs: Inputs,
-    callback: Callable[[MinimizeResult], Any] | None,
+    callback: Callable[[Any], Any] | None,
     progress: bool,
-    whole: Callable,
-) -> MinimizeResult:
+    so_far: Callable[[Any], Any],
+    shown: str = "value {value:.6g}   gradient {norm:.2e}",
+) -> Any:
     """The result of a compiled program; its `params` is the list of moving arrays.
 
-    whole: maps that list to the user's tree of parameters.
+    so_far: maps the state of a run to the result for the callback.
+    shown: what to show of a point, with its `value` and `norm`.
     """
+    if callback is None and not progress:
+        return program.whole(jax.lax.stop_gradient(inputs))
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(inputs)):
+        name = "callback" if callback is not None else "progress"
+        raise ValueError(
+            f"`{name}` runs in Python between the steps and needs concrete values: "
+            "make the call outside of `jit`, `vmap` and `grad`, or use `history`"
+        )
     most = int(inputs.max_steps)
-    with _display(most) if progress else contextlib.nullcontext(_nothing) as show:
+    line = ft.partial(_line, most, shown)
+    with _display(line) if progress else contextlib.nullcontext(_nothing) as show:
         run = program.begin(inputs)
         if callback is None:
             run = _by_time(program.advance, inputs, run, most, show)
         else:
-            tell = lambda run: callback(_so_far(run, whole))
+            tell = lambda run: callback(so_far(run))
             run = _by_steps(program.advance, inputs, run, most, show, tell)
         show(run, is_last=True)
     return program.finish(inputs, run)
@@ -84,9 +97,10 @@ def next_length(steps: int, seconds: float) -> int:
     return min(max(1, round(steps * factor)), 2**20)
 
 
-def _so_far(run: Run, whole: Callable) -> MinimizeResult:
+def result_so_far(run: Run, params: Any) -> MinimizeResult:
+    """The intermediate result of a minimization."""
     numbers = run.at.value, run.at.norm, run.steps, run.evaluations, run.code
-    return MinimizeResult(whole(run.at.xs), *numbers)
+    return MinimizeResult(params, *numbers)
 
 
 # --- what is shown -------------------------------------------------------------------
@@ -96,16 +110,15 @@ def _nothing(run: Run, is_last: bool = False) -> None:
     pass
 
 
-def _line(run: Run, most: int) -> str:
-    return (
-        f"step {int(run.steps)}/{most}   value {float(run.at.value):.6g}   "
-        f"gradient {float(run.at.norm):.2e}   evaluations {int(run.evaluations)}"
-    )
+def _line(most: int, shown: str, run: Run) -> str:
+    numbers = shown.format(value=float(run.at.value), norm=float(run.at.norm))
+    steps, evaluations = int(run.steps), int(run.evaluations)
+    return f"step {steps}/{most}   {numbers}   evaluations {evaluations}"
 
 
-def _display(most: int) -> Any:
+def _display(line: Callable[[Run], str]) -> Any:
     """A context manager that shows a run: live in a terminal, otherwise plain lines."""
-    return _live(most) if is_live() else _plain(most)
+    return _live(line) if is_live() else _plain(line)
 
 
 def is_live() -> bool:
@@ -128,13 +141,13 @@ def every(seconds: float, draw: Callable[[Any], None]) -> Callable:
 
 
 @contextlib.contextmanager
-def _plain(most):
-    draw = lambda run: print(_line(run, most), file=sys.stderr, flush=True)
+def _plain(line):
+    draw = lambda run: print(line(run), file=sys.stderr, flush=True)
     yield every(PAUSE, draw)
 
 
 @contextlib.contextmanager
-def _live(most):
+def _live(line):
     try:
         from rich.console import Console
         from rich.live import Live
@@ -145,5 +158,5 @@ def _live(most):
             "`pip install rich`, or leave `progress` out"
         ) from error
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
-        draw = lambda run: live.update(Text(_line(run, most)), refresh=True)
+        draw = lambda run: live.update(Text(line(run)), refresh=True)
         yield every(PERIOD, draw)

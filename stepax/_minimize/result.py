@@ -168,18 +168,23 @@ class MinimizeResult(NamedTuple):
 
         Raises a `TypeError` if the code is traced, as in `jit`.
         """
-        if isinstance(self.code, Tracer):
-            raise TypeError(
-                "`status` is not known while a program is traced; compare `code` with "
-                "a `MinimizeStatus`, or read `status` outside of `jit`"
-            )
-        codes = np.asarray(self.code)
-        if codes.ndim == 0:
-            return MinimizeStatus(int(codes))
-        members = np.array([MinimizeStatus(int(c)) for c in codes.flat], object)
-        return members.reshape(codes.shape)
+        return read_status(MinimizeStatus, self.code)
 
     @property
     def success(self) -> jax.Array:
         """Whether it converged, a boolean."""
         return self.code <= MinimizeStatus.CONVERGED_BY_STEP.value
+
+
+def read_status(kind: type[enum.IntEnum], code: jax.Array) -> Any:
+    """The member of an enumeration for a code, or an array of them for a batch."""
+    if isinstance(code, Tracer):
+        raise TypeError(
+            "`status` is not known while a program is traced; compare `code` with a "
+            f"`{kind.__name__}`, or read `status` outside of `jit`"
+        )
+    codes = np.asarray(code)
+    if codes.ndim == 0:
+        return kind(int(codes))
+    members = np.array([kind(int(c)) for c in codes.flat], object)
+    return members.reshape(codes.shape)

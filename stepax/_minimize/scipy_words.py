@@ -25,7 +25,7 @@ _DERIVATIVE = (
     "derivative with `jax.custom_jvp`"
 )
 # Replacements of SciPy's arguments and options; {} is the value.
-_WORDS = {
+WORDS = {
     "maxiter": _LIMIT,
     "maxfun": _LIMIT,
     "maxfev": _LIMIT,
@@ -41,27 +41,34 @@ _WORDS = {
 }
 
 
-def answering(minimize: Callable[P, R]) -> Callable[P, R]:
-    """Make a function raise errors for SciPy's keywords that name the replacements."""
-    explaining = explain_misuse(minimize)
+def answering(words: dict[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that raises errors for foreign keywords that name the replacements.
 
-    @ft.wraps(explaining)
-    def answered(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name, value in kwargs.items():
-            if name in _WORDS or name == "options":
-                raise TypeError(_answer(name, value))
-        return explaining(*args, **kwargs)
+    words: the replacement of each keyword; {} is its value.
+    """
 
-    return answered
+    def decorate(solve: Callable[P, R]) -> Callable[P, R]:
+        explaining = explain_misuse(solve)
+
+        @ft.wraps(explaining)
+        def answered(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in kwargs.items():
+                if name in words or name == "options":
+                    raise TypeError(_answer(solve.__name__, words, name, value))
+            return explaining(*args, **kwargs)
+
+        return answered
+
+    return decorate
 
 
-def _answer(name: str, value: Any) -> str:
-    said = f"`minimize` has no argument `{name}`"
+def _answer(solver: str, words: dict[str, str], name: str, value: Any) -> str:
+    said = f"`{solver}` has no argument `{name}`"
     if name == "options" and isinstance(value, dict):
         none = "nothing, since there is no counterpart"
-        words = [f"{_WORDS.get(k, none).format(x)} for `{k}`" for k, x in value.items()]
-        return f"{said}; write {', '.join(words) or 'nothing'}"
-    word = _WORDS.get(name, "each of them as an argument")
+        found = [f"{words.get(k, none).format(x)} for `{k}`" for k, x in value.items()]
+        return f"{said}; write {', '.join(found) or 'nothing'}"
+    word = words.get(name, "each of them as an argument")
     return f"{said}; write {word.format(value)}"
 
 

@@ -1,0 +1,1 @@
+"""Compare least squares, roots and fixed points with SciPy and Optimistix."""

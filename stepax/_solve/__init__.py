@@ -1,0 +1,1 @@
+"""Least squares, roots and fixed points, in one compiled loop."""

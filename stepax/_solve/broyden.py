@@ -1,0 +1,78 @@
+"""Broyden's method: Newton's, with a Jacobian that follows from the steps.
+
+    d = -H f(x),   H = H + (s - H y) s'H / (s'H y)   with s, y the last differences
+
+The inverse H is that of the Jacobian at the start, and once more where no step along d
+is an improvement.  Broyden, 1965, A class of methods for solving nonlinear simultaneous
+equations (DOI 10.1090/S0025-5718-1965-0198670-6).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .loop import RUNNING, Place, Problem
+from .newton_krylov import backtrack, code_of
+
+
+# Trials along a direction of an inverse that may be outdated, and of a new one.
+_TRIALS_OLD, _TRIALS = 3, 20
+
+
+class Broyden(NamedTuple):
+    """The method, which has no options."""
+
+    name: str = "broyden"
+
+    def on(self, problem: Problem) -> "_Stepper":
+        return _Stepper(problem)
+
+
+class _State(NamedTuple):
+    """The inverse Jacobian; `age` counts its updates."""
+
+    first: jax.Array
+    inverse: jax.Array
+    age: jax.Array
+
+
+class _Stepper:
+    def __init__(self, problem: Problem):
+        self._problem = problem
+
+    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
+        at = self._problem.place(x, self._problem.fun(x))
+        code = code_of(self._problem, at.norm, at, at, True)
+        zero = jnp.zeros([], jnp.int32)
+        return at, _State(at.norm, self._inverse_at(x), zero), code
+
+    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
+        problem, h = self._problem, state.inverse
+        d = -(h @ at.r)
+        is_new = state.age == 0
+        most = jnp.where(is_new, _TRIALS, _TRIALS_OLD)
+        found = backtrack(problem, at, d, most)
+        s, y = found.place.x - at.x, found.place.r - at.r
+        hy, sh = h @ y, s @ h
+        inner = s @ hy
+        fits = jnp.abs(inner) > problem.eps * jnp.sqrt(jnp.sum(s * s) * jnp.sum(hy**2))
+        change = (s - hy)[:, None] * (sh / jnp.where(fits, inner, 1))[None]
+        updated = h + jnp.where(fits & found.is_done, change, 0)
+        inverse = jax.lax.cond(
+            found.is_done, lambda: updated, lambda: self._inverse_at(at.x)
+        )
+        age = jnp.where(found.is_done, state.age + 1, 0)
+        code = code_of(problem, state.first, at, found.place, found.is_done)
+        # With a new inverse there is another attempt.
+        code = jnp.where(found.is_done | is_new, code, RUNNING)
+        return found.place, _State(state.first, inverse, age), found.count, code
+
+    def more(self, state: _State) -> Any:
+        return None
+
+    def _inverse_at(self, x: jax.Array) -> jax.Array:
+        push = jax.linearize(self._problem.fun, x)[1]
+        j = jax.vmap(push, out_axes=1)(jnp.eye(len(x), dtype=x.dtype))
+        # Of the least norm where the Jacobian is singular.
+        return jnp.linalg.pinv(jnp.where(jnp.isfinite(j), j, 0))

@@ -1,0 +1,116 @@
+"""The damped step of a small linear least-squares problem, from a triangular factor.
+
+    z = argmin |A z + q|² + d |z|²   with d = 0, or so large that |z| is about `radius`
+
+As a function of d, 1 / |z| is nearly a line, whose zero Newton's method finds in a few
+steps, each with a factorization of A above sqrt(d) times the identity.  d is never
+quite 0, so that a matrix of any rank has a step, of the least length.
+
+Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
+10.1007/BFb0067700), section 5.  Matrices of a few columns are factorized by reflections
+in a loop of their own, which a batch shares; LAPACK is called for each of its members.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._minimize.bundle import while_loop
+
+
+# The largest number of columns for loops of our own.
+_FEW = 16
+# How far |z| may be from the radius, and the most factorizations for it.
+_NEAR, _TRIALS = 0.1, 10
+
+
+def triangle(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """R of a = Q R, of shape (n, n), and the first n elements of Q' b.
+
+    a: shape (m, n), with m >= n.
+    """
+    n = a.shape[1]
+    if n > _FEW:
+        q, r = jnp.linalg.qr(a)
+        return r, b @ q
+    whole = jax.lax.fori_loop(0, n, _reflect, jnp.concatenate([a, b[:, None]], 1))
+    return jnp.triu(whole[:n, :n]), whole[:n, n]
+
+
+def _reflect(k: jax.Array, a: jax.Array) -> jax.Array:
+    """Make column k of a matrix 0 below the diagonal, by Householder's reflection."""
+    below = jnp.arange(a.shape[0]) >= k
+    v = jnp.where(below, jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False), 0)
+    head = jax.lax.dynamic_index_in_dim(v, k, keepdims=False)
+    size = jnp.sqrt(jnp.sum(v * v))
+    top = head + jnp.where(head < 0, -size, size)
+    v = v.at[k].set(top)
+    square = jnp.abs(top) * size  # half of v·v
+    v_scaled = v / jnp.where(square > 0, square, 1)
+    return a - v_scaled[:, None] * (v @ a)[None]
+
+
+def solve_upper(r: jax.Array, b: jax.Array, transposed: bool = False) -> jax.Array:
+    """The solution of r x = b, or of r' x = b, for an upper triangular matrix."""
+    n = len(b)
+    if n > _FEW:
+        return jax.scipy.linalg.solve_triangular(r, b, trans=int(transposed))
+    rows = r.T if transposed else r
+
+    def row(i, x):
+        k = i if transposed else n - 1 - i
+        line = jax.lax.dynamic_index_in_dim(rows, k, keepdims=False)
+        return x.at[k].set((b[k] - line @ x) / line[k])
+
+    return jax.lax.fori_loop(0, n, row, jnp.zeros_like(b))
+
+
+class _Trial(NamedTuple):
+    z: jax.Array
+    damping: jax.Array
+    least: jax.Array
+    count: jax.Array
+    is_done: jax.Array
+
+
+def damped_step(
+    a: jax.Array, q: jax.Array, sizes: Any, radius: jax.Array, guess: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """z and the damping d; the latter is 0 if |z| is within the radius without it.
+
+    a: upper triangular or square, shape (n, n), with columns of norm 1 or less.
+    sizes: norms of the columns, or 0 where they do not matter, shape (n,).
+    guess: a damping to try if one is needed.
+    """
+    n, zero, eps = len(q), jnp.zeros_like(q[0]), float(jnp.finfo(q.dtype).eps)
+    # Relative to each column, since parameters with small ones may move far.
+    floor = n**0.5 * eps * jnp.where(sizes > 0, sizes, 1)
+    # A damping that suffices.
+    most = jnp.sqrt(jnp.sum((q @ a) ** 2)) / radius
+
+    def attempt(t):
+        below = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
+        b = jnp.concatenate([q, jnp.zeros_like(q)])
+        r, b = triangle(jnp.concatenate([a, below]), b)
+        z = -solve_upper(r, b)
+        size = jnp.sqrt(jnp.sum(z * z))
+        safe = jnp.where(size > 0, size, 1)
+        slope = jnp.sum(solve_upper(r, z / safe, transposed=True) ** 2) * safe
+        # Newton's step for 1 / |z|; from below it never goes too far.
+        excess = size - radius
+        newton = t.damping + excess * size / (radius * jnp.where(slope > 0, slope, 1))
+        newton = jnp.where(jnp.isfinite(newton), newton, most)
+        is_first = t.count == 0
+        is_near = jnp.abs(excess) <= _NEAR * radius
+        is_done = is_near | is_first & (excess < 0)
+        least = jnp.where(excess > 0, jnp.maximum(t.least, newton), t.least)
+        damping = jnp.maximum(jnp.where(is_first, guess, newton), least)
+        damping = jnp.where(is_done, t.damping, damping)
+        return _Trial(z, damping, least, t.count + 1, is_done)
+
+    is_done = jnp.zeros([], bool)
+    first = _Trial(jnp.zeros_like(q), zero, zero, jnp.zeros([], jnp.int32), is_done)
+    goes_on = lambda t: ~t.is_done & (t.count < _TRIALS)
+    end = while_loop(goes_on, attempt, first)
+    return end.z, end.damping

@@ -1,0 +1,101 @@
+"""Newton's method without a matrix, and the line search that it shares.
+
+    J d = -f(x), to the precision |f(x) + J d| <= c |f(x)|, by GMRES
+    x = x + t d,   t halved until |f|² falls by at least 2e-4 t of it
+
+The precision c follows the progress of |f|.  Eisenstat and Walker, 1996, Choosing the
+forcing terms in an inexact Newton method (DOI 10.1137/0917003), choice 2.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._linesearch.line import choose, hold
+from .._minimize.bundle import while_loop
+from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, STUCK, Place, Problem
+
+
+_COARSEST, _RESTART = 0.1, 40
+_TRIALS, _ENOUGH = 20, 2e-4
+
+
+class Search(NamedTuple):
+    place: Place
+    step: jax.Array
+    count: jax.Array
+    is_done: jax.Array
+
+
+def backtrack(
+    problem: Problem, at: Place, d: jax.Array, most: ArrayLike = _TRIALS
+) -> Search:
+    """The first point along d at which |f|² is lower, if there is one."""
+
+    def attempt(s):
+        x = at.x + s.step * d
+        place = problem.place(x, problem.fun(x))
+        is_done = place.value <= (1 - _ENOUGH * s.step) * at.value
+        step = jnp.where(is_done, s.step, 0.5 * s.step)
+        return Search(place, step, s.count + 1, is_done)
+
+    one, zero = jnp.ones([], d.dtype), jnp.zeros([], jnp.int32)
+    first = Search(at, one, zero, jnp.zeros([], bool))
+    end = while_loop(lambda s: ~s.is_done & (s.count < most), attempt, first)
+    return end._replace(place=choose(hold(end.is_done), end.place, at))
+
+
+def code_of(problem: Problem, first: Any, at: Place, new: Place, is_done: Any) -> Any:
+    """The code after a step, or after one that was not found."""
+    # Where the residuals are as small as the rounding of the parameters makes them.
+    size = jnp.maximum(jnp.max(jnp.abs(at.x)), 1)
+    failure = jnp.where(at.norm <= 64 * problem.eps * size, PRECISE, STUCK)
+    code = jnp.where(is_done, RUNNING, failure)
+    if problem.tol.step not in (None, ()):
+        move = jnp.max(jnp.abs(new.x - at.x))
+        is_short = is_done & (move <= problem.tol.step * jnp.max(jnp.abs(new.x)))
+        code = jnp.where(is_short, PRECISE, code)
+    code = jnp.where(new.norm <= problem.limit(first), CONVERGED, code)
+    return jnp.where(jnp.isfinite(new.value), code, NOT_FINITE)
+
+
+class NewtonKrylov(NamedTuple):
+    """The method, which has no options."""
+
+    name: str = "krylov"
+
+    def on(self, problem: Problem) -> "_Stepper":
+        return _Stepper(problem)
+
+
+class _State(NamedTuple):
+    first: jax.Array
+    precision: jax.Array
+
+
+class _Stepper:
+    def __init__(self, problem: Problem):
+        self._problem = problem
+
+    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
+        at = self._problem.place(x, self._problem.fun(x))
+        code = code_of(self._problem, at.norm, at, at, True)
+        return at, _State(at.norm, jnp.asarray(_COARSEST, x.dtype)), code
+
+    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
+        push: Callable = jax.linearize(self._problem.fun, at.x)[1]
+        restart = min(len(at.x), _RESTART)
+        precision = jnp.maximum(state.precision, 8 * self._problem.eps)
+        gmres: Callable = jax.scipy.sparse.linalg.gmres  # whose `tol` is typed a float
+        d, _ = gmres(push, -at.r, tol=precision, restart=restart, maxiter=5)
+        found = backtrack(self._problem, at, jnp.where(jnp.isfinite(d), d, 0))
+        ratio = found.place.value / at.value
+        following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
+        code = code_of(self._problem, state.first, at, found.place, found.is_done)
+        return found.place, _State(state.first, following), found.count + 1, code
+
+    def more(self, state: _State) -> Any:
+        return None
