@@ -66,7 +66,11 @@ LAYERS = (
         title="_losses, and small ones",
     ),
     Layer(("_optimizers",), "one family in a file"),
-    Layer(("_engine/inspect",), "reads transformations and states, never steps"),
+    # What describes a transformation also lists the mistakes in it.
+    Layer(
+        ("_engine/inspect", "_diagnose"),
+        "reads transformations and states; mistakes in them",
+    ),
     Layer(("_config",), "transformations as data, and back"),
     Layer(("_minimize",), "minimize a function until it converges"),
     Layer(("_sweep",), "all points of a grid in one program"),

@@ -23,7 +23,7 @@ from ..trees.search import open_node
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(eq=False)
 class Component:
     """A transformation inside of another one.
 

@@ -9,6 +9,7 @@ import jax
 from jax.core import Tracer
 from jax.tree_util import tree_flatten_with_path
 
+from ..._diagnose.diagnose import static_findings, static_view
 from ..base.protocol import (
     GradientTransformation,
     OptState,
@@ -21,7 +22,6 @@ from ..step.gradients import Gradients
 from ..trees import selection
 from ..trees.pack import unpack
 from ..trees.paths import join
-from . import narrow_means
 from .components import Component, examine, open_components
 from .hyperparams import Value, all_values
 from .keywords import reads
@@ -73,8 +73,8 @@ class Description(Printable):
     shared: bytes of state that do not belong to a single parameter.
     hyperparams: hyperparameters by path, each with a value and a kind: "injected" if it
         can be changed in the state, otherwise "scheduled" or "fixed".
-    warnings: about state that is stored too narrowly, such as Adam's `nu` in bfloat16,
-        and what to do about it.
+    warnings: the errors and warnings that `diagnose` finds without a step, such as
+        Adam's `nu` in bfloat16, and what to do about them.
     """
 
     whole: PartDescription
@@ -128,10 +128,10 @@ def describe(
     """
     require_transformation(tx, "`tx` of `describe`")
     found = examine(tx, params, _described)
-    whole, sizes, shared, numbers, warnings = found
-    return Description(
-        whole, sizes, shared, _values(tx, unpack(state), numbers), warnings
-    )
+    whole, sizes, shared, numbers, view = found
+    warnings = tuple(f"{x.message}: {x.cure}" for x in static_findings(view).alarms)
+    values = _values(tx, unpack(state), numbers)
+    return Description(whole, sizes, shared, values, warnings)
 
 
 def _described(component: Component, gradients: Gradients) -> list:
@@ -145,13 +145,12 @@ def _described(component: Component, gradients: Gradients) -> list:
             sizes[name] += _size(x)
         else:
             shared += _size(x)
-    warnings = narrow_means.warnings(component)
     return [
         _part(component, gradients, names),
         sizes,
         shared,
         all_values(component),
-        warnings,
+        static_view(component, gradients),
     ]
 
 
