@@ -59,7 +59,11 @@ LAYERS = (
     Layer(("_linesearch",), "line searches"),
     Layer(("_losses", "_functions"), "functions of arrays"),
     Layer(("_optimizers",), "one family in a file"),
-    Layer(("_engine/inspect",), "reads transformations and states, never steps"),
+    # What describes a transformation also lists the mistakes in it.
+    Layer(
+        ("_engine/inspect", "_diagnose"),
+        "reads transformations and states; mistakes in them",
+    ),
     Layer(("_config",), "transformations as data, and back"),
     Layer(("_minimize",), "minimize a function until it converges"),
     Layer(("_solve",), "least squares, roots and fixed points"),

@@ -347,6 +347,8 @@ if _typing.TYPE_CHECKING:
     )
     from ._config.from_config import from_config as from_config
     from ._config.to_config import to_config as to_config
+    from ._diagnose.diagnose import diagnose as diagnose
+    from ._diagnose.findings import Diagnosis as Diagnosis, Finding as Finding
     from ._engine.inspect.describe import describe as describe
     from ._engine.inspect.hyperparams import hyperparams as hyperparams
     from ._functions.fused_scan import FusedScan as FusedScan, fused_scan as fused_scan

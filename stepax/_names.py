@@ -16,6 +16,8 @@ LATER = (
 _HOMES = {
     "_config.from_config": ("from_config",),
     "_config.to_config": ("to_config",),
+    "_diagnose.diagnose": ("diagnose",),
+    "_diagnose.findings": ("Diagnosis", "Finding"),
     "_engine.inspect.describe": ("describe",),
     "_engine.inspect.hyperparams": ("hyperparams",),
     "_functions.fused_scan": ("FusedScan", "fused_scan"),

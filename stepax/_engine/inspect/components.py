@@ -4,20 +4,26 @@ Composites, such as chains and masks, know their members; a closure declares the
 transformations that it calls, and the fields of its state that hold theirs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 from jax.tree_util import tree_flatten_with_path
 
+from ..base.protocol import Params, is_array, partition_arrays
 from ..step.gradients import Gradients
 from ..step.plan import Composite, node_of, wrapped_by
 from ..trees import selection
 from ..trees.labels import Scope
+from ..trees.pack import unpack
 from ..trees.search import open_node
 
 
-@dataclass
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
 class Component:
     """A transformation inside of another one.
 
@@ -67,6 +73,29 @@ def open_components(
     else:
         component.parts = list(_wrapped(component, gradients))
     return component
+
+
+def examine(tx: Any, params: Params, read: Callable[[Component, Gradients], T]) -> T:
+    """What `read` returns for a transformation with its initial state.
+
+    Its argument has abstract arrays in the state, and parameters in place of gradients:
+    no step is run, and nothing as large as a parameter is allocated.
+    """
+    arrays, rebuild = partition_arrays(unpack(params))
+    found: list[T] = []
+
+    # The result leaves the trace in a list, as it is not an array that could be
+    # returned.
+    def look(arrays):
+        tree = rebuild(arrays)
+        only = jax.tree.map(lambda p: p if is_array(p) else None, tree)
+        gradients = Gradients(only, tree)
+        component = open_components(tx, tx.init(tree), gradients)
+        found.append(read(component, gradients))
+
+    # Abstractly: `init` of a model that fills the memory must not allocate it again.
+    jax.eval_shape(look, arrays)
+    return found[0]
 
 
 def _members(node, states, gradients, scope, path) -> Iterator[Component]:

@@ -1,0 +1,92 @@
+"""What `diagnose` returns: findings, which print as a table."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from .._engine.inspect.tables import Printable, Table
+from .._engine.trees.errors import list_some
+
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES = ("error", "warning", "note")
+
+
+class Problem(NamedTuple):
+    """What a rule finds: a message, and the parameters concerned.
+
+    cure: what to write instead, if it differs from that of the rule.
+    """
+
+    message: str
+    paths: tuple[str, ...]
+    cure: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake that `diagnose` found.
+
+    code: its name, such as "rate-twice".
+    severity: "error" if it cannot work as written, "warning" if it is hardly meant,
+        "note" if it is worth a thought.
+    message: what is wrong, and what it does.
+    paths: the parameters concerned, or the part in the chain if no parameter is.
+    cure: what to write instead.
+    link: where the code is explained.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    paths: tuple[str, ...]
+    cure: str
+    link: str
+
+
+class Diagnosis(Printable, tuple[Finding, ...]):
+    """The findings of `diagnose`: errors first, then warnings, then notes.
+
+    It is true if there are any, and prints as a table.
+    """
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of the findings."""
+        return tuple(finding.code for finding in self)
+
+    @property
+    def alarms(self) -> "Diagnosis":
+        """The errors and warnings, without notes."""
+        return Diagnosis(x for x in self if x.severity != "note")
+
+    def require(self) -> None:
+        """Raise a `ValueError` that lists errors and warnings, if there are any."""
+        lines = [
+            f"  {x.severity} `{x.code}` at {list_some(x.paths)}: {x.message}: {x.cure}"
+            for x in self.alarms
+        ]
+        if lines:
+            raise ValueError("\n".join(["`diagnose` found mistakes:", *lines]))
+
+    def tables(self) -> list[Table]:
+        """The table that is printed."""
+        at = lambda x: list_some(x.paths, 3)
+        rows = [[x.severity, x.code, at(x), x.message, x.cure] for x in self]
+        return [(["severity", "code", "at", "what", "cure"], rows)] if rows else []
+
+    def __str__(self) -> str:
+        return super().__str__() or "nothing found"
+
+    __repr__ = __str__
+
+
+def collected(findings: Iterable[Finding]) -> Diagnosis:
+    """The findings by severity; equal ones with the paths of all."""
+    merged: dict[Finding, list[str]] = {}
+    for finding in findings:
+        merged.setdefault(replace(finding, paths=()), []).extend(finding.paths)
+    rows = (
+        replace(x, paths=tuple(dict.fromkeys(paths))) for x, paths in merged.items()
+    )
+    return Diagnosis(sorted(rows, key=lambda x: SEVERITIES.index(x.severity)))
