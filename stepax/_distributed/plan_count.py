@@ -359,13 +359,15 @@ def _programs(eqn: Any) -> Iterator[Jaxpr]:
 
 
 def _key(eqn: Any, read: list[int]) -> Any:
-    """Equal for equations that compute the same values."""
+    """Equal for equations that compute the same values, which XLA computes once."""
+    if eqn.primitive.name == "optimization_barrier":
+        return object()  # what stands behind two of them is computed twice
     constants = [_constant(x) for x in eqn.invars if isinstance(x, Literal)]
     key = eqn.primitive, *eqn.params.values(), *read, *constants
     try:
         hash(key)
     except TypeError:
-        return eqn  # a parameter that cannot be compared
+        return eqn, *read  # a parameter that cannot be compared
     return key
 
 

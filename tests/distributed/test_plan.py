@@ -116,9 +116,10 @@ def differences(found, wanted, is_product):
     """What a plan has otherwise than an audit; empty if they agree."""
     same = ("devices", "collectives", "state", "state_per_device")
     wrong = [x for x in same if getattr(found, x) != getattr(wanted, x)]
-    # XLA simplifies elementwise operations, or repeats them: by a half, as measured;
-    # products are neither.
-    low, high = (0.9, 1.1) if is_product else (0.6, 1.4)
+    # XLA simplifies elementwise operations, or repeats them: by 0.5 of all, as measured,
+    # and 0.68 where codes are made, since the loop that finds the scale of a block and
+    # the one that encodes it both compute the value; products are neither.
+    low, high = (0.9, 1.1) if is_product else (0.55, 1.4)
     if not low < found.work_once / wanted.work < high:
         wrong.append(f"work: {found.work_once} for {wanted.work}")
     # Stacks of matrices are as large as planned, but for buffers that are used again.

@@ -11,6 +11,7 @@ import pytest
 from cases import TREES, make, rows
 from compare import assert_same_tree
 from jax.core import Tracer
+from keywords import keywords
 from runs import compilations
 
 import stepax
@@ -288,7 +289,7 @@ def test_a_claim_is_refused_where_it_does_not_hold(claim):
 def test_every_transform_of_ours_keeps_what_is_claimed(row):
     if make(row).node is None:
         pytest.skip("a closure may measure all gradients")
-    subject = testing.Subject(lambda: make(row), keywords={})
+    subject = testing.Subject(lambda: make(row), keywords=keywords)
     testing.is_as_elementwise_as_it_says(subject)
 
 

@@ -69,6 +69,15 @@ def test_an_injected_optimizer_equals_the_plain_one(row):
     assert int(state.count) == 3
 
 
+def _second_update(tx, p):
+    """At the same parameters: with b2 = 1 some move so far that a gradient of the moved
+    ones is a matter of rounding."""
+    tx = stepax.with_extra_args_support(tx)
+    with jax.disable_jit():
+        _, state = tx.update(gradients(p, 0), tx.init(p), p, **EXTRA)
+        return tx.update(gradients(p, 1), state, p, **EXTRA)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.thinned
 @pytest.mark.parametrize("row", rows(kind="optimizer"))
@@ -83,7 +92,7 @@ def test_a_number_at_the_end_of_its_range_means_the_same_when_traced(row):
             continue
 
         def after(x):
-            return run_by_operation(make(row, **{k: x}), p, 2)[0]["w"]  # noqa: B023
+            return _second_update(make(row, **{k: x}), p)["w"]  # noqa: B023
 
         with contextlib.suppress(jax.errors.JAXTypeError):  # it has to be known
             found = jax.vmap(after)(jnp.asarray(ends))

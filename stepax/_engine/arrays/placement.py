@@ -148,9 +148,10 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
         return put_on(x, NamedSharding(mesh, spec)) if is_here else x
-    # A constant does not depend on parameters, and a program without any is not on a
-    # mesh.
-    x, _ = jax.lax.optimization_barrier((x, p))
+    if x is not p:
+        # A constant does not depend on parameters, and a program without any is not on
+        # a mesh.
+        x, _ = jax.lax.optimization_barrier((x, p))
     mesh = jax.typeof(p).sharding.mesh
     return moved(x, NamedSharding(mesh, spec))
 

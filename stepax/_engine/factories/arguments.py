@@ -53,7 +53,9 @@ def _takes_schedule(name: str, hint: Hint, default: object) -> bool:
     if functions and not any(map(_is_of_number, functions)):
         return False  # such as a function of the parameters
     if any(isinstance(next(iter(typing.get_args(h)), 0), list) for h in functions):
-        return True  # such as `Schedule`
+        # Such as `Schedule`; with a function as default, such as a bound by the step
+        # count, the factory may call what it is given.
+        return not callable(default) or _is_named_as_number(name, default)
     hint = _beside_functions(hint)
     if hint and Any not in hint:
         return any(x in _NUMBERS for x in hint)
