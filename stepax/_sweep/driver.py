@@ -248,7 +248,8 @@ def lane_of(
 
 def _scalar(found: Any) -> jax.Array:
     """The loss as an array of float32 or wider; raises unless it is a real scalar."""
-    dtype = jnp.result_type(float) if isinstance(found, float) else dtype_of(found)
+    is_float = isinstance(found, float)
+    dtype: Any = jnp.result_type(float) if is_float else dtype_of(found)
     shape = None if dtype is None else np.shape(found)
     if shape != () or not jnp.issubdtype(dtype, jnp.floating):
         is_array = shape is not None
