@@ -75,7 +75,7 @@ _OTHERS = (MultiSteps, WrappedSchedule, inject_hyperparams, weight_decay)
 def _is_listed(x: object) -> bool:
     if x in _OTHERS or is_record(x):
         return True
-    return is_factory(x) or SCHEDULES.get(name_of(x)) is x
+    return is_factory(x) or SCHEDULES.get(getattr(x, "__name__", "")) is x
 
 
 def public_name(x: Any) -> str | None:

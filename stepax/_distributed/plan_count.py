@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from .._engine.xla.jaxprs import programs_in
 from .plan_join import Sum, joined, read_by
 
 
@@ -350,12 +351,8 @@ def _programs(eqn: Any) -> Iterator[Jaxpr]:
     # Of alternatives by platform, that of a CPU, or the last one, which is the default.
     if platforms := eqn.params.get("branches_platforms"):
         at = [i for i, names in enumerate(platforms) if names and "cpu" in names]
-        yield eqn.params["branches"][at[0] if at else -1].jaxpr
-        return
-    for value in eqn.params.values():
-        for x in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(x, ClosedJaxpr | Jaxpr):
-                yield x.jaxpr if isinstance(x, ClosedJaxpr) else x
+        return iter([eqn.params["branches"][at[0] if at else -1].jaxpr])
+    return programs_in(eqn)
 
 
 def _key(eqn: Any, read: list[int]) -> Any:

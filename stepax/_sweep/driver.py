@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine.arrays.numerics import dtype_of
 from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range, whole_number
@@ -249,11 +250,11 @@ def lane_of(
 
 def _scalar(found: Any) -> jax.Array:
     """The loss as an array of float32 or wider; raises unless it is a real scalar."""
-    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
-    if isinstance(found, float):
-        shape, dtype = (), jnp.result_type(float)
-    if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        is_array = shape is not None and dtype is not None
+    is_float = isinstance(found, float)
+    dtype: Any = jnp.result_type(float) if is_float else dtype_of(found)
+    shape = None if dtype is None else np.shape(found)
+    if shape != () or not jnp.issubdtype(dtype, jnp.floating):
+        is_array = shape is not None
         what = f"{dtype} of shape {shape}" if is_array else errors.describe(found)
         raise TypeError(
             f"`loss` returned {what}, expected a real scalar, as from `jnp.mean`"
@@ -295,7 +296,9 @@ def _live(runs):
     columns = count, BarColumn(bar_width=24), TimeElapsedColumn(), Rest(), text
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=runs)
-        draw: Callable = lambda now: bar.update(
-            task, completed=now[0], description=now[1].replace("[", r"\[")
-        )
+
+        def draw(now):
+            done, line = now
+            bar.update(task, completed=done, description=line.replace("[", r"\["))
+
         yield every(PERIOD, draw)

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
+from .._engine.arrays.numerics import has_dtype
+from .._engine.xla.jaxprs import programs_in
 from .grid import Group, Point, groups_of, shown, text_of
 
 
@@ -91,16 +93,12 @@ def _may_trace(lane_of, point, name):
 def _bytes(jaxpr: Any) -> int:
     total = 0
     for eqn in jaxpr.eqns:
-        inner = [getattr(x, "jaxpr", x) for y in eqn.params.values() for x in _flat(y)]
-        total += sum(_bytes(x) for x in inner if hasattr(x, "eqns"))
+        total += sum(map(_bytes, programs_in(eqn)))
         total += sum(_size(x.aval) for x in eqn.outvars)
     return total
 
 
-def _flat(x: Any) -> Any:
-    return x if isinstance(x, tuple | list) else (x,)
-
-
 def _size(aval: Any) -> int:
-    # Tokens of effects have no size, and keys have no element size.
-    return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", 0), "itemsize", 8)
+    if not has_dtype(aval):
+        return 0  # a token of an effect
+    return aval.size * getattr(aval.dtype, "itemsize", 8)  # keys have none

@@ -3,11 +3,11 @@
 Everything of a step that looks at equations is here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 
 # XLA rather writes a result of these than compute it twice.
@@ -21,6 +21,14 @@ def traced(f: Callable, *args: jax.Array) -> tuple[ClosedJaxpr, Callable, Callab
     """
     closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
     return closed, jaxpr_as_fun(closed), jax.tree.structure(shapes).unflatten
+
+
+def programs_in(eqn: Any) -> Iterator[Jaxpr]:
+    """The programs among the parameters of an equation, such as of its branches."""
+    for value in eqn.params.values():
+        for x in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(x, ClosedJaxpr | Jaxpr):
+                yield x.jaxpr if isinstance(x, ClosedJaxpr) else x
 
 
 def update_from(
@@ -70,7 +78,7 @@ class Values:
         self.outputs = [self._number(x) for x in jaxpr.outvars]
 
     def _number(self, x: Any) -> int:
-        key = (str(x.val), x.aval) if hasattr(x, "val") else x  # a literal
+        key = (str(x.val), x.aval) if isinstance(x, Literal) else x
         return self.numbers.setdefault(key, len(self.numbers))
 
     def needed(self, wanted: Iterable[int], known: set[int]) -> set[int]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from ..arrays.coding import Coded
 from ..arrays.placement import is_on_mesh
@@ -80,7 +79,7 @@ def _late(row: Sequence, g: jax.Array, done: jax.Array) -> list:
         for i, x in enumerate(slots):
             if isinstance(x, Coded):
                 slots[i] = x._replace(scales=_after(x.scales, done))
-            elif not is_coded and np.shape(x) == g.shape:
+            elif not is_coded and getattr(x, "shape", None) == g.shape:
                 slots[i] = _after(x, done)
                 return row
     return row
