@@ -347,6 +347,7 @@ if _typing.TYPE_CHECKING:
         microbatching as microbatching,
         perturbations as perturbations,
         projections as projections,
+        prox as prox,
         rules as rules,
         second_order as second_order,
     )

@@ -6,7 +6,7 @@ They are not in the registry of factories, which are all loaded eagerly.
 LATER = (
     "assignment", "checkpoint", "constraints", "contrib", "distributed",
     "experimental", "interop", "losses", "metrics", "microbatching", "perturbations",
-    "projections", "rules", "second_order", "testing", "transfer",
+    "projections", "prox", "rules", "second_order", "testing", "transfer",
 )  # fmt: skip
 _HOMES = {
     "_config.from_config": ("from_config",),

@@ -17,6 +17,7 @@ _MODULES = (
     "stepax.tree",
     "stepax.transforms",
     "stepax.projections",
+    "stepax.prox",
     "stepax.distributed",
     "stepax.checkpoint",
     "stepax.microbatching",
