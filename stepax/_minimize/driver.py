@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from .._engine.base.protocol import is_array, require_transformation
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
+from .._prox.operators import as_operator
 from .active import attach_active
 from .augmented import Constrained
 from .closure import open_closure
@@ -21,7 +22,9 @@ from .constraints import open_constraints
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
+from .nonsmooth import attach_nonsmooth
 from .progress import run_in_pieces
+from .proximal import Proximal
 from .result import MinimizeResult
 from .scipy_words import answering, sides
 from .stop import Tolerances, check_tolerances
@@ -33,7 +36,7 @@ def minimize(
     x0: Any,
     *,
     args: Any = (),
-    method: str | Any = "lbfgs",
+    method: str | Any = "auto",
     bounds: Any = None,
     constraints: Any = None,
     tol: ArrayLike | Tolerances | None = None,
@@ -43,6 +46,7 @@ def minimize(
     callback: Callable[[MinimizeResult], Any] | None = None,
     progress: bool = False,
     project: bool = False,
+    prox: Any = None,
 ) -> MinimizeResult:
     """Minimize a function of any tree, in one compiled loop, until convergence.
 
@@ -55,6 +59,7 @@ def minimize(
         shapes do not recompile.
     method: "lbfgs", with the full matrix for up to 64 parameters, otherwise 50 to 10
         pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
+        "auto" is "lbfgs", or what the other arguments need.
     bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
         prefix of it; the method is then "lbfgsb".
     constraints: an `equality`, an `inequality`, a function that must be 0, SciPy's
@@ -65,6 +70,8 @@ def minimize(
     callback: called with the intermediate result after each step; `True` stops.
     progress: whether to show a live progress line.
     project: whether to clip a start outside the bounds instead of raising an error.
+    prox: a nonsmooth function to add, from `stepax.prox`, or a dict from path patterns
+        to such functions; the method is then accelerated proximal gradient.
 
     The result is differentiable with respect to `args` and values that `fun` closes
     over, by the implicit function theorem; see `docs/minimize.md`.
@@ -77,13 +84,14 @@ def minimize(
     frame, moving, staying = open_start(x0)
     args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
     length = _length(history, max_steps)
-    method, is_local = _method(method, bounds), _is_local(moving)
     limits, limited, limit_arrays = open_constraints(constraints, frame)
-    setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits)
+    own, weights = _operator(prox, method, bounds, limits)
+    method, is_local = _method(method, bounds), _is_local(moving)
+    setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits, own)
     box, moving = _box(bounds, frame, moving, project)
     limit = _limit(max_steps)
     data = staying, arrays, limit_arrays
-    inputs = Inputs(moving, data, box, check_tolerances(tol), limit)
+    inputs = Inputs(moving, data, box, check_tolerances(tol), limit, weights)
     program, inputs = _program(fun, limited, setup, inputs)
     if callback is not None or progress:
         _require_values(inputs, "callback" if callback is not None else "progress")
@@ -91,17 +99,21 @@ def minimize(
         found = run_in_pieces(program, inputs, callback, progress, whole)
     else:
         found = program.whole(jax.lax.stop_gradient(inputs))
-    found = (attach if limits is None else attach_active)(program.both, inputs, found)
+    if own is not None:
+        found = attach_nonsmooth(setup, program.both, inputs, found)
+    else:
+        attached = attach if limits is None else attach_active
+        found = attached(program.both, inputs, found)
     return found._replace(params=frame.whole(found.params, staying))
 
 
 def _method(method: Any, bounds: Any) -> Any:
     """The transformation, `None` for L-BFGS; with bounds, a factory of it."""
-    if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
+    if isinstance(method, str) and method not in ("auto", "lbfgs", "lbfgsb"):
         raise ValueError(
-            f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
-            "such as `stepax.adam(1e-2)`; the former correspond to SciPy's 'BFGS' and "
-            "'L-BFGS-B'"
+            f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', or a "
+            "transformation such as `stepax.adam(1e-2)`; 'lbfgs' and 'lbfgsb' "
+            "correspond to SciPy's 'BFGS' and 'L-BFGS-B'"
         )
     if bounds is None:
         if not isinstance(method, str):
@@ -115,6 +127,26 @@ def _method(method: Any, bounds: Any) -> Any:
     from .._optimizers.lbfgsb import lbfgsb
 
     return lbfgsb
+
+
+def _operator(prox: Any, method: Any, bounds: Any, limits: Any) -> tuple[Any, list]:
+    """The frame of the operator of a nonsmooth function, and its arrays."""
+    if prox is None:
+        return None, []
+    if bounds is not None or limits is not None:
+        name = "bounds" if bounds is not None else "constraints"
+        raise ValueError(
+            f"`prox` cannot be combined with `{name}`: write bounds as "
+            "`prox.box(lower, upper)`, and other simple sets as the operators of "
+            "`stepax.prox`"
+        )
+    if not isinstance(method, str) or method != "auto":
+        raise ValueError(
+            f"`method` is {method!r}, but `prox` needs accelerated proximal gradient, "
+            "which is 'auto'; for another optimizer, end a chain with "
+            "`stepax.proximal`"
+        )
+    return open_arguments(as_operator(prox))
 
 
 def _is_local(xs: list) -> bool:
@@ -184,6 +216,7 @@ class Program:
 
     def __init__(self, setup: Setup, both: Callable):
         kind = Loop if setup.constraints is None else Constrained
+        kind = kind if setup.prox is None else Proximal
         loop = lambda inputs: kind(setup, both, inputs)
         self.both = both
         self.begin = jax.jit(lambda inputs: loop(inputs).begin())
@@ -207,7 +240,8 @@ def _program(
     """
     get, shelf = _shelf(fun)
     examples = inputs.moving, inputs.data
-    types = tuple(map(jax.typeof, jax.tree.leaves(examples)))
+    shapes = (*examples, inputs.weights)
+    types = tuple(map(jax.typeof, jax.tree.leaves(shapes)))
     gets = tuple(map(_weak, limited))
     key = getattr(fun, "__func__", None), setup, types, gets
     if key in shelf:

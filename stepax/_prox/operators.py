@@ -238,20 +238,20 @@ _register(Projection, "sizes")
 _register(ByPath, "operators")
 
 
-def operator(g: Any, name: str = "`prox`") -> Any:
+def as_operator(g: Any, name: str = "prox") -> Any:
     """An operator from what users write: an object, or a dict from path patterns.
 
     name: the argument, for errors.
     """
     if isinstance(g, Mapping):
-        made = {str(k): operator(x, f"{name}[{k!r}]") for k, x in g.items()}
+        made = {str(k): as_operator(x, f"{name}[{k!r}]") for k, x in g.items()}
         return ByPath(tuple(made), tuple(made.values()))
     if isinstance(g, type) or not callable(g) or not hasattr(g, "value"):
         function = (
             " (for a projection, `prox.from_projection(p)`)" if callable(g) else ""
         )
         raise TypeError(
-            f"{name} is {errors.describe(g)}, expected an operator of `stepax.prox`, "
+            f"`{name}` is {errors.describe(g)}, expected an operator of `stepax.prox`, "
             "such as `prox.l1(0.1)`, an object with `value(x)` and `__call__(x, step)`,"
             f" or a dict from path patterns to these{function}"
         )
