@@ -206,19 +206,21 @@ class ByPath(Operator):
     def __repr__(self) -> str:
         return repr(dict(zip(self.patterns, self.operators, strict=True)))
 
-    def labels(self, tree: Any) -> list[int | None]:
-        """The index of the operator of each leaf."""
-        found = selection.resolve_patterns(self.patterns, tree, "prox", is_open=True)
-        return [None if i == len(self.operators) else i for i in found]
+    def indices(self, tree: Any) -> list[int | None]:
+        """The index of the operator of each leaf, their number if it is free.
+
+        `None` for what is not an array.
+        """
+        return selection.resolve_patterns(self.patterns, tree, "prox", is_open=True)
 
     def value(self, x: Any) -> jax.Array:
-        labels = self.labels(x)
+        labels = self.indices(x)
         costs = [g.value(_part(x, labels, i)) for i, g in enumerate(self.operators)]
         with jax.numpy_dtype_promotion("standard"):
             return sum(costs, jnp.zeros([], jnp.float32))
 
     def __call__(self, x: Any, step: ArrayLike) -> Any:
-        labels = self.labels(x)
+        labels = self.indices(x)
         leaves, treedef = jax.tree.flatten(x, is_leaf=is_none)
         for i, g in enumerate(self.operators):
             found = treedef.flatten_up_to(g(_part(x, labels, i), step))
