@@ -47,6 +47,11 @@ LAYERS = (
         "operations on trees by name",
         why="public, and used by all that is written for trees",
     ),
+    Layer(
+        ("projections", "_prox"),
+        "the nearest points of sets; operators of nonsmooth functions",
+        why="`proximal` ends a chain with an operator, and some operators project",
+    ),
     Layer(("_engine/step",), "rules over leaves: plan, pass, kernel"),
     Layer(("_engine/factories",), "what a decorator makes of a factory"),
     # A rate may be masked, and a wrapper may scale: these two are one layer.
@@ -74,8 +79,8 @@ LAYERS = (
         (
             "assignment", "checkpoint", "constraints", "contrib", "distributed",
             "experimental", "losses", "metrics", "_metrics", "microbatching",
-            "perturbations", "projections", "rules", "second_order", "testing",
-            "transfer", "_coordinates", "transforms", "tree_utils",
+            "perturbations", "prox", "rules", "second_order", "testing", "transfer",
+            "_coordinates", "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

@@ -212,6 +212,7 @@ from ._transforms.norm import (
     scale_by_param_block_rms as scale_by_param_block_rms,
     scale_by_trust_ratio as scale_by_trust_ratio,
 )
+from ._transforms.proximal import proximal as proximal
 from ._transforms.qk_clip import qk_clip as qk_clip
 from ._transforms.scale import (
     ScaleByScheduleState as ScaleByScheduleState,
@@ -342,6 +343,7 @@ if _typing.TYPE_CHECKING:
         microbatching as microbatching,
         perturbations as perturbations,
         projections as projections,
+        prox as prox,
         rules as rules,
         second_order as second_order,
     )

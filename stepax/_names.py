@@ -11,7 +11,7 @@ from typing import Any
 LATER = (
     "assignment", "checkpoint", "constraints", "contrib", "distributed",
     "experimental", "interop", "losses", "metrics", "microbatching", "perturbations",
-    "projections", "rules", "second_order", "testing", "transfer",
+    "projections", "prox", "rules", "second_order", "testing", "transfer",
 )  # fmt: skip
 _HOMES = {
     "_config.from_config": ("from_config",),
@@ -76,6 +76,7 @@ _MODULES = (
     "stepax.tree",
     "stepax.transforms",
     "stepax.projections",
+    "stepax.prox",
     "stepax.distributed",
     "stepax.checkpoint",
     "stepax.microbatching",

@@ -13,14 +13,17 @@ from .._engine.base.protocol import is_array, require_transformation
 from .._engine.functions.calls import explain_tracing
 from .._engine.step.gradients import Gradients
 from .._engine.trees import errors
+from .._prox.operators import as_operator
 from .active import attach_active
 from .augmented import Constrained
 from .constraints import open_constraints
 from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
+from .nonsmooth import attach_nonsmooth
 from .program import find_program
 from .progress import result_so_far, run_program
+from .proximal import Proximal
 from .result import MinimizeResult
 from .scipy_words import WORDS, answering, sides
 from .stop import Tolerances, check_tolerances
@@ -32,7 +35,7 @@ def minimize(
     x0: Any,
     *,
     args: Any = (),
-    method: str | Any = "lbfgs",
+    method: str | Any = "auto",
     bounds: Any = None,
     constraints: Any = None,
     tol: ArrayLike | Tolerances | None = None,
@@ -42,6 +45,7 @@ def minimize(
     callback: Callable[[MinimizeResult], Any] | None = None,
     progress: bool = False,
     project: bool = False,
+    prox: Any = None,
 ) -> MinimizeResult:
     """Minimize a function of any tree, in one compiled loop, until convergence.
 
@@ -54,6 +58,7 @@ def minimize(
         shapes do not recompile.
     method: "lbfgs", with the full matrix for up to 64 parameters, otherwise 50 to 10
         pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
+        "auto" is "lbfgs", or what the other arguments need.
     bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
         prefix of it; the method is then "lbfgsb".
     constraints: an `equality`, an `inequality`, a function that must be 0, SciPy's
@@ -64,6 +69,8 @@ def minimize(
     callback: called with the intermediate result after each step; `True` stops.
     progress: whether to show a live progress line.
     project: whether to clip a start outside the bounds instead of raising an error.
+    prox: a nonsmooth function to add, from `stepax.prox`, or a dict from path patterns
+        to such functions; the method is then accelerated proximal gradient.
 
     The result is differentiable with respect to `args` and values that `fun` closes
     over, by the implicit function theorem; see `docs/minimize.md`.
@@ -79,29 +86,35 @@ def minimize(
     frame, moving, staying = open_start(x0)
     args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
     length = read_length(history, max_steps)
-    method, is_local = _method(method, bounds), on_one_device(moving)
     limits, limited, limit_arrays = open_constraints(constraints, frame)
-    setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits)
+    own, weights = _operator(prox, method, bounds, limits)
+    method, is_local = _method(method, bounds), on_one_device(moving)
+    setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits, own)
     box, moving = open_box(bounds, frame, moving, project)
     limit = read_limit(max_steps)
     data = staying, arrays, limit_arrays
-    inputs = Inputs(moving, data, box, check_tolerances(tol), limit)
+    inputs = Inputs(moving, data, box, check_tolerances(tol), limit, weights)
     kind = Loop if limits is None else Constrained
+    kind = kind if own is None else Proximal
     program, inputs = find_program(kind, _bind, setup, inputs, fun, limited)
     whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
     so_far = lambda run: result_so_far(run, whole(run.at.xs))
     found = run_program(program, inputs, callback, progress, so_far)
-    found = (attach if limits is None else attach_active)(program.both, inputs, found)
+    if own is not None:
+        found = attach_nonsmooth(setup, program.both, inputs, found)
+    else:
+        attached = attach if limits is None else attach_active
+        found = attached(program.both, inputs, found)
     return found._replace(params=frame.whole(found.params, staying))
 
 
 def _method(method: Any, bounds: Any) -> Any:
     """The transformation, `None` for L-BFGS; with bounds, a factory of it."""
-    if isinstance(method, str) and method not in ("lbfgs", "lbfgsb"):
+    if isinstance(method, str) and method not in ("auto", "lbfgs", "lbfgsb"):
         raise ValueError(
-            f"`method` is {method!r}, expected 'lbfgs', 'lbfgsb', or a transformation "
-            "such as `stepax.adam(1e-2)`; the former correspond to SciPy's 'BFGS' and "
-            "'L-BFGS-B'"
+            f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', or a "
+            "transformation such as `stepax.adam(1e-2)`; 'lbfgs' and 'lbfgsb' "
+            "correspond to SciPy's 'BFGS' and 'L-BFGS-B'"
         )
     if bounds is None:
         if not isinstance(method, str):
@@ -115,6 +128,26 @@ def _method(method: Any, bounds: Any) -> Any:
     from .._optimizers.lbfgsb import lbfgsb
 
     return lbfgsb
+
+
+def _operator(prox: Any, method: Any, bounds: Any, limits: Any) -> tuple[Any, list]:
+    """The frame of the operator of a nonsmooth function, and its arrays."""
+    if prox is None:
+        return None, []
+    if bounds is not None or limits is not None:
+        name = "bounds" if bounds is not None else "constraints"
+        raise ValueError(
+            f"`prox` cannot be combined with `{name}`: write bounds as "
+            "`prox.box(lower, upper)`, and other simple sets as the operators of "
+            "`stepax.prox`"
+        )
+    if not isinstance(method, str) or method != "auto":
+        raise ValueError(
+            f"`method` is {method!r}, but `prox` needs accelerated proximal gradient, "
+            "which is 'auto'; for another optimizer, end a chain with "
+            "`stepax.proximal`"
+        )
+    return open_arguments(as_operator(prox))
 
 
 def on_one_device(xs: list) -> bool:

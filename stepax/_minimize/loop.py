@@ -64,6 +64,7 @@ class Setup(NamedTuple):
     length: length of the history in steps; `None` without history.
     is_local: whether all moving arrays are known to be on one device.
     constraints: the static part of the constraints; `None` without any.
+    prox: the frame of the operator of the nonsmooth part; `None` without one.
     """
 
     frame: Frame
@@ -73,6 +74,7 @@ class Setup(NamedTuple):
     length: int | None
     is_local: bool
     constraints: Any = None
+    prox: Any = None
 
 
 class Inputs(NamedTuple):
@@ -81,6 +83,7 @@ class Inputs(NamedTuple):
     moving: the initial parameters.
     data: all other arrays that the function reads.
     box: lower and upper bounds, each for all moving arrays; `None` without bounds.
+    weights: the arrays of the operator of the nonsmooth part.
     """
 
     moving: list
@@ -88,6 +91,7 @@ class Inputs(NamedTuple):
     box: Any
     tol: Any  # `Tolerances`, or resolved `Rules`
     max_steps: Any
+    weights: Any = ()
 
 
 class Place(NamedTuple):
@@ -131,25 +135,34 @@ class Run(NamedTuple):
 
 
 class Loop:
-    """The parts of the loop, for one function and its inputs."""
+    """The parts of the loop, for one function and its inputs.
+
+    EACH: the evaluations of a step without any search.
+    """
+
+    EACH = 1
 
     def __init__(self, setup: Setup, both: Callable, inputs: Inputs):
         """both: maps lists of arrays, moving and other, to the value and the aux."""
-        self._setup, self._inputs, tree = setup, inputs, setup.frame.params
+        self._setup, self._inputs = setup, inputs
         # Trace once here, rather than at each place of evaluation.
         self._both, more = open_closure(both, inputs.moving, inputs.data)
         self._data = inputs.data, more
         self._dtype = search_dtype(inputs.moving)
-        self._pack = Pack(inputs.moving, setup.is_local) if setup.tx is None else None
-        self._searches = True
-        if setup.tx is not None:
-            tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
-            self._tx = with_extra_args_support(tx)
-            state = jax.eval_shape(self._tx.init, tree(inputs.moving))
-            self._searches = search_in(state) is not None
+        self._pack, self._searches = self._open_method()
         given = inputs.tol, inputs.moving, self._dtype, self._searches
         is_resolved = isinstance(inputs.tol, Rules)
         self._tol = inputs.tol if is_resolved else resolve_tolerances(*given)
+
+    def _open_method(self) -> tuple[Pack | None, bool]:
+        """The packing of the built-in method; whether the method searches lines."""
+        setup, inputs, tree = self._setup, self._inputs, self._setup.frame.params
+        if setup.tx is None:
+            return Pack(inputs.moving, setup.is_local), True
+        tx = setup.tx if inputs.box is None else setup.tx(*map(tree, inputs.box))
+        self._tx = with_extra_args_support(tx)
+        state = jax.eval_shape(self._tx.init, tree(inputs.moving))
+        return None, search_in(state) is not None
 
     def run(self) -> MinimizeResult:
         """The whole minimization."""
@@ -161,6 +174,9 @@ class Loop:
         steep = at.norm if self._inputs.box is None else largest(at.grads, self._dtype)
         seen, unit = watch(at), unit_of(at.value, steep) if self._searches else None
         at = at._replace(grads=_over(unit, at.value, at.grads)[1])
+        return self._begun(at, seen, unit, self._new_state(at, unit))
+
+    def _begun(self, at: Place, seen: Watch, unit: Any, state: Any) -> Run:
         code = jnp.where(self._is_flat(at, seen), _GRADIENT, RUNNING)
         zero = jnp.zeros([], jnp.int32)
         return Run(
@@ -168,7 +184,7 @@ class Loop:
             at.value,
             seen,
             unit,
-            self._new_state(at, unit),
+            state,
             steps=zero,
             evaluations=zero + 1,
             tried=zero,
@@ -184,7 +200,7 @@ class Loop:
         goes_on = lambda r: (
             (r.code == RUNNING)
             & (r.steps < limit)
-            & (r.evaluations - SPARE < self._inputs.max_steps)
+            & (r.evaluations - SPARE < self.EACH * self._inputs.max_steps)
         )
         if self._pack or not self._searches:
             return while_loop(goes_on, self._step, run)
@@ -227,7 +243,7 @@ class Loop:
         little = None if self._tol.rest is OFF else little_to_gain(run, self._tol)
         found, pairs = quasi_newton.step(run.state, old.xs, *rest, both, little)
         new = self._place(found.xs, found.value * unit, found.grads, unit)
-        run = _counted(run, pairs, found.count, ~found.is_near)
+        run = counted(run, pairs, found.count, ~found.is_near)
         end = self._judge(
             run, new, fails(run, new, jnp.zeros([], bool)), found.is_hidden
         )
@@ -257,7 +273,7 @@ class Loop:
             count = search.info.num_linesearch_steps
             grads = frame.pick(search.grad)
             new = self._place(xs, search.value * unit, grads, unit)
-        run = _counted(run, keep_dtypes(state, run.state), count)
+        run = counted(run, keep_dtypes(state, run.state), count)
         is_stuck = jnp.zeros([], bool)
         if search is not None:
             is_stuck = fails(run, new, search.info.decrease_error > 0)
@@ -424,7 +440,7 @@ def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
     return value / unit, [x / unit.astype(real_dtype(x.dtype)) for x in grads]
 
 
-def _counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:
+def counted(run: Run, state: Any, evaluations: Any, is_made: Any = True) -> Run:
     return run._replace(
         state=state,
         steps=run.steps + jnp.asarray(is_made, jnp.int32),

@@ -55,7 +55,8 @@ def find_program(
     """
     get, shelf = _shelf(fun)
     examples = inputs.moving, inputs.data
-    types = tuple(map(jax.typeof, jax.tree.leaves(examples)))
+    shapes = (*examples, inputs.weights)
+    types = tuple(map(jax.typeof, jax.tree.leaves(shapes)))
     gets = tuple(map(_weak, limited))
     key = getattr(fun, "__func__", None), kind, setup, types, gets
     if key in shelf:

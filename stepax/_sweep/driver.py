@@ -251,9 +251,9 @@ def lane_of(
 def _scalar(found: Any) -> jax.Array:
     """The loss as an array of float32 or wider; raises unless it is a real scalar."""
     is_float = isinstance(found, float)
-    dtype: Any = jnp.result_type(float) if is_float else dtype_of(found)
+    dtype = jnp.result_type(float) if is_float else dtype_of(found)
     shape = None if dtype is None else np.shape(found)
-    if shape != () or not jnp.issubdtype(dtype, jnp.floating):
+    if dtype is None or shape != () or not jnp.issubdtype(dtype, jnp.floating):
         is_array = shape is not None
         what = f"{dtype} of shape {shape}" if is_array else errors.describe(found)
         raise TypeError(
