@@ -105,8 +105,8 @@ def decayed_after(
     mask: MaskOrFn,
     skip: int = 0,
     is_proximal: bool = False,
-    of_shape: Callable[[tuple[int, ...], int, ArrayLike], ArrayLike] | None = None,
-    sizes: tuple[int, ArrayLike] = (0, 0.0),
+    of_shape: Callable[..., ArrayLike] | None = None,
+    sizes: tuple[ArrayLike, ArrayLike] = (0, 0.0),
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
@@ -130,7 +130,7 @@ def _decay_of_sum(
     skip: int,
     is_proximal: bool,
     of_shape: Callable | None,
-    limit: int,
+    max_dim: ArrayLike,
     otherwise: ArrayLike,
     axis_name: AxisName,
 ) -> Rule:
@@ -145,7 +145,7 @@ def _decay_of_sum(
     def leaf(u, p, ctx):
         amount = ctx
         if of_shape is not None:
-            amount = ctx * of_shape(parts.shape(p), limit, otherwise)
+            amount = ctx * of_shape(parts.shape(p), max_dim, otherwise)
         return (u - amount * (p + u),)
 
     return Rule(

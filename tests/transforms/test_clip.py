@@ -74,7 +74,10 @@ def test_equals_optax_for_200_steps(name, dtype):
         assert_within(run(tx, gs, p), wanted, ulps)
         few = jax.tree.map(lambda x: x[:5], gs)
         found = run(tx, few, p, wrap=lambda f: f)
-        assert_within(found, jax.tree.map(lambda x: x[:5], wanted), ulps)
+        # Outside of `jit` numbers are arguments, by which XLA divides, where it may
+        # multiply by the reciprocal of a literal.
+        few_wanted = jax.tree.map(lambda x: x[:5], wanted)
+        assert_within(found, few_wanted, 2 * TWO_ULPS)
 
 
 @pytest.mark.parametrize("name", ["clip_by_block_rms", "clip_by_global_norm"])
