@@ -106,7 +106,7 @@ def decayed_after(
     skip: int = 0,
     is_proximal: bool = False,
     of_shape: Callable[..., ArrayLike] | None = None,
-    sizes: tuple[ArrayLike, ArrayLike] = (0, 0.0),
+    sizes: tuple[ArrayLike, ArrayLike] = (1, 0.0),
     axis_name: AxisName = None,
 ) -> GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).

@@ -123,7 +123,7 @@ def logarithm_near_1(decay: Any) -> tuple[Any, Any]:
     accurate, because 1 - decay is exact there (Sterbenz).
     """
     if is_number(decay):
-        is_near = float(decay) == 1 or is_near_1(decay, NEAR)
+        is_near = bool(decay == 1) or is_near_1(decay, NEAR)
         return math.log(decay) if is_near else 0.0, is_near
     rest = upcast(1 - _array(decay))
     is_near = (rest >= 0) & (rest < NEAR)
