@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.arrays.numerics import dtype_of
+from .._engine.arrays.numerics import dtype_of, has_dtype
 from .._engine.base import with_extra_args_support
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.ranges import Range, whole_number
@@ -250,7 +250,7 @@ def _scalar(found: Any) -> jax.Array:
     """The loss as an array of float32 or wider; raises unless it is a real scalar."""
     is_float = isinstance(found, float)
     dtype: Any = jnp.result_type(float) if is_float else dtype_of(found)
-    shape = None if dtype is None else np.shape(found)
+    shape = np.shape(found) if is_float or has_dtype(found) else None
     if shape != () or not jnp.issubdtype(dtype, jnp.floating):
         is_array = shape is not None
         what = f"{dtype} of shape {shape}" if is_array else errors.describe(found)
