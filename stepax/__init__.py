@@ -105,8 +105,7 @@ from ._optimizers.amsgrad import (
 from ._optimizers.dog import (
     scale_by_distance_over_gradients as scale_by_distance_over_gradients,
 )
-from ._optimizers.fromage import fromage as fromage
-from ._optimizers.lamb import lamb as lamb, lars as lars
+from ._optimizers.lamb import fromage as fromage, lamb as lamb, lars as lars
 from ._optimizers.lbfgs import (
     ScaleByLBFGSState as ScaleByLBFGSState,
     lbfgs as lbfgs,

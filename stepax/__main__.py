@@ -14,10 +14,11 @@ def main(argv: list[str] | None = None) -> int:
         description="Stepax: gradient processing and optimization in JAX.",
         epilog="In a clone, `make demo` trains a network and `make bench` measures.",
     )
+    parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plan(commands)
     args = parser.parse_args(argv)
-    if not hasattr(args, "run"):
+    if args.run is None:
         parser.print_help()
         return 0
     return exit_code(args.run, args)

@@ -37,8 +37,10 @@ from ._optimizers.cautious import (
     cautious as cautious,
     cautious_adamw as cautious_adamw,
     cautious_lion as cautious_lion,
+    grams as grams,
     scale_by_cautious_adam as scale_by_cautious_adam,
     scale_by_cautious_lion as scale_by_cautious_lion,
+    scale_by_grams as scale_by_grams,
 )
 from ._optimizers.cocob import (
     COCOBState as COCOBState,
@@ -77,7 +79,6 @@ from ._optimizers.gpa import (
     gpa_adamw as gpa_adamw,
     gpa_eval_params as gpa_eval_params,
 )
-from ._optimizers.grams import grams as grams, scale_by_grams as scale_by_grams
 from ._optimizers.kl_shampoo import (
     KLShampooState as KLShampooState,
     KLSoapState as KLSoapState,

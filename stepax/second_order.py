@@ -61,7 +61,7 @@ def _tangent(v, params):
             return v
     flat, unravel = ravel_pytree(params)
     if not has_dtype(v) or v.shape != flat.shape:
-        found = getattr(v, "shape", type(v).__name__)
+        found = v.shape if has_dtype(v) else type(v).__name__
         raise ValueError(
             f"`v` is {found}, expected a tree like `params` or a vector of shape "
             f"{flat.shape}"

@@ -24,14 +24,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import power_of_two, safe_increment
+from .._engine.arrays.numerics import power_of_two, safe_increment, zero_count
 from .._engine.arrays.precision import real_dtype
 from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, is_trainable, unchanged
+from .._engine.step.rule import Rule, Slot, is_trainable, unchanged
 from .._engine.trees.errors import require_one_of
 from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights
@@ -172,8 +172,10 @@ def scale_by_psgd_kron(
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
         "factors": factor_slot(_first_factor, kinds, factor_dtype),
     }
-    scalars = {k: COUNT["count"] for k in ("count", "since", "renewals")}
-    scalars["rng_key"] = lambda params: typed_key(0 if key is None else key)
+    scalars = {
+        **dict.fromkeys(("count", "since", "renewals"), zero_count),
+        "rng_key": lambda params: typed_key(0 if key is None else key),
+    }
     return Rule(unchanged, PsgdKronState, slots, scalars, prepare, batched=stage)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._engine.arrays.numerics import has_dtype
 from .._engine.base import require_transformation
 from .._engine.functions.calls import bind
 from .._engine.functions.signatures import name_of, signature
@@ -55,7 +56,8 @@ def _values(name: Any, found: Any) -> list:
         raise TypeError(f"`grid` has the name {name!r}, expected a string")
     # The order of a set differs from run to run, and that of a dict has no meaning.
     is_other = isinstance(found, str | bytes | set | frozenset | Mapping)
-    if is_other or not isinstance(found, Iterable) or getattr(found, "ndim", 1) != 1:
+    is_other |= not isinstance(found, Iterable)
+    if is_other or has_dtype(found) and np.ndim(found) != 1:
         raise TypeError(
             f"`grid[{name!r}]` is {errors.describe(found)}, expected a sequence of "
             "values, as in [1e-3, 1e-2]"

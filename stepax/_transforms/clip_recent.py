@@ -249,11 +249,13 @@ def clip_by_recent_norm(
 
 def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
     """The state of each norm: functions that make the initial values."""
-    found = {"factor": lambda p: jnp.ones([], jnp.float32)}
-    for k, x in kind.statistics.items():
+
+    def filled(k, x):
         shape = (window,) if k == "recent" else ()
-        found[k] = lambda p, shape=shape, x=x: jnp.full(shape, x, jnp.float32)
-    return found
+        return lambda p: jnp.full(shape, x, jnp.float32)
+
+    first = {"factor": 1.0, **kind.statistics}
+    return {k: filled(k, x) for k, x in first.items()}
 
 
 def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:

@@ -202,7 +202,8 @@ def set_master_params(
 
 
 def _is_state(x: Any) -> bool:
-    return type(x).__name__ == MasterWeightsState.__name__ and hasattr(x, "masters")
+    is_named = type(x).__name__ == MasterWeightsState.__name__
+    return is_named and "masters" in (errors.fields_of(x) or ())
 
 
 def _states(name: str, state: OptState) -> list:

@@ -9,7 +9,7 @@ prefix, so that masks and labels are patterns such as `"hidden/kernel"`.
 import os
 import typing as _typing
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -205,10 +205,9 @@ class _Slot:
         self.key = jax.random.key_impl(x) if _is_key(x) else None
         data = self._data(x)
         place = data.sharding
-        start: Any = lambda shape, dtype=None: data
         self.variable = optimizer.add_variable(
             data.shape,
-            start,
+            cast(Any, lambda shape, dtype=None: data),
             dtype=data.dtype.name,
             # Keras accepts a sharding of JAX, and otherwise replicates.
             layout=place if isinstance(place, jax.sharding.NamedSharding) else None,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from stepax._optimizers.adafactor import adafactor, scale_by_factored_rms
-from stepax._optimizers.fromage import fromage
-from stepax._optimizers.lamb import lamb, lars
+from stepax._optimizers.lamb import fromage, lamb, lars
 from stepax._optimizers.novograd import novograd, scale_by_novograd
 from stepax._optimizers.polyak import polyak_sgd, scale_by_polyak
 from stepax._optimizers.rprop import rprop

@@ -89,6 +89,10 @@ class Call(NamedTuple):
         return self.find(self.build(*bound.args, **bound.kwargs))
 
 
+def _itself(made: Any, at: Hashable) -> Any:
+    return made
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """The call of a factory that made a rule.
@@ -100,7 +104,7 @@ class Origin:
 
     build: Callable
     bound: inspect.BoundArguments
-    find: Callable[[Any, Any], Any] = lambda made, at: made
+    find: Callable[[Any, Any], Any] = _itself
     at: Hashable = 0
 
     @ft.cached_property
