@@ -36,6 +36,8 @@ _FIRST = 100.0
 _TAKEN = 1e-4
 # The cosine of the residuals and a column above which a step should lower the value.
 _SLANTED = 0.1
+# How often the region may grow where it does not.
+_GROWTHS = 40
 # The square root of the rounding error of float64.
 _ROOT = 2.0**-26
 
@@ -45,6 +47,7 @@ class Region(NamedTuple):
 
     damping: a guess for the next step; is_first: whether no step has been tried.
     first: the norm at the start.
+    grown: how often the region has grown because the function was too flat to judge it.
     """
 
     model: Any
@@ -53,6 +56,7 @@ class Region(NamedTuple):
     damping: jax.Array
     is_first: jax.Array
     first: jax.Array
+    grown: jax.Array
 
 
 class TrustRegion(NamedTuple):
@@ -100,7 +104,8 @@ class _Stepper:
         radius = _FIRST * jnp.where(size > 0, size, 1)
         zero = jnp.zeros([], x.dtype)
         at = self._place(x, r, self._value_of(r), model)
-        state = Region(model, scale, radius, zero, jnp.ones([], bool), at.norm)
+        count = jnp.zeros([], jnp.int32)
+        state = Region(model, scale, radius, zero, jnp.ones([], bool), at.norm, count)
         code = jnp.where(self._is_flat(at, state), _GRADIENT, RUNNING)
         is_finite = jnp.isfinite(at.value) & jnp.isfinite(at.norm)
         return at, state, jnp.where(is_finite, code, _NOT_FINITE)
@@ -123,9 +128,11 @@ class _Stepper:
         new = choose(is_taken, self._place(x, r, value, model), at)
         radius, damping = _resized(state, told, actual, ratio, value > 100 * at.value)
         is_small = self._is_small(at, told, actual)
-        # On a plateau the model, which promises more, says nothing nearby.
+        # On a plateau the model promises more, but too far away.
         is_lost = is_small & (told.damping > 0) & jnp.isfinite(value)
-        is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
+        if not self._options.to_zero:
+            is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
+        is_lost = is_lost & (state.grown < _GROWTHS)
         radius = jnp.where(is_lost, 4 * told.length, radius)
         region = Region(
             model,
@@ -134,6 +141,7 @@ class _Stepper:
             damping,
             jnp.zeros([], bool),
             state.first,
+            state.grown + is_lost.astype(jnp.int32),
         )
         code = self._code(new, region, value, is_taken, is_small & ~is_lost)
         return new, region, 1 if self._is_dense else 2, code
@@ -215,8 +223,7 @@ class _Stepper:
 
     def _at_end(self, new: Place, region: Region, code: jax.Array) -> jax.Array:
         """The code for roots where no tolerance is met."""
-        is_lowest = self._cosine(new, region.model) <= max(8 * self._problem.eps, _ROOT)
-        is_end = (code != RUNNING) & (code != _NOT_FINITE) | is_lowest
+        is_end = (code != RUNNING) & (code != _NOT_FINITE)
         # The rounding error of the parameters, as the residuals see it.
         error = self._problem.eps * jnp.sum(region.model.norms * jnp.abs(new.x))
         return jnp.where(
