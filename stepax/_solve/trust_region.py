@@ -101,7 +101,9 @@ class _Stepper:
         model = self._model_at(x, r, push)
         scale = jnp.where(model.norms > 0, model.norms, 1)
         size = _norm(scale * x)
-        radius = _FIRST * jnp.where(size > 0, size, 1)
+        # Roots near the start are wanted, rather than the first that is met.
+        first = 1.0 if self._options.to_zero else _FIRST
+        radius = first * jnp.where(size > 0, size, 1)
         zero = jnp.zeros([], x.dtype)
         at = self._place(x, r, self._value_of(r), model)
         count = jnp.zeros([], jnp.int32)
@@ -126,7 +128,9 @@ class _Stepper:
             is_taken, lambda: self._model_at(x, r, push), lambda: state.model
         )
         new = choose(is_taken, self._place(x, r, value, model), at)
-        radius, damping = _resized(state, told, actual, ratio, value > 100 * at.value)
+        is_far = value > 100 * at.value
+        least = 0.5 if self._options.to_zero else 0.1
+        radius, damping = _resized(state, told, actual, ratio, is_far, least)
         is_small = self._is_small(at, told, actual)
         # On a plateau the model promises more, but too far away.
         is_lost = is_small & (told.damping > 0) & jnp.isfinite(value)
@@ -232,7 +236,7 @@ class _Stepper:
 
 
 def _resized(
-    state: Region, told: Any, actual: Any, ratio: Any, is_far: Any
+    state: Region, told: Any, actual: Any, ratio: Any, is_far: Any, most: float
 ) -> tuple[jax.Array, jax.Array]:
     """The next radius and a damping to try there."""
     radius = jnp.where(
@@ -240,8 +244,8 @@ def _resized(
     )
     # Where the parabola through both values with the slope has its minimum.
     least = 0.5 * told.slope / (told.slope + jnp.minimum(actual, 0))
-    factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, 0.1))
-    factor = jnp.where(is_far | ~jnp.isfinite(factor), 0.1, factor)
+    factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, most))
+    factor = jnp.where(is_far | ~jnp.isfinite(factor), most, factor)
     is_poor = ~(ratio > 0.25)
     grows = (ratio >= 0.75) | (told.damping == 0)
     small = factor * jnp.minimum(radius, 10 * told.length)
