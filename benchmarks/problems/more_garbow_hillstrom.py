@@ -3,8 +3,8 @@
 Moré, Garbow and Hillstrom, 1981, Testing unconstrained optimization software,
 DOI 10.1145/355934.355936: each is a sum of squares of residuals f_i; starts, data and
 minima are those of section 3.  The six digits that it prints of a minimum are too few
-for a tolerance of 1e-6; the others are of runs that agree with those six.  A function here
-returns the residuals, scalars and arrays.
+for a tolerance of 1e-6; the others are of runs that agree with those six.  A function
+here returns the residuals, scalars and arrays.
 """
 
 import functools as ft

@@ -1,8 +1,8 @@
 """The 27 problems of nonlinear regression of NIST's Statistical Reference Datasets.
 
-National Institute of Standards and Technology, StRD, https://www.itl.nist.gov/div898/strd:
-observations, two starts, and parameters certified to 11 digits, in `strd.json`.  A model
-maps the predictor and the parameters to the response; that of Nelson to its logarithm.
+National Institute of Standards and Technology, https://www.itl.nist.gov/div898/strd:
+observations, two starts, and parameters certified to 11 digits, in `strd.json`.  A
+model maps the predictor and the parameters to the response, for Nelson its logarithm.
 """
 
 import json

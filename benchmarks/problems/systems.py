@@ -1,8 +1,8 @@
 """Systems of as many equations as unknowns, of Moré, Garbow and Hillstrom.
 
 Moré, Garbow and Hillstrom, 1981, Testing unconstrained optimization software,
-DOI 10.1145/355934.355936, section 4, and MINPACK's driver for HYBRD, in the sizes of the
-latter.  Three with more residuals than unknowns are the gradients of their squares.
+DOI 10.1145/355934.355936, in the sizes of MINPACK's test of HYBRD.  Those with more
+residuals than unknowns are the gradients of the sums of their squares.
 """
 
 from collections.abc import Callable

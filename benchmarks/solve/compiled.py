@@ -6,6 +6,7 @@ import time
 import jax
 import jax.numpy as jnp
 import optimistix
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import stepax
 
@@ -17,12 +18,17 @@ def equations(jaxpr) -> int:
     count = 0
     for eqn in jaxpr.eqns:
         count += 1
-        for value in jax.tree.leaves(
-            eqn.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
-        ):
-            inner = getattr(value, "jaxpr", value)
-            count += equations(inner) if hasattr(inner, "eqns") else 0
+        inner = jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_program)
+        count += sum(equations(_bare(x)) for x in inner if _is_program(x))
     return count
+
+
+def _is_program(x) -> bool:
+    return isinstance(x, Jaxpr | ClosedJaxpr)
+
+
+def _bare(x):
+    return x.jaxpr if isinstance(x, ClosedJaxpr) else x
 
 
 def ours(fun):

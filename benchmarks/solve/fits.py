@@ -38,7 +38,6 @@ def jobs() -> list:
             excess = (squares - minimum) / max(1.0, minimum)
             return -np.log10(max(excess, 1e-16)) if excess == excess else -1.0
 
-        # Starts at which two problems have lower minima than the published one.
         name = f"{fun.__name__.replace('_', ' ')} {len(start)}"
         found.append((name, residuals, np.array(start, float), good, 6.0))
     return found

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 
 from .._linesearch.line import choose, hold
-from .dense import solve_upper, triangle
+from .dense import triangle
 from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem
 
 
@@ -108,4 +109,4 @@ def _combine(dr: jax.Array, r: jax.Array) -> jax.Array:
     below = float(jnp.finfo(r.dtype).eps) ** 0.75 * jnp.eye(m, dtype=r.dtype)
     a = jnp.concatenate([(dr / safe[:, None]).T, below])
     upper, q = triangle(a, jnp.concatenate([r, jnp.zeros(m, r.dtype)]))
-    return solve_upper(upper, q) / safe
+    return solve_triangular(upper, q) / safe

@@ -7,20 +7,18 @@ steps, each with a factorization of A above sqrt(d) times the identity.  d is ne
 quite 0, so that a matrix of any rank has a step, of the least length.
 
 Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
-10.1007/BFb0067700), section 5.  Matrices of a few columns are factorized by reflections
-in a loop of their own, which a batch shares; LAPACK is called for each of its members.
+10.1007/BFb0067700), section 5.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 
 from .._minimize.bundle import while_loop
 
 
-# The largest number of columns for loops of our own.
-_FEW = 16
 # How far |z| may be from the radius, and the most factorizations for it.
 _NEAR, _TRIALS = 0.1, 10
 
@@ -31,39 +29,8 @@ def triangle(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     a: shape (m, n), with m >= n.
     """
     n = a.shape[1]
-    if n > _FEW:
-        q, r = jnp.linalg.qr(a)
-        return r, b @ q
-    whole = jax.lax.fori_loop(0, n, _reflect, jnp.concatenate([a, b[:, None]], 1))
-    return jnp.triu(whole[:n, :n]), whole[:n, n]
-
-
-def _reflect(k: jax.Array, a: jax.Array) -> jax.Array:
-    """Make column k of a matrix 0 below the diagonal, by Householder's reflection."""
-    below = jnp.arange(a.shape[0]) >= k
-    v = jnp.where(below, jax.lax.dynamic_index_in_dim(a, k, 1, keepdims=False), 0)
-    head = jax.lax.dynamic_index_in_dim(v, k, keepdims=False)
-    size = jnp.sqrt(jnp.sum(v * v))
-    top = head + jnp.where(head < 0, -size, size)
-    v = v.at[k].set(top)
-    square = jnp.abs(top) * size  # half of v·v
-    v_scaled = v / jnp.where(square > 0, square, 1)
-    return a - v_scaled[:, None] * (v @ a)[None]
-
-
-def solve_upper(r: jax.Array, b: jax.Array, transposed: bool = False) -> jax.Array:
-    """The solution of r x = b, or of r' x = b, for an upper triangular matrix."""
-    n = len(b)
-    if n > _FEW:
-        return jax.scipy.linalg.solve_triangular(r, b, trans=int(transposed))
-    rows = r.T if transposed else r
-
-    def row(i, x):
-        k = i if transposed else n - 1 - i
-        line = jax.lax.dynamic_index_in_dim(rows, k, keepdims=False)
-        return x.at[k].set((b[k] - line @ x) / line[k])
-
-    return jax.lax.fori_loop(0, n, row, jnp.zeros_like(b))
+    whole = jnp.linalg.qr(jnp.concatenate([a, b[:, None]], axis=1), mode="r")
+    return whole[:n, :n], whole[:n, n]
 
 
 class _Trial(NamedTuple):
@@ -93,10 +60,10 @@ def damped_step(
         below = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
         b = jnp.concatenate([q, jnp.zeros_like(q)])
         r, b = triangle(jnp.concatenate([a, below]), b)
-        z = -solve_upper(r, b)
+        z = -solve_triangular(r, b)
         size = jnp.sqrt(jnp.sum(z * z))
         safe = jnp.where(size > 0, size, 1)
-        slope = jnp.sum(solve_upper(r, z / safe, transposed=True) ** 2) * safe
+        slope = jnp.sum(solve_triangular(r, z / safe, trans=1) ** 2) * safe
         # Newton's step for 1 / |z|; from below it never goes too far.
         excess = size - radius
         newton = t.damping + excess * size / (radius * jnp.where(slope > 0, slope, 1))

@@ -73,14 +73,14 @@ def dense(push: Callable, size: int, w: Any, r: jax.Array, forward: bool) -> Den
         pull = jax.linear_transpose(push, like)
         j = jax.vmap(lambda v: pull(v)[0])(jnp.eye(len(r), dtype=r.dtype))
     j = j if w is None else w[:, None] * j
-    top = jnp.max(jnp.abs(j), axis=0, initial=0)
-    j = j / jnp.where(top > 0, top, 1)[None]
-    size_of = jnp.sqrt(jnp.sum(j * j, axis=0))
-    j = j / jnp.where(top > 0, size_of, 1)[None]
     missing = max(0, size - len(r))
-    rows = jnp.pad(j, ((0, missing), (0, 0))), jnp.pad(r, (0, missing))
-    upper, q = triangle(*rows)
-    norms = top * jnp.where(top > 0, size_of, 1)
+    upper, q = triangle(jnp.pad(j, ((0, missing), (0, 0))), jnp.pad(r, (0, missing)))
+    # Householder's reflections are the same for columns of any norm.
+    top = jnp.max(jnp.abs(upper), axis=0)
+    upper = upper / jnp.where(top > 0, top, 1)[None]
+    lengths = jnp.sqrt(jnp.sum(upper * upper, axis=0))
+    upper = upper / jnp.where(top > 0, lengths, 1)[None]
+    norms = top * jnp.where(top > 0, lengths, 1)
     return Dense(upper, q, norms, norms * (upper.T @ q))
 
 

@@ -36,6 +36,8 @@ _FIRST = 100.0
 _TAKEN = 1e-4
 # The cosine of the residuals and a column above which a step should lower the value.
 _SLANTED = 0.1
+# How often the region may grow where it does not.
+_GROWTHS = 40
 # The square root of the rounding error of float64.
 _ROOT = 2.0**-26
 
@@ -45,6 +47,7 @@ class Region(NamedTuple):
 
     damping: a guess for the next step; is_first: whether no step has been tried.
     first: the norm at the start.
+    grown: how often the region has grown because the function was too flat to judge it.
     """
 
     model: Any
@@ -53,6 +56,7 @@ class Region(NamedTuple):
     damping: jax.Array
     is_first: jax.Array
     first: jax.Array
+    grown: jax.Array
 
 
 class TrustRegion(NamedTuple):
@@ -97,10 +101,13 @@ class _Stepper:
         model = self._model_at(x, r, push)
         scale = jnp.where(model.norms > 0, model.norms, 1)
         size = _norm(scale * x)
-        radius = _FIRST * jnp.where(size > 0, size, 1)
+        # Roots near the start are wanted, rather than the first that is met.
+        first = 1.0 if self._options.to_zero else _FIRST
+        radius = first * jnp.where(size > 0, size, 1)
         zero = jnp.zeros([], x.dtype)
         at = self._place(x, r, self._value_of(r), model)
-        state = Region(model, scale, radius, zero, jnp.ones([], bool), at.norm)
+        count = jnp.zeros([], jnp.int32)
+        state = Region(model, scale, radius, zero, jnp.ones([], bool), at.norm, count)
         code = jnp.where(self._is_flat(at, state), _GRADIENT, RUNNING)
         is_finite = jnp.isfinite(at.value) & jnp.isfinite(at.norm)
         return at, state, jnp.where(is_finite, code, _NOT_FINITE)
@@ -121,11 +128,15 @@ class _Stepper:
             is_taken, lambda: self._model_at(x, r, push), lambda: state.model
         )
         new = choose(is_taken, self._place(x, r, value, model), at)
-        radius, damping = _resized(state, told, actual, ratio, value > 100 * at.value)
+        is_far = value > 100 * at.value
+        least = 0.5 if self._options.to_zero else 0.1
+        radius, damping = _resized(state, told, actual, ratio, is_far, least)
         is_small = self._is_small(at, told, actual)
-        # On a plateau the model, which promises more, says nothing nearby.
+        # On a plateau the model promises more, but too far away.
         is_lost = is_small & (told.damping > 0) & jnp.isfinite(value)
-        is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
+        if not self._options.to_zero:
+            is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
+        is_lost = is_lost & (state.grown < _GROWTHS)
         radius = jnp.where(is_lost, 4 * told.length, radius)
         region = Region(
             model,
@@ -134,6 +145,7 @@ class _Stepper:
             damping,
             jnp.zeros([], bool),
             state.first,
+            state.grown + is_lost.astype(jnp.int32),
         )
         code = self._code(new, region, value, is_taken, is_small & ~is_lost)
         return new, region, 1 if self._is_dense else 2, code
@@ -215,8 +227,7 @@ class _Stepper:
 
     def _at_end(self, new: Place, region: Region, code: jax.Array) -> jax.Array:
         """The code for roots where no tolerance is met."""
-        is_lowest = self._cosine(new, region.model) <= max(8 * self._problem.eps, _ROOT)
-        is_end = (code != RUNNING) & (code != _NOT_FINITE) | is_lowest
+        is_end = (code != RUNNING) & (code != _NOT_FINITE)
         # The rounding error of the parameters, as the residuals see it.
         error = self._problem.eps * jnp.sum(region.model.norms * jnp.abs(new.x))
         return jnp.where(
@@ -225,7 +236,7 @@ class _Stepper:
 
 
 def _resized(
-    state: Region, told: Any, actual: Any, ratio: Any, is_far: Any
+    state: Region, told: Any, actual: Any, ratio: Any, is_far: Any, most: float
 ) -> tuple[jax.Array, jax.Array]:
     """The next radius and a damping to try there."""
     radius = jnp.where(
@@ -233,8 +244,8 @@ def _resized(
     )
     # Where the parabola through both values with the slope has its minimum.
     least = 0.5 * told.slope / (told.slope + jnp.minimum(actual, 0))
-    factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, 0.1))
-    factor = jnp.where(is_far | ~jnp.isfinite(factor), 0.1, factor)
+    factor = jnp.where(actual >= 0, 0.5, jnp.maximum(least, most))
+    factor = jnp.where(is_far | ~jnp.isfinite(factor), most, factor)
     is_poor = ~(ratio > 0.25)
     grows = (ratio >= 0.75) | (told.damping == 0)
     small = factor * jnp.minimum(radius, 10 * told.length)
