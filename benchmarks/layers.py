@@ -87,7 +87,7 @@ LAYERS = (
     ),
     Layer(("__init__",), "the names of stepax"),
     Layer(("interop",), "Optax: the switch, states, signatures"),
-    Layer(("_plan", "__main__"), "the command line"),
+    Layer(("_plan", "_diagnose/command", "__main__"), "the command line"),
 )  # fmt: skip
 
 
@@ -95,7 +95,8 @@ def room_of(module: str) -> str:
     """The room in the table that a module is in; "" if there is none."""
     path = module.replace(".", "/") + "/"
     rooms = [room for layer in LAYERS for room in layer.rooms]
-    return next((room for room in rooms if path.startswith(room + "/")), "")
+    found = [room for room in rooms if path.startswith(room + "/")]
+    return max(found, key=len, default="")
 
 
 def height(module: str) -> int:

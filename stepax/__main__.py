@@ -17,6 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_plan(commands)
+    _add_diagnose(commands)
     args = parser.parse_args(argv)
     if args.run is None:
         parser.print_help()
@@ -74,6 +75,32 @@ _LINKS = "bandwidth from a device to others (default: %(default)g)"
 _HBM = "memory bandwidth of a device (default: %(default)g)"
 _HOST = "bandwidth between a device and host memory (default: %(default)g)"
 _FLOPS = "10^12 operations per second of a device (default: %(default)g)"
+
+
+def _add_diagnose(commands):
+    summary = "mistakes in an optimizer that raise no error"
+    parser = commands.add_parser(
+        "diagnose",
+        help=summary,
+        description="Looks for m" + summary[1:] + ".  Exits with 1 if it finds any.",
+    )
+    parser.set_defaults(run=_run_diagnose)
+    add = parser.add_argument
+    add("config", metavar="CONFIG.json", help="the optimizer, as of `to_config`")
+    add("--params", metavar="SHAPES.json", required=True, help=_SHAPES)
+    add("--steps", metavar="N", type=positive(int), help="calls of `update` in the run")
+
+
+_SHAPES = (
+    "the parameters: nested objects and lists of shapes such as [16, 16], or of "
+    '{"shape": [16, 16], "dtype": "bfloat16"}'
+)
+
+
+def _run_diagnose(args):
+    from ._diagnose import command
+
+    return command.run(args)
 
 
 def _run_plan(args):

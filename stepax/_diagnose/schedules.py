@@ -8,8 +8,8 @@ import numpy as np
 
 from .._engine.inspect.components import Component
 from .findings import Problem
-from .stages import Stage, View, accumulated
-from .traits import descends, factor, sampled
+from .stages import Stage, View, accumulated, sampled
+from .traits import descends, factor
 
 
 # Points at which a schedule is read within a run, and how many runs beyond its end.

@@ -4,7 +4,7 @@ Most parameters are treated alike.  Those that the same parts change, with the s
 arguments, are one track, so that a rule looks at each kind of treatment once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ from .._wrappers import accumulate, inject
 
 # Wrappers that return the rules they are given, with slots that are stored otherwise.
 _REWRITING = ("low_bit_states", "with_state_dtypes", "rowwise")
+# From the first steps to more than any run has.
+COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
 
 
 class Leaf(NamedTuple):
@@ -189,12 +191,14 @@ class _Reader:
         kept = {} if state is None else state.hyperparams
         values = {k: kept.get(k, x) for k, x in numbers.items()}
         values = {k: value_of(x, otherwise=x) for k, x in values.items()}
-        try:
-            made = call.again(values | {k: _plain(f) for k, f in functions.items()})
-            path = part.parts[0].path
-            return open_components(made, None, self.gradients, part.scope, path)
-        except Exception:  # a hyperparameter that the factory takes only as a number
-            return None
+        for kind in (_plain, _typical):  # one that the factory takes, or a number
+            try:
+                made = call.again(values | {k: kind(f) for k, f in functions.items()})
+                path = part.parts[0].path
+                return open_components(made, None, self.gradients, part.scope, path)
+            except Exception:
+                continue
+        return None
 
     def _calls(self, part: Component) -> Iterator[tuple[str, Mapping, bool, list[int]]]:
         """The call that made a part, once for all labels of its leaves."""
@@ -233,7 +237,7 @@ def name_of(part: Component | None) -> str:
 
 def where(part: Component) -> tuple[str]:
     """The path of a part in the state, or its name if it is the whole."""
-    return (join(part.path) or part_name(part),)
+    return (join(part.path) or name_of(part) or part_name(part),)
 
 
 def _kind(part: Component) -> str:
@@ -284,3 +288,23 @@ def _plain(f: Any) -> Any:
     if isinstance(f, StatefulSchedule) and not isinstance(f, WrappedSchedule):
         raise TypeError("its values depend on what it has seen")
     return f.schedule_fn if isinstance(f, WrappedSchedule) else f
+
+
+def _typical(f: Any) -> float:
+    """The largest value of a schedule; an error if its sign changes."""
+    values = sampled(_plain(f), COUNTS)
+    if values is None or values.min() < 0 < values.max():
+        raise ValueError("its values have different signs")
+    return float(values[np.abs(values).argmax()])
+
+
+def sampled(schedule: Callable, counts: Any) -> np.ndarray | None:
+    """The values of a schedule after some numbers of steps, if it has any."""
+    try:
+        return np.asarray(jax.vmap(schedule)(jnp.asarray(counts, jnp.int32)), float)
+    except Exception:  # it branches on the count, or is not of JAX
+        pass
+    try:
+        return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
+    except Exception:
+        return None

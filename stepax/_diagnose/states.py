@@ -150,7 +150,7 @@ def large_state(view: View) -> Iterator[Problem]:
 def pattern_matches_nothing(view: View) -> Iterator[Problem]:
     """Functions that choose parameters by their paths, and choose none."""
     seen = set()
-    for part in view.parts:
+    for part in view.parts if any(view.leaves) else ():
         for name, choose, wanted in _choices(part):
             found = _chosen(choose, view)
             if (

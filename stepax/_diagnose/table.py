@@ -16,14 +16,14 @@ class Check(NamedTuple):
     code: the name of what it finds.
     rule: a function from a `View`, and for "gradients" and "step" also from these, to
         problems.
-    needs: nothing else, the number of calls, gradients, or a trial step with them.
+    need: nothing else, the number of calls, gradients, or a trial step with them.
     thread: where it was met: an issue as repository#number, or in words.
     cure: what to write instead.
     """
 
     code: str
     severity: Severity
-    needs: Literal["static", "run", "gradients", "step"]
+    need: Literal["static", "run", "gradients", "step"]
     rule: Callable
     thread: str
     cure: str
@@ -82,7 +82,7 @@ CHECKS = (
           "find their origin; `zero_nans` and `apply_if_finite` let training go on"),
     Check("state-larger-than-parameters", "note", "static", states.large_state,
           "common", "store moments in 8 bits with `low_bit_states(tx)`, or master "
-          "weights as `master_weights(tx, remainder=True)`"),
+          "weights as `master_weights(tx, remainder=16)`"),
     Check("averages-without-swap", "note", "static", states.averages_without_swap,
           "schedule_free issues", ""),
     Check("schedule-in-micro-steps", "warning", "static", schedules.in_micro_steps,

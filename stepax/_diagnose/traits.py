@@ -13,7 +13,7 @@ import numpy as np
 from .._engine.factories.registry import ROWS
 from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
-from .stages import Leaf, Stage, View, name_of, value_of
+from .stages import COUNTS, Leaf, Stage, View, name_of, sampled, value_of
 
 
 # The factors of scales.
@@ -49,9 +49,6 @@ ESTIMATING = (
 # fmt: on
 # The amount of decay in each of these; of optimizers it is `weight_decay`.
 _AMOUNTS = {"_decay_by": "amount", "_decay_of_sum": "amount"}
-
-# From the first steps to more than any run has.
-_COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
 
 
 def factor(stage: Stage) -> Any:
@@ -91,23 +88,11 @@ def sign(stage: Stage) -> int | None:
 
 def sign_of(x: Any) -> int | None:
     """The sign of a number, or of all values of a schedule."""
-    values = sampled(x, _COUNTS) if callable(x) else np.asarray([value_of(x, np.nan)])
+    values = sampled(x, COUNTS) if callable(x) else np.asarray([value_of(x, np.nan)])
     if values is None or np.isnan(values).any():
         return None
     is_up, is_down = bool((values > 0).any()), bool((values < 0).any())
     return None if is_up and is_down else is_up - is_down
-
-
-def sampled(schedule: Callable, counts: Any) -> np.ndarray | None:
-    """The values of a schedule after some numbers of steps, if it has any."""
-    try:
-        return np.asarray(jax.vmap(schedule)(jnp.asarray(counts, jnp.int32)), float)
-    except Exception:  # it branches on the count, or is not of JAX
-        pass
-    try:
-        return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
-    except Exception:
-        return None
 
 
 def normalizes(stage: Stage) -> bool:

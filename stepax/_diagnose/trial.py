@@ -13,8 +13,8 @@ import numpy as np
 from .._engine.base.protocol import as_array, is_array, is_none
 from .._engine.trees.apply import apply_updates
 from .findings import Problem
-from .stages import Track, View, accumulated, name_of
-from .traits import ESTIMATING, factor, sampled, sign
+from .stages import Track, View, accumulated, name_of, sampled
+from .traits import ESTIMATING, factor, sign
 
 
 # The fewest and the most calls of `update`, while they return zeros: warm-ups and

@@ -1,0 +1,148 @@
+"""What a cure does better: a number of which less is better, for a program."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stepax
+from stepax._engine.base.protocol import is_array
+
+
+def _task(params: Any) -> tuple[Any, Any]:
+    """Targets, and curvatures from 0.01 to 1, of a quadratic loss."""
+    draw = np.random.RandomState(0)
+    targets = jax.tree.map(
+        lambda p: jnp.asarray(draw.randn(*p.shape), "float32"), params
+    )
+    bend = lambda p: jnp.asarray(10.0 ** draw.uniform(-2, 0, p.shape), "float32")
+    return targets, jax.tree.map(bend, params)
+
+
+def _loss(params: Any, task: tuple[Any, Any]) -> jax.Array:
+    one = lambda p, t, h: jnp.sum(h * (p.astype("float32") - t) ** 2)
+    terms = jax.tree.leaves(jax.tree.map(one, params, *task))
+    return jnp.sum(jnp.stack(terms)) / 2
+
+
+def train(
+    tx: Any, params: Any, calls: int, spikes: int = 0, nan: int = 0, noise: float = 0.0
+) -> tuple[Any, Any]:
+    """The state and the parameters after some calls of `update`.
+
+    spikes: every so many gradients one is a hundred times as large; 0 for none.
+    nan: every so many gradients one is NaN; 0 for none.
+    noise: the standard deviation of what is added to gradients.
+    """
+    task = _task(params)
+
+    @jax.jit
+    def gradients(params, t):
+        g = jax.grad(_loss)(params, task)
+        is_spike = (t % spikes == spikes - 1) if spikes else False
+        g = jax.tree.map(lambda x: jnp.where(is_spike, 100 * x, x), g)
+        is_nan = (t % nan == nan - 1) if nan else False
+        g = jax.tree.map(lambda x: jnp.where(is_nan, jnp.full_like(x, jnp.nan), x), g)
+        if not noise:
+            return g
+        key = jax.random.fold_in(jax.random.key(0), t)
+        add = lambda x: x + noise * jax.random.normal(key, x.shape, x.dtype)
+        return jax.tree.map(add, g)
+
+    state, update = tx.init(params), jax.jit(tx.update)
+    for t in range(calls):
+        updates, state = update(gradients(params, t), state, params)
+        params = stepax.apply_updates(params, updates)
+    return state, params
+
+
+def loss(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
+    """The loss after some calls of `update`; infinity if they fail."""
+    floats = lambda p: is_array(p) and jnp.issubdtype(p.dtype, jnp.inexact)
+    params = found["params"]
+    if not all(map(floats, jax.tree.leaves(params))):
+        try:
+            found["tx"].update(params, found["tx"].init(params), params)
+        except (TypeError, ValueError):
+            return float("inf")
+        params = jax.tree.map(lambda p: p if floats(p) else None, params)
+    _, params = train(found["tx"], params, calls, **options)
+    value = float(_loss(params, _task(params)))
+    return value if np.isfinite(value) else float("inf")
+
+
+def evaluated(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
+    """The loss of the parameters that the program evaluates."""
+    state, params = train(found["tx"], found["params"], calls, **options)
+    choose = found.get("evaluate", lambda state, params: params)
+    params = choose(state, params)
+    return float(_loss(params, _task(params)))
+
+
+def largest(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
+    """The largest parameter after some calls."""
+    _, params = train(found["tx"], found["params"], calls, **options)
+    return max(float(jnp.abs(p).max()) for p in jax.tree.leaves(params))
+
+
+def vectors(found: dict[str, Any], calls: int = 100, **options: Any) -> float:
+    """The loss of arrays of one axis alone."""
+    _, params = train(found["tx"], found["params"], calls, **options)
+    pick = lambda tree: [x for x in jax.tree.leaves(tree) if x.ndim == 1]
+    targets, curvatures = map(pick, _task(found["params"]))
+    return float(_loss(pick(params), (targets, curvatures)))
+
+
+def bytes_of_state(found: dict[str, Any]) -> float:
+    """Bytes of the state."""
+    state = jax.eval_shape(found["tx"].init, found["params"])
+    return float(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)))
+
+
+def linear(found: dict[str, Any], calls: int = 100) -> float:
+    """The loss of a deep linear network, on inputs of very different sizes."""
+    draw = np.random.RandomState(0)
+    new = lambda p: jnp.asarray(draw.randn(*p.shape) / 4, "float32") * (p.ndim > 2)
+    params = jax.tree.map(new, found["params"])
+    x = draw.randn(64, 16).astype("float32") * np.logspace(0, -2, 16, dtype="float32")
+    y = x @ draw.randn(16, 16).astype("float32")
+
+    def error(params):
+        layers = params.get("layers", params)
+        out, biases = x, layers.get("bias", jnp.zeros(4))
+        for kernel, bias in zip(layers["kernel"], biases, strict=True):
+            out = out @ kernel + bias
+        return jnp.mean((out - y) ** 2)
+
+    tx = found["tx"]
+    state, update = tx.init(params), jax.jit(tx.update)
+    for _ in range(calls):
+        updates, state = update(jax.grad(error)(params), state, params)
+        params = stepax.apply_updates(params, updates)
+    return float(error(params))
+
+
+def padded(found: dict[str, Any]) -> float:
+    """The number of NaN after a step with a gradient of 0, as of padding."""
+    params = found["params"]
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = found["tx"].update(zeros, found["tx"].init(params), params)
+    return float(sum(jnp.isnan(u).sum() for u in jax.tree.leaves(updates)))
+
+
+def given(found: dict[str, Any]) -> float:
+    """The number of NaN in the gradients."""
+    return float(sum(jnp.isnan(g).sum() for g in jax.tree.leaves(found["gradients"])))
+
+
+MEASURES = {
+    "linear": (linear, "loss of a linear network"),
+    "padded": (padded, "NaN after a gradient of 0"),
+    "given": (given, "NaN in the gradients"),
+    "loss": (loss, "loss"),
+    "evaluated": (evaluated, "loss of what is evaluated"),
+    "largest": (largest, "largest parameter"),
+    "vectors": (vectors, "loss of biases and norm scales"),
+    "bytes": (bytes_of_state, "bytes of state"),
+}
