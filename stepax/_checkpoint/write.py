@@ -57,7 +57,7 @@ class Part(NamedTuple):
         return {x.key: as_bytes(a) for x, a in pairs if a.size}
 
     def copied(self) -> "Part":
-        """Copies, which are not affected if the originals are modified or donated."""
+        """The arrays as they are now, even if originals are modified or donated."""
         return self._replace(arrays=[_copy(x) for x in self.arrays])
 
     def shares(self) -> list[int]:
@@ -90,9 +90,10 @@ def _copy(x: Any) -> Any:
         return x.copy()
     if not x.is_fully_addressable:
         return jax.device_put(x, x.sharding, may_alias=False)
-    # Arrays from another device are copies already.
-    is_view = is_on_cpu(x) or "host" in str(x.sharding.memory_kind)
-    return np.array(x) if is_view else np.asarray(x)
+    # On a CPU this is a view.  As long as there is one, JAX does not reuse the buffer of
+    # a donated array.  Arrays from another device are copies already.
+    is_pinned = not is_on_cpu(x) and "host" in str(x.sharding.memory_kind)
+    return np.array(x) if is_pinned else np.asarray(x)
 
 
 class Saving:
