@@ -75,7 +75,8 @@ def save(
     params: any tree; leaves that are not arrays are not saved.
     state: the state of any transformation.
     keep: number of the newest checkpoints to keep; all by default.
-    wait: if false, this returns once the arrays are copied, and a thread writes them.
+    wait: if false, this returns once the arrays are safe from changes, and a thread
+        writes them.
         The next call for this directory, `wait`, and process exit wait for the thread
         and raise its errors.  Python 3.12.0 and 3.12.1 need `wait` before exit.
 
