@@ -76,9 +76,9 @@ def save(
     state: the state of any transformation.
     keep: number of the newest checkpoints to keep; all by default.
     wait: if false, this returns once the arrays are safe from changes, and a thread
-        writes them.
-        The next call for this directory, `wait`, and process exit wait for the thread
-        and raise its errors.  Python 3.12.0 and 3.12.1 need `wait` before exit.
+        writes them.  The next call for this directory, `wait`, and process exit wait
+        for the thread and raise its errors.  Python 3.12.0 and 3.12.1 need `wait`
+        before exit.
 
     Raises a `ValueError` if the step is not later than those in the directory, if two
     arrays have the same name, if parameters and state are swapped, and if another
