@@ -87,14 +87,13 @@ class _Stepper:
         return state._replace(dx=put(state.dx, s), dr=put(state.dr, y), count=count)
 
     def _code(self, at: Place, new: Place, state: _State, is_fine: Any) -> jax.Array:
-        tol = self._problem.tol
-        limit = tol.gradient
+        limit = self._problem.tol.gradient
         if limit is None:
             limit = max(8 * self._problem.eps, 2.0**-26) * state.size
         code = jnp.where(new.norm <= limit, CONVERGED, RUNNING)
-        if tol.step not in (None, ()):
+        if self._problem.short is not None:
             move = jnp.max(jnp.abs(new.x - at.x))
-            is_short = (state.count > 0) & (move <= tol.step * state.size)
+            is_short = (move > 0) & (move <= self._problem.short * state.size)
             code = jnp.where(is_short & (code == RUNNING), PRECISE, code)
         is_fine = is_fine & jnp.isfinite(new.value)
         return jnp.where(is_fine, code, NOT_FINITE)

@@ -60,8 +60,8 @@ class _State(NamedTuple):
 class _Stepper:
     def __init__(self, problem: Problem):
         self._problem = problem
-        step = problem.tol.step
-        self._precision = 2 * problem.eps if step in (None, ()) else step
+        short = problem.short
+        self._precision = 2 * problem.eps if short is None else short
 
     def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
         del x

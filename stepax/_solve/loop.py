@@ -17,6 +17,7 @@ from .._minimize.bundle import while_loop
 from .._minimize.closure import open_closure
 from .._minimize.frame import Frame
 from .._minimize.loop import SPARE, Inputs
+from .._minimize.stop import OFF
 from .flat import Flat
 
 
@@ -63,6 +64,11 @@ class Problem(NamedTuple):
         if self.tol.gradient is not None:
             return jnp.asarray(self.tol.gradient, first.dtype)
         return max(8 * self.eps, 2.0**-26) * jnp.minimum(first, 1)
+
+    @property
+    def short(self) -> Any:
+        """The tolerance for the length of a step, `None` if it is off."""
+        return None if self.tol.step is OFF else self.tol.step
 
     def place(self, x: jax.Array, r: jax.Array) -> "Place":
         """A place whose value is |r|² / 2."""

@@ -54,9 +54,11 @@ def code_of(problem: Problem, first: Any, at: Place, new: Place, is_done: Any) -
     size = jnp.maximum(jnp.max(jnp.abs(at.x)), 1)
     failure = jnp.where(at.norm <= 64 * problem.eps * size, PRECISE, STUCK)
     code = jnp.where(is_done, RUNNING, failure)
-    if problem.tol.step not in (None, ()):
+    if problem.short is not None:
         move = jnp.max(jnp.abs(new.x - at.x))
-        is_short = is_done & (move <= problem.tol.step * jnp.max(jnp.abs(new.x)))
+        is_short = (
+            is_done & (move > 0) & (move <= problem.short * jnp.max(jnp.abs(new.x)))
+        )
         code = jnp.where(is_short, PRECISE, code)
     code = jnp.where(new.norm <= problem.limit(first), CONVERGED, code)
     return jnp.where(jnp.isfinite(new.value), code, NOT_FINITE)
