@@ -19,7 +19,7 @@ from jax.scipy.linalg import solve_triangular
 
 from .._linesearch.line import choose, hold
 from .dense import triangle
-from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem
+from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem, Stepper
 
 
 # The growth of |r| above which a step is undone.
@@ -31,7 +31,7 @@ class Anderson(NamedTuple):
 
     memory: int
 
-    def on(self, problem: Problem) -> "_Stepper":
+    def __call__(self, problem: Problem) -> "_Stepper":
         return _Stepper(min(self.memory, problem.columns), problem)
 
 
@@ -48,7 +48,9 @@ class _State(NamedTuple):
     size: jax.Array
 
 
-class _Stepper:
+class _Stepper(Stepper):
+    """The method for one problem."""
+
     def __init__(self, memory: int, problem: Problem):
         self._memory, self._problem = memory, problem
 
@@ -75,9 +77,6 @@ class _Stepper:
             state = self._remember(state, new.x - at.x, new.r - at.r, is_taken)
         new = choose(is_taken, new, at)
         return new, state, 1, self._code(at, new, state, is_fine | ~is_plain)
-
-    def more(self, state: _State) -> Any:
-        return None
 
     def _remember(self, state: _State, s: Any, y: Any, is_taken: Any) -> _State:
         """The state with differences in place of the oldest, or without any."""

@@ -16,7 +16,16 @@ from jax.typing import ArrayLike
 
 from .._linesearch.line import choose, hold
 from .._minimize.bundle import while_loop
-from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, STUCK, Place, Problem
+from .loop import (
+    CONVERGED,
+    NOT_FINITE,
+    PRECISE,
+    RUNNING,
+    STUCK,
+    Place,
+    Problem,
+    Stepper,
+)
 
 
 _COARSEST, _RESTART = 0.1, 40
@@ -64,21 +73,14 @@ def code_of(problem: Problem, first: Any, at: Place, new: Place, is_done: Any) -
     return jnp.where(jnp.isfinite(new.value), code, NOT_FINITE)
 
 
-class NewtonKrylov(NamedTuple):
-    """The method, which has no options."""
-
-    name: str = "krylov"
-
-    def on(self, problem: Problem) -> "_Stepper":
-        return _Stepper(problem)
-
-
 class _State(NamedTuple):
     first: jax.Array
     precision: jax.Array
 
 
-class _Stepper:
+class NewtonKrylov(Stepper):
+    """The method for one problem."""
+
     def __init__(self, problem: Problem):
         self._problem = problem
 
@@ -98,6 +100,3 @@ class _Stepper:
         following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
         code = code_of(self._problem, state.first, at, found.place, found.is_done)
         return found.place, _State(state.first, following), found.count + 1, code
-
-    def more(self, state: _State) -> Any:
-        return None

@@ -20,7 +20,7 @@ import numpy as np
 
 from .._linesearch.line import choose, hold, largest
 from .._minimize.stop import OFF
-from .loop import RUNNING, Place, Problem
+from .loop import RUNNING, Place, Problem, Stepper
 from .losses import value_of, weighted
 from .models import dense, is_free, products
 
@@ -70,7 +70,7 @@ class TrustRegion(NamedTuple):
     solver: str
     to_zero: bool = False
 
-    def on(self, problem: Problem) -> "_Stepper":
+    def __call__(self, problem: Problem) -> "_Stepper":
         rows, columns = problem.rows, problem.columns
         is_small = columns <= _MOST and rows * columns <= _MOST_ELEMENTS
         forward = {"auto": columns <= rows, "forward": True, "reverse": False}
@@ -78,7 +78,7 @@ class TrustRegion(NamedTuple):
         return _Stepper(self, problem, forward[self.jacobian], is_dense[self.solver])
 
 
-class _Stepper:
+class _Stepper(Stepper):
     """The method for one problem."""
 
     def __init__(

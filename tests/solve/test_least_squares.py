@@ -223,6 +223,7 @@ def test_history_callback_and_aux(capsys):
     n = int(found.steps)
     assert len(seen) == n and "value" in capsys.readouterr().err
     np.testing.assert_array_equal(found.aux["twice"], 2 * found.params)
+    assert found.history
     values = found.history.value
     assert np.isnan(values[n + 1 :]).all() and np.all(np.diff(values[: n + 1]) <= 0)
     np.testing.assert_array_equal([r.value for r in seen], values[1 : n + 1])

@@ -1,5 +1,7 @@
 """Roots, fixed points, and derivatives for other solvers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,7 +129,7 @@ def test_a_batch_of_roots_history_and_aux():
     np.testing.assert_array_equal(batch.aux, a)
     assert len(set(batch.steps.tolist())) > 1
     for i, one in enumerate(map(run, a)):
-        assert one.steps == batch.steps[i]
+        assert one.steps == batch.steps[i] and one.history and batch.history
         np.testing.assert_allclose(one.history.value, batch.history.value[i], atol=1e-4)
 
 
@@ -232,76 +234,77 @@ def test_optimality_of_a_tree_with_aux_and_closed_values(x64):
 # --- bad input -----------------------------------------------------------------------
 
 ONE = jnp.ones(2)
+wrongly: Any = stepax  # called with arguments of wrong types
 REFUSED = {
-    "no function": (lambda: stepax.root("f", ONE), TypeError, "`f` is a `str`"),
-    "no start": (lambda: stepax.root(jnp.sin), ValueError, "a `bracket`"),
-    "integers": (lambda: stepax.root(jnp.sin, 1), TypeError, "holds integers"),
+    "no function": (lambda: wrongly.root("f", ONE), TypeError, "`f` is a `str`"),
+    "no start": (lambda: wrongly.root(jnp.sin), ValueError, "a `bracket`"),
+    "integers": (lambda: wrongly.root(jnp.sin, 1), TypeError, "holds integers"),
     "another shape": (
-        lambda: stepax.root(lambda x: x[:1], ONE),
+        lambda: wrongly.root(lambda x: x[:1], ONE),
         ValueError,
         r"shape \(1,\).*`least_squares`",
     ),
     "another structure": (
-        lambda: stepax.fixed_point(lambda x: {"a": x}, {"b": ONE}),
+        lambda: wrongly.fixed_point(lambda x: {"a": x}, {"b": ONE}),
         ValueError,
         "structure of its parameters",
     ),
     "an integer value": (
-        lambda: stepax.root(lambda x: jnp.arange(2), ONE),
+        lambda: wrongly.root(lambda x: jnp.arange(2), ONE),
         TypeError,
         "int32",
     ),
     "method": (
-        lambda: stepax.root(jnp.sin, ONE, method="hybr"),
+        lambda: wrongly.root(jnp.sin, ONE, method="hybr"),
         ValueError,
         "'hybr', expected one of 'auto', 'newton'",
     ),
     "method and bracket": (
-        lambda: stepax.root(jnp.sin, bracket=(0.0, 1.0), method="newton"),
+        lambda: wrongly.root(jnp.sin, bracket=(0.0, 1.0), method="newton"),
         ValueError,
         "omit one",
     ),
     "half a bracket": (
-        lambda: stepax.root(jnp.sin, bracket=(0.0, None)),
+        lambda: wrongly.root(jnp.sin, bracket=(0.0, None)),
         ValueError,
         "expected a pair",
     ),
     "an infinite bracket": (
-        lambda: stepax.root(jnp.sin, bracket=(0.0, np.inf)),
+        lambda: wrongly.root(jnp.sin, bracket=(0.0, np.inf)),
         ValueError,
         "finite",
     ),
     "a bracket upside down": (
-        lambda: stepax.root(jnp.sin, bracket=(1.0, -1.0)),
+        lambda: wrongly.root(jnp.sin, bracket=(1.0, -1.0)),
         ValueError,
         "cross",
     ),
     "memory": (
-        lambda: stepax.fixed_point(jnp.cos, ONE, memory=-1),
+        lambda: wrongly.fixed_point(jnp.cos, ONE, memory=-1),
         ValueError,
         "`memory`",
     ),
     "damping": (
-        lambda: stepax.fixed_point(jnp.cos, ONE, damping=1.5),
+        lambda: wrongly.fixed_point(jnp.cos, ONE, damping=1.5),
         ValueError,
         r"\(0, 1\]",
     ),
     "SciPy's word": (
-        lambda: stepax.root(jnp.sin, ONE, fprime=jnp.cos),
+        lambda: wrongly.root(jnp.sin, ONE, fprime=jnp.cos),
         TypeError,
         "JAX differentiates",
     ),
     "JAXopt's word": (
-        lambda: stepax.fixed_point(jnp.cos, ONE, history_size=3),
+        lambda: wrongly.fixed_point(jnp.cos, ONE, history_size=3),
         TypeError,
         "`memory=3`",
     ),
     "both conditions": (
-        lambda: stepax.implicit(jnp.sin, fixed_point=jnp.cos),
+        lambda: wrongly.implicit(jnp.sin, fixed_point=jnp.cos),
         TypeError,
         "either `optimality` or `fixed_point`",
     ),
-    "no condition": (lambda: stepax.implicit("f"), TypeError, "above the solver"),
+    "no condition": (lambda: wrongly.implicit("f"), TypeError, "above the solver"),
 }  # fmt: skip
 
 
