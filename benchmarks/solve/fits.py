@@ -45,7 +45,7 @@ def jobs() -> list:
 
 def main() -> None:
     names = list(SOLVERS)
-    head("problem", *(f"{x}: digits | evaluations" for x in names))
+    head("problem", *(x for name in names for x in (f"{name}: digits", "evaluations")))
     rows = []
     for name, residuals, start, good, enough in jobs():
         row = []

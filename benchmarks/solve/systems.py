@@ -47,7 +47,7 @@ RUNS = {
 
 
 def main() -> None:
-    head("system", *(f"{x}: largest residual | evaluations" for x in RUNS))
+    head("system", *(x for name in RUNS for x in (f"{name}: residual", "evaluations")))
     rows = []
     for system in collect():
         row = []

@@ -19,7 +19,7 @@ from jax.scipy.linalg import solve_triangular
 
 from .._linesearch.line import choose, hold
 from .dense import triangle
-from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem
+from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, Place, Problem, Stepper
 
 
 # The growth of |r| above which a step is undone.
@@ -31,7 +31,7 @@ class Anderson(NamedTuple):
 
     memory: int
 
-    def on(self, problem: Problem) -> "_Stepper":
+    def __call__(self, problem: Problem) -> "_Stepper":
         return _Stepper(min(self.memory, problem.columns), problem)
 
 
@@ -48,7 +48,9 @@ class _State(NamedTuple):
     size: jax.Array
 
 
-class _Stepper:
+class _Stepper(Stepper):
+    """The method for one problem."""
+
     def __init__(self, memory: int, problem: Problem):
         self._memory, self._problem = memory, problem
 
@@ -76,9 +78,6 @@ class _Stepper:
         new = choose(is_taken, new, at)
         return new, state, 1, self._code(at, new, state, is_fine | ~is_plain)
 
-    def more(self, state: _State) -> Any:
-        return None
-
     def _remember(self, state: _State, s: Any, y: Any, is_taken: Any) -> _State:
         """The state with differences in place of the oldest, or without any."""
         k = state.count % self._memory
@@ -87,14 +86,13 @@ class _Stepper:
         return state._replace(dx=put(state.dx, s), dr=put(state.dr, y), count=count)
 
     def _code(self, at: Place, new: Place, state: _State, is_fine: Any) -> jax.Array:
-        tol = self._problem.tol
-        limit = tol.gradient
+        limit = self._problem.tol.gradient
         if limit is None:
             limit = max(8 * self._problem.eps, 2.0**-26) * state.size
         code = jnp.where(new.norm <= limit, CONVERGED, RUNNING)
-        if tol.step not in (None, ()):
+        if self._problem.short is not None:
             move = jnp.max(jnp.abs(new.x - at.x))
-            is_short = (state.count > 0) & (move <= tol.step * state.size)
+            is_short = (move > 0) & (move <= self._problem.short * state.size)
             code = jnp.where(is_short & (code == RUNNING), PRECISE, code)
         is_fine = is_fine & jnp.isfinite(new.value)
         return jnp.where(is_fine, code, NOT_FINITE)

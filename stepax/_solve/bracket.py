@@ -21,20 +21,12 @@ from .loop import (
     RUNNING,
     Place,
     Problem,
+    Stepper,
 )
 
 
 # The steps beyond those of bisection, which a curved function may take at the start.
 _K1, _SLACK = 0.2, 8
-
-
-class Bracket(NamedTuple):
-    """The method, which has no options."""
-
-    name: str = "bracket"
-
-    def on(self, problem: Problem) -> "_Stepper":
-        return _Stepper(problem)
 
 
 class _State(NamedTuple):
@@ -57,11 +49,13 @@ class _State(NamedTuple):
     has_none: jax.Array
 
 
-class _Stepper:
+class Bracket(Stepper):
+    """The method for one problem."""
+
     def __init__(self, problem: Problem):
         self._problem = problem
-        step = problem.tol.step
-        self._precision = 2 * problem.eps if step in (None, ()) else step
+        short = problem.short
+        self._precision = 2 * problem.eps if short is None else short
 
     def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
         del x
@@ -92,9 +86,6 @@ class _Stepper:
         )
         place, state, code = self._end(new, jnp.isfinite(f))
         return place, state, 1, code
-
-    def more(self, state: _State) -> Any:
-        return None
 
     def _next(self, state: _State) -> jax.Array:
         """The next point of each interval: interpolate, truncate, project."""

@@ -12,21 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .loop import RUNNING, Place, Problem
+from .loop import RUNNING, Place, Problem, Stepper
 from .newton_krylov import backtrack, code_of
 
 
 # Trials along a direction of an inverse that may be outdated, and of a new one.
 _TRIALS_OLD, _TRIALS = 3, 20
-
-
-class Broyden(NamedTuple):
-    """The method, which has no options."""
-
-    name: str = "broyden"
-
-    def on(self, problem: Problem) -> "_Stepper":
-        return _Stepper(problem)
 
 
 class _State(NamedTuple):
@@ -37,7 +28,9 @@ class _State(NamedTuple):
     age: jax.Array
 
 
-class _Stepper:
+class Broyden(Stepper):
+    """The method for one problem."""
+
     def __init__(self, problem: Problem):
         self._problem = problem
 
@@ -67,9 +60,6 @@ class _Stepper:
         # With a new inverse there is another attempt.
         code = jnp.where(found.is_done | is_new, code, RUNNING)
         return found.place, _State(state.first, inverse, age), found.count, code
-
-    def more(self, state: _State) -> Any:
-        return None
 
     def _inverse_at(self, x: jax.Array) -> jax.Array:
         push = jax.linearize(self._problem.fun, x)[1]

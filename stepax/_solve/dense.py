@@ -3,7 +3,7 @@
     z = argmin |A z + q|² + d |z|²   with d = 0, or so large that |z| is about `radius`
 
 As a function of d, 1 / |z| is nearly a line, whose zero Newton's method finds in a few
-steps, each with a factorization of A above sqrt(d) times the identity.  d is never
+steps, each with a factorization of A below sqrt(d) times the identity.  d is never
 quite 0, so that a matrix of any rank has a step, of the least length.
 
 Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory (DOI
@@ -57,9 +57,10 @@ def damped_step(
     most = jnp.sqrt(jnp.sum((q @ a) ** 2)) / radius
 
     def attempt(t):
-        below = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
-        b = jnp.concatenate([q, jnp.zeros_like(q)])
-        r, b = triangle(jnp.concatenate([a, below]), b)
+        # On top, where b is 0, so that no reflection cancels elements of q.
+        above = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
+        b = jnp.concatenate([jnp.zeros_like(q), q])
+        r, b = triangle(jnp.concatenate([above, a]), b)
         z = -solve_triangular(r, b)
         size = jnp.sqrt(jnp.sum(z * z))
         safe = jnp.where(size > 0, size, 1)

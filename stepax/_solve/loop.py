@@ -4,7 +4,7 @@ A method sees a function from one real vector to another, and nothing of trees.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from .._minimize.bundle import while_loop
 from .._minimize.closure import open_closure
 from .._minimize.frame import Frame
 from .._minimize.loop import SPARE, Inputs
+from .._minimize.stop import OFF
 from .flat import Flat
 
 
@@ -64,36 +65,36 @@ class Problem(NamedTuple):
             return jnp.asarray(self.tol.gradient, first.dtype)
         return max(8 * self.eps, 2.0**-26) * jnp.minimum(first, 1)
 
+    @property
+    def short(self) -> Any:
+        """The tolerance for the length of a step, `None` if it is off."""
+        return None if self.tol.step is OFF else self.tol.step
+
     def place(self, x: jax.Array, r: jax.Array) -> "Place":
         """A place whose value is |r|² / 2."""
         return Place(x, r, 0.5 * jnp.sum(r * r), largest([r], r.dtype))
 
 
-class Stepper(Protocol):
+class Stepper:
     """A method for one problem.  A code is `RUNNING`, or says why the run ends."""
 
     def begin(self, x: jax.Array) -> tuple[Place, Any, jax.Array]:
         """The place of the start, the first state, and the code."""
-        ...
+        raise NotImplementedError
 
     def step(self, at: Place, state: Any) -> tuple[Place, Any, Any, jax.Array]:
         """The next place and state, the number of evaluations, and the code."""
-        ...
+        raise NotImplementedError
 
     def more(self, state: Any) -> Any:
         """What of the last state belongs to the result."""
-        ...
-
-
-class Method(Protocol):
-    """The options of a method, which have a hash."""
-
-    def on(self, problem: Problem) -> Stepper: ...
+        return None
 
 
 class Setup(NamedTuple):
     """The static configuration of a program, besides the function and the shapes.
 
+    method: makes a `Stepper` for a problem, and has a hash.
     name: what the user calls the function.
     kind: "residuals" for any tree, "root" for one like the parameters, that is to be
         0, "fixed_point" for one that is to be equal to them.
@@ -158,7 +159,7 @@ class Iteration:
         tol, number = inputs.tol
         sizes = self._rs.size, self._xs.size
         problem = Problem(self._residuals, *sizes, box, tol, eps, number)
-        self._method = setup.method.on(problem)
+        self._method = setup.method(problem)
 
     def run(self) -> Solved:
         """The whole run."""

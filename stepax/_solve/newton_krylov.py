@@ -16,7 +16,16 @@ from jax.typing import ArrayLike
 
 from .._linesearch.line import choose, hold
 from .._minimize.bundle import while_loop
-from .loop import CONVERGED, NOT_FINITE, PRECISE, RUNNING, STUCK, Place, Problem
+from .loop import (
+    CONVERGED,
+    NOT_FINITE,
+    PRECISE,
+    RUNNING,
+    STUCK,
+    Place,
+    Problem,
+    Stepper,
+)
 
 
 _COARSEST, _RESTART = 0.1, 40
@@ -54,21 +63,14 @@ def code_of(problem: Problem, first: Any, at: Place, new: Place, is_done: Any) -
     size = jnp.maximum(jnp.max(jnp.abs(at.x)), 1)
     failure = jnp.where(at.norm <= 64 * problem.eps * size, PRECISE, STUCK)
     code = jnp.where(is_done, RUNNING, failure)
-    if problem.tol.step not in (None, ()):
+    if problem.short is not None:
         move = jnp.max(jnp.abs(new.x - at.x))
-        is_short = is_done & (move <= problem.tol.step * jnp.max(jnp.abs(new.x)))
+        is_short = (
+            is_done & (move > 0) & (move <= problem.short * jnp.max(jnp.abs(new.x)))
+        )
         code = jnp.where(is_short, PRECISE, code)
     code = jnp.where(new.norm <= problem.limit(first), CONVERGED, code)
     return jnp.where(jnp.isfinite(new.value), code, NOT_FINITE)
-
-
-class NewtonKrylov(NamedTuple):
-    """The method, which has no options."""
-
-    name: str = "krylov"
-
-    def on(self, problem: Problem) -> "_Stepper":
-        return _Stepper(problem)
 
 
 class _State(NamedTuple):
@@ -76,7 +78,9 @@ class _State(NamedTuple):
     precision: jax.Array
 
 
-class _Stepper:
+class NewtonKrylov(Stepper):
+    """The method for one problem."""
+
     def __init__(self, problem: Problem):
         self._problem = problem
 
@@ -96,6 +100,3 @@ class _Stepper:
         following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
         code = code_of(self._problem, state.first, at, found.place, found.is_done)
         return found.place, _State(state.first, following), found.count + 1, code
-
-    def more(self, state: _State) -> Any:
-        return None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._minimize.frame import split
+from .._minimize.frame import Frame, split
 from .._minimize.result import MinimizeHistory, MinimizeStatus, read_status
 from .flat import Flat
 
@@ -89,13 +89,7 @@ class LeastSquaresResult(NamedTuple):
         whole = whole * jnp.asarray(variance, whole.dtype)
         if matrix:
             return whole
-        flat = Flat(moving, whole.dtype)
-        rows = jax.vmap(flat.split, in_axes=1, out_axes=-1)(whole)
-        row = lambda x: frame.params(
-            y.reshape(*x.shape[:-1], *y.shape[x.ndim - 1 :])
-            for y in jax.vmap(flat.split)(x.reshape(-1, x.shape[-1]))
-        )
-        return frame.params(map(row, rows))
+        return _blocks(whole, frame, moving)
 
 
 class SolveStatus(enum.IntEnum):
@@ -188,6 +182,21 @@ class SolveResult(NamedTuple):
     def success(self) -> jax.Array:
         """Whether it converged, a boolean."""
         return self.code <= SolveStatus.CONVERGED_BY_STEP.value
+
+
+def _blocks(whole: jax.Array, frame: Frame, moving: list) -> Any:
+    """A symmetric matrix as a tree of trees of blocks."""
+    flat = Flat(moving, whole.dtype)
+    last = lambda v: [jnp.moveaxis(x, 0, -1) for x in jax.vmap(flat.split)(v)]
+    # Each has the shape of a leaf, and an axis for the columns.
+    rows = last(whole)
+
+    def tree(row):
+        shape = row.shape[:-1]
+        columns = jax.vmap(flat.split)(row.reshape(-1, row.shape[-1]))
+        return frame.params(x.reshape(shape + x.shape[1:]) for x in columns)
+
+    return frame.params(map(tree, rows))
 
 
 def _inverse(factor: jax.Array) -> jax.Array:

@@ -32,8 +32,8 @@ from .words import ROOT
 _MOST = 1_000
 _METHODS: dict[str, Any] = {
     "newton": TrustRegion("linear", "forward", "qr", to_zero=True),
-    "krylov": NewtonKrylov(),
-    "broyden": Broyden(),
+    "krylov": NewtonKrylov,
+    "broyden": Broyden,
 }
 
 
@@ -96,7 +96,7 @@ def root(
             f"`bracket` has a method of its own, but `method` is {method!r}; omit one"
         )
     x0 = _middle(bracket) if x0 is None else x0
-    return solve("root", f, x0, args, Bracket(), options, tol, bracket=bracket)
+    return solve("root", f, x0, args, Bracket, options, tol, bracket=bracket)
 
 
 def _middle(bracket: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 
 from .._linesearch.line import choose, hold, largest
 from .._minimize.stop import OFF
-from .loop import RUNNING, Place, Problem
+from .loop import RUNNING, Place, Problem, Stepper
 from .losses import value_of, weighted
 from .models import dense, is_free, products
 
@@ -70,7 +70,7 @@ class TrustRegion(NamedTuple):
     solver: str
     to_zero: bool = False
 
-    def on(self, problem: Problem) -> "_Stepper":
+    def __call__(self, problem: Problem) -> "_Stepper":
         rows, columns = problem.rows, problem.columns
         is_small = columns <= _MOST and rows * columns <= _MOST_ELEMENTS
         forward = {"auto": columns <= rows, "forward": True, "reverse": False}
@@ -78,7 +78,7 @@ class TrustRegion(NamedTuple):
         return _Stepper(self, problem, forward[self.jacobian], is_dense[self.solver])
 
 
-class _Stepper:
+class _Stepper(Stepper):
     """The method for one problem."""
 
     def __init__(
@@ -133,11 +133,12 @@ class _Stepper:
         radius, damping = _resized(state, told, actual, ratio, is_far, least)
         is_small = self._is_small(at, told, actual)
         # On a plateau the model promises more, but too far away.
-        is_lost = is_small & (told.damping > 0) & jnp.isfinite(value)
+        is_flat = is_small & (told.damping > 0) & jnp.isfinite(value)
         if not self._options.to_zero:
-            is_lost = is_lost & (self._cosine(at, state.model) > _SLANTED)
-        is_lost = is_lost & (state.grown < _GROWTHS)
-        radius = jnp.where(is_lost, 4 * told.length, radius)
+            is_flat = is_flat & (self._cosine(at, state.model) > _SLANTED)
+        is_lost = is_flat & (state.grown < _GROWTHS)
+        wider = 4 * jnp.maximum(state.radius, told.length)
+        radius = jnp.where(is_lost & ~state.is_first, wider, radius)
         region = Region(
             model,
             jnp.where(is_taken, jnp.maximum(scale, model.norms), scale),
@@ -147,7 +148,9 @@ class _Stepper:
             state.first,
             state.grown + is_lost.astype(jnp.int32),
         )
-        code = self._code(new, region, value, is_taken, is_small & ~is_lost)
+        code = self._code(
+            new, region, value, is_taken, is_small & ~is_flat, is_flat & ~is_lost
+        )
         return new, region, 1 if self._is_dense else 2, code
 
     def more(self, state: Region) -> Any:
@@ -210,11 +213,20 @@ class _Stepper:
         return is_small & (actual <= 2 * told.fall) | ~(told.fall > 0)
 
     def _code(
-        self, new: Place, region: Region, value: Any, is_taken: Any, is_still: Any
+        self,
+        new: Place,
+        region: Region,
+        value: Any,
+        is_taken: Any,
+        is_still: Any,
+        is_lost: Any,
     ) -> jax.Array:
+        """The code, where steps are too small, or lead nowhere."""
         size = _norm(region.scale * new.x)
-        is_lost = ~is_taken & (region.radius <= self._problem.eps * size)
-        failure = jnp.where(jnp.isfinite(value), _FAILED, _NOT_FINITE)
+        is_nothing = ~is_taken & (region.radius <= self._problem.eps * size)
+        is_lost = is_lost | is_nothing
+        failure = jnp.where(self._is_rounding(new, region), _VALUE, _FAILED)
+        failure = jnp.where(jnp.isfinite(value), failure, _NOT_FINITE)
         code = jnp.where(is_lost, failure, RUNNING)
         if self._step is not OFF:
             is_short = is_taken & (region.radius <= self._step * size)
@@ -228,11 +240,13 @@ class _Stepper:
     def _at_end(self, new: Place, region: Region, code: jax.Array) -> jax.Array:
         """The code for roots where no tolerance is met."""
         is_end = (code != RUNNING) & (code != _NOT_FINITE)
-        # The rounding error of the parameters, as the residuals see it.
-        error = self._problem.eps * jnp.sum(region.model.norms * jnp.abs(new.x))
-        return jnp.where(
-            is_end, jnp.where(new.norm <= 16 * error, _PRECISE, _FAILED), code
-        )
+        end = jnp.where(self._is_rounding(new, region), _PRECISE, _FAILED)
+        return jnp.where(is_end, end, code)
+
+    def _is_rounding(self, at: Place, region: Region) -> jax.Array:
+        """Whether the residuals are the rounding error of the parameters."""
+        error = self._problem.eps * jnp.sum(region.model.norms * jnp.abs(at.x))
+        return largest([at.r], at.x.dtype) <= 16 * error
 
 
 def _resized(
