@@ -90,8 +90,8 @@ def _copy(x: Any) -> Any:
         return x.copy()
     if not x.is_fully_addressable:
         return jax.device_put(x, x.sharding, may_alias=False)
-    # On a CPU this is a view.  As long as there is one, JAX does not reuse the buffer of
-    # a donated array.  Arrays from another device are copies already.
+    # On a CPU this is a view.  As long as there is one, JAX does not reuse the buffer
+    # of a donated array.  Arrays from another device are copies already.
     is_pinned = not is_on_cpu(x) and "host" in str(x.sharding.memory_kind)
     return np.array(x) if is_pinned else np.asarray(x)
 

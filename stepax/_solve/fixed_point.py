@@ -51,7 +51,9 @@ def fixed_point(
         relative to the largest parameter so far.
     max_steps: maximum number of steps, >= 0, each with an evaluation.
     has_aux: whether `f` returns a pair of its value and auxiliary arrays.
-    history, callback, progress: as in `minimize`.
+    history: whether to record the largest residual of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
 
     The result is differentiable with respect to `args` and values that `f` closes over,
     by the implicit function theorem.

@@ -76,7 +76,10 @@ def least_squares(
         `gradient` is, by default, the cosine between r and a column of J.
     max_steps: maximum number of steps, >= 0.
     has_aux: whether `residuals` returns a pair of residuals and auxiliary arrays.
-    history, callback, progress, project: as in `minimize`.
+    history: whether to record value and gradient norm of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
+    project: whether to clip a start outside the bounds instead of raising an error.
 
     The result is differentiable with respect to `args`, `scale`, and values that
     `residuals` closes over, by the implicit function theorem.

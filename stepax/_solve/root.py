@@ -72,7 +72,9 @@ def root(
         relative to the start where that is below 1; with a bracket 0.
     max_steps: maximum number of steps, >= 0.
     has_aux: whether `f` returns a pair of its value and auxiliary arrays.
-    history, callback, progress: as in `minimize`.
+    history: whether to record the largest residual of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
 
     The result is differentiable with respect to `args` and values that `f` closes over,
     by the implicit function theorem.

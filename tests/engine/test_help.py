@@ -132,6 +132,9 @@ OTHERS = {"kwargs", "extra_args"}
 LINES, SCREEN = 25, 45
 LONGER = {
     "stepax.minimize": 27,  # it has 13 arguments, and says what is differentiable
+    "stepax.least_squares": 35,  # 16 arguments, and what `loss` and `solver` name
+    "stepax.root": 29,  # 11 arguments, and what `method` names
+    "stepax.fixed_point": 30,  # 12 arguments
     "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
 }

@@ -411,6 +411,30 @@ OTHERS: dict[str, Callable] = {
     "inequality(fun)": lambda hold: stepax.minimize(
         square, X, constraints=stepax.constraints.inequality(hold(jnp.sum), 1.0)
     ),
+    "least_squares(residuals)": lambda hold: stepax.least_squares(hold(jnp.sin), X),
+    "least_squares(callback)": lambda hold: stepax.least_squares(
+        jnp.sin, X, callback=hold(lambda result: False)
+    ),
+    "root(f)": lambda hold: stepax.root(hold(jnp.sin), X),
+    "root(callback)": lambda hold: stepax.root(
+        jnp.sin, X, callback=hold(lambda result: False)
+    ),
+    "fixed_point(f)": lambda hold: stepax.fixed_point(hold(jnp.cos), X),
+    "fixed_point(callback)": lambda hold: stepax.fixed_point(
+        jnp.cos, X, callback=hold(lambda result: False)
+    ),
+    "implicit(optimality)": lambda hold: stepax.implicit(hold(jnp.sin))(jnp.zeros_like)(
+        X
+    ),
+    "implicit(fixed_point)": lambda hold: stepax.implicit(fixed_point=hold(jnp.sin))(
+        jnp.zeros_like
+    )(X),
+    "from_projection(project)": lambda hold: stepax.prox.from_projection(
+        hold(jax.nn.relu)
+    )(X, 1.0),
+    "proximal(learning_rate)": lambda hold: a_step(
+        stepax.proximal(stepax.prox.l1(0.1), hold(rate))
+    ),
     "sweep(loss)": lambda hold: swept(loss=hold(lambda p, key: square(p))),
     "sweep(init)": lambda hold: swept(init=hold(lambda key: X)),
     "sweep(make_tx)": lambda hold: swept(make_tx=hold(stepax.scale)),
