@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from .._engine.functions.calls import explain_misuse
 from .._engine.trees import errors
 from .._minimize.closure import open_closure
 from .._minimize.frame import open_arguments, split
@@ -13,6 +14,7 @@ from .derivatives import root_at
 from .loop import Setup, bind
 
 
+@explain_misuse
 def implicit(
     optimality: Callable[..., Any] | None = None,
     *,
