@@ -1,9 +1,11 @@
-"""Hessian products, and diagonals of the Hessian and the Fisher information.
+"""Products with the Hessian, Gauss-Newton and Fisher matrices; diagonals.
 
 Martens, 2020, New Insights and Perspectives on the Natural Gradient Method
-(arXiv:1412.1193), for their uses.
+(arXiv:1412.1193), for their uses; Schraudolph, 2002, Fast curvature matrix-vector
+products (DOI 10.1162/08997660260028683), for those without a matrix.
 
-These functions are deprecated, as in Optax: each is one line of JAX.
+`hvp`, `hessian_diag` and `fisher_diag` are deprecated, as in Optax: each is one line of
+JAX.
 
 Differences from Optax: the vector may be a tree like the parameters; the diagonal of
 the Hessian is computed one element at a time, in memory proportional to the number of
@@ -24,7 +26,7 @@ from ._names import attributes
 
 
 __all__ = [
-    "fisher_diag", "hessian_diag", "hvp",
+    "fisher_diag", "fisher_product", "ggn_product", "hessian_diag", "hvp",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -107,6 +109,53 @@ def fisher_diag(
     deprecations.warn("fisher_diag")
     gradient = jax.grad(negative_log_likelihood)(params, inputs, targets)
     return abs_sq(_ravel(gradient))
+
+
+@explain_misuse
+def ggn_product(
+    outputs: Callable[[Any], Any],
+    loss: Callable[[Any], jax.Array],
+    params: Any,
+    v: Any,
+) -> Any:
+    """The product of the generalized Gauss-Newton matrix with a vector, J' H J v.
+
+    J is the Jacobian of the outputs, and H the Hessian of the loss with respect to
+    them, so that the product is with a positive semidefinite matrix if the loss is
+    convex in the outputs.
+
+    outputs: a function of the parameters that returns a tree, such as logits.
+    loss: a function of that tree that returns a scalar.
+    params: the point at which to differentiate; a tree of real arrays.
+    v: a tree like `params`, or its elements in one vector.
+
+    Returns a tree like `params`.  Raises a ValueError if `v` does not fit.
+    """
+    tangent = _tangent(v, params)
+    found, push = jax.linearize(outputs, params)
+    _, curved = jax.jvp(jax.grad(loss), (found,), (push(tangent),))
+    return jax.linear_transpose(push, params)(curved)[0]
+
+
+@explain_misuse
+def fisher_product(
+    negative_log_likelihoods: Callable[[Any], jax.Array], params: Any, v: Any
+) -> Any:
+    """The product of the Fisher information with a vector, mean of g g' v.
+
+    g are the gradients of the examples.  With targets sampled from the model this
+    estimates the Fisher information, with those of the data it is the empirical one.
+
+    negative_log_likelihoods: a function of the parameters that returns the loss of each
+        example, an array.
+    params: the point at which to differentiate; a tree of real arrays.
+    v: a tree like `params`, or its elements in one vector.
+
+    Returns a tree like `params`.  Raises a ValueError if `v` does not fit.
+    """
+    tangent = _tangent(v, params)
+    found, push = jax.linearize(negative_log_likelihoods, params)
+    return jax.linear_transpose(push, params)(push(tangent) / found.size)[0]
 
 
 def _ravel(tree):

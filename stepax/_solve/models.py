@@ -120,14 +120,10 @@ _PROBES, _PRODUCTS = 8, 200
 
 
 class Products(NamedTuple):
-    """J as products with vectors; `norms` are estimates.
-
-    start: |J' r| at the start, against which the precision of a step is chosen.
-    """
+    """J as products with vectors; `norms` are estimates, and `grad` is J' r."""
 
     norms: jax.Array
     grad: jax.Array
-    start: jax.Array
 
     def propose(
         self, fun: Any, x: Any, scale: Any, radius: Any, damping: Any, box: Any
@@ -142,8 +138,9 @@ class Products(NamedTuple):
         free = jnp.ones_like(x, bool) if box is None else is_free(x, self.grad, box)
         mask = free.astype(x.dtype) / scale
         grad = mask * self.grad
-        size = jnp.sqrt(grad @ grad)
-        precision = jnp.minimum(0.1, jnp.sqrt(size / self.start)).astype(x.dtype)
+        # Steps become more precise as J' r becomes small against J and r.
+        cosine = jnp.sqrt(grad @ grad / jnp.maximum(r @ r, jnp.finfo(r.dtype).tiny))
+        precision = jnp.minimum(0.1, jnp.sqrt(cosine)).astype(x.dtype)
         z = _conjugate(
             lambda v: push(mask * v), lambda v: mask * pull(v)[0], r, radius, precision
         )
@@ -153,10 +150,8 @@ class Products(NamedTuple):
         change, slope = push(s), self.grad @ s
         length = jnp.sqrt(jnp.sum((s * scale) ** 2))
         fall = -slope - 0.5 * change @ change
-        is_inner = length < 0.9 * radius
-        return Proposal(
-            s, length, fall, slope, jnp.where(is_inner, 0, 1.0).astype(x.dtype)
-        )
+        is_outer = (length >= 0.9 * radius).astype(x.dtype)
+        return Proposal(s, length, fall, slope, is_outer)
 
 
 def products(push: Callable, size: int, w: Any, r: jax.Array) -> Products:
@@ -165,8 +160,7 @@ def products(push: Callable, size: int, w: Any, r: jax.Array) -> Products:
     back = lambda v: pull(v if w is None else w * v)[0]
     signs = jax.random.rademacher(jax.random.key(0), (_PROBES, len(r)), r.dtype)
     norms = jnp.sqrt(jnp.mean(jax.vmap(back)(signs) ** 2, axis=0))
-    grad = back(r)
-    return Products(norms, grad, jnp.sqrt(grad @ grad))
+    return Products(norms, back(r))
 
 
 class _Conjugate(NamedTuple):

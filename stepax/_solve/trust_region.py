@@ -131,27 +131,29 @@ class _Stepper(Stepper):
         is_far = value > 100 * at.value
         least = 0.5 if self._options.to_zero else 0.1
         radius, damping = _resized(state, told, actual, ratio, is_far, least)
-        is_small = self._is_small(at, told, actual)
-        # On a plateau the model promises more, but too far away.
-        is_flat = is_small & (told.damping > 0) & jnp.isfinite(value)
-        if not self._options.to_zero:
-            is_flat = is_flat & (self._cosine(at, state.model) > _SLANTED)
-        is_lost = is_flat & (state.grown < _GROWTHS)
+        is_still = self._is_small(at, told, actual)
+        is_plateau = is_still & self._promises_more(at, state, told)
+        is_lost = is_plateau & (state.grown >= _GROWTHS)
+        grows = is_plateau & ~is_lost & ~state.is_first & jnp.isfinite(value)
         wider = 4 * jnp.maximum(state.radius, told.length)
-        radius = jnp.where(is_lost & ~state.is_first, wider, radius)
         region = Region(
             model,
             jnp.where(is_taken, jnp.maximum(scale, model.norms), scale),
-            radius,
+            jnp.where(grows, wider, radius),
             damping,
             jnp.zeros([], bool),
             state.first,
-            state.grown + is_lost.astype(jnp.int32),
+            state.grown + is_plateau.astype(jnp.int32),
         )
-        code = self._code(
-            new, region, value, is_taken, is_small & ~is_flat, is_flat & ~is_lost
-        )
+        is_still = is_still & ~is_plateau
+        code = self._code(new, region, value, is_taken, is_still, is_lost)
         return new, region, 1 if self._is_dense else 2, code
+
+    def _promises_more(self, at: Place, state: Region, told: Any) -> jax.Array:
+        """Whether the model lowers the value outside of the region, as on a plateau."""
+        if self._options.to_zero:
+            return told.damping > 0
+        return (told.damping > 0) & (self._cosine(at, state.model) > _SLANTED)
 
     def more(self, state: Region) -> Any:
         """R of J = Q R."""

@@ -51,6 +51,35 @@ def test_diagonals_are_those_of_the_matrices():
     np.testing.assert_allclose(ours.fisher_diag(loss, *DATA), gradient**2, rtol=1e-6)
 
 
+def test_products_are_with_the_whole_matrices():
+    flat, unravel = ravel_pytree(PARAMS)
+
+    def outputs(params):
+        return {"out": jnp.tanh(INPUTS @ params["w"] + params["b"][None])}
+
+    def curved(out):  # with a Hessian that mixes the outputs
+        return jax.nn.logsumexp(out["out"]) + jnp.mean(out["out"] ** 2)
+
+    vector = lambda p: outputs(unravel(p))["out"].reshape(-1)
+    j = jax.jacobian(vector)(flat)
+    h = jax.hessian(lambda y: curved({"out": y.reshape(3, 2)}))(vector(flat))
+    v = jnp.arange(6.0)
+    for given in (v, unravel(v)):
+        found = ours.ggn_product(outputs, curved, PARAMS, given)
+        assert jax.tree.structure(found) == jax.tree.structure(PARAMS)
+        # Sums of a dozen products, in another order.
+        np.testing.assert_allclose(ravel_pytree(found)[0], j.T @ h @ j @ v, rtol=1e-4)
+
+    def losses(params):
+        return jnp.sum((outputs(params)["out"] - TARGETS) ** 2, axis=1)
+
+    g = jax.jacobian(lambda p: losses(unravel(p)))(flat)
+    found = ours.fisher_product(losses, PARAMS, unravel(v))
+    np.testing.assert_allclose(ravel_pytree(found)[0], g.T @ g @ v / 3, rtol=1e-5)
+    with pytest.raises(ValueError, match="expected a tree like `params`"):
+        ours.ggn_product(outputs, curved, PARAMS, jnp.ones(3))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["hvp", "hessian_diag", "fisher_diag"])
 def test_agrees_with_optax(name):
