@@ -13,8 +13,9 @@ from .._engine.base.protocol import is_array
 from .._minimize.scipy_words import answering
 from .._minimize.stop import Tolerances
 from .anderson import Anderson
+from .call import Options
 from .result import SolveResult
-from .root import Options, solve
+from .root import solve
 from .words import FIXED_POINT
 
 
@@ -71,6 +72,6 @@ def fixed_point(
         isinstance(damping, Tracer) or 0 < np.asarray(damping) <= 1
     ):
         raise ValueError(f"`damping` is {damping!r}, expected a number in (0, 1]")
-    options = Options(max_steps, has_aux, history, callback, progress)
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     strength = jnp.asarray(damping, float)
-    return solve("fixed_point", f, x0, args, Anderson(number), options, tol, strength)
+    return solve("fixed_point", f, x0, Anderson(number), options, strength)

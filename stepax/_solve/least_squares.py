@@ -9,17 +9,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.base.protocol import is_array
-from .._engine.trees import errors
-from .._minimize.driver import open_box, read_length, read_limit
-from .._minimize.frame import open_arguments, open_start
-from .._minimize.loop import Inputs
-from .._minimize.program import find_program
-from .._minimize.progress import run_program
 from .._minimize.result import MinimizeHistory
 from .._minimize.scipy_words import answering
-from .._minimize.stop import Tolerances, check_tolerances
+from .._minimize.stop import Tolerances
+from .call import Options, open_call
 from .derivatives import attach_least
-from .loop import Iteration, Setup, Solved, bind
 from .losses import LOSSES
 from .result import LeastSquaresResult
 from .trust_region import TrustRegion
@@ -86,33 +80,25 @@ def least_squares(
 
     Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory.
     """
-    if not callable(residuals):
-        raise TypeError(
-            f"`residuals` is {errors.describe(residuals)}, expected a function"
-        )
-    frame, moving, staying = open_start(x0)
-    args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
-    box, moving = open_box(bounds, frame, moving, project)
-    scale = _scale(scale)
     for name, word in ("loss", loss), ("jacobian", jacobian), ("solver", solver):
         if word not in _WORDS[name]:
             known = ", ".join(map(repr, _WORDS[name]))
             raise ValueError(f"`{name}` is {word!r}, expected one of {known}")
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     method = TrustRegion(loss, jacobian, solver)
-    length = read_length(history, max_steps)
-    setup = Setup(frame, args_frame, method, has_aux, length, "residuals", "residuals")
-    rules = check_tolerances(tol), scale
-    inputs = Inputs(moving, (staying, arrays), box, rules, read_limit(max_steps))
-    program, inputs = find_program(Iteration, bind, setup, inputs, residuals)
+    more = options, _scale(scale), bounds, project
+    call = open_call("residuals", "residuals", residuals, x0, method, *more)
 
     def so_far(run):
         numbers = run.at.value, None, run.at.norm, run.steps, run.evaluations, run.code
-        params = frame.whole(program.unpack(inputs, run.at.x), staying)
-        return LeastSquaresResult(params, *numbers)
+        return LeastSquaresResult(call.so_far(run), *numbers)
 
-    found = run_program(program, inputs, callback, progress, so_far)
-    found = attach_least(program.both, inputs, found, loss)
-    return _result(found._replace(params=frame.whole(found.params, staying)))
+    found = call.run(options, so_far)
+    found = attach_least(call.program.both, call.inputs, found, loss)
+    numbers = found.norm, found.steps, found.evaluations, found.code, found.aux
+    course = found.history and MinimizeHistory(*found.history)
+    outputs = found.value, found.residuals, *numbers, course, found.more
+    return LeastSquaresResult(call.params(found.params), *outputs)
 
 
 def _scale(scale: Any) -> jax.Array:
@@ -121,19 +107,3 @@ def _scale(scale: Any) -> jax.Array:
     if not is_number or not (isinstance(scale, Tracer) or float(scale) > 0):
         raise ValueError(f"`scale` is {scale!r}, expected a number > 0")
     return jnp.asarray(scale, float)
-
-
-def _result(found: Solved) -> LeastSquaresResult:
-    history = found.history and MinimizeHistory(*found.history)
-    return LeastSquaresResult(
-        found.params,
-        found.value,
-        found.residuals,
-        found.norm,
-        found.steps,
-        found.evaluations,
-        found.code,
-        found.aux,
-        history,
-        found.more,
-    )
