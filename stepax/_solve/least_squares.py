@@ -52,8 +52,7 @@ def least_squares(
         minimize 0.5 sum(rho(r**2)),   r = residuals(x, *args)
         s = argmin |J s + r|²  with |D s| <= radius,   x = x + s if the value falls
 
-    residuals: a function of the parameters and `args` that returns any tree of
-        floating-point arrays.
+    residuals: a function of the parameters and `args` that returns a tree of arrays.
     x0: the initial parameters; floating-point leaves are optimized, others are fixed.
     args: further arguments of `residuals`, a tuple, or a single one; other values of
         the same shapes do not recompile.
@@ -61,24 +60,23 @@ def least_squares(
         prefix of it.
     loss: rho(z): "linear" is z; "huber" 2 sqrt(z) - 1 for z > 1, otherwise z;
         "soft_l1" 2 (sqrt(1 + z) - 1); "cauchy" log(1 + z).
-    scale: the residual, > 0, at which a robust loss departs from a square:
-        scale² rho((r / scale)²).
+    scale: the residual, > 0, where a robust loss bends: scale² rho((r / scale)²).
     jacobian: "forward" computes J by columns, "reverse" by rows, "auto" what is less.
-    solver: "qr" factorizes J; "cg" only multiplies by it, for many parameters; "auto"
-        is "cg" from 1,000 parameters or 10 million elements of J.
+    solver: "qr" factorizes J, "cg" only multiplies by it; "auto" is "qr" for up to
+        1,000 parameters and 10 million elements of J.
     tol: the largest |g| element at which to stop, >= 0; or `Tolerances`, whose
         `gradient` is, by default, the cosine between r and a column of J.
     max_steps: maximum number of steps, >= 0.
     has_aux: whether `residuals` returns a pair of residuals and auxiliary arrays.
-    history, callback, progress, project: as in `minimize`.
+    history: whether to record value and gradient norm of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
+    project: whether to clip a start outside the bounds instead of raising an error.
 
-    The result is differentiable with respect to `args`, `scale`, and values that
-    `residuals` closes over, by the implicit function theorem.
+    The result is differentiable in `args`, `scale` and values that `residuals` closes
+    over; see `docs/solving.md`.  Lack of convergence is a `status`.
 
-    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
-    convergence is not an error but a `status`.
-
-    Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory.
+    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.
     """
     for name, word in ("loss", loss), ("jacobian", jacobian), ("solver", solver):
         if word not in _WORDS[name]:

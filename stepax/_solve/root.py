@@ -47,9 +47,7 @@ def root(
     callback: Callable[[SolveResult], Any] | None = None,
     progress: bool = False,
 ) -> SolveResult:
-    """Find a root of a function of any tree, in one compiled loop.
-
-        f(x, *args) = 0,   f(x) like x
+    """Find a root of a function of any tree, in one compiled loop: f(x, *args) = 0.
 
     f: a function of the unknowns and `args` that returns a tree like the unknowns.
     x0: the first unknowns; floating-point leaves change, others are fixed.  With a
@@ -57,22 +55,20 @@ def root(
     args: further arguments of `f`, a tuple, or a single one; other values of the same
         shapes do not recompile.
     method: "newton", with the Jacobian, in a trust region of |f|²; "krylov", with
-        products of the Jacobian, for many unknowns; "broyden", with few Jacobians;
-        "auto" is "newton" for up to 1,000 unknowns.
-    bracket: for scalar functions, a pair (lower, upper) between which f changes its
-        sign, numbers or trees like `x0`; every element of an array is an equation of
-        its own, which must not depend on other elements.
-    tol: the largest |f| element at which to stop, >= 0; or `Tolerances`, where
+        products of the Jacobian; "broyden", with few Jacobians; "auto" is "newton" for
+        up to 1,000 unknowns, otherwise "krylov".
+    bracket: a pair (lower, upper), numbers or trees like `x0`, between which each
+        element of f changes its sign; it depends on the same element of x alone.
+    tol: the largest |f| element at which to stop, >= 0; or `Tolerances`, whose
         `gradient` is that, by default 9.5e-7 in float32 and 1.5e-8 in float64,
         relative to the start where that is below 1; with a bracket 0.
     max_steps: maximum number of steps, >= 0.
     has_aux: whether `f` returns a pair of its value and auxiliary arrays.
-    history, callback, progress: as in `minimize`.
+    history: whether to record the largest |f| of each step, or for how many.
+    callback: called with the intermediate result after each step; `True` stops.
+    progress: whether to show a live progress line.
 
-    The result is differentiable with respect to `args` and values that `f` closes over,
-    by the implicit function theorem.
-
-    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
+    The result is differentiable in `args` and values that `f` closes over.  Lack of
     convergence, and a bracket without a change of sign, are a `status`.
     """
     if method not in ("auto", *_METHODS):
