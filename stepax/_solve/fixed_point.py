@@ -13,8 +13,9 @@ from .._engine.base.protocol import is_array
 from .._minimize.scipy_words import answering
 from .._minimize.stop import Tolerances
 from .anderson import Anderson
+from .call import Options
 from .result import SolveResult
-from .root import Options, solve
+from .root import solve
 from .words import FIXED_POINT
 
 
@@ -36,32 +37,25 @@ def fixed_point(
     """Find a fixed point of a function of any tree, in one compiled loop.
 
         r = f(x, *args) - x,   c = argmin |r - dR c|²
-        x = x + b r - (dX + b dR) c
-
-    where dX and dR hold the differences of the last iterations, and b is the damping.
+        x = x + damping r - (dX + damping dR) c
 
     f: a function of the parameters and `args` that returns a tree like the parameters.
     x0: the first parameters; floating-point leaves change, others are fixed.
     args: further arguments of `f`, a tuple, or a single one; other values of the same
         shapes do not recompile.
-    memory: number of differences to combine, >= 0; 0 is plain iteration.
-    damping: b, in (0, 1]; less than 1 where the plain iteration oscillates.
+    memory: number of last differences in dX and dR, >= 0; 0 is plain iteration.
+    damping: in (0, 1]; below 1 where the plain iteration oscillates.
     tol: the largest element of |f(x) - x| at which to stop, >= 0; or `Tolerances`,
-        where `gradient` is that, by default 9.5e-7 in float32 and 1.5e-8 in float64,
+        whose `gradient` is that, by default 9.5e-7 in float32 and 1.5e-8 in float64,
         relative to the largest parameter so far.
     max_steps: maximum number of steps, >= 0, each with an evaluation.
     has_aux: whether `f` returns a pair of its value and auxiliary arrays.
-    history: whether to record the largest residual of each step, or for how many.
+    history: whether to record the largest |f(x) - x| of each step, or for how many.
     callback: called with the intermediate result after each step; `True` stops.
     progress: whether to show a live progress line.
 
-    The result is differentiable with respect to `args` and values that `f` closes over,
-    by the implicit function theorem.
-
-    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
+    The result is differentiable in `args` and values that `f` closes over.  Lack of
     convergence is a `status`.
-
-    Anderson, 1965, Iterative procedures for nonlinear integral equations.
     """
     try:
         number = operator.index(memory)
@@ -73,6 +67,6 @@ def fixed_point(
         isinstance(damping, Tracer) or 0 < np.asarray(damping) <= 1
     ):
         raise ValueError(f"`damping` is {damping!r}, expected a number in (0, 1]")
-    options = Options(max_steps, has_aux, history, callback, progress)
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     strength = jnp.asarray(damping, float)
-    return solve("fixed_point", f, x0, args, Anderson(number), options, tol, strength)
+    return solve("fixed_point", f, x0, Anderson(number), options, strength)

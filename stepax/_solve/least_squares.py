@@ -9,17 +9,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .._engine.base.protocol import is_array
-from .._engine.trees import errors
-from .._minimize.driver import open_box, read_length, read_limit
-from .._minimize.frame import open_arguments, open_start
-from .._minimize.loop import Inputs
-from .._minimize.program import find_program
-from .._minimize.progress import run_program
 from .._minimize.result import MinimizeHistory
 from .._minimize.scipy_words import answering
-from .._minimize.stop import Tolerances, check_tolerances
+from .._minimize.stop import Tolerances
+from .call import Options, open_call
 from .derivatives import attach_least
-from .loop import Iteration, Setup, Solved, bind
 from .losses import LOSSES
 from .result import LeastSquaresResult
 from .trust_region import TrustRegion
@@ -58,8 +52,7 @@ def least_squares(
         minimize 0.5 sum(rho(r**2)),   r = residuals(x, *args)
         s = argmin |J s + r|²  with |D s| <= radius,   x = x + s if the value falls
 
-    residuals: a function of the parameters and `args` that returns any tree of
-        floating-point arrays.
+    residuals: a function of the parameters and `args` that returns a tree of arrays.
     x0: the initial parameters; floating-point leaves are optimized, others are fixed.
     args: further arguments of `residuals`, a tuple, or a single one; other values of
         the same shapes do not recompile.
@@ -67,11 +60,10 @@ def least_squares(
         prefix of it.
     loss: rho(z): "linear" is z; "huber" 2 sqrt(z) - 1 for z > 1, otherwise z;
         "soft_l1" 2 (sqrt(1 + z) - 1); "cauchy" log(1 + z).
-    scale: the residual, > 0, at which a robust loss departs from a square:
-        scale² rho((r / scale)²).
+    scale: the residual, > 0, where a robust loss bends: scale² rho((r / scale)²).
     jacobian: "forward" computes J by columns, "reverse" by rows, "auto" what is less.
-    solver: "qr" factorizes J; "cg" only multiplies by it, for many parameters; "auto"
-        is "cg" from 1,000 parameters or 10 million elements of J.
+    solver: "qr" factorizes J, "cg" only multiplies by it; "auto" is "qr" for up to
+        1,000 parameters and 10 million elements of J.
     tol: the largest |g| element at which to stop, >= 0; or `Tolerances`, whose
         `gradient` is, by default, the cosine between r and a column of J.
     max_steps: maximum number of steps, >= 0.
@@ -81,41 +73,30 @@ def least_squares(
     progress: whether to show a live progress line.
     project: whether to clip a start outside the bounds instead of raising an error.
 
-    The result is differentiable with respect to `args`, `scale`, and values that
-    `residuals` closes over, by the implicit function theorem.
+    The result is differentiable in `args`, `scale` and values that `residuals` closes
+    over; see `docs/solving.md`.  Lack of convergence is a `status`.
 
-    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
-    convergence is not an error but a `status`.
-
-    Moré, 1978, The Levenberg-Marquardt algorithm: implementation and theory.
+    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.
     """
-    if not callable(residuals):
-        raise TypeError(
-            f"`residuals` is {errors.describe(residuals)}, expected a function"
-        )
-    frame, moving, staying = open_start(x0)
-    args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
-    box, moving = open_box(bounds, frame, moving, project)
-    scale = _scale(scale)
     for name, word in ("loss", loss), ("jacobian", jacobian), ("solver", solver):
         if word not in _WORDS[name]:
             known = ", ".join(map(repr, _WORDS[name]))
             raise ValueError(f"`{name}` is {word!r}, expected one of {known}")
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     method = TrustRegion(loss, jacobian, solver)
-    length = read_length(history, max_steps)
-    setup = Setup(frame, args_frame, method, has_aux, length, "residuals", "residuals")
-    rules = check_tolerances(tol), scale
-    inputs = Inputs(moving, (staying, arrays), box, rules, read_limit(max_steps))
-    program, inputs = find_program(Iteration, bind, setup, inputs, residuals)
+    more = options, _scale(scale), bounds, project
+    call = open_call("residuals", "residuals", residuals, x0, method, *more)
 
     def so_far(run):
         numbers = run.at.value, None, run.at.norm, run.steps, run.evaluations, run.code
-        params = frame.whole(program.unpack(inputs, run.at.x), staying)
-        return LeastSquaresResult(params, *numbers)
+        return LeastSquaresResult(call.so_far(run), *numbers)
 
-    found = run_program(program, inputs, callback, progress, so_far)
-    found = attach_least(program.both, inputs, found, loss)
-    return _result(found._replace(params=frame.whole(found.params, staying)))
+    found = call.run(options, so_far)
+    found = attach_least(call.program.both, call.inputs, found, loss)
+    numbers = found.norm, found.steps, found.evaluations, found.code, found.aux
+    course = found.history and MinimizeHistory(*found.history)
+    outputs = found.value, found.residuals, *numbers, course, found.more
+    return LeastSquaresResult(call.params(found.params), *outputs)
 
 
 def _scale(scale: Any) -> jax.Array:
@@ -124,19 +105,3 @@ def _scale(scale: Any) -> jax.Array:
     if not is_number or not (isinstance(scale, Tracer) or float(scale) > 0):
         raise ValueError(f"`scale` is {scale!r}, expected a number > 0")
     return jnp.asarray(scale, float)
-
-
-def _result(found: Solved) -> LeastSquaresResult:
-    history = found.history and MinimizeHistory(*found.history)
-    return LeastSquaresResult(
-        found.params,
-        found.value,
-        found.residuals,
-        found.norm,
-        found.steps,
-        found.evaluations,
-        found.code,
-        found.aux,
-        history,
-        found.more,
-    )

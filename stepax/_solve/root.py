@@ -1,7 +1,7 @@
 """`root`: solve f(x) = 0; and what it shares with `fixed_point`."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,12 @@ from jax.typing import ArrayLike
 
 from .._engine.base.protocol import is_array
 from .._engine.trees import errors
-from .._minimize.driver import open_box, read_length, read_limit
-from .._minimize.frame import Frame, open_arguments, open_start
-from .._minimize.loop import Inputs
-from .._minimize.program import find_program
-from .._minimize.progress import run_program
 from .._minimize.scipy_words import answering
-from .._minimize.stop import Tolerances, check_tolerances
+from .._minimize.stop import Tolerances
 from .bracket import Bracket
 from .broyden import Broyden
+from .call import Options, open_call
 from .derivatives import attach_root
-from .loop import Iteration, Setup, Solved, bind
 from .newton_krylov import NewtonKrylov
 from .result import SolveHistory, SolveResult
 from .trust_region import TrustRegion
@@ -52,9 +47,7 @@ def root(
     callback: Callable[[SolveResult], Any] | None = None,
     progress: bool = False,
 ) -> SolveResult:
-    """Find a root of a function of any tree, in one compiled loop.
-
-        f(x, *args) = 0,   f(x) like x
+    """Find a root of a function of any tree, in one compiled loop: f(x, *args) = 0.
 
     f: a function of the unknowns and `args` that returns a tree like the unknowns.
     x0: the first unknowns; floating-point leaves change, others are fixed.  With a
@@ -62,43 +55,39 @@ def root(
     args: further arguments of `f`, a tuple, or a single one; other values of the same
         shapes do not recompile.
     method: "newton", with the Jacobian, in a trust region of |f|²; "krylov", with
-        products of the Jacobian, for many unknowns; "broyden", with few Jacobians;
-        "auto" is "newton" for up to 1,000 unknowns.
-    bracket: for scalar functions, a pair (lower, upper) between which f changes its
-        sign, numbers or trees like `x0`; every element of an array is an equation of
-        its own, which must not depend on other elements.
-    tol: the largest |f| element at which to stop, >= 0; or `Tolerances`, where
+        products of the Jacobian; "broyden", with few Jacobians; "auto" is "newton" for
+        up to 1,000 unknowns, otherwise "krylov".
+    bracket: a pair (lower, upper), numbers or trees like `x0`, between which each
+        element of f changes its sign; it depends on the same element of x alone.
+    tol: the largest |f| element at which to stop, >= 0; or `Tolerances`, whose
         `gradient` is that, by default 9.5e-7 in float32 and 1.5e-8 in float64,
         relative to the start where that is below 1; with a bracket 0.
     max_steps: maximum number of steps, >= 0.
     has_aux: whether `f` returns a pair of its value and auxiliary arrays.
-    history: whether to record the largest residual of each step, or for how many.
+    history: whether to record the largest |f| of each step, or for how many.
     callback: called with the intermediate result after each step; `True` stops.
     progress: whether to show a live progress line.
 
-    The result is differentiable with respect to `args` and values that `f` closes over,
-    by the implicit function theorem.
-
-    Raises a `TypeError` or a `ValueError` for bad arguments, with their path.  Lack of
+    The result is differentiable in `args` and values that `f` closes over.  Lack of
     convergence, and a bracket without a change of sign, are a `status`.
     """
     if method not in ("auto", *_METHODS):
         known = ", ".join(map(repr, ("auto", *_METHODS)))
         raise ValueError(f"`method` is {method!r}, expected one of {known}")
-    options = Options(max_steps, has_aux, history, callback, progress)
+    options = Options(args, tol, max_steps, has_aux, history, callback, progress)
     if bracket is None:
         if x0 is None:
             raise ValueError("`x0` is `None`, expected a start, or a `bracket`")
         many = sum(map(jnp.size, jax.tree.leaves(x0))) > _MOST
         auto = "krylov" if many else "newton"
         chosen = _METHODS[auto if method == "auto" else method]
-        return solve("root", f, x0, args, chosen, options, tol)
+        return solve("root", f, x0, chosen, options)
     if method != "auto":
         raise ValueError(
             f"`bracket` has a method of its own, but `method` is {method!r}; omit one"
         )
     x0 = _middle(bracket) if x0 is None else x0
-    return solve("root", f, x0, args, Bracket, options, tol, bracket=bracket)
+    return solve("root", f, x0, Bracket, options, bracket=_ends(bracket))
 
 
 def _middle(bracket: Any) -> Any:
@@ -132,62 +121,27 @@ def _ends(bracket: Any) -> tuple[Any, Any]:
     return bracket[0], bracket[1]
 
 
-# --- what `root` and `fixed_point` share ---------------------------------------------
-
-
-class Options(NamedTuple):
-    """Arguments of the same meaning everywhere."""
-
-    max_steps: Any
-    has_aux: bool
-    history: Any
-    callback: Any
-    progress: bool
-
-
 def solve(
     kind: str,
     f: Callable,
     x0: Any,
-    args: Any,
     method: Any,
     options: Options,
-    tol: Any,
     number: Any = None,
     bracket: Any = None,
 ) -> SolveResult:
     """The result of a method; `number` is one that it takes."""
-    if not callable(f):
-        raise TypeError(f"`f` is {errors.describe(f)}, expected a function")
-    frame, moving, staying = open_start(x0)
-    args_frame, arrays = open_arguments(args if isinstance(args, tuple) else (args,))
-    ends = None if bracket is None else _ends(bracket)
-    box, moving = open_box(ends, frame, moving, True)
-    length = read_length(options.history, options.max_steps)
-    setup = Setup(frame, args_frame, method, options.has_aux, length, "f", kind)
-    rules = check_tolerances(tol), number
-    limit = read_limit(options.max_steps)
-    inputs = Inputs(moving, (staying, arrays), box, rules, limit)
-    program, inputs = find_program(Iteration, bind, setup, inputs, f)
+    call = open_call("f", kind, f, x0, method, options, number, bracket, True)
 
     def so_far(run):
-        params = frame.whole(program.unpack(inputs, run.at.x), staying)
-        return SolveResult(
-            params, run.at.norm, None, run.steps, run.evaluations, run.code
-        )
+        numbers = run.steps, run.evaluations, run.code
+        return SolveResult(call.so_far(run), run.at.norm, None, *numbers)
 
-    shown = "largest residual {norm:.2e}"
-    found = run_program(
-        program, inputs, options.callback, options.progress, so_far, shown
-    )
-    fun = lambda xs, data: program.both(xs, data)[0]
-    found = attach_root(fun, inputs, found, is_diagonal=bracket is not None)
-    return _result(found, frame, staying)
-
-
-def _result(found: Solved, frame: Frame, staying: list) -> SolveResult:
-    history = found.history and SolveHistory(found.history[1])
-    numbers = found.steps, found.evaluations, found.code
-    params = frame.whole(found.params, staying)
-    residuals = frame.params(found.residuals)
-    return SolveResult(params, found.norm, residuals, *numbers, found.aux, history)
+    found = call.run(options, so_far, "largest residual {norm:.2e}")
+    fun = lambda xs, data: call.program.both(xs, data)[0]
+    found = attach_root(fun, call.inputs, found, is_diagonal=bracket is not None)
+    residuals = call.frame.params(found.residuals)
+    numbers = found.steps, found.evaluations, found.code, found.aux
+    course = found.history and SolveHistory(found.history[1])
+    params = call.params(found.params)
+    return SolveResult(params, found.norm, residuals, *numbers, course)

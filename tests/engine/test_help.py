@@ -14,7 +14,8 @@ import pytest
 from stepax import GradientTransformationExtraArgs
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
-from stepax._names import _MODULES, MOVED
+from stepax._later import MOVED
+from stepax._names import _MODULES
 from stepax.rules import Rule
 
 
@@ -132,9 +133,7 @@ OTHERS = {"kwargs", "extra_args"}
 LINES, SCREEN = 25, 45
 LONGER = {
     "stepax.minimize": 27,  # it has 13 arguments, and says what is differentiable
-    "stepax.least_squares": 35,  # 16 arguments, and what `loss` and `solver` name
-    "stepax.root": 29,  # 11 arguments, and what `method` names
-    "stepax.fixed_point": 30,  # 12 arguments
+    "stepax.least_squares": 33,  # it has 15 arguments, two of them lists of words
     "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
 }

@@ -328,6 +328,31 @@ OTHERS: dict[str, Callable] = {
     "minimize(callback)": lambda hold: stepax.minimize(
         square, X, callback=hold(lambda result: None)
     ),
+    "least_squares(residuals)": lambda hold: stepax.least_squares(hold(jnp.sin), X),
+    "least_squares(callback)": lambda hold: stepax.least_squares(
+        jnp.sin, X, callback=hold(lambda result: None)
+    ),
+    "root(f)": lambda hold: stepax.root(hold(jnp.sin), X),
+    "root(callback)": lambda hold: stepax.root(
+        jnp.sin, X, callback=hold(lambda result: None)
+    ),
+    "fixed_point(f)": lambda hold: stepax.fixed_point(hold(jnp.cos), X),
+    "fixed_point(callback)": lambda hold: stepax.fixed_point(
+        jnp.cos, X, callback=hold(lambda result: None)
+    ),
+    "implicit(optimality)": lambda hold: stepax.implicit(hold(jnp.sin))(jnp.sin)(X),
+    "implicit(fixed_point)": lambda hold: stepax.implicit(fixed_point=hold(jnp.cos))(
+        jnp.cos
+    )(X),
+    "ggn_product(outputs)": lambda hold: stepax.second_order.ggn_product(
+        hold(jnp.sin), jnp.sum, X, X
+    ),
+    "ggn_product(loss)": lambda hold: stepax.second_order.ggn_product(
+        jnp.sin, hold(jnp.sum), X, X
+    ),
+    "fisher_product(negative_log_likelihoods)": lambda hold: (
+        stepax.second_order.fisher_product(hold(jnp.sin), X, X)
+    ),
     "power_iteration(matrix)": lambda hold: stepax.power_iteration(
         hold(lambda v: 2 * v), v0=X, num_iters=3
     ),
