@@ -50,7 +50,7 @@ def scale_by_rprop(
     """Lengthen steps while the gradient keeps its sign; shorten them when it changes.
 
         s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
-        u = last if g last > 0 else 0
+        u = last if g last >= 0 else 0
         last = 0 if g last < 0 else s sign(g),   with `immediate` also u
 
     learning_rate: initial step size, above 0.
@@ -65,7 +65,7 @@ def scale_by_rprop(
         s = jnp.where(agrees, s * eta_plus, jnp.where(turns, s * eta_minus, s))
         s = jnp.where(agrees | turns, jnp.clip(s, min_step_size, max_step_size), s)
         now = jnp.where(turns, 0, s * jnp.sign(g))
-        return now if immediate else jnp.where(agrees, last, 0), s, now
+        return now if immediate else jnp.where(turns, 0, last), s, now
 
     start = Slot(make=lambda p: jnp.full_like(p, learning_rate), kind="other")
     slots = {"step_sizes": start, "prev_updates": Slot(kind="other")}

@@ -14,8 +14,7 @@ import pytest
 from stepax import GradientTransformationExtraArgs
 from stepax._engine.factories.registry import ROWS
 from stepax._engine.functions.signatures import NAMES, text
-from stepax._later import MOVED
-from stepax._names import _MODULES
+from stepax._names import _MODULES, MOVED
 from stepax.rules import Rule
 
 
