@@ -216,7 +216,7 @@ def rprop_minus(gs, learning_rate, eta_minus, eta_plus, least, most):
     for g in gs:
         sign = np.sign(g * waiting)
         factor = np.choose(sign.astype(int) + 1, [eta_minus, 1.0, eta_plus])
-        yield np.where(sign > 0, waiting, 0.0)
+        yield np.where(sign < 0, 0.0, waiting)
         step = np.where(sign == 0, step, np.clip(factor * step, least, most))
         waiting = np.where(sign < 0, 0.0, step * np.sign(g))
 
