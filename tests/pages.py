@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[1]
 # Pages without a program, and why.
 WITHOUT = {
     "docs/bench.md": "tables, written by `make bench-pages`",
+    "docs/citing.md": "a BibTeX entry",
     "docs/design.md": "about the code of Stepax, not about programs of its users",
+    "docs/gallery.md": "its programs are in `examples/gallery`, and tests run them",
     "docs/goals.md": "a table, written by `make bench-pages`",
     "docs/leaderboard.md": "tables, written by `make board ARGS=--pages`",
     "docs/limits.md": "what there is not cannot be run",

@@ -30,6 +30,9 @@ FINISHERS = ("website.llms", "website.notebooks")
 # Of cards and programs: a search finds the names and the pages that link to them.
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 
+# Where the changelog gets the changes of the next release.
+NEXT = "<!-- the next release -->"
+
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 
 LINK = re.compile(r"(?P<before>\]\(|\b(?:src|href)=\")(?P<target>[^)\s\"]+)")
@@ -176,7 +179,8 @@ def stage(
         if source.startswith("docs/") and not staged.endswith(".md"):
             continue  # a picture, which lies there
         sources[staged] = source
-        if source.endswith(".md"):
+        # The changelog names what there is no more.
+        if source.endswith(".md") and source != "CHANGELOG.md":
             text, mistakes = with_names(text, source)
             wrong += mistakes
         (folder / staged).parent.mkdir(parents=True, exist_ok=True)
@@ -188,12 +192,27 @@ def stage(
     return sources
 
 
+def unreleased() -> str:
+    """The changes that no release has yet, by kind, newest first."""
+    lines = ["## Not released yet", ""]
+    for kind in ("breaking", "deprecation", "change"):
+        files = [*(ROOT / "changelog.d").glob(f"*.{kind}*.md")]
+        number = lambda file: [int(x) for x in file.name.split(".") if x.isdigit()]
+        found = [x.read_text() for x in sorted(files, key=number, reverse=True)]
+        lines += [f"### {kind.title()}", ""] if found else []
+        lines += [f"- {' '.join(text.split())}" for text in found]
+        lines += [""] if found else []
+    return "\n".join(lines)
+
+
 def read(source: str) -> str:
     """A file of the repository as a page."""
     path = ROOT / source
     if source.startswith("docs/") and path.suffix != ".md":
         return ""
     text = path.read_text()
+    if source == "CHANGELOG.md":
+        text = text.replace(NEXT, unreleased())
     if path.suffix == ".md":
         return text
     language = LANGUAGES.get(path.suffix, "text")

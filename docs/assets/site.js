@@ -50,8 +50,20 @@
     }
   }
 
+  // Tables with a column for Stepax: on a phone, the style puts it first.
+  function compares() {
+    for (const table of document.querySelectorAll("article table")) {
+      const heads = [...(table.tHead?.rows[0]?.cells || [])];
+      const ours = heads.findIndex((head) => head.textContent.trim() === "Stepax");
+      if (ours < 1 || heads.length < 3 || heads.length > 5) continue;
+      table.classList.add("compares");
+      for (const row of table.rows) row.cells[ours]?.classList.add("ours");
+    }
+  }
+
   document$.subscribe(() => {
     typeset();
+    compares();
     sortable();
   });
 })();

@@ -1,11 +1,19 @@
-"""Pictures of the gallery: small SVG files, readable on light and dark ground."""
+"""What the programs of the gallery share: a training loop, a network, a picture.
+
+Pictures are small SVG files, readable on light and dark ground.
+"""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+import stepax
 
 
 FOLDER = Path(__file__).parents[2] / "docs" / "assets" / "gallery"
@@ -125,3 +133,44 @@ class Canvas:
         )
         title = f"<title>{self.title}</title>"
         return "\n".join([head, title, *self.parts, "</svg>"]) + "\n"
+
+
+def train(
+    loss: Callable[..., jax.Array],
+    params: Any,
+    tx: stepax.GradientTransformation,
+    steps: int,
+    seed: int = 0,
+) -> tuple[Any, np.ndarray]:
+    """Train in one compiled loop; returns the parameters and the losses.
+
+    loss: a function of the parameters and a random key.
+    """
+
+    def step(carry, key):
+        params, state = carry
+        value, gradient = jax.value_and_grad(loss)(params, key)
+        updates, state = tx.update(gradient, state, params)
+        return (stepax.apply_updates(params, updates), state), value
+
+    keys = jax.random.split(jax.random.key(seed), steps)
+    start = params, tx.init(params)
+    (params, _), losses = jax.jit(lambda s: jax.lax.scan(step, s, keys))(start)
+    return params, np.asarray(losses)
+
+
+def dense(key: jax.Array, *sizes: int) -> list[dict[str, jax.Array]]:
+    """The layers of a network, from the inputs to the outputs."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    shapes = zip(keys, sizes, sizes[1:], strict=False)
+    return [
+        {"kernel": jax.random.normal(k, (m, n)) / m**0.5, "bias": jnp.zeros(n)}
+        for k, m, n in shapes
+    ]
+
+
+def apply(layers: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+    """The network with tanh between its layers."""
+    for layer in layers[:-1]:
+        x = jnp.tanh(x @ layer["kernel"] + layer["bias"])
+    return x @ layers[-1]["kernel"] + layers[-1]["bias"]

@@ -20,7 +20,7 @@ def actions(browser, base: str) -> list[Row]:
     done: dict[str, Callable] = {
         "palette": palette,
         "search": search,
-        "a newcomer's ten questions": questions,
+        "a newcomer's questions": questions,
         "sortable table": sorting,
         "touchable picture": moving,
         "copy": copying,

@@ -1,4 +1,4 @@
-"""A newcomer's ten questions: what one types, and the pages that answer it."""
+"""A newcomer's questions: what one types, and the pages that answer it."""
 
 from typing import NamedTuple
 
@@ -24,4 +24,7 @@ QUESTIONS = (
     Question("choose optimizer", ("which/", HOW)),
     Question("write my own", ("rules/", HOW)),
     Question("from optax", ("from_optax/", HOW)),
+    Question("lr scheduler", ("schedules/",)),
+    Question("cite", ("citing/",)),
+    Question("gallery", ("gallery/",)),
 )
