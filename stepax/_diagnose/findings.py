@@ -50,6 +50,9 @@ class Diagnosis(Printable, tuple[Finding, ...]):
     It is true if there are any, and prints as a table.
     """
 
+    def __new__(cls, findings: Iterable[Finding] = ()) -> "Diagnosis":
+        return super().__new__(cls, findings)
+
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of the findings."""
