@@ -328,6 +328,114 @@ OTHERS: dict[str, Callable] = {
     "minimize(callback)": lambda hold: stepax.minimize(
         square, X, callback=hold(lambda result: None)
     ),
+    "least_squares(residuals)": lambda hold: stepax.least_squares(hold(jnp.sin), X),
+    "least_squares(callback)": lambda hold: stepax.least_squares(
+        jnp.sin, X, callback=hold(lambda result: None)
+    ),
+    "root(f)": lambda hold: stepax.root(hold(jnp.sin), X),
+    "root(callback)": lambda hold: stepax.root(
+        jnp.sin, X, callback=hold(lambda result: None)
+    ),
+    "fixed_point(f)": lambda hold: stepax.fixed_point(hold(jnp.cos), X),
+    "fixed_point(callback)": lambda hold: stepax.fixed_point(
+        jnp.cos, X, callback=hold(lambda result: None)
+    ),
+    "implicit(optimality)": lambda hold: stepax.implicit(hold(jnp.sin))(jnp.sin)(X),
+    "implicit(fixed_point)": lambda hold: stepax.implicit(fixed_point=hold(jnp.cos))(
+        jnp.cos
+    )(X),
+    "ggn_product(outputs)": lambda hold: stepax.second_order.ggn_product(
+        hold(jnp.sin), jnp.sum, X, X
+    ),
+    "ggn_product(loss)": lambda hold: stepax.second_order.ggn_product(
+        jnp.sin, hold(jnp.sum), X, X
+    ),
+    "fisher_product(negative_log_likelihoods)": lambda hold: (
+        stepax.second_order.fisher_product(hold(jnp.sin), X, X)
+    ),
+    "power_iteration(matrix)": lambda hold: stepax.power_iteration(
+        hold(lambda v: 2 * v), v0=X, num_iters=3
+    ),
+    "value_and_grad_from_state(value_fn)": lambda hold: (
+        stepax.value_and_grad_from_state(hold(square))(P, state=FROM_STATE.init(P))
+    ),
+    "map_params(f)": lambda hold: stepax.tree.map_params(
+        stepax.adam(0.1), hold(lambda x: x), stepax.adam(0.1).init(P)
+    ),
+    "map_params(transform_non_params)": lambda hold: stepax.tree.map_params(
+        stepax.adam(0.1),
+        lambda x: x,
+        stepax.adam(0.1).init(P),
+        transform_non_params=hold(lambda x: x),
+    ),
+    "map_params(is_leaf)": lambda hold: stepax.tree.map_params(
+        stepax.adam(0.1),
+        lambda x: x,
+        stepax.adam(0.1).init(P),
+        is_leaf=hold(lambda x: False),
+    ),
+    "get(filtering)": lambda hold: stepax.tree.get(
+        P, "w", None, hold(lambda k, x: True)
+    ),
+    "get_all_with_path(filtering)": lambda hold: stepax.tree.get_all_with_path(
+        P, "w", hold(lambda k, x: True)
+    ),
+    "set(filtering)": lambda hold: stepax.tree.set(
+        P, hold(lambda k, x: True), w=P["w"]
+    ),
+    "random_like(sampler)": lambda hold: stepax.tree.random_like(
+        jax.random.key(0), P, hold(lambda key, shape, dtype: jnp.zeros(shape, dtype))
+    ),
+    "make_fenchel_young_loss(max_fun)": lambda hold: (
+        stepax.losses.make_fenchel_young_loss(hold(jax.nn.logsumexp))(X, X)
+    ),
+    "ranking_softmax_loss(reduce_fn)": lambda hold: stepax.losses.ranking_softmax_loss(
+        X, X, reduce_fn=hold(jnp.mean)
+    ),
+    "microbatch(fun)": lambda hold: stepax.microbatching.microbatch(
+        hold(lambda x: jnp.sum(x)), argnums=0, microbatch_size=1
+    )(X),
+    "micro_vmap(fun)": lambda hold: stepax.microbatching.micro_vmap(
+        hold(lambda x: x), microbatch_size=1
+    )(X),
+    "micro_vmap(vmap_fn)": lambda hold: stepax.microbatching.micro_vmap(
+        jnp.sum, microbatch_size=1, vmap_fn=hold(jax.vmap)
+    )(X),
+    "micro_grad(fun)": lambda hold: stepax.microbatching.micro_grad(hold(product))(
+        X, X
+    ),
+    "micro_grad(transform_fn)": lambda hold: stepax.microbatching.micro_grad(
+        product, transform_fn=hold(jnp.sign)
+    )(X, X),
+    "micro_grad(metrics_fn)": lambda hold: stepax.microbatching.micro_grad(
+        product, metrics_fn=hold(jnp.sum)
+    )(X, X),
+    "make_perturbed_fun(fun)": lambda hold: stepax.perturbations.make_perturbed_fun(
+        hold(jnp.sum), num_samples=2
+    )(jax.random.key(0), X),
+    "fisher_diag(negative_log_likelihood)": lambda hold: (
+        stepax.second_order.fisher_diag(hold(square), X, X, X)
+    ),
+    "hessian_diag(loss)": lambda hold: stepax.second_order.hessian_diag(
+        hold(square), X, X, X
+    ),
+    "hvp(loss)": lambda hold: stepax.second_order.hvp(hold(square), X, X, X, X),
+    "from_step(f)": lambda hold: stepax.rules.from_step(hold(lambda t: t))(
+        (X[0],), None, {}
+    ),
+    "check(factory)": lambda hold: stepax.testing.check(hold(doubled)),
+    "weight_decay(amount)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(hold(rate)))
+    ),
+    "weight_decay(mask)": lambda hold: a_step(
+        stepax.sgd(0.1, weight_decay=stepax.weight_decay(0.1, mask=hold(whole)))
+    ),
+    "equality(fun)": lambda hold: stepax.minimize(
+        square, X, constraints=stepax.constraints.equality(hold(jnp.sum), 1.0)
+    ),
+    "inequality(fun)": lambda hold: stepax.minimize(
+        square, X, constraints=stepax.constraints.inequality(hold(jnp.sum), 1.0)
+    ),
     "from_projection(project)": lambda hold: stepax.prox.from_projection(
         hold(jax.nn.relu)
     )(X, 1.0),
