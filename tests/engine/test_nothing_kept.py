@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cases import ARGUMENTS, MADE, make
 from keywords import keywords
+from solver_calls import SOLVERS, X, square
 from test_calls import CALLED
 
 import stepax as typed
@@ -234,10 +235,6 @@ def aggregated(tx):
     tx.update(each, tx.init(P), P)
 
 
-def square(x, *rest):
-    return jnp.sum(jnp.square(x["w"] if isinstance(x, dict) else x))
-
-
 def product(x, y):
     return jnp.sum(x * jnp.sum(y))
 
@@ -247,7 +244,6 @@ def accumulated(**more):
     tx.update(P, tx.init(P), P)
 
 
-X = jnp.ones(3)
 FROM_STATE = stepax.chain(stepax.lbfgs())
 
 
@@ -283,6 +279,7 @@ def outputs(x):
 
 
 OTHERS: dict[str, Callable] = {
+    **SOLVERS,
     "MultiSteps(opt)": lambda hold: stepax.MultiSteps(
         held_pair(hold)(stepax.adam(0.1)), 2
     ).init(P),
@@ -324,35 +321,6 @@ OTHERS: dict[str, Callable] = {
     "measure_with_ema(measure)": lambda hold: (
         tx := stepax.measure_with_ema(hold(stepax.tree.norm), 0.9)
     ).update(P, tx.init(P), P),
-    "minimize(fun)": lambda hold: stepax.minimize(hold(square), X),
-    "minimize(callback)": lambda hold: stepax.minimize(
-        square, X, callback=hold(lambda result: None)
-    ),
-    "least_squares(residuals)": lambda hold: stepax.least_squares(hold(jnp.sin), X),
-    "least_squares(callback)": lambda hold: stepax.least_squares(
-        jnp.sin, X, callback=hold(lambda result: None)
-    ),
-    "root(f)": lambda hold: stepax.root(hold(jnp.sin), X),
-    "root(callback)": lambda hold: stepax.root(
-        jnp.sin, X, callback=hold(lambda result: None)
-    ),
-    "fixed_point(f)": lambda hold: stepax.fixed_point(hold(jnp.cos), X),
-    "fixed_point(callback)": lambda hold: stepax.fixed_point(
-        jnp.cos, X, callback=hold(lambda result: None)
-    ),
-    "implicit(optimality)": lambda hold: stepax.implicit(hold(jnp.sin))(jnp.sin)(X),
-    "implicit(fixed_point)": lambda hold: stepax.implicit(fixed_point=hold(jnp.cos))(
-        jnp.cos
-    )(X),
-    "ggn_product(outputs)": lambda hold: stepax.second_order.ggn_product(
-        hold(jnp.sin), jnp.sum, X, X
-    ),
-    "ggn_product(loss)": lambda hold: stepax.second_order.ggn_product(
-        jnp.sin, hold(jnp.sum), X, X
-    ),
-    "fisher_product(negative_log_likelihoods)": lambda hold: (
-        stepax.second_order.fisher_product(hold(jnp.sin), X, X)
-    ),
     "power_iteration(matrix)": lambda hold: stepax.power_iteration(
         hold(lambda v: 2 * v), v0=X, num_iters=3
     ),
