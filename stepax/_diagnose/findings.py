@@ -50,8 +50,8 @@ class Diagnosis(Printable, tuple[Finding, ...]):
     It is true if there are any, and prints as a table.
     """
 
-    def __new__(cls, findings: Iterable[Finding] = ()) -> "Diagnosis":
-        return super().__new__(cls, findings)
+    def __init__(self, findings: Iterable[Finding] = ()) -> None:
+        super().__init__()  # a tuple is made by `__new__`; this names the argument
 
     @property
     def codes(self) -> tuple[str, ...]:
