@@ -14,6 +14,7 @@ from .._engine.arrays.placement import replicated, with_sharding_of
 from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
+    MaskedNode,
     as_array,
     is_array,
     transformation,
@@ -68,7 +69,8 @@ def _for_vectors(extra, gradients, groups, ps):
     """The keywords of a line search, of vectors in place of trees."""
     extra = dict(extra)
     if extra.get("grad") is not None:
-        leaves = gradients.leaves_of(extra["grad"], "the keyword `grad`")
+        given = _under_mask(gradients.treedef.unflatten(gradients.leaves), extra["grad"])
+        leaves = gradients.leaves_of(given, "grad")
         extra["grad"] = _join(list(map(_filled, leaves, ps)), groups)
     of_tree = extra.get("value_fn")
     if callable(of_tree):
@@ -81,6 +83,23 @@ def _for_vectors(extra, gradients, groups, ps):
 
         extra["value_fn"] = value_fn
     return extra
+
+
+def _under_mask(masked, given):
+    """What is given of all parameters, where a wrapper masks some of them."""
+    nodes = jax.tree.leaves(masked, is_leaf=_is_masked)
+    if not any(map(_is_masked, nodes)):
+        return given
+    return jax.tree.map(
+        lambda u, g: u if _is_masked(u) else g,
+        masked,
+        given,
+        is_leaf=lambda x: x is None or _is_masked(x),
+    )
+
+
+def _is_masked(x):
+    return isinstance(x, MaskedNode)
 
 
 def _packed(inner):
