@@ -3,11 +3,9 @@
 Only of Stepax's own factories is this known; a test measures it for all of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._engine.factories.registry import ROWS
