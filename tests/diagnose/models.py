@@ -1,0 +1,70 @@
+"""Models on which `diagnose` is to be silent, and optimizers as their pages say."""
+
+from typing import Any
+
+import cases
+import jax
+import jax.numpy as jnp
+import pytest
+
+import stepax
+from stepax._engine.inspect.components import open_components
+from stepax._engine.step.plan import node_of
+from stepax._engine.step.rule import Rule
+
+
+def _linear(*shape: int) -> dict[str, jax.Array]:
+    return {"kernel": jnp.ones(shape), "bias": jnp.ones((*shape[:-2], shape[-1]))}
+
+
+def _layer(*stack: int) -> dict[str, Any]:
+    return {
+        "attention": {"qkv": _linear(*stack, 32, 96), "out": _linear(*stack, 32, 32)},
+        "mlp": {"up": _linear(*stack, 32, 64), "down": _linear(*stack, 64, 32)},
+        "norm1": {"scale": jnp.ones((*stack, 32))},
+        "norm2": {"scale": jnp.ones((*stack, 32))},
+    }
+
+
+def _transformer(layers: Any) -> dict[str, Any]:
+    ends = {"embed": {"embedding": jnp.ones((64, 32))}, "norm": jnp.ones(32)}
+    return ends | {"layers": layers, "lm_head": jnp.ones((32, 64))}
+
+
+def _module() -> Any:
+    eqx = pytest.importorskip("equinox")
+    return eqx.nn.MLP(16, 16, 32, 2, key=jax.random.key(0))
+
+
+MODELS = {
+    "MLP": lambda: {"first": _linear(16, 32), "second": _linear(32, 16)},
+    "transformer": lambda: _transformer([_layer(), _layer()]),
+    "scanned": lambda: _transformer(_layer(4)),
+    "Equinox": _module,
+}
+
+
+def is_for_matrices(tx: Any) -> bool:
+    """Whether a part works on whole matrices."""
+    nodes = [node_of(part.tx) for part in open_components(tx, None).walk()]
+    return any(isinstance(node, Rule) and node.batched for node in nodes)
+
+
+def labels(params: Any) -> Any:
+    """Hidden matrices, and all others, as the pages of matrix optimizers recommend."""
+
+    def one(path, p):
+        names = jax.tree_util.keystr(path)
+        is_end = "embed" in names or "lm_head" in names
+        is_matrix = cases.ndim(p) == 2 and "bias" not in names and "norm" not in names
+        return "matrix" if is_matrix and not is_end else "other"
+
+    return jax.tree_util.tree_map_with_path(one, params)
+
+
+def optimizer(row: Any) -> Any:
+    """An optimizer of the registry with ordinary arguments."""
+    tx = cases.make(row)
+    if not is_for_matrices(tx):
+        return tx
+    return stepax.partition({"matrix": tx, "other": stepax.adamw(1e-3)}, labels)

@@ -1,0 +1,84 @@
+"""What `diagnose` knows of each factory is what a measurement shows."""
+
+import math
+from typing import Any
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stepax
+import stepax.contrib
+from stepax._diagnose import traits
+from stepax._diagnose.stages import View, view_of
+from stepax._engine.inspect.components import examine
+
+
+# Which do not return a number times the gradient's direction in first steps, and why.
+OTHERS = {
+    "stateless": "a function of the user",
+    "stateless_with_tree_map": "a function of the user",
+    "schedule_free_radam": "silent in the first steps",
+    "scion": "its decay is larger than its step",
+}
+# Rules that normalize, but not in first steps, or not exactly.
+RECTIFIED = ("scale_by_radam", "radam", "scale_by_novograd")
+WORDS: dict[str, Any] = {"value": 1.0, "value_fn": lambda p: 1.0}
+
+
+def _arrays(seed: int) -> Any:
+    draw = np.random.RandomState(seed)
+    return {"w": jnp.asarray(draw.randn(6, 5), "float32")}
+
+
+P, G = _arrays(0), _arrays(1)
+
+
+def _after(tx: Any, size: float) -> np.ndarray:
+    """The update of the third step."""
+    state, g = tx.init(P), jax.tree.map(lambda g: size * g, G)
+    for _ in range(3):
+        words = {
+            k: x
+            for k, x in WORDS.items()
+            if k in (stepax.describe(tx, P).whole.reads or WORDS)
+        }
+        u, state = tx.update(
+            g, state, P, **words, **({"grad": g} if "value_fn" in words else {})
+        )
+    return np.asarray(u["w"], float).ravel()
+
+
+def _view(tx: Any) -> View:
+    return examine(tx, P, view_of)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize(
+    "row", cases.rows(kind="optimizer") + cases.rows(kind="transform")
+)
+def test_signs_are_those_of_steps(row):
+    tx = cases.make(row)
+    (track,) = _view(tx).tracks
+    signs = [traits.sign(stage) for stage in track.stages]
+    if row.name in OTHERS:
+        return
+    u, g = _after(tx, 1.0), np.asarray(G["w"]).ravel()
+    assert None not in signs
+    assert np.sign(u @ g) == math.prod(x for x in signs if x is not None)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("row", cases.rows(kind="transform"))
+def test_what_normalizes_does_not_grow_with_gradients(row):
+    tx = cases.make(row)
+    (track,) = _view(tx).tracks
+    if row.name in (*OTHERS, *RECTIFIED, "set_to_zero", "freeze"):
+        return
+    is_known = any(map(traits.normalizes, track.stages))
+    clips = any("clip" in stage.name for stage in track.stages)
+    ratio = np.linalg.norm(_after(tx, 100.0)) / np.linalg.norm(_after(tx, 1.0))
+    # Shampoo's powers, PSGD and MADGRAD's roots grow with less than the gradient.
+    assert (ratio < 10) == (is_known or clips)
