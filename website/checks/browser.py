@@ -51,14 +51,15 @@ LOOK = """() => {
     mistakes: document.querySelectorAll(".katex-error").length,
     raw: (text(document.querySelector("article") || document.body)
       .match(/\\\\[([]|\\$\\$/g) || []).length,
-    // Text blocks wrap, cells show all of their text, and first columns stay in sight.
+    // Text blocks wrap, cells show all of their text, and first columns stay in sight;
+    // code in a sentence has 4 points of padding.
     cut: [...document.querySelectorAll(
         ".language-text pre > code, article p, article li, article td, article th")]
-      .filter((x) => x.scrollWidth > x.clientWidth + 4 && x.clientWidth > 0 && // padding
+      .filter((x) => x.scrollWidth > x.clientWidth + 4 && x.clientWidth > 0 &&
         getComputedStyle(x).display !== "inline" &&
         !x.querySelector("pre, .katex, svg"))
       .map((x) => x.textContent.trim().slice(0, 60)).slice(0, 2),
-    lost: [...document.querySelectorAll("article table:not([class]):not([data-compares])")]
+    lost: [...document.querySelectorAll("article table:not([data-compares])")]
       .map((x) => x.rows[0]?.cells[0])
       .filter((x) => x && getComputedStyle(x).position !== "sticky").length,
     broken: [...document.images].filter(
