@@ -52,10 +52,10 @@ LOOK = """() => {
     raw: (text(document.querySelector("article") || document.body)
       .match(/\\\\[([]|\\$\\$/g) || []).length,
     // Text blocks wrap, cells show all of their text, and first columns stay in sight;
-    // code in a sentence has 4 points of padding.
+    // the padding of code at the end of a line may hang out.
     cut: [...document.querySelectorAll(
         ".language-text pre > code, article p, article li, article td, article th")]
-      .filter((x) => x.scrollWidth > x.clientWidth + 4 && x.clientWidth > 0 &&
+      .filter((x) => x.scrollWidth > x.clientWidth + 8 && x.clientWidth > 0 &&
         getComputedStyle(x).display !== "inline" &&
         !x.querySelector("pre, .katex, svg"))
       .map((x) => x.textContent.trim().slice(0, 60)).slice(0, 2),
