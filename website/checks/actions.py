@@ -180,7 +180,7 @@ def moving(page, base: str) -> tuple[int, list[str]]:
 def copying(page, base: str) -> tuple[int, list[str]]:
     """The button of the first program on the first page copies it, and that runs."""
     page.goto(base)
-    blocks = page.locator("article .language-python pre", has_text="import stepax")
+    blocks = page.locator("article pre", has_text="import jax")
     block = blocks.first  # the diff before it is no program
     block.hover()
     block.locator("button").first.click()
