@@ -54,7 +54,7 @@ LOOK = """() => {
     // Text blocks wrap, cells show all of their text, and first columns stay in sight;
     // the padding of code at the end of a line may hang out.
     cut: [...document.querySelectorAll(
-        "article pre > code:not(:has(span)), article p, article li, article td, article th")]
+        "article :is(pre > code:not(:has(span)), p, li, td, th)")]
       .filter((x) => x.scrollWidth > x.clientWidth + 8 && x.clientWidth > 0 &&
         getComputedStyle(x).display !== "inline" &&
         !x.querySelector("pre, .katex, svg"))
