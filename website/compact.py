@@ -37,6 +37,14 @@ SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
 FIGURES = re.compile(r"(?:[-±×≥]?\d[\d.,e-]*(?: [×%])?\s+){3,}")  # rows of tables
+# What the page for missing pages says; it is shown at any address.
+LOST = (
+    "<p>There is no such page. Search for a name or a word, or begin with one of "
+    'these:</p><ul><li><a href="/">Home</a></li><li><a href="/start/">Ten minutes</a>'
+    '</li><li><a href="/how/">How do I …?</a></li><li><a href="/gallery/">Gallery</a>'
+    '</li><li><a href="/reference/">All names, by subject</a></li><li><a '
+    'href="/faq/">Questions and errors</a></li></ul>'
+)
 COLOURS = 128  # of a plot of lines, with those between them and the ground
 
 
@@ -44,6 +52,8 @@ def compact(site: Path, version: str) -> None:
     """Squeeze all files of a built site; its header names the version."""
     for page in site.rglob("*.html"):
         text = HEADER.sub(rf"\1 {version}", page.read_text(), count=1)
+        if page.name == "404.html":
+            text = text.replace("</h1>", f"</h1>{LOST}", 1)
         page.write_text(squeezed(with_shared_script(text, page, site)))
     used = "\n".join(page.read_text() for page in site.glob("*.html"))
     for style in site.glob("assets/stylesheets/*/*.css"):
@@ -117,7 +127,8 @@ def searched(index: str) -> str:
     """The search index without figures; of the reference's tables it has the names."""
     found = json.loads(index)
     lists = ("#all-names", "#explained-elsewhere")  # they would answer any question
-    found["items"] = [x for x in found["items"] if not x["location"].endswith(lists)]
+    is_list = lambda x: x.endswith(lists) or x.startswith("reference/#")
+    found["items"] = [x for x in found["items"] if not is_list(x["location"])]
     for item in found["items"]:
         text = FIGURES.sub(" ", item["text"])
         if item["location"].startswith("reference/"):

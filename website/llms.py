@@ -38,8 +38,16 @@ def sections(nav: list) -> list[tuple[str, list[tuple[str, str]]]]:
     for entry in nav:
         ((title, pages),) = entry.items()
         pages = [{title: pages}] if isinstance(pages, str) else pages
-        found.append((title, [x for page in pages for x in page.items()]))
+        found.append((title, [x for page in pages for x in _pages(page)]))
     return found
+
+
+def _pages(entry: dict) -> list[tuple[str, str]]:
+    """The pages of an entry of the navigation, those of its groups included."""
+    ((title, place),) = entry.items()
+    if isinstance(place, str):
+        return [(title, place)]
+    return [x for inner in place for x in _pages(inner)]
 
 
 def summary(text: str) -> str:

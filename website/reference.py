@@ -47,7 +47,10 @@ def index() -> str:
     lines = [
         "# Reference",
         "",
-        "The public modules, and all public names from A to Z.",
+        "All public names by subject, by module, and from A to Z.",
+        "",
+        *by_subject(here),
+        "## By module",
         "",
         "| module | contents | names |",
         "| --- | --- | --- |",
@@ -60,6 +63,69 @@ def index() -> str:
     for name in sorted(every, key=lambda x: (x.name.lower(), x.path)):
         lines.append(f"[`{name.name}`]({name.link(here)})")
     return "\n".join(lines) + "\n"
+
+
+# The modules of a subject; names of `stepax` itself are sorted by their kind.
+SUBJECTS = {
+    "Optimizers": ("stepax.contrib",),
+    "Transformations": ("stepax.transforms", "stepax.experimental.aggregating"),
+    "Wrappers": (),
+    "Learning-rate schedules": ("stepax.schedules",),
+    "Losses": ("stepax.losses",),
+    "Minimization": ("stepax.constraints", "stepax.projections"),
+    "Trees and paths": ("stepax.tree", "stepax.tree_utils"),
+    "Checkpoints": ("stepax.checkpoint",),
+    "Distribution": ("stepax.distributed", "stepax.microbatching"),
+    "Measuring and logging": ("stepax.metrics", "stepax.testing"),
+    "Second order, assignment and perturbations": (
+        "stepax.second_order", "stepax.assignment", "stepax.perturbations",
+    ),
+    "Your own": ("stepax.rules",),
+    "With other libraries": ("stepax.interop.optax", "stepax.interop.keras"),
+    "Other functions": (),
+}  # fmt: skip
+KINDS = {
+    "optimizer": "Optimizers",
+    "transform": "Transformations",
+    "wrapper": "Wrappers",
+}
+# Classes of which users think as wrappers, and words in names of one subject.
+WRAPPING = ("MultiSteps",)
+WORDS = {
+    "schedule": "Learning-rate schedules",
+    "minimize": "Minimization",
+    "Minimize": "Minimization",
+}
+
+
+def subject(name: Name) -> str:
+    """Where users look for a name; states are left out, and are "" here."""
+    of = kind(name)
+    if of == "state":
+        return ""
+    if name.name in WRAPPING:
+        return "Wrappers"
+    if of in KINDS:
+        return KINDS[of]
+    for title, modules in SUBJECTS.items():
+        if name.module in modules:
+            return title
+    return next(
+        (x for word, x in WORDS.items() if word in name.name), "Other functions"
+    )
+
+
+def by_subject(here: str) -> list[str]:
+    """The names of each subject, with links."""
+    every = {x.path: x for names in explained().values() for x in names}.values()
+    lines = []
+    for title in SUBJECTS:
+        names = [x for x in every if subject(x) == title]
+        found = sorted(names, key=lambda x: x.name.lower())
+        lines += [f"## {title}", ""] if found else []
+        lines += [f"[`{name.name}`]({name.link(here)})" for name in found]
+        lines += [""] if found else []
+    return lines
 
 
 def docstring(module: str) -> str:

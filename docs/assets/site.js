@@ -56,7 +56,7 @@
       const heads = [...(table.tHead?.rows[0]?.cells || [])];
       const ours = heads.findIndex((head) => head.textContent.trim() === "Stepax");
       if (ours < 1 || heads.length < 3 || heads.length > 5) continue;
-      table.classList.add("compares");
+      table.dataset.compares = "";
       for (const row of table.rows) row.cells[ours]?.classList.add("ours");
     }
   }

@@ -42,9 +42,11 @@ def phrases(text: str) -> set[str]:
 def makes_error(node: ast.AST) -> bool:
     """Whether this is a function that makes an exception; it may do so in pieces."""
     calls = [x.func for x in ast.walk(node) if isinstance(x, ast.Call)]
-    names = [getattr(x, "id", "") for x in calls]
+    names = [getattr(x, "id", getattr(x, "attr", "")) for x in calls]
     is_function = isinstance(node, ast.FunctionDef)
-    return is_function and any(x.endswith(("Error", "Mistake")) for x in names)
+    return is_function and any(
+        x.endswith(("Error", "Mistake", "of_step")) for x in names
+    )
 
 
 @cache

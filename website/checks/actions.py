@@ -180,7 +180,8 @@ def moving(page, base: str) -> tuple[int, list[str]]:
 def copying(page, base: str) -> tuple[int, list[str]]:
     """The button of the first program on the first page copies it, and that runs."""
     page.goto(base)
-    block = page.locator("article pre", has_text="import stepax").first
+    blocks = page.locator("article pre", has_text="import jax")
+    block = blocks.first  # the diff before it is no program
     block.hover()
     block.locator("button").first.click()
     page.wait_for_timeout(200)

@@ -16,7 +16,7 @@ from .report import Row
 SCREENSHOTS = ROOT / ".cache" / "site-screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PHONE = {"width": 390, "height": 844}
-DESK = {"width": 1280, "height": 900}
+DESK = {"width": 1300, "height": 900}
 
 # One page of each kind; `{}` is for pages that are not there yet.
 KINDS = {
@@ -28,6 +28,12 @@ KINDS = {
     "moving": "moving/",
     "choose": "which/",
     "leaderboard": "leaderboard/",
+    "errors": "faq/",
+    "gallery": "gallery/",
+    "schedules": "schedules/",
+    "guide": "masks/",
+    "compares": "from_optax/",
+    "measured": "bench/",
 }
 
 LOOK = """() => {
@@ -45,6 +51,17 @@ LOOK = """() => {
     mistakes: document.querySelectorAll(".katex-error").length,
     raw: (text(document.querySelector("article") || document.body)
       .match(/\\\\[([]|\\$\\$/g) || []).length,
+    // Text blocks wrap, cells show all of their text, and first columns stay in sight;
+    // the padding of code at the end of a line may hang out.
+    cut: [...document.querySelectorAll(
+        "article :is(pre > code:not(:has(span)), p, li, td, th)")]
+      .filter((x) => x.scrollWidth > x.clientWidth + 8 && x.clientWidth > 0 &&
+        getComputedStyle(x).display !== "inline" &&
+        !x.querySelector("pre, .katex, svg"))
+      .map((x) => x.textContent.trim().slice(0, 60)).slice(0, 2),
+    lost: [...document.querySelectorAll("article table:not([data-compares])")]
+      .map((x) => x.rows[0]?.cells[0])
+      .filter((x) => x && getComputedStyle(x).position !== "sticky").length,
     broken: [...document.images].filter(
       (x) => x.complete && !x.naturalWidth).map((x) => x.src),
   };
@@ -80,7 +97,10 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
     """Visit each page on a phone, in light and in dark colours."""
     rows = {
         what: Row(what, 0, [])
-        for what in ("errors", "requests", "formulas", "width", "broken pictures")
+        for what in (
+            *("errors", "requests", "formulas", "width", "cut text"),
+            "broken pictures",
+        )
     }
     context = browser.new_context(viewport=PHONE, color_scheme="light")
     page = context.new_page()
@@ -98,7 +118,11 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
         page.emulate_media(color_scheme="dark")
         seen = page.evaluate(LOOK)
         page.emulate_media(color_scheme="light")
-        for what, said in [*heard, *judged(seen, path)]:
+        found = [*heard, *judged(seen, path)]
+        page.set_viewport_size(DESK)
+        found += [("cut text", f"on a desk: {x!r}") for x in page.evaluate(LOOK)["cut"]]
+        page.set_viewport_size(PHONE)
+        for what, said in found:
             needle = said.rpartition("/")[2]
             source = located(source_of(path, sources), needle)
             rows[what].wrong.append(f"{source}: /{path}: {said}")
@@ -149,6 +173,8 @@ def judged(seen: dict, path: str) -> list[tuple[str, str]]:
     if seen["width"] > PHONE["width"]:
         what = f"{seen['width']} points wide: {' '.join(seen['wide'])}"
         found.append(("width", what))
+    found += [("cut text", f"on a phone: {x!r}") for x in seen["cut"]]
+    found += [("cut text", "a table scrolls with its first column")] * seen["lost"]
     found += [("broken pictures", x) for x in seen["broken"]]
     return found
 
