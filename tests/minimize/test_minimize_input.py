@@ -49,7 +49,7 @@ REFUSED = {
         (parabola, ONES),
         {"method": "bfgs"},
         ValueError,
-        "'bfgs', expected 'lbfgs', 'lbfgsb'",
+        "'bfgs', expected 'auto', 'lbfgs', 'lbfgsb'",
     ),
     "a factory": (
         (parabola, ONES),
@@ -102,7 +102,7 @@ REFUSED = {
         (parabola, ONES),
         {"method": "L-BFGS-B"},
         ValueError,
-        "the former correspond to SciPy's 'BFGS' and 'L-BFGS-B'",
+        "'lbfgs' and 'lbfgsb' correspond to SciPy's 'BFGS' and 'L-BFGS-B'",
     ),
     "a misspelt argument": (
         (parabola, ONES),
