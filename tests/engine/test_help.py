@@ -131,7 +131,7 @@ OTHERS = {"kwargs", "extra_args"}
 # Lines of a docstring; a screen of 88 columns is `SCREEN` lines high.
 LINES, SCREEN = 25, 45
 LONGER = {
-    "stepax.minimize": 27,  # it has 13 arguments, and says what is differentiable
+    "stepax.minimize": 30,  # it has 15 arguments, and says what is differentiable
     "stepax.least_squares": 33,  # it has 15 arguments, two of them lists of words
     "stepax.contrib.muon": 27,  # it has 25 arguments, of two optimizers
     "stepax.checkpoint.from_torch": 31,  # with a table of PyTorch's optimizers
