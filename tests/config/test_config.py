@@ -136,7 +136,9 @@ def test_every_public_function_that_makes_a_transformation_survives_a_file():
             stepax.to_config(made)
         except TypeError as error:
             refused.add(name.rpartition(".")[2])
-            assert re.match(r"\['(mesh|measure|g)'\] is .* which is not data", f"{error}")
+            assert re.match(
+                r"\['(mesh|measure|g)'\] is .* which is not data", f"{error}"
+            )
             continue
         assert_round_trip(made)
         assert made == pickle.loads(pickle.dumps(made))

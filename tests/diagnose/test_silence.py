@@ -4,13 +4,13 @@ import cases
 import jax
 import pytest
 from diagnose_recorded import recorded
+from fuzz.programs import programs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from models import MODELS, is_for_matrices, optimizer
 from pages import ROOT, WITHOUT, pages, run_page
 
 import stepax
 import stepax.contrib
-from fuzz.programs import programs
 
 
 OPTIMIZERS = [case.values[0] for case in cases.rows(kind="optimizer")]

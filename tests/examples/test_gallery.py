@@ -26,7 +26,7 @@ def test_a_program_runs_in_its_small_form_and_draws(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         canvas = import_module(f"examples.gallery.{name}").main(True)
     picture = ElementTree.fromstring(canvas.svg())
-    assert picture.find("{*}title").text
+    assert picture.findtext("{*}title")
     assert len(picture.findall("{*}path")) > 0
 
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import stepax
-from stepax._later import LATER, NAMES_LATER
+from stepax._names import LATER, NAMES_LATER
 
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_users_are_sent_to_extras_that_there_are():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SOURCES]
     text = "".join(file.read_text() for file in pages)
     named = re.findall(r"(?:stepax|\.)\[([a-z,]+)\]\"", text)
-    named += re.findall(r"install\('([a-z]+)'\)", text)  # as an error says it
+    named += re.findall(r"install\('([a-z]+)'\)", text)
     assert {x for names in named for x in names.split(",")} == set(EXTRAS)
 
 
