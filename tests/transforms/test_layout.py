@@ -226,3 +226,12 @@ def _lbfgs_step(tx, loss, p, state):
     value, g = jax.value_and_grad(loss)(p)
     u, state = tx.update(g, state, p, value=value, grad=g, value_fn=loss)
     return stepax.apply_updates(p, u), state, value
+
+
+def test_under_a_mask_flatten_takes_the_gradients_of_its_part():
+    p = random(0)
+    alone = {"a": p["a"]}
+    tx = stepax.masked(flatten(adam(0.1)), {k: k == "a" for k in p})
+    found, _ = tx.update(p, tx.init(p), p, grad=p, value=jnp.float32(1.0))
+    wanted, _ = adam(0.1).update(alone, adam(0.1).init(alone), alone)
+    np.testing.assert_allclose(found["a"], wanted["a"], rtol=1e-6)
