@@ -28,6 +28,10 @@ axes = stepax.contrib.MuonDimensionNumbers(-2, -1)
 gradients = jax.tree.map(lambda p: 0 * p / 0, net)
 """
 
+# The paths of `net`.
+ALL = ("dense/bias", "dense/kernel", "embed/kernel", "norm/scale")
+VECTORS = ("dense/bias", "norm/scale")
+
 
 @dataclass(frozen=True)
 class Exhibit:
