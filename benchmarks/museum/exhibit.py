@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import optax
 import stepax
 
+
 def arrays(dtype="float32", **shapes):
     return {k: jnp.full(shape, 0.5, dtype) for k, shape in shapes.items()}
+
 
 net = {
     "embed": arrays(kernel=(32, 16)),

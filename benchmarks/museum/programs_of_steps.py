@@ -128,7 +128,7 @@ RATES = (
     ),
     Exhibit(
         "never-updated",
-        "only = lambda u, p: u * (p.ndim > 1)  # of an experiment\n"
+        "only = lambda u, p: u if p.ndim > 1 else 0 * u  # an experiment\n"
         "tx = stepax.chain(stepax.adam(0.05), stepax.stateless_with_tree_map(only))",
         "tx = stepax.adam(0.05)",
         "A function of the chain zeroes what it was not meant to. Only a trial step "
