@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import optax
 import stepax
 
+
 def arrays(dtype="float32", **shapes):
     return {k: jnp.full(shape, 0.5, dtype) for k, shape in shapes.items()}
+
 
 net = {
     "embed": arrays(kernel=(32, 16)),
@@ -27,6 +29,10 @@ cosine = stepax.cosine_decay_schedule(0.05, 100)
 axes = stepax.contrib.MuonDimensionNumbers(-2, -1)
 gradients = jax.tree.map(lambda p: 0 * p / 0, net)
 """
+
+# The paths of `net`.
+ALL = ("dense/bias", "dense/kernel", "embed/kernel", "norm/scale")
+VECTORS = ("dense/bias", "norm/scale")
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,16 @@ def main(small: bool) -> Canvas:
         "optimizer": ["adam", "lion", "sgd"],
         "learning_rate": [float(f"{rate:.2g}") for rate in rates],
     }
+    init = lambda key: dense(key, 4, 32, 1)
+    steps = 10 if small else 200
+    for factory in FACTORIES.values():
+        stepax.diagnose(factory(0.1), init(jax.random.key(0)), steps=steps).require()
     result = stepax.sweep(
         loss,
-        lambda key: dense(key, 4, 32, 1),
+        init,
         lambda optimizer, learning_rate: FACTORIES[optimizer](learning_rate),
         grid,
-        steps=10 if small else 200,
+        steps=steps,
         seeds=1 if small else 4,
     )
     print(result.table())

@@ -146,6 +146,7 @@ def program(plan, text, mesh):
     params, logits = create(plan.library, plan.size, init_key)
     matrices = model(plan.library).MATRICES
     tx = optimizer(plan.optimizer, plan.learning_rate, plan.steps, matrices)
+    stepax.diagnose(tx, params, steps=plan.steps).require()
     tx = zero(tx, mesh)
     loss_of = ft.partial(loss, logits)
 

@@ -1,5 +1,6 @@
 """Models on which `diagnose` is to be silent, and optimizers as their pages say."""
 
+import inspect
 from typing import Any
 
 import cases
@@ -46,8 +47,13 @@ MODELS = {
 
 def is_for_matrices(tx: Any) -> bool:
     """Whether a part works on whole matrices."""
-    nodes = [node_of(part.tx) for part in open_components(tx, None).walk()]
-    return any(isinstance(node, Rule) and node.batched for node in nodes)
+    return any(map(_takes_matrices, open_components(tx, None).walk()))
+
+
+def _takes_matrices(part: Any) -> bool:
+    node, made = node_of(part.tx), part.recipe
+    chooses = made is not None and "weight_dimension_numbers" in made.bound.arguments
+    return chooses or (isinstance(node, Rule) and bool(node.batched))
 
 
 def labels(params: Any) -> Any:
@@ -64,7 +70,11 @@ def labels(params: Any) -> Any:
 
 def optimizer(row: Any) -> Any:
     """An optimizer of the registry with ordinary arguments."""
-    tx = cases.make(row)
+    named = inspect.signature(row.factory).parameters
+    # Its default is a scaling: another optimizer there would negate a second time.
+    base = named.get("base_optimizer")
+    is_scaling = base is not None and base.default is None
+    tx = cases.make(row, **({"base_optimizer": None} if is_scaling else {}))
     if not is_for_matrices(tx):
         return tx
     return stepax.partition({"matrix": tx, "other": stepax.adamw(1e-3)}, labels)

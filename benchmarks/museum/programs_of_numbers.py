@@ -1,0 +1,171 @@
+"""Exhibits of numbers: dtypes, states, and schedules."""
+
+from .exhibit import ALL, Exhibit
+
+
+NUMBERS = (
+    Exhibit(
+        "narrow-mean",
+        "tx = stepax.adam(0.05)",
+        "tx = stepax.master_weights(stepax.adam(0.05))",
+        "Adam's second moment stops moving in bfloat16, after a few steps.",
+        ("0/nu",),
+        params="half",
+        options={"calls": 300},
+    ),
+    Exhibit(
+        "eps-underflows",
+        "tx = stepax.inject_hyperparams(stepax.rmsprop, hyperparam_dtype='float16')"
+        "(0.05)",
+        "tx = stepax.inject_hyperparams(stepax.rmsprop)(0.05)",
+        "In float16 the epsilon 1e-8 is 0, so that the first gradient of 0 gives NaN.",
+        ALL,
+        "pytorch issues",
+        measure="padded",
+    ),
+    Exhibit(
+        "eps-underflows",
+        "tx = optax.adam(0.05)",
+        "tx = stepax.adam(0.05)",
+        "Optax computes in the dtype of the parameters, Stepax in float32.",
+        ("w",),
+        "pytorch issues",
+        params='arrays(w=(4,), dtype="float16")',
+        measure="padded",
+    ),
+    Exhibit(
+        "update-rounds-away",
+        'tx = stepax.with_state_dtypes(stepax.adam(3e-4), {"nu": "float32"})',
+        "tx = stepax.master_weights(stepax.adam(3e-4))",
+        "bfloat16 has eight bits: a step below 1/256 of a parameter is lost.",
+        ALL,
+        "keras-hub#2629, SingLoRA#6",
+        params="half",
+        more="gradients=half",
+        options={"calls": 300},
+    ),
+    Exhibit(
+        "update-rounds-away",
+        "tx = stepax.sgd(1e-3)",
+        "tx = stepax.stochastic_rounding(stepax.sgd(1e-3), 0)",
+        "Without momentum as well. Rounding at random is right on average.",
+        ALL,
+        "keras-hub#2629",
+        params="half",
+        more="gradients=half",
+        options={"calls": 300},
+    ),
+    Exhibit(
+        "not-finite",
+        "tx = stepax.adam(0.05)",
+        "gradients = jax.tree.map(jnp.nan_to_num, gradients)\ntx = stepax.adam(0.05)",
+        "The gradients that were to be tried contain NaN.",
+        ALL,
+        more="gradients=gradients",
+        measure="given",
+    ),
+    Exhibit(
+        "state-larger-than-parameters",
+        "tx = stepax.master_weights(stepax.adam(0.05))",
+        "small = stepax.low_bit_states(stepax.adam(0.05), block=16, min_size=0)\n"
+        "tx = stepax.master_weights(small, remainder=16)",
+        "Master weights and two moments in float32 take twelve bytes for each two.",
+        ALL,
+        params="half",
+        measure="bytes",
+    ),
+    Exhibit(
+        "averages-without-swap",
+        "tx = stepax.averages(stepax.sgd(0.5), 0.9)",
+        "tx = stepax.averages(stepax.sgd(0.5), 0.9)\n"
+        "evaluate = lambda state, params: stepax.averaged_params(state, params)",
+        "The averages are in the state, and the noisy parameters are evaluated.",
+        ("averages",),
+        "schedule_free issues",
+        measure="evaluated",
+        options={"noise": 1.0},
+        remains="it reminds of the call",
+    ),
+)
+
+SCHEDULES = (
+    Exhibit(
+        "schedule-in-micro-steps",
+        "steps = stepax.MultiSteps(stepax.scale_by_adam(), 4)\n"
+        "tx = stepax.chain(\n"
+        "    steps.gradient_transformation(), stepax.scale_by_learning_rate(cosine)\n"
+        ")",
+        "tx = stepax.MultiSteps(stepax.adam(cosine), 4)",
+        "The schedule counts calls, and ends four times too early.",
+        ALL,
+        "transformers, optax issues",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "schedule-in-micro-steps",
+        "rate = stepax.cosine_decay_schedule(0.1, 800)\n"
+        "tx = stepax.MultiSteps(stepax.adam(rate), 4)",
+        "rate = stepax.cosine_decay_schedule(0.1, 200)\n"
+        "tx = stepax.MultiSteps(stepax.adam(rate), 4)",
+        "800 calls are 200 steps, so that the rate hardly falls.",
+        ALL,
+        "transformers, optax issues",
+        more="steps=800",
+        options={"noise": 3.0, "calls": 800},
+    ),
+    Exhibit(
+        "schedule-in-micro-steps",
+        "make = lambda learning_rate: stepax.MultiSteps(\n"
+        "    stepax.adam(learning_rate), 4).gradient_transformation()\n"
+        "tx = stepax.inject_hyperparams(make)(cosine)",
+        "inner = stepax.inject_hyperparams(stepax.adam)(cosine)\n"
+        "tx = stepax.MultiSteps(inner, 4)",
+        "What is injected outside of the accumulation counts calls.",
+        ALL,
+        "optax issues",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "schedule-ends-early",
+        "tx = stepax.adam(cosine)",
+        "tx = stepax.adam(stepax.cosine_decay_schedule(0.05, 400))",
+        "From a quarter of the run on, nothing is learned.",
+        ALL,
+        more="steps=400",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "schedule-ends-early",
+        "tx = stepax.sgd(stepax.linear_schedule(0.5, 0.0, 50))",
+        "tx = stepax.sgd(stepax.linear_schedule(0.5, 0.0, 400))",
+        "Epochs for steps, or the length of another run.",
+        ALL,
+        more="steps=400",
+        options={"calls": 400},
+    ),
+    Exhibit(
+        "schedule-never-ends",
+        "tx = stepax.adam(stepax.cosine_decay_schedule(0.1, 10_000))",
+        "tx = stepax.adam(stepax.cosine_decay_schedule(0.1, 300))",
+        "The end of a schedule, where noise is averaged out, is never reached.",
+        ALL,
+        more="steps=300",
+        options={"noise": 3.0, "calls": 300},
+    ),
+    Exhibit(
+        "warmup-longer-than-run",
+        "tx = stepax.adam(stepax.linear_schedule(1e-5, 0.05, 10_000))",
+        "tx = stepax.adam(stepax.linear_schedule(1e-5, 0.05, 10))",
+        "The learning rate is still at 1 % of its peak at the end.",
+        ALL,
+        more="steps=100",
+    ),
+    Exhibit(
+        "first-step-zero",
+        "tx = stepax.adam(stepax.linear_schedule(0.0, 0.05, 10))",
+        "tx = stepax.adam(stepax.linear_schedule(0.005, 0.05, 9))",
+        "The first gradient is computed for nothing.",
+        ALL,
+        options={"calls": 10},
+    ),
+)

@@ -1,0 +1,179 @@
+"""What `diagnose` is given and returns: bad input, failing rules, a trial step."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stepax
+import stepax.contrib
+from benchmarks.museum.programs import EXHIBITS
+from stepax._diagnose import diagnose as module
+from stepax._diagnose.findings import SEVERITIES
+from stepax._diagnose.table import CHECKS, Check
+
+
+# Of the contract, with which nothing may be missing.
+CODES = """
+    clip-before-orthogonalizer clip-after-scaling matrix-left-out
+    matrix-taken-for-vectors rate-twice rate-never uphill decay-before-preconditioner
+    decay-twice decay-on-vectors pattern-matches-nothing never-updated
+    update-rounds-away narrow-mean eps-underflows schedule-in-micro-steps
+    schedule-ends-early schedule-never-ends warmup-longer-than-run first-step-zero
+    accumulation-of-nan integers averages-without-swap state-larger-than-parameters
+""".split()
+
+
+def _params(dtype: str = "float32") -> dict[str, jax.Array]:
+    return {"kernel": jnp.ones((16, 16), dtype), "bias": jnp.ones(16, dtype)}
+
+
+def _bits(tree) -> list[bytes]:
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def test_the_table_has_all_codes_and_says_what_to_do():
+    assert set(CODES) <= {check.code for check in CHECKS}
+    assert {check.severity for check in CHECKS} == set(SEVERITIES)
+    for check in CHECKS:
+        assert check.thread, check.code
+        assert check.rule.__doc__, check.code
+
+
+def test_static_codes_are_found_without_values():
+    static = {check.code for check in CHECKS if check.need == "static"}
+    found, full = set(), []
+    for exhibit in EXHIBITS:
+        names = exhibit.names(exhibit.program)
+        shapes = jax.eval_shape(lambda p=names["params"]: p)
+        diagnosis = stepax.diagnose(names["tx"], shapes)
+        found |= set(diagnosis.codes)
+        full += [x for x in diagnosis if not (x.message and x.paths and x.cure)]
+    assert static - found == set()
+    assert full == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda p: stepax.diagnose(stepax.adam, p), TypeError, "`tx` of `diagnose`"),
+        (lambda p: stepax.diagnose(None, p), TypeError, "`tx` of `diagnose`"),
+        (lambda p: stepax.diagnose(_TX, p, steps=0), ValueError, "at least 1"),
+        (lambda p: stepax.diagnose(_TX, p, steps=-3), ValueError, "but is -3"),
+        (lambda p: stepax.diagnose(_TX, p, steps=1.5), TypeError, "whole number"),
+        (lambda p: stepax.diagnose(_TX, p, gradients=[1.0]), ValueError, "gradients"),
+        (
+            lambda p: stepax.diagnose(_TX, p, gradients=p | {"bias": p["kernel"]}),
+            ValueError,
+            r"gradient at \['bias'\] has shape \(16, 16\)",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call(_params())
+
+
+_TX = stepax.adam(1e-3)
+
+
+def test_a_rule_that_fails_is_a_note(monkeypatch):
+    def broken(view):
+        """A rule with a mistake."""
+        raise KeyError("nothing here")
+        yield
+
+    check = Check("broken", "error", "static", broken, "common", "none")
+    monkeypatch.setattr(module, "CHECKS", (check, *CHECKS))
+    tx = stepax.scale_by_adam()
+    found = stepax.diagnose(tx, _params())
+    assert set(found.codes) == {"check-failed", "rate-never"}
+    (failed,) = [x for x in found if x.code == "check-failed"]
+    assert failed.severity == "note"
+    assert re.search("`broken` failed with KeyError: .*nothing here", failed.message)
+    with pytest.raises(ValueError, match="rate-never") as raised:
+        found.require()
+    assert "broken" not in str(raised.value)  # notes are hidden
+    assert "check-failed" not in stepax.describe(tx, _params()).warnings
+
+
+def test_a_step_that_fails_is_a_note():
+    tx = stepax.polyak_sgd()  # it needs the loss
+    found = stepax.diagnose(tx, _params(), gradients=_params())
+    (failed,) = [x for x in found if x.code == "check-failed"]
+    assert "the trial step failed" in failed.message
+    found.require()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_trial_step_leaves_its_arguments(dtype):
+    params, gradients = _params(dtype), _params(dtype)
+    tx = stepax.chain(stepax.clip_by_global_norm(1.0), stepax.adam(0.1))
+    state = tx.init(params)
+    given = params, gradients, state
+    before = _bits(given)
+    found = stepax.diagnose(tx, params, gradients=gradients, state=state)
+    assert _bits(given) == before
+    assert not any(x.is_deleted() for x in jax.tree.leaves(given))
+    assert "check-failed" not in found.codes
+    assert "update-rounds-away" not in found.codes
+
+
+def test_steps_that_round_away_are_seen_in_float16():
+    params = jax.tree.map(lambda p: 100 * p, _params("float16"))
+    found = stepax.diagnose(stepax.sgd(1e-3), params, gradients=_params("float16"))
+    assert found.codes == ("update-rounds-away",)
+    assert set(found[0].paths) == {"bias", "kernel"}
+
+
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_gradients_that_are_not_finite_are_named(value):
+    gradients = _params() | {"bias": jnp.full(16, value)}
+    found = stepax.diagnose(_TX, _params(), gradients=gradients)
+    assert found.codes == ("not-finite",)
+    assert found[0].paths == ("bias",)
+
+
+def test_shapes_are_not_run():
+    def update(u, s, p=None):
+        raise AssertionError("a step was run")
+
+    tx = stepax.GradientTransformation(lambda p: (), update)
+    params = _params()
+    shapes = jax.eval_shape(lambda: params)
+    for p, g in (shapes, params), (shapes, shapes), (params, shapes):
+        assert "check-failed" not in stepax.diagnose(tx, p, gradients=g).codes
+    assert "check-failed" in stepax.diagnose(tx, params, gradients=params).codes
+
+
+def test_a_trial_step_works_on_a_mesh():
+    mesh = jax.make_mesh((8,), ("data",), (jax.sharding.AxisType.Auto,))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    params = jax.device_put(_params(), split)
+    found = stepax.diagnose(_TX, params, gradients=params)
+    assert found == ()
+    assert all(p.sharding == split for p in jax.tree.leaves(params))
+
+
+def test_counts_and_hyperparameters_are_those_of_the_state():
+    tx = stepax.inject_hyperparams(stepax.sgd)(learning_rate=0.1)
+    state = tx.init(_params())
+    state.hyperparams["learning_rate"] = jnp.asarray(-0.1)
+    assert stepax.diagnose(tx, _params()).codes == ()
+    assert stepax.diagnose(tx, _params(), state=state).codes == ("uphill",)
+
+
+def test_findings_print_with_errors_first():
+    tx = stepax.chain(
+        stepax.scale_by_adam(), stepax.clip(1.0), stepax.add_decayed_weights(1e-4)
+    )
+    found = stepax.diagnose(tx, _params())
+    assert found
+    assert found.codes == ("rate-never", "clip-after-scaling", "decay-on-vectors")
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["error", "warning", "note"]
+    assert len(stepax.describe(tx, _params()).warnings) == len(found.alarms) == 2
+    assert str(stepax.diagnose(_TX, _params())) == "nothing found"
+    assert all(x.link == f"docs/diagnose.md#{x.code}" for x in found)
