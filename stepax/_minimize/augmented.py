@@ -30,7 +30,7 @@ from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
 from .stop import OFF, Rules
 
 
-_GRADIENT, _VALUE, _, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _NONE = map(
+_GRADIENT, _VALUE, _, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _NONE, *_ = map(
     np.int32, MinimizeStatus
 )
 # The ratio to which a misfit must fall, and the factor of the penalty if it does not.

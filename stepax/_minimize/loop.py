@@ -41,7 +41,7 @@ from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
 # NumPy arrays, so that these are never tracers.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _ = map(
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, *_ = map(
     np.int32, MinimizeStatus
 )
 
