@@ -41,8 +41,8 @@ from .watch import Watch, fails, little_to_gain, unit_of, watch
 
 
 # NumPy arrays, so that these are never tracers.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, *_ = map(
-    np.int32, MinimizeStatus
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, *_ = (
+    map(np.int32, MinimizeStatus)
 )
 
 # Evaluations that a run may use beyond one per step.
