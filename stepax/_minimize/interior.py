@@ -14,8 +14,8 @@ without curvature from making it singular.  At the end the same system, with the
 sides as equalities, gives a solution to rounding (Stellato et al., 2020, OSQP, DOI
 10.1007/s12532-020-00179-2, section 4), if it is one.
 
-If that does not converge, a second round minimizes y·y / 2 subject to l <= R x - y <= u:
-if y is not 0, no point satisfies all.  Points that grow along a direction without
+If that does not converge, a second round minimizes y·y / 2 where l <= R x - y <= u: if
+y is not 0, no point satisfies all.  Points that grow along a direction without
 curvature, in which the value falls, show that there is no minimum.
 """
 
@@ -163,8 +163,8 @@ def _sides(p: Program) -> _Sides:
 
 def _is_indefinite(q: jax.Array) -> jax.Array:
     """Whether Q has a negative eigenvalue, beyond rounding."""
-    n, eps = len(q), jnp.finfo(q.dtype).eps
-    shift = 8 * n * eps * jnp.max(jnp.abs(q)) + jnp.finfo(q.dtype).tiny
+    n, eps = len(q), float(jnp.finfo(q.dtype).eps)
+    shift = 8 * n * eps * jnp.max(jnp.abs(q)) + float(jnp.finfo(q.dtype).tiny)
     root = jnp.linalg.cholesky(q + shift * jnp.eye(n, dtype=q.dtype))
     return jnp.isnan(root).any() & jnp.isfinite(q).all()
 
@@ -196,7 +196,7 @@ def _factor(p: Program, sides: _Sides, d: jax.Array, is_on: Any = None) -> Any:
     is_on: the rows and bounds to treat as equalities, instead of those that are.
     """
     n, m = len(p.c), len(p.low)
-    rho = jnp.finfo(p.c.dtype).eps ** 0.55
+    rho = float(jnp.finfo(p.c.dtype).eps) ** 0.55
     equal = sides.equal if is_on is None else is_on
     is_row = (equal | (d > 0))[:m]
     is_free = ~equal[m:]
@@ -226,7 +226,8 @@ def _step(
     p: Program, sides: _Sides, start: _Iterate, run: _Run, tol: jax.Array
 ) -> _Run:
     at, m = run.at, len(p.low)
-    s, z, count = at.s, at.z, jnp.maximum(sides.finite.sum(), 1)
+    s, z = at.s, at.z
+    count = jnp.maximum(sides.finite.sum(), 1).astype(s.dtype)
     # Soft, the program asks how near to feasible it is, whatever its cost.
     p = p._replace(q=(1 - run.soft) * p.q, c=(1 - run.soft) * p.c, soft=run.soft)
     y = _multipliers(sides, at)
@@ -258,7 +259,9 @@ def _step(
     target = jnp.where(sides.finite, center - ds * dz, 0)
     dx, ds, dz, dy = direction(target)
     t = jnp.minimum(1, _NEAR * _longest(s, ds, z, dz))
-    s = jnp.where(sides.finite, jnp.maximum(s + t * ds, jnp.finfo(s.dtype).tiny), 1)
+    s = jnp.where(
+        sides.finite, jnp.maximum(s + t * ds, float(jnp.finfo(s.dtype).tiny)), 1
+    )
     new = _Iterate(at.x + t * dx, s, z + t * dz, at.y + t * dy)
     is_fine = jnp.isfinite(new.x).all() & jnp.isfinite(new.z).all()
     new = choose(is_fine, new, at)
@@ -281,7 +284,11 @@ def _step(
     is_far = jnp.max(jnp.abs(_multipliers(sides, new)[:m]), initial=0) > tol**0.5
     after = jnp.where((error <= tol) & is_far, _INFEASIBLE, _STUCK)
     soft = jnp.where((error <= tol) | is_stuck, after, RUNNING)
-    hard = jnp.where(_is_endless(p, new), _UNBOUNDED, RUNNING)
+    # Along the iterate, or along a step when steps no longer help.
+    is_endless = _falls_along(p, new.x) & (_largest(new.x) > _far(new.x))
+    is_endless |= (waits >= _PATIENCE // 2) & _falls_along(p, dx)
+    is_endless &= _excess(sides, p.values(new.x, y)) <= tol**0.5
+    hard = jnp.where(is_endless, _UNBOUNDED, RUNNING)
     hard = jnp.where(error <= tol, _DONE, hard)
     code = jnp.where(is_hard, hard, soft).astype(jnp.int32)
     again = is_hard & is_stuck & (code == RUNNING)
@@ -316,14 +323,13 @@ def _measured(p: Program, sides: _Sides, at: _Iterate) -> tuple:
     fixed = sides.equal[m:]
     y = y.at[m:].add(jnp.where(fixed, -slope, 0))
     a, (low, high) = p.values(at.x, y), p.limits
-    top = lambda x: jnp.max(jnp.abs(x), initial=0)
-    beyond = jnp.maximum(jnp.maximum(low - a, a - high), 0)
-    sizes = jnp.maximum(1, jnp.abs(sides.limits)).max(0)
     slack = jnp.where(sides.finite, jnp.stack([a - low, high - a]), 0)
-    size = 1 + jnp.maximum(top(p.c), jnp.maximum(top(times(p.q, at.x)), top(y)))
+    size = 1 + jnp.maximum(
+        _largest(p.c), jnp.maximum(_largest(times(p.q, at.x)), _largest(y))
+    )
     value = 1 + jnp.abs(jnp.sum(at.x * (times(p.q, at.x) / 2 + p.c)))
-    wrong = top(jnp.where(fixed, 0, slope)) / size, top(beyond / sizes)
-    errors = jnp.stack([*wrong, top(slack * z) / value])
+    wrong = _largest(jnp.where(fixed, 0, slope)) / size, _excess(sides, a)
+    errors = jnp.stack([*wrong, _largest(slack * z) / value])
     error = jnp.where(jnp.isnan(errors).any(), jnp.inf, errors.max())
     return at.x, y, error
 
@@ -346,23 +352,39 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
     every = jnp.append(y, jnp.where(is_on[m:], -slope, 0))
     z = jnp.where(is_active, jnp.stack([-every, every]), 0)
     # So that these sides are the active ones; a negative one is an error, below.
-    s = jnp.where(is_active, -1, jnp.where(sides.finite, 1, 1))
+    s = jnp.where(is_active, -1, 1)
     wrong = jnp.where(is_active & (z < 0), jnp.nan, 0)
     return _Iterate(x + jnp.sum(wrong) * 0, s.astype(x.dtype), z, every)
 
 
-def _is_endless(p: Program, at: _Iterate) -> jax.Array:
-    """Whether the value falls without end along the iterate."""
-    far = jnp.finfo(p.c.dtype).eps ** -0.4
-    top = lambda x: jnp.max(jnp.abs(x), initial=0)
-    size = top(at.x)
-    v = at.x / jnp.where(size > 0, size, 1)
-    along, (low, high) = p.values(v, jnp.zeros_like(at.y)), p.limits
+def _falls_along(p: Program, v: jax.Array) -> jax.Array:
+    """Whether the value falls without end in a direction, within all limits."""
+    size = _largest(v)
+    v = v / jnp.where(size > 0, size, 1)
+    low, high = p.limits
+    along = p.values(v, jnp.zeros_like(low))
     leaves = jnp.where(jnp.isfinite(low), -along, 0)
     leaves = jnp.maximum(leaves, jnp.where(jnp.isfinite(high), along, 0))
-    bent = jnp.maximum(top(times(p.q, v)), jnp.max(leaves, initial=0))
+    bent = jnp.maximum(_largest(times(p.q, v)), jnp.max(leaves, initial=0))
     falls = -jnp.sum(p.c * v)
-    return (falls > 0) & (far * bent < falls) & (size > far)
+    return (falls > 0) & (_far(v) * bent < falls)
+
+
+def _far(x: jax.Array) -> float:
+    return float(jnp.finfo(x.dtype).eps) ** -0.4
+
+
+def _excess(sides: _Sides, a: jax.Array) -> jax.Array:
+    """How far the values of rows are beyond limits, relative to limits above 1."""
+    low, high = sides.limits
+    is_low, is_high = sides.finite | sides.equal
+    below = jnp.where(is_low, low - a, 0) / jnp.maximum(1, jnp.abs(low))
+    above = jnp.where(is_high, a - high, 0) / jnp.maximum(1, jnp.abs(high))
+    return jnp.max(jnp.maximum(below, above), initial=0)
+
+
+def _largest(x: jax.Array) -> jax.Array:
+    return jnp.max(jnp.abs(x), initial=0)
 
 
 _DONE = MinimizeStatus.CONVERGED_BY_GRADIENT.value

@@ -154,7 +154,7 @@ def _side(given: Any, name: str, size: int, otherwise: float | None) -> jax.Arra
     given = otherwise if given is None and otherwise is not None else given
     is_scalar = is_array(given) and jnp.ndim(given) == 0
     x = _array(given, name, () if is_scalar else (size,))
-    if not isinstance(x, Tracer) and bool(jnp.isnan(x).any()):
+    if not isinstance(given, Tracer) and np.isnan(np.asarray(given, float)).any():
         raise ValueError(f"{name} is NaN, expected numbers")
     return jnp.broadcast_to(x, (size,))
 
@@ -163,7 +163,7 @@ def _tolerance(tol: Any, dtype: Any) -> Any:
     if tol is None:
         return float(jnp.finfo(dtype).eps) ** 0.6
     x = _array(tol, "`tol`", ())
-    if not isinstance(x, Tracer) and not x > 0:
+    if not isinstance(tol, Tracer) and not np.asarray(tol) > 0:
         raise ValueError(f"`tol` is {tol!r}, expected a number > 0")
     return x
 

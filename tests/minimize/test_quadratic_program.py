@@ -1,4 +1,4 @@
-"""`quadratic_program`: solutions, what has none, derivatives, batches, bad arguments."""
+"""`quadratic_program`: solutions, programs without one, derivatives, batches, errors."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def kkt(cost: tuple, limits: dict, found: Any) -> float:
         errors += [lower - value, value - upper]
         # A multiplier is above 0 only at the upper limit, below 0 at the lower one.
         away = np.where(z > 0, upper - value, value - lower)
-        errors.append(np.where(z == 0, 0, np.abs(away * z) / unit))
+        errors.append(np.abs(np.where(z == 0, 0, away) * z) / unit)
     return max(float(np.max(e, initial=0)) for e in errors)
 
 
