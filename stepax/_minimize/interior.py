@@ -135,7 +135,7 @@ def solve(
     x, y, error = choose(exact[2] <= best[2], exact, best)
     code = jnp.where((run.code == _STUCK) & (error <= tol), _DONE, run.code)
     # Almost: rounding has ended the run near a solution.
-    code = jnp.where((code == _STUCK) & (error <= 1e3 * tol), _SMALL_STEPS, code)
+    code = jnp.where((code == _STUCK) & (error <= 10 * tol), _SMALL_STEPS, code)
     code = jnp.where((code == RUNNING) | (code == _STUCK), _LIMIT, code)
     code = jnp.where(jnp.isfinite(error) | (code != _LIMIT), code, _NOT_FINITE)
     return Solution(x, y * unit / sizes, error, run.steps, code)
@@ -377,7 +377,7 @@ def _far(x: jax.Array) -> float:
 def _excess(sides: _Sides, a: jax.Array) -> jax.Array:
     """How far the values of rows are beyond limits, relative to limits above 1."""
     low, high = sides.limits
-    is_low, is_high = sides.finite | sides.equal
+    is_low, is_high = sides.finite | sides.equal[None]
     below = jnp.where(is_low, low - a, 0) / jnp.maximum(1, jnp.abs(low))
     above = jnp.where(is_high, a - high, 0) / jnp.maximum(1, jnp.abs(high))
     return jnp.max(jnp.maximum(below, above), initial=0)

@@ -69,7 +69,9 @@ def _for_vectors(extra, gradients, groups, ps):
     """The keywords of a line search, of vectors in place of trees."""
     extra = dict(extra)
     if extra.get("grad") is not None:
-        given = _under_mask(gradients.treedef.unflatten(gradients.leaves), extra["grad"])
+        given = _under_mask(
+            gradients.treedef.unflatten(gradients.leaves), extra["grad"]
+        )
         leaves = gradients.leaves_of(given, "grad")
         extra["grad"] = _join(list(map(_filled, leaves, ps)), groups)
     of_tree = extra.get("value_fn")
