@@ -282,8 +282,10 @@ def _step(
     is_stuck = waits >= _PATIENCE
     # Nearest to feasible, the rows are violated by y.
     is_far = jnp.max(jnp.abs(_multipliers(sides, new)[:m]), initial=0) > tol**0.5
-    after = jnp.where((error <= tol) & is_far, _INFEASIBLE, _STUCK)
-    soft = jnp.where((error <= tol) | is_stuck, after, RUNNING)
+    # It only has to tell y from 0, and rows that depend on each other limit its error.
+    is_near = error <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
+    after = jnp.where(is_near & is_far, _INFEASIBLE, _STUCK)
+    soft = jnp.where(is_near | is_stuck, after, RUNNING)
     # Along the iterate, or along a step when steps no longer help.
     is_endless = _falls_along(p, new.x) & (_largest(new.x) > _far(new.x))
     is_endless |= (waits >= _PATIENCE // 2) & _falls_along(p, dx)

@@ -1,4 +1,4 @@
-"""`quadratic_program`: solutions, programs without one, derivatives, batches, errors."""
+"""`quadratic_program`: solutions, programs without one, derivatives, errors."""
 
 from typing import Any
 
@@ -89,6 +89,13 @@ def test_two_hundred_random_programs():
 
 
 EYE, ONES = np.eye(2), np.ones(2)
+# Rows and bounds without limits, so that all of these are one compiled program.
+NO_ROWS = np.zeros((2, 2))
+FREE = {
+    "equality": (NO_ROWS, np.zeros(2)),
+    "inequality": (NO_ROWS, None, None),
+    "bounds": (None, None),
+}
 # What has no solution, or not at all, or cannot be solved, and how it is named.
 WITHOUT: dict[str, tuple[tuple, dict, MinimizeStatus]] = {
     "linear cost": ((0 * EYE, ONES), {}, MinimizeStatus.UNBOUNDED),
@@ -99,12 +106,12 @@ WITHOUT: dict[str, tuple[tuple, dict, MinimizeStatus]] = {
     ),
     "between two rows": (
         (0 * EYE, -ONES),
-        {"inequality": (np.array([[1.0, -1]]), -1, 1)},
+        {"inequality": (np.array([[1.0, -1], [0, 0]]), -1, 1)},
         MinimizeStatus.UNBOUNDED,
     ),
     "flat beside a large cost": (
-        (np.diag([1e4, 0]), np.array([1e4, -1])),
-        {"equality": (np.array([[1.0, 0]]), 1.0)},
+        (np.diag([1e2, 0]), np.array([1e2, -1])),
+        {"equality": (np.array([[1.0, 0], [1, 0]]), 1.0)},
         MinimizeStatus.UNBOUNDED,
     ),
     "contradicting equalities": (
@@ -114,7 +121,7 @@ WITHOUT: dict[str, tuple[tuple, dict, MinimizeStatus]] = {
     ),
     "a row beyond the bounds": (
         (EYE, ONES),
-        {"inequality": (np.ones((1, 2)), 2.01, None), "bounds": (0, 1)},
+        {"inequality": (np.ones((2, 2)), 2.01, None), "bounds": (0, 1)},
         MinimizeStatus.INFEASIBLE,
     ),
     "neither feasible nor bounded": (
@@ -141,7 +148,7 @@ WITHOUT: dict[str, tuple[tuple, dict, MinimizeStatus]] = {
 @pytest.mark.parametrize("double", [False, True])
 def test_what_has_no_solution_is_named(double):
     with jax.enable_x64(double):
-        found = {k: solve(*cost, **more) for k, (cost, more, _) in WITHOUT.items()}
+        found = {k: solve(*c, **(FREE | more)) for k, (c, more, _) in WITHOUT.items()}
         got = {k: r.status for k, r in found.items()}
         assert got == {k: status for k, (_, _, status) in WITHOUT.items()}
         assert not any(bool(r.success) for r in found.values())
@@ -187,7 +194,7 @@ def test_derivatives_are_those_of_differences():
         # Some of all kinds of limits are active.
         found = solve(*arrays[:2], inequality=(g, None, limits[3]), bounds=(0, None))
         assert all((y != 0).any() for y in found.multipliers.values())
-        slopes = jax.jit(jax.grad(loss))(arrays)
+        value, slopes = jax.jit(loss), jax.jit(jax.grad(loss))(arrays)
         for i, (x, slope) in enumerate(zip(arrays, slopes, strict=True)):
             d = jnp.asarray(r.normal(size=x.shape))
             at = lambda t, i=i, x=x, d=d: loss(
