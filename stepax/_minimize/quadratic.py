@@ -131,8 +131,7 @@ def _array(x: Any, name: str, shape: tuple) -> jax.Array:
         found = jnp.asarray(found) if is_array(found) else None
     except (TypeError, ValueError):
         found = None
-    is_real = found is not None and not jnp.iscomplexobj(found)
-    if not is_real or found.dtype == bool:
+    if found is None or jnp.iscomplexobj(found) or found.dtype == bool:
         raise TypeError(f"{name} is {errors.describe(x)}, expected real numbers")
     pairs = zip(found.shape, shape, strict=False)
     if len(found.shape) != len(shape) or any(b not in (None, a) for a, b in pairs):

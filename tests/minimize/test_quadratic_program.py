@@ -197,7 +197,7 @@ def test_derivatives_are_those_of_differences():
         value, slopes = jax.jit(loss), jax.jit(jax.grad(loss))(arrays)
         for i, (x, slope) in enumerate(zip(arrays, slopes, strict=True)):
             d = jnp.asarray(r.normal(size=x.shape))
-            at = lambda t, i=i, x=x, d=d: loss(
+            at = lambda t, i=i, x=x, d=d: value(
                 [*arrays[:i], x + t * d, *arrays[i + 1 :]]
             )
             difference = (at(1e-6) - at(-1e-6)) / 2e-6
