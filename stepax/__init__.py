@@ -392,6 +392,7 @@ if _typing.TYPE_CHECKING:
         softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
     )
     from ._minimize.driver import minimize as minimize
+    from ._minimize.quadratic import quadratic_program as quadratic_program
     from ._minimize.result import (
         MinimizeHistory as MinimizeHistory,
         MinimizeResult as MinimizeResult,

@@ -25,6 +25,7 @@ _HOMES = {
     "_functions.multi_normal": ("multi_normal",),
     "_functions.scale_gradient": ("scale_gradient",),
     "_minimize.driver": ("minimize",),
+    "_minimize.quadratic": ("quadratic_program",),
     "_minimize.result": ("MinimizeHistory", "MinimizeResult", "MinimizeStatus"),
     "_minimize.stop": ("Tolerances",),
     "_solve.fixed_point": ("fixed_point",),

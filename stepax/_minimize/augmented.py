@@ -30,9 +30,19 @@ from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
 from .stop import OFF, Rules
 
 
-_GRADIENT, _VALUE, _, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _NONE = map(
-    np.int32, MinimizeStatus
-)
+(
+    _GRADIENT,
+    _VALUE,
+    _,
+    _LIMIT,
+    _SEARCH,
+    _NOT_FINITE,
+    _,
+    RUNNING,
+    _UNBOUNDED,
+    _NONE,
+    *_,
+) = map(np.int32, MinimizeStatus)
 # The ratio to which a misfit must fall, and the factor of the penalty if it does not.
 _FALL, _RAISE = 0.25, 10.0
 # Limits: rounds without such a fall, after which the constraints seem to have no

@@ -37,12 +37,12 @@ from .stop import (
     largest,
     resolve_tolerances,
 )
-from .watch import Watch, fails, little_to_gain, unit_of, watch
+from .watch import Watch, fails, little_to_gain, search_in, unit_of, watch
 
 
 # NumPy arrays, so that these are never tracers.
-_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, _ = map(
-    np.int32, MinimizeStatus
+_GRADIENT, _VALUE, _STEP, _LIMIT, _SEARCH, _NOT_FINITE, _, RUNNING, _UNBOUNDED, *_ = (
+    map(np.int32, MinimizeStatus)
 )
 
 # Evaluations that a run may use beyond one per step.
@@ -417,20 +417,6 @@ class Loop:
             return None
         empty = jnp.full(self._setup.length + 1, jnp.nan, self._dtype)
         return MinimizeHistory(empty.at[0].set(at.value), empty.at[0].set(at.norm))
-
-
-def search_in(state: Any) -> Any:
-    """The state of the line search at the end of a transformation, or `None`.
-
-    Only a search that comes last holds the value and gradient of the next point.
-    """
-    kind = type(state)
-    if kind is tuple and len(state):
-        return search_in(state[-1])
-    if hasattr(state, "linesearch"):
-        return search_in(state.linesearch)
-    has_all = all(hasattr(state, name) for name in ("value", "grad", "info"))
-    return state if has_all and state.grad is not None else None
 
 
 def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:

@@ -22,6 +22,7 @@ class MinimizeStatus(enum.IntEnum):
     RUNNING = 7
     UNBOUNDED = 8
     INFEASIBLE = 9
+    INDEFINITE = 10
 
     @property
     def message(self) -> str:
@@ -63,6 +64,11 @@ _MESSAGES = {
         "Not converged: the constraints seem to have no common solution near `params`, "
         "since `violation` does not decrease; check whether they contradict each "
         "other, or start elsewhere."
+    ),
+    MinimizeStatus.INDEFINITE: (
+        "Not converged: `Q` has a negative eigenvalue, so that the program is not "
+        "convex; check its sign, or use `minimize` with constraints for a local "
+        "minimum."
     ),
 }
 

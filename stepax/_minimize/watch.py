@@ -133,3 +133,17 @@ def unit_of(value: jax.Array, norm: jax.Array) -> jax.Array:
     # The scaled value must be finite as well.
     high = jnp.abs(value) * least**4
     return power_of_two(jnp.where(is_steep | is_flat, jnp.maximum(unit, high), 1))
+
+
+def search_in(state: Any) -> Any:
+    """The state of the line search at the end of a transformation, or `None`.
+
+    Only a search that comes last holds the value and gradient of the next point.
+    """
+    kind = type(state)
+    if kind is tuple and len(state):
+        return search_in(state[-1])
+    if hasattr(state, "linesearch"):
+        return search_in(state.linesearch)
+    has_all = all(hasattr(state, name) for name in ("value", "grad", "info"))
+    return state if has_all and state.grad is not None else None
