@@ -25,9 +25,8 @@ from .._wrappers.chain import chain
 from .adam import ScaleByAdamState
 
 
-def _fourth_root(count: jax.Array) -> jax.Array:
-    """The bound of the paper."""
-    return upcast(count) ** 0.25
+# The bound of the paper; a lambda, so that the signature prints as Optax's.
+_FOURTH_ROOT = lambda count: upcast(count) ** 0.25
 
 
 @public(paper="arXiv:2411.02853")
@@ -39,7 +38,7 @@ def scale_by_adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
 ) -> Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
@@ -97,7 +96,7 @@ def adopt(
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _fourth_root,
+    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: MaskOrFn = None,
 ) -> GradientTransformationExtraArgs:

@@ -1,6 +1,7 @@
 """What `diagnose` is given and returns: bad input, failing rules, a trial step."""
 
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,17 +56,20 @@ def test_static_codes_are_found_without_values():
     assert full == []
 
 
+_DIAGNOSE: Any = stepax.diagnose
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda p: stepax.diagnose(stepax.adam, p), TypeError, "`tx` of `diagnose`"),
-        (lambda p: stepax.diagnose(None, p), TypeError, "`tx` of `diagnose`"),
-        (lambda p: stepax.diagnose(_TX, p, steps=0), ValueError, "at least 1"),
-        (lambda p: stepax.diagnose(_TX, p, steps=-3), ValueError, "but is -3"),
-        (lambda p: stepax.diagnose(_TX, p, steps=1.5), TypeError, "whole number"),
-        (lambda p: stepax.diagnose(_TX, p, gradients=[1.0]), ValueError, "gradients"),
+        (lambda p: _DIAGNOSE(stepax.adam, p), TypeError, "`tx` of `diagnose`"),
+        (lambda p: _DIAGNOSE(None, p), TypeError, "`tx` of `diagnose`"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=0), ValueError, "at least 1"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=-3), ValueError, "but is -3"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=1.5), TypeError, "whole number"),
+        (lambda p: _DIAGNOSE(_TX, p, gradients=[1.0]), ValueError, "gradients"),
         (
-            lambda p: stepax.diagnose(_TX, p, gradients=p | {"bias": p["kernel"]}),
+            lambda p: _DIAGNOSE(_TX, p, gradients=p | {"bias": p["kernel"]}),
             ValueError,
             r"gradient at \['bias'\] has shape \(16, 16\)",
         ),
@@ -140,7 +144,7 @@ def test_shapes_are_not_run():
     def update(u, s, p=None):
         raise AssertionError("a step was run")
 
-    tx = stepax.GradientTransformation(lambda p: (), update)
+    tx: Any = stepax.GradientTransformation(lambda params: (), update)
     params = _params()
     shapes = jax.eval_shape(lambda: params)
     for p, g in (shapes, params), (shapes, shapes), (params, shapes):

@@ -39,6 +39,7 @@ P, G = _arrays(0), _arrays(1)
 def _after(tx: Any, size: float) -> np.ndarray:
     """The update of the third step."""
     state, g = tx.init(P), jax.tree.map(lambda g: size * g, G)
+    u = g
     for _ in range(3):
         words = {
             k: x
