@@ -38,8 +38,8 @@ def sizes(site: Path) -> list[Figure]:
     sent = sum(len(gzip.compress(file.read_bytes(), 6)) for file in files) / 1e3
     return [
         # 5 MB was the goal for 49 cards, 410 names and 17 pages; there are 74, 545 and
-        # 55, and a gallery with its programs.  What a reader loads is packed.  The goals
-        # of 8 MB and of 300 kB for a page held until the solvers and `diagnose` brought
+        # 55, and a gallery with its programs.  What a reader loads is packed.  Goals of
+        # 8 MB, and of 300 kB for a page, held until the solvers and `diagnose` brought
         # 13 names into `stepax`; they ask for a reference by subject.
         Figure("site", whole * 1e3, 8.3e3, "kB"),
         Figure("site, packed", sent, 2.4e3, "kB"),
