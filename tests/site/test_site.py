@@ -274,7 +274,7 @@ def test_sizes_are_measured(tmp_path):
     site, packed, largest, page = sizes(tmp_path)
     assert not site.holds and packed.holds and page.holds and page.of == "a.html"
     assert largest.holds and largest.of == "a.html"
-    assert str(site) == "9001 kB of at most 8000 kB"
+    assert str(site) == "9001 kB of at most 8300 kB"
 
 
 def test_pages_link_to_the_names_that_they_have_between_backticks():
