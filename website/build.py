@@ -8,6 +8,7 @@ import sys
 
 import stepax
 
+from . import moved
 from .compact import compact
 from .sizes import Figure, seconds, sizes
 from .stage import FOLDER, ROOT, processor_seconds, stage
@@ -33,9 +34,10 @@ def build() -> tuple[dict[str, str], list[Figure]]:
     if said or wrong:
         raise SystemExit("\n".join([*wrong, readable(said, sources)]).strip())
     compact(SITE, stepax.__version__)
+    count = len(list(SITE.rglob("*.html")))
+    moved.write(SITE)
     spent["builder"] = processor_seconds() - started - sum(spent.values())
     figures = [*seconds(spent), *sizes(SITE)]
-    count = len(list(SITE.rglob("*.html")))
     print(f"built {count} pages into {SITE.relative_to(ROOT)}")
     for figure in figures:
         print(f"  {figure.what}: {figure}")

@@ -33,6 +33,12 @@ SETTINGS = re.compile(r'<script id="__config"[^>]*>(.*?)</script>', re.DOTALL)
 INDENTED = re.compile(r"(?<=>)\s*\n\s*|\s*\n\s*(?=<)")
 HEADING = re.compile(r'<span class="md-typeset">([^<]*)</span>')
 HEADER = re.compile(r'(<span class="md-ellipsis">\s*Stepax)\b')
+# Cards are not in the navigation, which would grow by all of them on each of them.
+SIDEBAR = re.compile(
+    r'<div class="md-sidebar md-sidebar--primary".*?'
+    r'(?=<div class="md-sidebar md-sidebar--secondary")',
+    re.DOTALL,
+)
 SIGNATURE = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 TABLE = re.compile(r"\b(?:argument|field) meaning .*?(?=<p>|$)", re.DOTALL)
 CODE = re.compile(r"<code>(.*?)</code>")
@@ -50,10 +56,13 @@ COLOURS = 128  # of a plot of lines, with those between them and the ground
 
 def compact(site: Path, version: str) -> None:
     """Squeeze all files of a built site; its header names the version."""
+    sidebar = SIDEBAR.search((site / "cards" / "index.html").read_text())
     for page in site.rglob("*.html"):
         text = HEADER.sub(rf"\1 {version}", page.read_text(), count=1)
         if page.name == "404.html":
             text = text.replace("</h1>", f"</h1>{LOST}", 1)
+        if page.parent.parent == site / "cards" and sidebar:
+            text = SIDEBAR.sub(lambda _: below(sidebar[0]), text, count=1)
         page.write_text(squeezed(with_shared_script(text, page, site)))
     used = "\n".join(page.read_text() for page in site.glob("*.html"))
     for style in site.glob("assets/stylesheets/*/*.css"):
@@ -63,6 +72,11 @@ def compact(site: Path, version: str) -> None:
         flatten(picture)
     index = site / "search.json"
     index.write_text(searched(index.read_text()))
+
+
+def below(links: str) -> str:
+    """Relative links of a page, for a page one folder below it."""
+    return re.sub(r'(?<=href=")(?=\.)', "../", links)
 
 
 def with_shared_script(text: str, page: Path, site: Path) -> str:
@@ -124,13 +138,18 @@ def with_headings_once(page: str) -> str:
 
 
 def searched(index: str) -> str:
-    """The search index without figures; of the reference's tables it has the names."""
+    """The search index without figures.
+
+    Of the reference's tables it has the names, and of a card what the optimizer does.
+    """
     found = json.loads(index)
-    lists = ("#all-names", "#explained-elsewhere")  # they would answer any question
-    is_list = lambda x: x.endswith(lists) or x.startswith("reference/#")
-    found["items"] = [x for x in found["items"] if not is_list(x["location"])]
+    # The lists of names would answer any question.
+    left_out = re.compile(r"reference/#|cards/.*#").match
+    found["items"] = [x for x in found["items"] if not left_out(x["location"])]
     for item in found["items"]:
         text = FIGURES.sub(" ", item["text"])
+        if item["location"].startswith("cards/"):
+            text = text.partition("</p>")[0]
         if item["location"].startswith("reference/"):
             names = lambda table: " ".join(dict.fromkeys(CODE.findall(table[0])))
             text = re.sub(r"\s+", " ", TABLE.sub(names, SIGNATURE.sub("", text)))

@@ -16,6 +16,8 @@ import jax
 
 import stepax
 
+from .subjects import subject
+
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # `stepax.interop.keras` imports Keras
 
@@ -35,13 +37,22 @@ class Name(NamedTuple):
     def path(self) -> str:
         return f"{self.module}.{self.name}"
 
+    @property
+    def page(self) -> str:
+        """The page of the reference on which it is explained."""
+        return f"reference/{subject(*self)}.md"
+
     def link(self, page: str) -> str:
         """A relative link to it from a staged page."""
-        return f"{relpath(page_of(self.module), f'{page}/..')}#{self.path}"
+        return f"{relpath(self.page, f'{page}/..')}#{self.path}"
 
 
-def page_of(module: str) -> str:
-    return f"reference/{module}.md"
+INDEX = "reference/index.md"  # all modules with their names, and all subjects
+
+
+def link_to_module(module: str, page: str) -> str:
+    """A relative link from a staged page to what is said of a public module."""
+    return f"{relpath(INDEX, f'{page}/..')}#{module}"
 
 
 @cache

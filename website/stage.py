@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
-from .names import find, page_of
+from .names import find, link_to_module
 
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def with_names(text: str, source: str) -> tuple[str, list[str]]:
             wrong.append(f"{source}:{number}: {error}")
             return found[0]
         if isinstance(home, str):  # a module
-            return f"[{found[0]}]({relpath(page_of(home), PurePosixPath(here).parent)})"
+            return f"[{found[0]}]({link_to_module(home, here)})"
         return f"[{found[0]}]({home.link(here)})" if home else found[0]
 
     for number, line in prose(text):

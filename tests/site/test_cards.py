@@ -65,6 +65,15 @@ def test_the_table_of_arguments_is_that_of_the_code(name):
         assert (found[k]["schedule"] == "yes") == bool(takes and takes.schedule)
 
 
+def test_a_card_says_what_each_argument_means():
+    for name in NAMES:
+        parameters = inspect.signature(ROWS[name].factory).parameters
+        said = page.meanings(ROWS[name])
+        without = {k for k in parameters if not said.get(k)} - {"kwargs", "extra_args"}
+        assert not without, name
+        assert "][stepax" not in " ".join(said.values()), name
+
+
 @pytest.mark.parametrize("name", ["adamw", "lion", "psgd_kron", "rprop", "noisy_sgd"])
 def test_what_may_change_in_a_run_is_in_the_state(name):
     row = ROWS[name]

@@ -11,9 +11,10 @@ import pytest
 from public import PUBLIC
 
 from stepax._names import MOVED
-from website import stage
+from website import moved, stage
 from website.build import CONFIG, readable, unlisted
 from website.compact import (
+    below,
     searched,
     squeezed,
     with_headings_once,
@@ -21,9 +22,10 @@ from website.compact import (
 )
 from website.docstrings import markdown
 from website.extension import read, rewrite, signature
-from website.names import Name, explained, find, homes, page_of, parameters
-from website.reference import elsewhere, write
+from website.names import INDEX, Name, explained, find, homes, parameters
+from website.reference import write
 from website.sizes import sizes
+from website.subjects import SUBJECTS, subject
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +33,48 @@ def reference(tmp_path_factory):
     """The pages of the reference, as they are staged; no docstring names nothing."""
     folder = tmp_path_factory.mktemp("staged")
     write(folder)
-    return {m: (folder / page_of(m)).read_text() for m in explained()}
+    return {x: (folder / f"reference/{x}.md").read_text() for x in (*SUBJECTS, "index")}
 
 
 def test_every_public_name_stands_on_exactly_one_page(reference):
-    blocks = [re.findall(r"^::: (\S+)$", x, re.M) for x in reference.values()]
-    on_pages = sorted(name for names in blocks for name in names)
+    on = {x: re.findall(r"^::: (\S+)$", text, re.M) for x, text in reference.items()}
+    on_pages = sorted(name for names in on.values() for name in names)
     assert on_pages == sorted({home.path for home in homes().values()})
-    for module, names in zip(reference, blocks, strict=True):
-        assert {x.rpartition(".")[0] for x in names} <= {module}
+    assert not on.pop("index") and all(on.values())
+    for home in homes().values():
+        assert home.path in on[home.page.removeprefix("reference/")[:-3]]
     for module in map(import_module, PUBLIC):
         for name in set(module.__all__) - set(MOVED):
             is_module = inspect.ismodule(getattr(module, name))
             assert is_module or f"{module.__name__}.{name}" in homes()
 
 
-def test_a_module_links_to_its_names_on_other_pages(reference):
-    for module, text in reference.items():
-        for path, home in homes().items():
-            if path.rpartition(".")[0] == module and path != home.path:
-                assert f"]({home.link(page_of(module))})" in text
-    assert elsewhere("stepax.tree") == []
+def test_the_index_links_to_every_name_below_its_module(reference):
+    sections = re.split(r"^### (\S+) \{ #\S+ \}$", reference["index"], flags=re.M)
+    found = dict(zip(sections[1::2], sections[2::2], strict=True))
+    for path, home in homes().items():
+        module, _, name = path.rpartition(".")
+        assert f"[`{name}`]({home.link(INDEX)})" in found[module], path
+
+
+def test_links_to_pages_of_modules_still_lead_to_names(tmp_path):
+    (tmp_path / "assets").mkdir()
+    moved.write(tmp_path)
+    for module in explained():
+        page = (tmp_path / "reference" / module / "index.html").read_text()
+        assert f'href="../#{module}"' in page and "../../assets/moved.js" in page
+    assert moved.places()["stepax.multi_transform"] == (
+        "wrappers/#stepax.transforms.partition"
+    )
+    assert (
+        f"= {json.dumps(moved.places(), separators=(',', ':'))};"
+        in (tmp_path / "assets" / "moved.js").read_text()
+    )
+
+
+def test_a_name_that_belongs_to_no_subject_says_where_to_add_it():
+    with pytest.raises(LookupError, match="`stepax.lost`.*website/subjects.py"):
+        subject("stepax", "lost", None)
 
 
 def test_every_argument_is_explained_in_the_table_of_its_function():
@@ -93,7 +116,7 @@ def test_a_factory_made_of_a_rule_returns_a_transformation():
 
 def test_the_reference_is_in_the_navigation():
     listed = set(re.findall(r"reference/\S+", CONFIG.read_text()))
-    assert listed == {page_of(m) for m in explained()} | {"reference/index.md"}
+    assert listed == {f"reference/{x}.md" for x in SUBJECTS} | {INDEX}
 
 
 def test_every_page_is_in_the_navigation():
@@ -283,8 +306,8 @@ def test_pages_link_to_the_names_that_they_have_between_backticks():
     lines = text.splitlines()
     assert not wrong and lines[0] == "# `adam`" and lines[3] == "`adam`"
     assert lines[1] == (
-        "[`adamw(1e-3)`](reference/stepax.md#stepax.adamw) [`sgd`](x.md) "
-        "[`stepax.tree`](reference/stepax.tree.md)"
+        "[`adamw(1e-3)`](reference/optimizers.md#stepax.adamw) [`sgd`](x.md) "
+        "[`stepax.tree`](reference/index.md#stepax.tree)"
     )
     text, _ = stage.with_names("1. a\n   1. b\n  - c\n", "README.md")
     assert text == "1. a\n    1. b\n    - c\n"
@@ -295,6 +318,23 @@ def test_pages_link_to_the_names_that_they_have_between_backticks():
 def test_the_search_index_has_the_reference_as_text():
     table = "<p>A.</p> argument meaning <code>b1</code> x; see <code>b1</code>.<p>B</p>"
     table += "<pre>f(b1)</pre>"
-    items = [{"location": x, "text": table} for x in ("reference/stepax/#adam", "x/")]
+    items = [
+        {"location": x, "text": table} for x in ("reference/optimizers/#adam", "x/")
+    ]
     found = json.loads(searched(json.dumps({"items": items})))["items"]
     assert found[0]["text"] == "<p>A.</p> b1<p>B</p>" and found[1]["text"] == table
+
+
+def test_a_search_finds_a_card_by_what_the_optimizer_does():
+    items = [
+        {"location": x, "text": "<p>Does.</p><p>More.</p>"}
+        for x in ("cards/adam/", "cards/adam/#costs", "reference/#stepax")
+    ]
+    found = json.loads(searched(json.dumps({"items": items})))["items"]
+    assert found == [{"location": "cards/adam/", "text": "<p>Does."}]
+
+
+def test_links_of_a_sidebar_are_right_one_folder_below():
+    sidebar = '<a href="../which/">W</a><a href="./">A</a><a href="../..">H</a>'
+    moved_down = '<a href="../../which/">W</a><a href=".././">A</a>'
+    assert below(sidebar) == f'{moved_down}<a href="../../..">H</a>'

@@ -1,5 +1,6 @@
 """The card of an optimizer as Markdown."""
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,24 @@ from stepax._engine.factories.registry import Row
 from stepax._engine.functions.deprecations import TABLE
 
 from ..docstrings import escape
-from ..names import Name, find
-from ..stage import NOT_SEARCHED, with_names
+from ..extension import read
+from ..names import find, homes, link_to_module
+from ..stage import with_names
 from . import picture, sources, traits
 
 
 TEX = Path(__file__).with_name("tex")
 USE = Path(__file__).with_name("use.md")
 
+# Of a docstring's table of arguments, and a link as mkdocstrings reads it.
+ROW = re.compile(r"^\| (`.*?) \| (.*) \|$", re.MULTILINE)
+REFERENCE = re.compile(r"\[(?P<said>`[^`]+`)\]\[(?P<path>[\w.]+)\]")
+
 
 def page(row: Row, found: dict[str, Any]) -> str:
     """A card, from what was measured and from the sources."""
     before = [
-        [NOT_SEARCHED, f"# {row.name}", "", escape(sources.what(row)), "", *head(row)],
+        [f"# {row.name}", "", escape(sources.what(row)), "", *head(row)],
         [picture.figure(row.name, found)],
         use(row),
         ["## Update", "", *update(row)],
@@ -47,18 +53,15 @@ def text_of(sections: list[list[str]]) -> str:
 
 def head(row: Row) -> list[str]:
     module = traits.public_module(row)
-    links = [f"`{module}.{row.name}`", reference(row, "arguments and what they mean")]
-    links += [f"source `{sources.file_of(row)}`", "[all optimizers](index.md)"]
+    links = [
+        f"`{module}.{row.name}`",
+        f"source `{sources.file_of(row)}`",
+        "[all optimizers](index.md)",
+    ]
     said = [" · ".join(links)]
     if row.deprecated:
         said += ["", f"Deprecated: use `{TABLE[row.name].new}` instead."]
     return said
-
-
-def reference(row: Row, said: str) -> str:
-    home = find(f"{traits.public_module(row)}.{row.name}")
-    assert isinstance(home, Name)
-    return f"[{said}]({home.link('cards/index.md')})"
 
 
 def use(row: Row) -> list[str]:
@@ -116,9 +119,11 @@ def traffic(state: float, needs_params: bool) -> tuple[float, float]:
 
 
 def arguments(row: Row) -> list[str]:
+    said = meanings(row)
     rows = [
         [
             code(x["argument"]),
+            said.get(x["argument"], ""),
             default(x["default"]),
             x["range"],
             x["schedule"],
@@ -126,14 +131,31 @@ def arguments(row: Row) -> list[str]:
         ]
         for x in traits.arguments(row)
     ]
-    heads = ["argument", "default", "range", "may be a schedule", "can be injected"]
+    heads = ["argument", "meaning", "default", "range", "schedule", "can be injected"]
     return [
         *table(heads, rows),
+        "",
+        "With a yes under *schedule*, it may be a function of the step count.",
         "",
         "`inject_hyperparams` keeps injected arguments in the state, where they can "
         "change during a run: see "
         "[Hyperparameters at run time](../hyperparameters.md).",
     ]
+
+
+def meanings(row: Row) -> dict[str, str]:
+    """What its docstring says of each argument, with links that work on a card."""
+    path = f"{traits.public_module(row)}.{row.name}"
+    text = read()[0][homes()[path].path].docstring.value
+    here = f"cards/{row.name}.md"
+
+    def link(found: re.Match[str]) -> str:
+        home = find(found["path"])
+        to = link_to_module(home, here) if isinstance(home, str) else home.link(here)
+        return f"[{found['said']}]({to})"
+
+    found = ((k, said) for names, said in ROW.findall(text) for k in names.split(", "))
+    return {k.strip("`*"): REFERENCE.sub(link, said) for k, said in found}
 
 
 def code(text: str) -> str:

@@ -81,7 +81,7 @@ TYPED = """(words) => [...document.querySelectorAll("*")].some(
   (x) => x.shadowRoot && x.shadowRoot.querySelector("input")?.value === words)"""
 
 
-SCHEDULES = "reference/stepax.schedules/#stepax.schedules"
+SCHEDULES = "reference/schedules/#stepax.schedules"
 
 
 def search(page, base: str) -> tuple[int, list[str]]:
@@ -89,10 +89,10 @@ def search(page, base: str) -> tuple[int, list[str]]:
     wrong = []
     wanted = {  # the place, and among how many it has to be
         "weight decay": ("weight_decay/#", 3),
-        "adamw": ("reference/stepax/#stepax.adamw", 1),
+        # An optimizer has a card, which is found first.
+        "adamw": ("reference/optimizers/#stepax.adamw", 2),
         "cosine_decay_schedule": (f"{SCHEDULES}.cosine_decay_schedule", 1),
-        # It has a page of its own, too.
-        "muon": ("reference/stepax.contrib/#stepax.contrib.muon", 3),
+        "muon": ("reference/matrix_optimizers/#stepax.contrib.muon", 3),
     }
     for words, (place, among) in wanted.items():
         first = found(page, base, words)

@@ -23,7 +23,7 @@ KINDS = {
     "home": "",
     "page": "minimize/",
     "formulas": "cards/adamw/",
-    "reference": "reference/stepax.contrib/",
+    "reference": "reference/parts/",
     "table": "cards/",
     "moving": "moving/",
     "choose": "which/",
@@ -131,7 +131,9 @@ def every_page(browser, base: str, sources: dict[str, str]) -> list[Row]:
 
 
 def indices() -> list[Path]:
-    return list(SITE.rglob("index.html"))
+    """All pages but those that only lead to another one."""
+    found = SITE.rglob("index.html")
+    return [x for x in found if "<article" in x.read_text()]
 
 
 def listen(page, base: str, heard: list[tuple[str, str]]) -> None:
