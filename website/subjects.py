@@ -4,7 +4,6 @@ Users look for what a thing does, and not for the module from which it is import
 page for each module would have a quarter of all names on that of `stepax`.
 """
 
-import inspect
 from typing import Any, NamedTuple
 
 from stepax._engine.factories.registry import ROWS
@@ -204,5 +203,5 @@ def _of_factory(name: str, value: Any) -> str | None:
     row = ROWS.get(name)
     if row is None or row.factory is not value:
         return None
-    is_part = inspect.getmodule(value).__name__.startswith("stepax._optimizers.")
+    is_part = value.__module__.startswith("stepax._optimizers.")
     return KINDS.get(row.kind) or ("parts" if is_part else "transformations")
