@@ -27,6 +27,7 @@ from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
 from .._wrappers.partition import masked, own_leaves
 
@@ -78,7 +79,7 @@ def at_most(
 @public(paper="arXiv:1211.5063")
 def clip_by_global_norm(
     max_norm: ArrayLike, *, axis_name: AxisName = None, where: Any = None
-) -> Rule | GradientTransformationExtraArgs:
+) -> GradientTransformationExtraArgs:
     """Clip the gradient by its global norm.
 
         u = g                    where ‖g‖ < max_norm
@@ -100,6 +101,10 @@ def clip_by_global_norm(
     if where is not None:
         clipped = clip_by_global_norm(max_norm, axis_name=axis_name)
         return masked(clipped, own_leaves(where))
+    return build(_by_global_norm(max_norm, axis_name))
+
+
+def _by_global_norm(max_norm: ArrayLike, axis_name: AxisName) -> Rule:
     global_stat = ArraySplit(axis_name).norm_of_all
 
     def prepare(scalars, norm, extra):

@@ -236,7 +236,8 @@ def own_leaves(where: Any) -> MaskOrFn:
     where: a transformation by `masked`; a partition and a label; or a mask.
     """
     is_part = type(where) is tuple and len(where) == 2 and is_transformation(where[0])
-    tx, label = where if is_part else (where, None)
+    tx: Any = where[0] if is_part else where
+    label = where[1] if is_part else None
     if not is_transformation(tx):
         return where
     node = node_of(tx)

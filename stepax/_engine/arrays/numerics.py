@@ -194,7 +194,7 @@ def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
     return x * (1 / unit), unit
 
 
-def eps_in(unit: jax.Array, eps: ArrayLike) -> jax.Array:
+def eps_in(unit: jax.Array, eps: ArrayLike) -> Any:
     """`eps` beside numbers that were divided by `unit`, but at most 128 `eps`.
 
     What is small is thus divided by its own size, as if `eps` were relative.
