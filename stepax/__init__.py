@@ -295,6 +295,7 @@ from ._wrappers.partition import (
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
 )
+from ._wrappers.rollback import RollbackState as RollbackState, rollback as rollback
 from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
