@@ -45,6 +45,7 @@ from ._engine.trees.apply import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
+from ._engine.trees.exported import register_states as _register_states
 from ._engine.trees.reduce import global_norm as global_norm
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
@@ -295,6 +296,7 @@ from ._wrappers.partition import (
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
 )
+from ._wrappers.rollback import RollbackState as RollbackState, rollback as rollback
 from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
@@ -420,6 +422,8 @@ if _typing.TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
+
+_register_states()
 
 
 # All names above without an underscore, and those that are loaded on first access.
