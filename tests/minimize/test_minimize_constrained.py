@@ -199,7 +199,7 @@ def test_a_value_of_infinity_is_within_no_limit():
 
 @pytest.mark.parametrize("method", ["lbfgs", "sqp"])
 def test_steps_are_limited_over_all_rounds(method):
-    fun = lambda x: jnp.sum((x - jnp.array([2, 5])) ** 4)
+    fun = lambda x: jnp.sum((x - jnp.array([2.0, 5.0])) ** 4)
     limit = equality(total)
     run = lambda n: minimize(fun, ZEROS, constraints=limit, max_steps=n, method=method)
     for n in 0, 1, 3:
