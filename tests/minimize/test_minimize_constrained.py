@@ -15,7 +15,7 @@ import stepax
 from benchmarks.constrained import measured, ours
 from benchmarks.problems.hock_schittkowski import PROBLEMS
 from stepax import MinimizeStatus, Tolerances
-from stepax._minimize import active
+from stepax._minimize import implicit
 from stepax.constraints import equality, inequality
 
 
@@ -382,7 +382,7 @@ def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
         return minimize(fun, jnp.zeros(8), constraints=limit).params[0]
 
     wanted = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
-    monkeypatch.setattr(active, "_MOST", 4)
+    monkeypatch.setattr(implicit, "MOST", 4)
     found = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
