@@ -99,7 +99,7 @@ DIFFERENCES = [
     Difference(
         "keywords of `update` reach what is inside of any wrapper",
         "Optax fails",
-        says("missing .* required (keyword-only|positional) arg"),
+        says("missing .* required (keyword-only|positional) arg|obj_fn must be prov"),
         Program(
             A,
             "o.MultiSteps(o.scale_by_zoom_linesearch(4), 2).gradient_transformation()",
