@@ -79,7 +79,7 @@ def rollback(
     factor: ArrayLike = 2.0,
     patience: ArrayLike = 3,
     *,
-    window: int = 64,
+    window: int = 50,
 ) -> GradientTransformationExtraArgs:
     """Return to a copy of parameters and state when the loss stays too high.
 
