@@ -14,6 +14,7 @@ LATER = (
     "projections", "prox", "rules", "second_order", "testing", "transfer",
 )  # fmt: skip
 _HOMES = {
+    "_checkpoint.delta": ("Delta", "apply_delta", "delta"),
     "_config.from_config": ("from_config",),
     "_config.to_config": ("to_config",),
     "_diagnose.diagnose": ("diagnose",),

@@ -113,9 +113,11 @@ RATES = (
         "never-updated",
         "tx = stepax.adam(0.0)",
         "tx = stepax.adam(0.05)",
-        "A default of a configuration file: nothing moves, and nothing is said.",
+        "A default of a configuration file: nothing moves, and nothing is said. "
+        "Without `steps` a rate of 0 may be there only to make a state.",
         ALL,
         "dion changelog",
+        more="steps=100",
     ),
     Exhibit(
         "never-updated",

@@ -1,11 +1,11 @@
 """Learning rates: none, two, or of the wrong sign."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .findings import Problem
 from .stages import Stage, Track, View, value_of
-from .traits import factor, is_rate, scales, sign
+from .traits import is_frozen, is_rate, rate_of, scales, sign
 
 
 def rate_never(view: View) -> Iterator[Problem]:
@@ -58,19 +58,29 @@ def _rates(track: Track) -> Iterator[Stage]:
     for stage in track.stages:
         negates = is_complete and stage.owner is None and sign(stage) == -1
         # Only a sign, which the rule about signs is for.
-        is_sign = value_of(factor(stage)) == -1
-        if is_rate(stage) or (negates and scales(stage) and not is_sign):
+        is_sign = value_of(rate_of(stage)) in (1, -1)
+        if not is_sign and (is_rate(stage) or (negates and scales(stage))):
             yield stage
         is_complete = is_complete or (stage.owner is not None and scales(stage))
 
 
 def never_updated(view: View) -> Iterator[Problem]:
     """Parameters whose updates are always zero, without saying so."""
+    return _still(view, callable)
+
+
+def never_updated_in_run(view: View) -> Iterator[Problem]:
+    """Parameters with a rate of 0 in a run; elsewhere it may be a placeholder."""
+    return _still(view, lambda rate: not callable(rate))
+
+
+def _still(view: View, is_meant: Callable) -> Iterator[Problem]:
     for track in view.tracks:
         zeros = [stage for stage in track.stages if sign(stage) == 0]
-        # A rate of 0 for some paths is how to freeze them.
-        if zeros and not any(x.name == "set_to_zero" or x.is_varied for x in zeros):
-            message = f"{zeros[0]} multiplies updates by 0, so that they never move"
+        if any(map(is_frozen, zeros)):
+            continue
+        for stage in [x for x in zeros if is_meant(rate_of(x))][:1]:
+            message = f"{stage} multiplies updates by 0, so that they never move"
             yield Problem(message, _floats(track))
 
 

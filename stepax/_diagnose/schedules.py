@@ -9,7 +9,7 @@ import numpy as np
 from .._engine.inspect.components import Component
 from .findings import Problem
 from .stages import Stage, View, accumulated, sampled
-from .traits import descends, factor
+from .traits import rate_of
 
 
 # Points at which a schedule is read within a run, and how many runs beyond its end.
@@ -91,8 +91,7 @@ class Curve(NamedTuple):
 
 def _rates(view: View) -> Iterator[Rate]:
     for track, _, stage, _ in view.placed():
-        given = stage.given.get("learning_rate") if descends(stage) else None
-        schedule = factor(stage) if given is None else given
+        schedule = rate_of(stage)
         if not callable(schedule) or not _is_chosen(stage):
             continue
         outside = _counted_within(stage)

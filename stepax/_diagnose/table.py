@@ -39,6 +39,8 @@ CHECKS = (
           "apply it once: use `scale_by_adam()` and the like instead of an optimizer"),
     Check("never-updated", "warning", "static", rates.never_updated, "dion changelog",
           "give a learning rate above 0, or `freeze` them, which says so"),
+    Check("never-updated", "warning", "run", rates.never_updated_in_run, "common",
+          "give a learning rate above 0, or `freeze` them, which says so"),
     Check("never-updated", "warning", "step", trial.never_moved,
           "vllm/speculators#1058", "`freeze` them, or let the gradient through"),
     Check("clip-before-orthogonalizer", "note", "static",

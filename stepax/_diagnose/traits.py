@@ -11,7 +11,16 @@ import numpy as np
 from .._engine.factories.registry import ROWS
 from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
-from .stages import COUNTS, Leaf, Stage, View, name_of, sampled, value_of
+from .stages import (
+    COUNTS,
+    Leaf,
+    Stage,
+    View,
+    is_injection,
+    name_of,
+    sampled,
+    value_of,
+)
 
 
 # The factors of scales.
@@ -54,6 +63,11 @@ def factor(stage: Stage) -> Any:
     return stage.given.get(_FACTORS.get(stage.name, ""))
 
 
+def rate_of(stage: Stage) -> Any:
+    """The number or schedule by which it multiplies steps; `None` if it has none."""
+    return stage.given.get("learning_rate") if descends(stage) else factor(stage)
+
+
 def descends(stage: Stage) -> bool:
     """Whether a rule or closure makes whole steps, with the learning rate and sign."""
     row = ROWS.get(stage.name)
@@ -82,6 +96,18 @@ def sign(stage: Stage) -> int | None:
         own = sign_of(stage.given.get("learning_rate", 1.0))
         return None if own is None else -own
     return 1 if factor(stage) is None else sign_of(factor(stage))
+
+
+def is_frozen(stage: Stage) -> bool:
+    """Whether it multiplies updates by 0, and is meant to.
+
+    A rate of 0 for some paths is how to freeze them, and an injected number may be set
+    in the state before each step.
+    """
+    is_injected = any(map(is_injection, stage.around))
+    is_settable = is_injected and not callable(rate_of(stage))
+    is_meant = stage.name == "set_to_zero" or stage.is_varied or is_settable
+    return is_meant and sign(stage) == 0
 
 
 def sign_of(x: Any) -> int | None:

@@ -14,7 +14,7 @@ from .._engine.base.protocol import as_array, is_array, is_none
 from .._engine.trees.apply import apply_updates
 from .findings import Problem
 from .stages import Track, View, accumulated, name_of, sampled
-from .traits import ESTIMATING, factor, sign
+from .traits import ESTIMATING, factor, is_frozen
 
 
 # The fewest and the most calls of `update`, while they return zeros: warm-ups and
@@ -83,12 +83,11 @@ def trial(view: View, tx: Any, params: Any, gradients: Any, state: Any) -> Trial
 
 def never_moved(view: View, taken: Trial) -> Iterator[Problem]:
     """Parameters whose update is 0, though their gradient is not."""
-    # Those frozen on purpose, or by a rate of 0, which is found without a step.
     frozen = {
         path
         for track in view.tracks
         for path in track.paths
-        if any(sign(stage) == 0 for stage in track.stages)
+        if any(map(is_frozen, track.stages))
     }
     if paths := tuple(path for path in taken.still if path not in frozen):
         what = f"the update is exactly 0 after {taken.calls} calls with a gradient"

@@ -169,6 +169,38 @@ def test_counts_and_hyperparameters_are_those_of_the_state():
     assert stepax.diagnose(tx, _params(), state=state).codes == ("uphill",)
 
 
+_INJECTED = stepax.inject_hyperparams(stepax.adam)
+_ZERO = stepax.constant_schedule(0.0)
+_BY_LABEL = stepax.partition(
+    {"a": _INJECTED(0.0), "b": stepax.adam(1e-3)}, {"bias": "a", "**": "b"}
+)
+_TIMES_ONE = stepax.chain(
+    stepax.adam(1.0), stepax.scale_by_learning_rate(0.1, flip_sign=False)
+)
+
+
+@pytest.mark.parametrize(
+    ("tx", "steps", "tries", "codes"),
+    [
+        # It may be there only for `init`, unless it is said to run.
+        (stepax.adam(0.0), None, False, ()),
+        (stepax.adam(0.0), 100, False, ("never-updated",)),
+        (stepax.adam(0.0), None, True, ("never-updated",)),
+        (stepax.adam(_ZERO), None, False, ("never-updated",)),
+        # It is set in the state, unless a schedule sets it.
+        (_INJECTED(0.0), 100, True, ()),
+        (_INJECTED(learning_rate=jnp.zeros(())), 100, True, ()),
+        (_BY_LABEL, 100, True, ()),
+        (_INJECTED(_ZERO), 100, False, ("never-updated",)),
+        (_TIMES_ONE, 100, True, ()),
+    ],
+)
+def test_a_rate_that_is_set_later_is_no_mistake(tx, steps, tries, codes):
+    gradients = _params() if tries else None
+    found = stepax.diagnose(tx, _params(), steps=steps, gradients=gradients)
+    assert found.codes == codes
+
+
 def test_findings_print_with_errors_first():
     tx = stepax.chain(
         stepax.scale_by_adam(), stepax.clip(1.0), stepax.add_decayed_weights(1e-4)
