@@ -130,8 +130,9 @@ def _solved(name, rates, values, is_log):
     note, lower, upper = _noted(optimum, *_fieller(found), x - center)
     a = (values.mean(1) - b * (x - center) - c * (x - center) ** 2).mean()
     whole = (a - b * center + c * center**2, b - 2 * c * center, c)
-    ends = (float(np.exp(y + center)) for y in (optimum, lower, upper))
-    return SweepFit(name, *ends, note, deviation, rates, values, is_log, whole)
+    best, low, high = (float(np.exp(y + center)) for y in (optimum, lower, upper))
+    data = (rates, values, is_log, whole)
+    return SweepFit(name, best, low, high, note, deviation, *data)
 
 
 def _parabola(x, values):
@@ -176,8 +177,10 @@ def _plain_is_better(x, losses):
     """Whether the losses are a parabola with equal noise, rather than their logarithms.
 
     In units of their geometric mean, the sums of squares are likelihoods of the same
-    numbers.
+    numbers.  Three rates cannot tell, as any parabola goes through them.
     """
+    if len(x) < 4:
+        return False
     scaled = losses / np.exp(np.log(losses).mean())
     plain, log = (_parabola(x - x.mean(), y).squares for y in (scaled, np.log(losses)))
     return plain < _CLEARLY * log

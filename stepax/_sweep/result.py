@@ -152,7 +152,7 @@ class SweepResult(Printable):
         name = self.rate if name is None else name
         if name is not None and name not in self.points[0]:
             raise ValueError(_no_name(name, self.points[0]))
-        _require_rate(self, name, "fit", "`name`")
+        column = _require_rate(self, name, "fit", "`name`")
         others = {k: _values(self.points, k) for k in self.points[0] if k != name}
         if several := [k for k, found in others.items() if len(found) > 1]:
             example = f"{several[0]}={others[several[0]][0]}"
@@ -160,7 +160,7 @@ class SweepResult(Printable):
                 f"`fit` needs one value of everything but {name!r}, but {several} "
                 f"differ between points: choose with `select({example}).fit()`"
             )
-        rates = np.asarray([point[name] for point in self.points], float)
+        rates = np.asarray(column, float)
         order = np.argsort(rates)
         kept = order[~self.diverged[order].any(1)]
         return fitted(name or "", rates[kept], self.final[kept].astype(float))
@@ -252,6 +252,7 @@ def _require_rate(result, rate, asked_by="plot", argument="`rate`"):
                 f"logarithmic, but has {x!r}; pass another name as {argument}, or "
                 "exclude these points with `select`"
             )
+    return [point[rate] for point in result.points]
 
 
 def _lines(result, rate):

@@ -15,7 +15,7 @@ def swept(rates, losses, **others):
     points = [{"learning_rate": float(x), **others} for x in rates]
     seeds = tuple(range(losses.shape[1]))
     found = losses[..., None]
-    return stepax.SweepResult(points, found, seeds, "learning_rate", 0.05, 1e3, 1)
+    return stepax.SweepResult(points, found, seeds, "learning_rate", 0.05, np.inf, 1)
 
 
 def resampled(number, kind="plain", shape=(7, 3), noise=0.03, width=0.3, best=0.0):
