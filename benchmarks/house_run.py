@@ -64,21 +64,26 @@ def import_seconds(times: int = 5) -> float:
 
 
 def construction(make: Callable[[], object]) -> tuple[int, int, int]:
-    """Calls of our functions, of others, and the plans of the engine that are made."""
+    """Calls of our functions, of others, and the steps that are listed in plans."""
     make()  # what is done once in a process
     with entered() as found:
         make()
     ours = [code for code in found if is_ours(code)]
-    plans = [code for code in ours if code.co_qualname == "Plan.__init__"]
-    return len(ours), len(found) - len(ours), len(plans)
+    return len(ours), len(found) - len(ours), listings(ours)
 
 
-def traced(tx: stepax.GradientTransformation) -> int:
-    """The different functions of ours that are entered while a step is traced."""
+def listings(found: list[CodeType]) -> int:
+    """How many times the engine walked a nest to list the operations of its step."""
+    return sum(code.co_qualname == "_Listing.__init__" for code in found)
+
+
+def traced(tx: stepax.GradientTransformation) -> tuple[int, int]:
+    """The functions of ours that two traces of a step enter, and the steps listed."""
     state = tx.init(PARAMS)
     with entered() as found:
-        jax.jit(tx.update).trace(PARAMS, state, PARAMS)
-    return len({code for code in found if is_ours(code)})
+        for _ in range(2):
+            jax.jit(lambda *x: tx.update(*x)).trace(PARAMS, state, PARAMS)
+    return len({code for code in found if is_ours(code)}), listings(found)
 
 
 def several_steps() -> stepax.GradientTransformation:
@@ -93,9 +98,14 @@ def main() -> None:
         ours, others, plans = construction(lambda make=make: make(1e-3))
         print(f"{make.__name__}(): calls of our functions    {ours}")
         print(f"{make.__name__}(): calls of others           {others}")
-        print(f"{make.__name__}(): plans made                {plans}")
-    print(f"functions in a traced MultiSteps(clip + adamw)   {traced(several_steps())}")
-    print(f"functions in a traced muon   {traced(stepax.contrib.muon(1e-3))}")
+        print(f"{make.__name__}(): steps listed              {plans}")
+    steps = {
+        "MultiSteps(clip + adamw)": several_steps(),
+        "muon": stepax.contrib.muon(1),
+    }
+    for name, tx in steps.items():
+        functions, listed = traced(tx)
+        print(f"two traces of {name}: functions, steps listed   {functions}, {listed}")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ CALLS = [
     "contrib.gpa(tx)",
     "contrib.sam(tx, sgd(0.05))",
     "contrib.mechanize(tx)",
+    "rollback(tx)",
     "contrib.outer(tx, sgd(0.7, momentum=0.9))",
     "contrib.ema_nesterov(tx, 0.5)",
     "lookahead(tx, 5, 0.5)",

@@ -45,6 +45,7 @@ from ._engine.trees.apply import (
     incremental_update as incremental_update,
     periodic_update as periodic_update,
 )
+from ._engine.trees.exported import register_states as _register_states
 from ._engine.trees.reduce import global_norm as global_norm
 from ._linesearch.backtracking import (
     ScaleByBacktrackingLinesearchState as ScaleByBacktrackingLinesearchState,
@@ -295,6 +296,7 @@ from ._wrappers.partition import (
     selective_transform as selective_transform,
     set_to_zero as set_to_zero,
 )
+from ._wrappers.rollback import RollbackState as RollbackState, rollback as rollback
 from ._wrappers.spikes import (
     SkipSpikesState as SkipSpikesState,
     skip_spikes as skip_spikes,
@@ -346,6 +348,11 @@ if _typing.TYPE_CHECKING:
         rules as rules,
         second_order as second_order,
     )
+    from ._checkpoint.delta import (
+        Delta as Delta,
+        apply_delta as apply_delta,
+        delta as delta,
+    )
     from ._config.from_config import from_config as from_config
     from ._config.to_config import to_config as to_config
     from ._diagnose.diagnose import diagnose as diagnose
@@ -360,37 +367,6 @@ if _typing.TYPE_CHECKING:
     )
     from ._functions.multi_normal import multi_normal as multi_normal
     from ._functions.scale_gradient import scale_gradient as scale_gradient
-    from ._losses.binary import (
-        sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
-        sigmoid_focal_loss as sigmoid_focal_loss,
-    )
-    from ._losses.contrastive import ntxent as ntxent
-    from ._losses.cosine import (
-        cosine_distance as cosine_distance,
-        cosine_similarity as cosine_similarity,
-    )
-    from ._losses.ctc import (
-        ctc_loss as ctc_loss,
-        ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
-    )
-    from ._losses.divergence import (
-        convex_kl_divergence as convex_kl_divergence,
-        generalized_kl_divergence as generalized_kl_divergence,
-        kl_divergence as kl_divergence,
-    )
-    from ._losses.margin import hinge_loss as hinge_loss
-    from ._losses.regression import (
-        huber_loss as huber_loss,
-        l2_loss as l2_loss,
-        log_cosh as log_cosh,
-        squared_error as squared_error,
-    )
-    from ._losses.softmax import (
-        safe_softmax_cross_entropy as safe_softmax_cross_entropy,
-        smooth_labels as smooth_labels,
-        softmax_cross_entropy as softmax_cross_entropy,
-        softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
-    )
     from ._minimize.driver import minimize as minimize
     from ._minimize.quadratic import quadratic_program as quadratic_program
     from ._minimize.result import (
@@ -410,16 +386,40 @@ if _typing.TYPE_CHECKING:
     )
     from ._solve.root import root as root
     from ._sweep.driver import sweep as sweep
+    from ._sweep.fit import SweepFit as SweepFit
     from ._sweep.result import SweepResult as SweepResult
     from .contrib import (
         DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
         differentially_private_aggregate as differentially_private_aggregate,
         dpsgd as dpsgd,
     )
+    from .losses import (
+        convex_kl_divergence as convex_kl_divergence,
+        cosine_distance as cosine_distance,
+        cosine_similarity as cosine_similarity,
+        ctc_loss as ctc_loss,
+        ctc_loss_with_forward_probs as ctc_loss_with_forward_probs,
+        generalized_kl_divergence as generalized_kl_divergence,
+        hinge_loss as hinge_loss,
+        huber_loss as huber_loss,
+        kl_divergence as kl_divergence,
+        l2_loss as l2_loss,
+        log_cosh as log_cosh,
+        ntxent as ntxent,
+        safe_softmax_cross_entropy as safe_softmax_cross_entropy,
+        sigmoid_binary_cross_entropy as sigmoid_binary_cross_entropy,
+        sigmoid_focal_loss as sigmoid_focal_loss,
+        smooth_labels as smooth_labels,
+        softmax_cross_entropy as softmax_cross_entropy,
+        softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
+        squared_error as squared_error,
+    )
     from .microbatching import microbatch as microbatch
 
 
 __version__ = "0.1.0"
+
+_register_states()
 
 
 # All names above without an underscore, and those that are loaded on first access.

@@ -14,6 +14,7 @@ LATER = (
     "projections", "prox", "rules", "second_order", "testing", "transfer",
 )  # fmt: skip
 _HOMES = {
+    "_checkpoint.delta": ("Delta", "apply_delta", "delta"),
     "_config.from_config": ("from_config",),
     "_config.to_config": ("to_config",),
     "_diagnose.diagnose": ("diagnose",),
@@ -36,6 +37,7 @@ _HOMES = {
     ),
     "_solve.root": ("root",),
     "_sweep.driver": ("sweep",),
+    "_sweep.fit": ("SweepFit",),
     "_sweep.result": ("SweepResult",),
     "losses": (
         "convex_kl_divergence", "cosine_distance", "cosine_similarity", "ctc_loss",

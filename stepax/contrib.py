@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from ._engine.trees.exported import register_states as _register_states
 from ._names import attributes as _attributes
 from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
 from ._optimizers.adahessian import (
@@ -208,6 +209,8 @@ from ._wrappers.split_complex import (
     split_real_and_imaginary as split_real_and_imaginary,
 )
 
+
+_register_states()
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
     name for name in globals() if not name.startswith("_")

@@ -15,6 +15,7 @@ from ._metrics.noise import (
 from ._metrics.norms import (
     by_layer as by_layer,
     cosine_to_last as cosine_to_last,
+    lost_updates as lost_updates,
     norm as norm,
     rms as rms,
     update_ratio as update_ratio,
@@ -28,7 +29,7 @@ from ._wrappers.monitor import (
 
 __all__ = [
     "Noise", "Observation", "StatefulMetric", "by_layer", "cosine_to_last",
-    "gradient_noise", "noise_scale", "norm", "rms", "update_ratio",
+    "gradient_noise", "lost_updates", "noise_scale", "norm", "rms", "update_ratio",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -112,6 +112,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "stochastic_rounding": lambda tx: stepax.stochastic_rounding(tx, 0),
     "dynamic_loss_scale": lambda tx: stepax.dynamic_loss_scale(tx, 2.0),
     "skip_spikes": lambda tx: stepax.skip_spikes(tx, watch="both", warmup=1),
+    "rollback": lambda tx: stepax.rollback(tx, 1, 4.0, 2),
     "with_state_dtypes": _traced_in_half,
     "low_bit_states": _traced_in_few_bits,
     "ema_nesterov": lambda tx: stepax.contrib.ema_nesterov(tx, 0.5),

@@ -116,9 +116,7 @@ SUBJECTS = {
         "Checkpoints and configurations",
         "saving states, optimizers as data",
         modules=("stepax.checkpoint",),
-        names=(
-            "from_config", "to_config",
-        ),
+        names=("Delta", "apply_delta", "delta", "from_config", "to_config"),
     ),
     "distribution": Subject(
         "Many devices", "sharded states, exchanges", modules=("stepax.distributed",)
@@ -128,7 +126,8 @@ SUBJECTS = {
         "metrics, tests, sweeps, learning rates for wider models",
         modules=("stepax.metrics", "stepax.testing", "stepax.transfer"),
         names=(
-            "Diagnosis", "Finding", "SweepResult", "describe", "diagnose", "sweep",
+            "Diagnosis", "Finding", "SweepFit", "SweepResult", "describe", "diagnose",
+            "sweep",
         ),
     ),
     "rules": Subject(

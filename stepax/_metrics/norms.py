@@ -15,6 +15,7 @@ from .._engine.base import Params, Updates, as_array, is_array, is_none
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.rule import zeros_like
 from .._engine.trees import errors
+from .._engine.trees.apply import apply_updates
 from .._engine.trees.paths import join
 from .._wrappers.monitor import Metric, StatefulMetric
 
@@ -119,6 +120,28 @@ def update_ratio() -> Callable[[Updates, Updates, Params], jax.Array]:
         return jnp.where(p > 0, u / jnp.where(p > 0, p, 1), 0)
 
     return measure
+
+
+@explain_misuse
+def lost_updates() -> Metric:
+    """The share of the entries of each array whose update is rounded away.
+
+        Σ (u != 0 and p + u = p) / n,   with p + u rounded to the dtype of p
+
+    It is a dict from paths.  Put `observe` around the whole optimizer, whose updates
+    are those that `apply_updates` adds.
+    """
+
+    def measure(before, after, params):
+        require_params(params)
+        (u,), (p,) = after, params
+        if not (is_number(u) and is_number(p)):
+            return jnp.zeros([])
+        u, p = as_array(u), as_array(p)
+        is_lost = (u != 0) & (apply_updates(p, u) == p)
+        return jnp.sum(is_lost, dtype=jnp.float32) / max(jnp.size(p), 1)
+
+    return by_layer(measure, None)
 
 
 @explain_misuse

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import quotient, safe_sqrt
+from .._engine.arrays.numerics import eps_in, in_units, quotient, safe_sqrt
 from .._engine.arrays.precision import is_inexact
 from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
@@ -98,12 +98,13 @@ def scale_by_dion(
         return jnp.broadcast_to(drawn, (*p.shape[:-2], *shape))
 
     def factored(g, ctx, momentum, basis):
-        momentum = momentum + g
+        # In units: the squares of a large or small momentum are out of range.
+        momentum, unit = in_units(momentum + g, (-2, -1))
         left = jnp.linalg.qr(adjoint(momentum) @ basis)[0]
         right = momentum @ left
-        momentum = momentum - (1 - beta) * (right @ adjoint(left))
+        momentum = unit * (momentum - (1 - beta) * (right @ adjoint(left)))
         norms = safe_sqrt(jnp.sum(square(right), -2, keepdims=True))
-        basis = quotient(right, norms + eps)
+        basis = quotient(right, norms + eps_in(unit, eps))
         factor = factor_of_shape(g.shape[-2:], "spectral")
         return factor * (basis @ adjoint(left)), momentum, basis
 
@@ -236,7 +237,7 @@ def scale_by_dion2(
 
 def _largest(m, fraction, ef_decay, orthogonal):
     """`orthogonal` of the largest columns, in their place, and the rest of `m`."""
-    n, sizes = m.shape[-1], jnp.sum(safe_sqrt(square(m)), -2, keepdims=True)
+    n, sizes = m.shape[-1], jnp.sum(jnp.abs(m), -2, keepdims=True)
     order = jnp.argsort(-sizes, -1)
     rank = jnp.argsort(order, -1)
     if isinstance(fraction, jax.Array):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.arrays.numerics import has_dtype, power_of_two
+from .._engine.arrays.numerics import has_dtype, in_units
 from .._engine.arrays.precision import compute_dtype, require_floating
 from .._engine.step.array_split import ArraySplit, AxisName
 from .._engine.step.batched import Batched
@@ -140,15 +140,6 @@ def to_bases(
 def along(vector: jax.Array, axis: int, ndim: int) -> jax.Array:
     """A vector as an array of `ndim` axes, all but one of length 1."""
     return vector.reshape([-1 if i == axis else 1 for i in range(ndim)])
-
-
-def in_units(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """An array divided by a power of two near its largest entry, and that power."""
-    # Empty arrays have no largest entry.
-    unit = power_of_two(jnp.max(jnp.abs(x), initial=0))
-    # Not x / unit: XLA may turn (y / c) / unit into y / (c unit), and c unit underflows
-    # where y is 0.
-    return x * (1 / unit), unit
 
 
 def of_order_1(matrix: jax.Array) -> jax.Array:

@@ -14,8 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
-from .._engine.arrays.numerics import increment, quotient, safe_sqrt, upcast
+from .._engine.arrays.moments import bias_correction, ema, square
+from .._engine.arrays.numerics import (
+    eps_in,
+    increment,
+    power_of_two,
+    quotient,
+    safe_sqrt,
+    upcast,
+)
 from .._engine.base import GradientTransformationExtraArgs, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0
 from .._engine.factories.registry import public
@@ -34,7 +41,8 @@ class MuownState(NamedTuple):
 
     momentum: sum of gradients of the directions, shaped like the parameters.
     length, start: current and initial length of each output, with its sign, (outputs,).
-    mu, nu: EMAs of the gradient of the lengths and of its square, (outputs,).
+    mu: EMA of the gradient of the lengths, (outputs,).
+    root: square root of the EMA of its square, (outputs,).
     """
 
     count: jax.Array
@@ -42,7 +50,7 @@ class MuownState(NamedTuple):
     length: Any
     start: Any
     mu: Any
-    nu: Any
+    root: Any
 
 
 def _lengths(x):
@@ -64,7 +72,7 @@ _SLOTS = {
     "length": _LENGTH,
     "start": _LENGTH,
     "mu": _PER_OUTPUT,
-    "nu": _PER_OUTPUT,
+    "root": _PER_OUTPUT,
 }
 
 
@@ -134,7 +142,7 @@ def muown(
 
     def step(g, p, ctx, momentum, *slots):
         rate, way, c1, c2 = ctx
-        length, start, mu, nu = (x[..., None, :] for x in slots)
+        length, start, mu, root = (x[..., None, :] for x in slots)
         w = quotient(p, length)
         aim = start + way * (norm_target - start)
         along = jnp.sum((jnp.conj(g) * w).real, -2, keepdims=True)
@@ -142,10 +150,13 @@ def muown(
         momentum = beta * momentum + across
         size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
         v = aim * w - size * orthogonal(across + beta * momentum)
-        mu, nu = ema(mu, along, b1), ema(nu, bounded_square(along), b2)
-        length = length - rate * quotient(mu / c1, safe_sqrt(nu / c2) + eps)
+        mu, unit = ema(mu, along, b1), power_of_two(jnp.maximum(root, jnp.abs(along)))
+        # In units: the square of a large or small gradient is out of range.
+        root = safe_sqrt(ema(square(root / unit), square(along / unit), b2))
+        divisor = root / safe_sqrt(c2) + eps_in(unit, eps)
+        length = length - rate * quotient(mu / unit / c1, divisor)
         new = length * quotient(v, _lengths(v))
-        slots = (x[..., 0, :] for x in (length, start, mu, nu))
+        slots = (x[..., 0, :] for x in (length, start, mu, unit * root))
         return new - p, momentum, *slots
 
     is_matrix, parts = lambda g: g.ndim > 1, ArraySplit(axis_name)

@@ -22,7 +22,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt
 from .._engine.trees.errors import require_one_of
 from .._engine.xla.branch import by_platform
 
@@ -150,13 +150,14 @@ def orthogonalize(
 ) -> jax.Array:
     """Approximate U Vᴴ for x = U S Vᴴ by the Newton-Schulz iteration.
 
-        x = x / (‖x‖ + eps)
+        x = x / (‖x‖ + eps min(1, 128 max|x|))
         x = a x + b (x xᴴ) x + c (x xᴴ)² x   for each (a, b, c)
 
     x: a stack of matrices, (..., rows, columns).
     coefficients: shape (steps, 3), the a, b and c of each step.
     precondition: maps the matrices to their norms; one of `NORMS`.
-    eps: added to the norm, at least 0.
+    eps: added to the norm, at least 0; relative for small `x`, so that the result does
+        not depend on the scale of `x`.
     dtype: dtype of the iteration; that of `x` if `None`.
 
     If one side is at least twice the other, and products are in float32 or wider, the
@@ -167,7 +168,9 @@ def orthogonalize(
     # Transpose tall matrices: x xᴴ is then the smaller of the two Gram matrices.
     is_tall = x.shape[-2] > x.shape[-1]
     x = adjoint(x) if is_tall else x
-    norm = precondition(x) + eps
+    # Squares stay in range, and a power of two rounds nothing.
+    x, unit = in_units(x, (-2, -1))
+    norm = precondition(x) + eps_in(unit, eps)
     x = x / jnp.where(norm == 0, 1, norm).astype(x.dtype)
     x = x if dtype is None else x.astype(dtype)
 

@@ -24,7 +24,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import power_of_two, safe_increment, zero_count
+from .._engine.arrays.numerics import (
+    in_units,
+    power_of_two,
+    safe_increment,
+    zero_count,
+)
 from .._engine.arrays.precision import real_dtype
 from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
@@ -39,7 +44,7 @@ from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import masked
-from .factors import along, factor_slot, gram, in_units, on_axis
+from .factors import along, factor_slot, gram, on_axis
 
 
 PAPER = "arXiv:2211.04422"

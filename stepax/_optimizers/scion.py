@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._engine.arrays.moments import ema, square
-from .._engine.arrays.numerics import safe_sqrt, upcast
+from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt, upcast
 from .._engine.arrays.precision import promote_freely
 from .._engine.base import (
     GradientTransformationExtraArgs,
@@ -60,6 +60,11 @@ def _root_mean(x, axis):
     return safe_sqrt(jnp.sum(square(x), axis, keepdims=True) / number)
 
 
+def _over_root_mean(m, axis, times=1):
+    x, unit = in_units(m, axis)
+    return x / (_root_mean(x, axis) * times + eps_in(unit, 1e-8))
+
+
 def _spectral(m, orthogonal):
     return shape_factor(m.shape[-2:], "spectral") * orthogonal(m)
 
@@ -75,16 +80,16 @@ def _sign(m, orthogonal):
 
 
 def _bias_rms(m, orthogonal):
-    return m / (_root_mean(m, None) + 1e-8)
+    return _over_root_mean(m, None)
 
 
 def _column(m, orthogonal):
-    return m / (_root_mean(m, -1) + 1e-8)
+    return _over_root_mean(m, -1)
 
 
 def _row(m, orthogonal):
     # A sum over the inputs times their number is their mean times the number squared.
-    return m / (_root_mean(m, -2) * m.shape[-2] + 1e-8)
+    return _over_root_mean(m, -2, m.shape[-2])
 
 
 # For each norm, its direction and the least number of axes.

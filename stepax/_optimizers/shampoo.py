@@ -33,7 +33,7 @@ from .._engine.arrays.moments import (
     ema,
     is_number,
 )
-from .._engine.arrays.numerics import every_finite, norm2, safe_sqrt
+from .._engine.arrays.numerics import every_finite, in_units, norm2, safe_sqrt
 from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
 from .._engine.factories.registry import public
@@ -45,7 +45,7 @@ from .._engine.xla.branch import kept_or
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .factors import factor_slot, factored_rule, gram, in_units, on_axes
+from .factors import factor_slot, factored_rule, gram, on_axes
 from .sgd import trace
 
 

@@ -22,12 +22,14 @@ from jax.typing import ArrayLike
 from .. import tree
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import abs_sq, any_nan, norm2, safe_sqrt, upcast
-from .._engine.base import EmptyState
+from .._engine.base import EmptyState, GradientTransformationExtraArgs
 from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
 from .._engine.functions.calls import explain_misuse
 from .._engine.step.array_split import ArraySplit, AxisName
+from .._engine.step.plan import build
 from .._engine.step.rule import Rule, Slot
+from .._wrappers.partition import masked, own_leaves
 
 
 ClipState = EmptyState
@@ -75,7 +77,9 @@ def at_most(
 
 
 @public(paper="arXiv:1211.5063")
-def clip_by_global_norm(max_norm: ArrayLike, *, axis_name: AxisName = None) -> Rule:
+def clip_by_global_norm(
+    max_norm: ArrayLike, *, axis_name: AxisName = None, where: Any = None
+) -> GradientTransformationExtraArgs:
     """Clip the gradient by its global norm.
 
         u = g                    where ‖g‖ < max_norm
@@ -87,7 +91,20 @@ def clip_by_global_norm(max_norm: ArrayLike, *, axis_name: AxisName = None) -> R
     max_norm: the bound, at least 0.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
+    where: which arrays are measured and clipped, all if `None`: a mask or path patterns
+        as of `masked`; a transformation by `masked`, for its own arrays; or a partition
+        and a label of it, as in `(contrib.muon(0.02), "adam")`.
+
+    Raises a `TypeError` for a transformation that trains all arrays alike, and a
+    `ValueError` for a label that its partition does not have.
     """
+    if where is not None:
+        clipped = clip_by_global_norm(max_norm, axis_name=axis_name)
+        return masked(clipped, own_leaves(where))
+    return build(_by_global_norm(max_norm, axis_name))
+
+
+def _by_global_norm(max_norm: ArrayLike, axis_name: AxisName) -> Rule:
     global_stat = ArraySplit(axis_name).norm_of_all
 
     def prepare(scalars, norm, extra):

@@ -22,8 +22,9 @@ from .._engine.base import (
 )
 from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.registry import public
+from .._engine.functions.calls import is_transformation
 from .._engine.step.leafwise import is_absent
-from .._engine.step.plan import Composite, build
+from .._engine.step.plan import Composite, build, node_of
 from .._engine.step.rule import Rule
 from .._engine.trees import errors, selection
 from .._engine.trees.labels import Labels, LeafMask, Scope
@@ -97,7 +98,7 @@ class Partition(Composite):
         self.members = tuple(transforms.values())
         self.labels = labels
 
-    def _resolve(self, tree: Any) -> Labels:
+    def resolve(self, tree: Any) -> Labels:
         found = selection.resolve(self.labels, tree, "param_labels")
         strange = [i for i, x in enumerate(found) if not self._knows(x)]
         if strange or not all(map(self._knows, found.empty)):
@@ -123,7 +124,7 @@ class Partition(Composite):
         )
 
     def init(self, params):
-        found = self._resolve(params)
+        found = self.resolve(params)
         states = [
             MaskedState(init_of(tx)(_part(found, name, params).cut(params)))
             for name, tx in zip(self.names, self.members, strict=True)
@@ -148,7 +149,7 @@ class Partition(Composite):
 
     def scopes(self, gradients, scope):
         tree = gradients.outline(scope)
-        found = self._resolve(tree)
+        found = self.resolve(tree)
         return [_part(found, name, tree, scope) for name in self.names]
 
 
@@ -227,6 +228,36 @@ def partition(
 
 
 multi_transform = partition
+
+
+def own_leaves(where: Any) -> MaskOrFn:
+    """A mask of the leaves that a transformation trains; other masks unchanged.
+
+    where: a transformation by `masked`; a partition and a label; or a mask.
+    """
+    is_part = type(where) is tuple and len(where) == 2 and is_transformation(where[0])
+    tx: Any = where[0] if is_part else where
+    label = where[1] if is_part else None
+    if not is_transformation(tx):
+        return where
+    node = node_of(tx)
+    if isinstance(node, Masked) and not is_part:
+        return node.mask
+    if not isinstance(node, Partition) or not is_part:
+        raise TypeError(
+            "`where` holds a transformation whose own leaves are unknown, expected one "
+            "by `masked`, or a pair of one by `partition` and a label"
+        )
+    if label not in node.names:
+        raise ValueError(
+            f"`where` names the label {label!r}, expected one of {list(node.names)}"
+        )
+
+    def mask(tree):
+        labels = node.resolve(tree)
+        return labels.map(lambda x: None if x is None else x == label).tree
+
+    return mask
 
 
 @public()

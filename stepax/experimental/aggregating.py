@@ -2,6 +2,7 @@
 
 import typing as _typing
 
+from .._engine.trees.exported import register_states as _register_states
 from .._names import attributes as _attributes
 from ._aggregate import (
     AccumulateAvgUpdatesState as AccumulateAvgUpdatesState,
@@ -22,6 +23,8 @@ from ._variance import (
     track_per_element_mean_and_variance_with_ema as track_per_element_mean_and_variance_with_ema,  # noqa: E501
 )
 
+
+_register_states()
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll] (known when it runs)
     name for name in globals() if not name.startswith("_")

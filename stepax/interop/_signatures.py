@@ -60,6 +60,7 @@ ADDED = {
         "rmsprop rprop scale_by_novograd schedule_free_adamw schedule_free_sgd sgd "
         "sign_sgd signum simplified_ademamix sm3 yogi"
     ),
+    "where": "clip_by_global_norm",
     "weight_step_power": "schedule_free schedule_free_adamw schedule_free_sgd",
 }
 

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+import stepax
+import stepax.contrib
 from stepax._engine.base.protocol import EmptyState
 from stepax._engine.trees.apply import apply_updates
 from stepax._optimizers.adam import adam
@@ -334,3 +336,77 @@ def test_examples_must_be_counted_by_the_first_axis(grads):
     for name in "per_example_global_norm_clip", "per_example_layer_norm_clip":
         with pytest.raises(ValueError, match=f"`{name}` .* over the examples"):
             getattr(ours, name)(grads, 1.0)
+
+
+# --- some of the arrays ---------------------------------------------------------------
+
+TREE = {"layer": {"w": (5, 7), "b": (7,)}, "head": (7, 3)}
+INSIDE = {"layer": {"w": True, "b": False}, "head": False}
+PARTS = {"m": stepax.contrib.normuon(0.02), "o": stepax.adamw(1e-2)}
+LABELS = {"layer/w": "m", "**": "o"}
+# Each says that only the kernel of the layer is clipped.
+WHERES = {
+    "tree": INSIDE,
+    "prefix": {"layer": {"w": True, "b": False}, "head": False},
+    "patterns": {"layer/w": True, "**": False},
+    "function": lambda params: INSIDE,
+    "masked": stepax.masked(stepax.adamw(1e-2), INSIDE),
+    "partition": (stepax.partition(PARTS, LABELS), "m"),
+    "muon": (
+        stepax.contrib.muon(
+            0.02,
+            muon_weight_dimension_numbers={
+                "layer/w": stepax.contrib.MuonDimensionNumbers(),
+                "**": None,
+            },
+        ),
+        "muon",
+    ),
+}
+
+
+def grown(shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda shape: jnp.asarray(3 * rng.normal(size=shape), jnp.float32),
+        shapes,
+        is_leaf=lambda x: type(x) is tuple,
+    )
+
+
+@pytest.mark.parametrize("how", WHERES)
+def test_only_what_is_named_is_measured_and_clipped(how):
+    g = grown(TREE)
+    clip: Any = ours.clip_by_global_norm(1.0, where=WHERES[how])
+    tx = stepax.observe(clip, {"norm": stepax.metrics.norm()})
+    u, state = jax.jit(tx.update)(g, tx.init(g), g)
+    inside = g["layer"]["w"]
+    alone = ours.clip_by_global_norm(1.0)
+    wanted, _ = alone.update(inside, alone.init(inside))
+    assert_within(u["layer"]["w"], wanted, TWO_ULPS)
+    assert_within([u["layer"]["b"], u["head"]], [g["layer"]["b"], g["head"]], 0)
+    # What is reported is the norm of all.
+    norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(g)))
+    np.testing.assert_allclose(stepax.tree.get(state, "norm"), norm, rtol=1e-6)
+
+
+def test_a_partition_clips_each_part_by_its_own_norm():
+    g = grown(TREE)
+    parts = {k: chain(ours.clip_by_global_norm(1.0), stepax.sgd(1.0)) for k in "mo"}
+    tx = stepax.partition(parts, LABELS)
+    u, _ = tx.update(g, tx.init(g), g)
+    for part in [u["layer"]["w"]], [u["layer"]["b"], u["head"]]:
+        np.testing.assert_allclose(stepax.tree.norm(part), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "words"),
+    [
+        (stepax.adamw(1e-2), TypeError, "own leaves are unknown"),
+        ((stepax.adamw(1e-2), "m"), TypeError, "own leaves are unknown"),
+        ((WHERES["partition"][0], "x"), ValueError, r"expected one of \['m', 'o'\]"),
+    ],
+)
+def test_a_transformation_without_leaves_of_its_own_is_refused(where, kind, words):
+    with pytest.raises(kind, match=words):
+        ours.clip_by_global_norm(1.0, where=where)

@@ -54,5 +54,7 @@ def test_a_narrow_state_can_be_donated(row):
     numbers = [x for x in jax.tree.leaves((p, state)) if "key" not in str(x.dtype)]
     buffers = [x.unsafe_buffer_pointer() for x in numbers]
     assert len(set(buffers)) == len(buffers)
-    lowered = jax.jit(tx.update, donate_argnums=1).lower(g, state, p, **{})
+    lowered = jax.jit(tx.update, donate_argnums=1).lower(
+        g, state, p, value=jnp.float32(1.0)
+    )
     assert "tf.aliasing_output" in lowered.as_text()

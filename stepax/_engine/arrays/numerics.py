@@ -180,6 +180,28 @@ def power_of_two(x: jax.Array) -> jax.Array:
     return jax.lax.reduce_precision(x, limits.nexp, 0)
 
 
+def in_units(x: jax.Array, axis: Axes = None) -> tuple[jax.Array, jax.Array]:
+    """An array divided by a power of two near its largest entry, and that power.
+
+    axis: axes over which entries are compared, and which the power keeps; with `None`
+        it is a scalar.
+    """
+    # Empty arrays have no largest entry.
+    top = jnp.max(jnp.abs(x), axis, keepdims=axis is not None, initial=0)
+    unit = power_of_two(top)
+    # Not x / unit: XLA may turn (y / c) / unit into y / (c unit), and c unit underflows
+    # where y is 0.
+    return x * (1 / unit), unit
+
+
+def eps_in(unit: jax.Array, eps: ArrayLike) -> Any:
+    """`eps` beside numbers that were divided by `unit`, but at most 128 `eps`.
+
+    What is small is thus divided by its own size, as if `eps` were relative.
+    """
+    return eps * jnp.minimum(1 / unit, 128)
+
+
 def reduce_scalars(parts: list, pair: Callable, whole: Callable) -> jax.Array:
     """A few scalars reduced by `pair` in order, many by `whole` behind a barrier."""
     # A chain is cheaper to trace, and adds in Optax's order; from some 32 scalars on,

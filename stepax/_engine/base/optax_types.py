@@ -49,6 +49,8 @@ class _Meta(type):
 
 
 def _class(self):
+    if "optax" not in sys.modules:
+        return type(self)
     hidden = _WIDE if getattr(self, "is_plain", False) else ""
     known = (c.__name__ for c in type(self).__mro__)
     found = (_namesake(name) for name in known if name != hidden)

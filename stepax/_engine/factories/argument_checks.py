@@ -215,6 +215,8 @@ def _argument(subject: str, x: object, takes: Takes, allowed: Range) -> object:
         return CheckedSchedule(x, subject)
     if takes.parts:
         return _tuple(subject, x, takes, allowed)
+    if type(x) in (int, float) and takes.number:
+        return _within(subject, x, x, allowed)
     if _is_function(x):
         if takes.schedule:
             return CheckedSchedule(x, subject)

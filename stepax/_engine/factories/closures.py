@@ -27,7 +27,7 @@ from ..base import (
     init_of,
     marked,
 )
-from ..functions.calls import frozen
+from ..functions.calls import CONSTANTS, frozen
 from ..trees import errors
 
 
@@ -44,11 +44,12 @@ class _Call:
 
     def __init__(self, recipe: MadeBy, found: list):
         self.factory, self.signature = recipe.factory, recipe.bound.signature
-        kinds = {k: p.annotation for k, p in self.signature.parameters.items()}
-        given = recipe.bound.arguments.items()
-        self.arguments = {
-            k: _take(x, found, kinds[k], k == "learning_rate") for k, x in given
-        }
+        parameters = self.signature.parameters
+        self.arguments = dict(recipe.bound.arguments)
+        for k, x in self.arguments.items():
+            if type(x) not in CONSTANTS:
+                is_rate = k == "learning_rate"
+                self.arguments[k] = _take(x, found, parameters[k].annotation, is_rate)
 
     def again(self, values: tuple) -> ArrayTree:
         filled = {k: _fill(x, values) for k, x in self.arguments.items()}

@@ -23,7 +23,7 @@ from ..base import (
     with_extra_args_support,
 )
 from ..functions import calls, deprecations
-from ..functions.calls import copy_containers, frozen
+from ..functions.calls import CONSTANTS, copy_containers, frozen
 from ..step.plan import Composite, Plan, adopt, origins_of
 from ..step.rule import Rule
 from ..trees import errors
@@ -203,6 +203,9 @@ def recipe(
         # The recipe keeps the user's arguments, with copies of mutable containers; the
         # factory gets checked schedules and wider hyperparameters.
         for k, x in checks.checked(bound.arguments).items():
+            if type(x) in CONSTANTS:
+                given.arguments[k] = bound.arguments[k] = x
+                continue
             if isinstance(x, ByPath):
                 x = x.map(_plain)
                 given.arguments[k], bound.arguments[k] = x.map(_widened), unchecked(x)

@@ -235,6 +235,11 @@ def is_transformation(x: object) -> bool:
     return hasattr(x, "init") and hasattr(x, "update")
 
 
+# Types whose values contain nothing to copy, to check further or to replace by a traced
+# array: most arguments are of these.
+CONSTANTS = frozenset({type(None), bool, int, float, complex, str})
+
+
 def copy_containers(x: Any) -> Any:
     """`x` with copies of all mutable containers and NumPy arrays in it.
 

@@ -1,0 +1,247 @@
+"""Returning to an earlier step after the loss has spiked, and going on from there.
+
+Chowdhery et al., 2022, PaLM: Scaling Language Modeling with Pathways
+(arXiv:2204.02311), section 5.1: restart from a checkpoint before a spike, and leave out
+the batches around it.  Here the checkpoint is in the state, and the batches left out
+are those that came since.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .._engine.arrays.moments import percentile, recorded
+from .._engine.arrays.numerics import reduce_scalars, safe_increment, zero_count
+from .._engine.arrays.precision import computed_wide, promote_freely
+from .._engine.base import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    OptState,
+    Params,
+    transformation,
+    with_keywords,
+)
+from .._engine.factories.ranges import AT_LEAST_1, Range, real_scalar
+from .._engine.factories.registry import public
+from .._engine.step.applied import step
+from .._engine.step.leafwise import is_absent, keep_dtypes, map_gradients
+from .._engine.step.rule import Slot, copy_of, is_trainable
+from .._engine.trees import errors
+from .._engine.xla.branch import branch
+
+
+# Each update of the way back adds 24 bits in float32 and 8 in bfloat16, so that this is
+# enough wherever any number is.
+_CALLS = 8
+
+
+class RollbackState(NamedTuple):
+    """State of `rollback`; all are scalars but the first and the last three.
+
+    recent: ring buffer of the last values that did not exceed, (window,) in float32.
+    accepted: number of values written to it.
+    above: consecutive values that exceeded.
+    age: steps since the copy was made.
+    returns: number of returns to a copy.
+    settling: calls of `update` that may still be needed to restore all bits.
+    kept_params, kept_state: copies of the parameters, with a `MaskedNode` for what is
+        not trained, and of the state of the inner transformation.
+    inner_state: its present state.
+    """
+
+    recent: jax.Array
+    accepted: jax.Array
+    above: jax.Array
+    age: jax.Array
+    returns: jax.Array
+    settling: jax.Array
+    kept_params: Params
+    kept_state: OptState
+    inner_state: OptState
+
+
+@public(
+    "wrapper",
+    paper="arXiv:2204.02311",
+    ranges={
+        "every": AT_LEAST_1,
+        "factor": Range(1, excludes_least=True),
+        "patience": AT_LEAST_1,
+        "window": AT_LEAST_1,
+    },
+)
+def rollback(
+    inner: GradientTransformation,
+    every: ArrayLike = 100,
+    factor: ArrayLike = 2.0,
+    patience: ArrayLike = 3,
+    *,
+    window: int = 50,
+) -> GradientTransformationExtraArgs:
+    """Return to a copy of parameters and state when the loss stays too high.
+
+        v exceeds if v > median + (factor - 1) |median|, or if it is not finite
+        p, inner state = their copies   at the `patience`-th v in a row that exceeds
+        u = inner(g)                    otherwise
+
+    The median is that of the last values that did not exceed.  Both are copied as they
+    are before a step whose value does not exceed, `every` steps after the last copy;
+    the first copies are those of `init`.
+
+    `stepax.step` restores every bit at once.  A sum of floats does not reach each, so
+    `update` returns what is missing in the next call, or the next few, before it steps;
+    it cannot restore parameters that are infinite or NaN, nor the sign of a zero.
+
+    `update` takes the loss at `params` as `value`, and passes it on.
+
+    inner: the transformation.
+    every: steps between copies, at least 1.
+    factor: how far above the median is too high, above 1.
+    patience: consecutive values that exceed before it returns, at least 1.
+    window: number of values in the median, at least 1.
+
+    `update` raises a `TypeError` without `value`, and a `ValueError` without parameters
+    and for a `value` that is not a real scalar.
+    """
+    inner = with_keywords(inner, "`inner` of `rollback`")
+
+    def init(params):
+        recent = jnp.zeros(window, jnp.float32)
+        a, b, c, d, e = (zero_count() for _ in range(5))
+        kept = inner.init(params)
+        return RollbackState(
+            recent, a, b, c, d, e, _copies(params), kept, inner.init(params)
+        )
+
+    def watched(state, params, value, missing: ArrayLike = False):
+        """Whether to return, and the state after the value.
+
+        missing: whether this call is on the way back: its value is that of no step.
+        """
+        is_high = _is_high(state, value, factor) & ~jnp.asarray(missing)
+        is_low = ~is_high & ~jnp.asarray(missing)
+        above = jnp.where(is_high, safe_increment(state.above), 0)
+        is_back, is_due = above >= patience, is_low & (state.age >= every)
+        present, kept = state.inner_state, (state.kept_params, state.kept_state)
+        kept = branch(is_due, lambda: (_copies(params), present), lambda: kept)
+        age = safe_increment(jnp.where(is_due, 0, state.age))
+        recent = recorded(state.recent, state.accepted, value)
+        return is_back, state._replace(
+            recent=jnp.where(is_low, recent, state.recent),
+            accepted=jnp.where(is_low, safe_increment(state.accepted), state.accepted),
+            above=jnp.where(is_back, 0, above),
+            age=jnp.where(is_back, 0, jnp.where(missing, state.age, age)),
+            returns=jnp.where(is_back, safe_increment(state.returns), state.returns),
+            kept_params=kept[0],
+            kept_state=kept[1],
+        )
+
+    def update(updates, state, params=None, *, value=None, **extra_args):
+        seen = _checked(state, params, value)
+        others = {"params": params, "kept": state.kept_params}
+        missing = branch(
+            state.settling > 0,
+            lambda: _differ(updates, **others),
+            lambda: jnp.array(False),
+        )
+        is_back, new = watched(state, params, seen, missing)
+
+        def home():
+            others["kept"] = new.kept_params
+            return map_gradients(_toward, updates, **others), new.kept_state
+
+        def go():
+            old = state.inner_state
+            found = inner.update(updates, old, params, value=value, **extra_args)
+            return keep_dtypes(found, (updates, old))
+
+        u, inner_state = branch(is_back | missing, home, go)
+        left = jnp.where(missing, state.settling - 1, 0)
+        left = jnp.where(is_back, _CALLS, left)
+        return u, new._replace(settling=left, inner_state=inner_state)
+
+    def take_step(gradients, state, params, extra):
+        value = extra.get("value")
+        is_back, new = watched(state, params, _checked(state, params, value))
+
+        def go():
+            old = state.inner_state
+            stepped, found = step(inner, gradients, old, params, **extra)
+            return _arrays(stepped), keep_dtypes(found, old)
+
+        arrays, inner_state = branch(
+            is_back, lambda: (new.kept_params, new.kept_state), go
+        )
+        new = new._replace(settling=jnp.zeros_like(new.settling))
+        return _with(params, arrays), new._replace(inner_state=inner_state)
+
+    members = {"inner_state": inner}
+    return transformation(init, update, inner=members, take_step=take_step)
+
+
+def _checked(state: RollbackState, params: Params, value: Any) -> jax.Array:
+    """The value as a float32."""
+    errors.require_state("rollback", RollbackState, state)
+    if params is None:
+        raise ValueError("`rollback` keeps the parameters: pass them to `update`")
+    if value is None:
+        raise TypeError(
+            "`rollback` reads the keyword `value`: "
+            "call `update(updates, state, params, value=loss)`"
+        )
+    value = real_scalar(value, "`value` of `rollback`")
+    return jnp.asarray(value, jnp.float32)
+
+
+@jax.jit
+@promote_freely
+def _is_high(state, value, factor):
+    """Whether a value is far above the median, or not finite."""
+    window = state.recent.shape[0]
+    here = jnp.arange(window) < state.accepted
+    median = percentile(state.recent, here, 50.0)
+    most = median + (factor - 1) * jnp.abs(median)
+    is_known = state.accepted > 0
+    return ~jnp.isfinite(value) | (is_known & ~(value <= most))
+
+
+def _arrays(params: Params) -> Any:
+    """The parameters that are trained; others are no arrays, or are never changed."""
+    return jax.tree.map(lambda p: p if is_trainable(p) else MaskedNode(), params)
+
+
+def _copies(params: Params) -> Any:
+    slot = Slot(copy_of, kind="copy")
+    return jax.tree.map(
+        lambda p: slot.new(p) if is_trainable(p) else MaskedNode(), params
+    )
+
+
+def _with(params: Params, arrays: Any) -> Params:
+    """The parameters, with other arrays in place of those that are trained."""
+    leaves, treedef = jax.tree.flatten(params)
+    others = treedef.flatten_up_to(arrays)
+    pairs = zip(leaves, others, strict=True)
+    return treedef.unflatten(p if is_absent(x) else x for p, x in pairs)
+
+
+def _differ(updates, params, kept):
+    """Whether an update may still bring a parameter closer to its copy."""
+
+    def leaf(u, p, kept):
+        return jnp.any((p != kept) & jnp.isfinite(p))
+
+    found = map_gradients(
+        leaf, updates, idle=lambda *row: None, params=params, kept=kept
+    )
+    return reduce_scalars(
+        [jnp.array(False), *jax.tree.leaves(found)], jnp.logical_or, jnp.any
+    )
+
+
+@computed_wide
+def _toward(u, p, kept):
+    return kept - p
