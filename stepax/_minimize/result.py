@@ -90,7 +90,7 @@ _SCIPY = SCIPY | {
 
 def _message(status: Any) -> str:
     """The explanation of one status, or the number of each in a batch."""
-    if isinstance(status, enum.IntEnum):
+    if not isinstance(status, np.ndarray):
         return status.message
     counts = Counter(status.flat)
     return ", ".join(f"{n} {x.name}" for x, n in sorted(counts.items()))
@@ -110,15 +110,15 @@ def _short(x: Any) -> str:
     return " ".join(text.split())
 
 
-def show_result(result: Any) -> str:
+def show_result(self: Any) -> str:
     """A result with a line for each number and each array of parameters."""
-    if isinstance(result.code, Tracer):
-        fields = (f"{k}={x!r}" for k, x in result._asdict().items())
-        return f"{type(result).__name__}({', '.join(fields)})"
-    lines = {"message": _message(result.status), "success": result.success}
+    if isinstance(self.code, Tracer):
+        fields = (f"{k}={x!r}" for k, x in self._asdict().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
+    lines = {"message": _message(self.status), "success": self.success}
     shown = {"steps", "evaluations", "value", "grad_norm", "violation"}
-    lines |= {k: x for k, x in result._asdict().items() if k in shown}
-    lines |= _leaves("params", result.params)
+    lines |= {k: x for k, x in self._asdict().items() if k in shown}
+    lines |= _leaves("params", self.params)
     wide = max(map(len, lines))
     rows = ((k, _short(x)) for k, x in lines.items() if x is not None)
     return "\n".join(f"{k:>{wide}}: {x}" for k, x in rows)
