@@ -25,15 +25,16 @@ def recorded() -> Iterator[list[tuple[Any, Any]]]:
         def noted(f: Callable, at: int) -> Callable:
             @ft.wraps(f)
             def called(*args, **kwargs):
+                depth[0] += 1
+                try:
+                    result = f(*args, **kwargs)
+                finally:
+                    depth[0] -= 1
                 params = args[at] if len(args) > at else kwargs.get("params")
                 is_new = params is not None and all(x is not tx for x, _ in made)
                 if not depth[0] and is_new and not _is_traced(params):
                     made.append((tx, params))
-                depth[0] += 1
-                try:
-                    return f(*args, **kwargs)
-                finally:
-                    depth[0] -= 1
+                return result  # errors that a page shows are not recorded
 
             return called
 
