@@ -42,7 +42,7 @@ class Subject:
     """
 
     factory: Callable[..., Any]
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     keywords: Mapping[str, Any] | Callable[[Params], Mapping[str, Any]] = field(
         default_factory=dict

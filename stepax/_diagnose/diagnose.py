@@ -12,13 +12,12 @@ from .._engine.base.protocol import (
     Params,
     Updates,
     is_array,
-    is_none,
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
 from .._engine.inspect.components import Component, examine
 from .._engine.step.gradients import Gradients
-from .._engine.trees import errors
+from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
 from .findings import Diagnosis, Finding, collected
 from .stages import View, view_of
@@ -52,8 +51,9 @@ def diagnose(
     state: the state from which to read injected hyperparameters and counts; the initial
         state if `None`.
 
-    Raises a `TypeError` if `tx` is not a transformation, a `ValueError` for `steps`
-    below 1 and for gradients of another structure, and the errors of `tx.init`.
+    Raises a `TypeError` if `tx` is not a transformation or `steps` not a whole number,
+    a `ValueError` for `steps` below 1 and for gradients of another structure, and the
+    errors of `tx.init`.
     Returns a tuple of findings, which prints as a table; `.require()` raises a
     `ValueError` if errors or warnings are among them.
     """
@@ -120,38 +120,24 @@ def _link(code: str) -> str:
 
 
 def _whole(steps: Any) -> int:
-    try:
-        number = operator.index(steps)
-    except TypeError:
+    if isinstance(steps, bool) or not hasattr(steps, "__index__"):
         raise TypeError(
             f"`steps` of `diagnose` must be a whole number, but is {steps!r}"
-        ) from None
-    if isinstance(steps, bool) or number < 1:
+        )
+    number = operator.index(steps)
+    if number < 1:
         raise ValueError(f"`steps` of `diagnose` must be at least 1, but is {steps!r}")
     return number
 
 
 def _check_gradients(gradients: Any, params: Any) -> None:
-    if gradients is None:
-        return
-    found, wanted = (
-        jax.tree.structure(jax.tree.map(lambda x: 0, x, is_leaf=is_none))
-        for x in (gradients, params)
-    )
-    if found != wanted:
-        raise errors.mismatch("gradients", gradients, "`params`", params)
-    pairs = zip(_leaves(gradients), _leaves(params), errors.paths(params), strict=True)
-    for g, p, path in pairs:
-        if is_array(g) and is_array(p) and jax.numpy.shape(g) != jax.numpy.shape(p):
-            raise ValueError(
-                f"the gradient at {path} has shape {jax.numpy.shape(g)}, but its "
-                f"parameter has shape {jax.numpy.shape(p)}"
-            )
+    def leaf(p, g, check):
+        if is_array(p) and g is not None:
+            check()
 
-
-def _leaves(tree: Any) -> list:
-    return jax.tree.leaves(tree, is_leaf=is_none)
+    if gradients is not None:
+        map_pairs(leaf, ("params", "gradients"), params, gradients)
 
 
 def _are_real(tree: Any) -> bool:
-    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in _leaves(tree))
+    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(tree))

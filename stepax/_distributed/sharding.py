@@ -48,7 +48,8 @@ def state_sharding(
     tx: a transformation, of any library.
     params: arrays, or `jax.ShapeDtypeStruct`s with a sharding.
     mesh: the mesh; by default the mesh of the parameters.
-    memory_kind: memory in which to place the state, such as "pinned_host".
+    memory_kind: memory in which to place the state, such as "pinned_host"; by default
+        where `init` places it, which is in host memory under `offload`.
 
     Raises a `ValueError` for parameters that are not on a mesh, or on another mesh,
     with the path, and a `TypeError` if `tx` is not a transformation.
@@ -73,8 +74,14 @@ def state_sharding(
         return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
     leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
-    pairs = zip(leaves, *_pinned(tx, params), strict=True)
-    return treedef.unflatten(it.starmap(_decided, pairs))
+    firm, loose, kinds = _pinned(tx, params)
+    if memory_kind is None:
+        leaves = list(map(_in_memory, leaves, kinds))
+    return treedef.unflatten(map(_decided, leaves, firm, loose))
+
+
+def _in_memory(place: NamedSharding, kind: str | None) -> NamedSharding:
+    return place if kind is None else place.with_memory_kind(kind)
 
 
 def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
@@ -84,11 +91,11 @@ def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
 
 
-def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
+def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list, list]:
     """The sharding that `init` itself gives to each array of the state, or `None`.
 
     The first list has shardings that always apply, the second one those that apply
-    unless the array follows a sharded parameter.
+    unless the array follows a sharded parameter; the third one has kinds of memory.
     """
     # Types do not contain shardings along automatic mesh axes, but the program does.
     init, arrays = init_and_arrays(tx, params)
@@ -97,13 +104,19 @@ def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list]:
         place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
         if eqn.primitive.name in ("sharding_constraint", "reshard"):
             firm[eqn.outvars[0]] = place.spec
+        elif eqn.primitive.name == "device_put":
+            for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
+                if isinstance(x, Var):
+                    firm[moved], loose[moved] = firm.get(x), loose.get(x)
         elif eqn.params.get("name") == "_where":
             # The selection of `shared_like`: for the parameter, or for an array that is
             # divided.
             other = eqn.invars[-1]
             loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
     read = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
-    return [firm.get(x) for x in read], [loose.get(x) for x in read]
+    spaces: list[Any] = [x.aval.memory_space for x in jaxpr.outvars]
+    kinds = ["pinned_host" if x == jax.memory.Space.Host else None for x in spaces]
+    return [firm.get(x) for x in read], [loose.get(x) for x in read], kinds
 
 
 def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:

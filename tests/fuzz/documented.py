@@ -99,7 +99,7 @@ DIFFERENCES = [
     Difference(
         "keywords of `update` reach what is inside of any wrapper",
         "Optax fails",
-        says("missing .* required (keyword-only|positional) arg"),
+        says("missing .* required (keyword-only|positional) arg|obj_fn must be prov"),
         Program(
             A,
             "o.MultiSteps(o.scale_by_zoom_linesearch(4), 2).gradient_transformation()",
@@ -218,9 +218,11 @@ DIFFERENCES = [
         ),
     ),
     Difference(
-        "the state of the optimizer in `sam` may hold random keys",
+        "the state of the optimizer in `sam` or `lookahead` may hold random keys",
         "Optax fails",
-        both(uses("sam"), says("multiply does not accept dtypes bool, key")),
+        both(
+            uses("sam", "lookahead"), says(r"multiply does not accept dtypes \w+, key")
+        ),
         Program(
             A, "o.contrib.sam(o.noisy_sgd(0.1, key=jax.random.key(1)), o.sgd(0.1))"
         ),
@@ -251,6 +253,12 @@ DIFFERENCES = [
         "other numbers",
         both(uses(r"(scale_by_)?madgrad"), below(1e-5)),
         Program(A, "o.contrib.madgrad(0.1)"),
+    ),
+    Difference(
+        "GaLore decomposes gradients in double for parameters in double",
+        "other numbers",
+        both(uses(r"(scale_by_)?galore"), below(1e-5)),
+        Program(A, "o.contrib.scale_by_galore()"),
     ),
     Difference(
         "imaginary parts are accumulated, too",

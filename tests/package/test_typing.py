@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from children import with_path
 from pages import ROOT, blocks
 
 import stepax
@@ -132,6 +134,39 @@ def test_a_type_checker_finds_nothing_in_a_right_program(name, found):
 @pytest.mark.parametrize("name", WRONG)
 def test_a_type_checker_finds_what_is_wrong(name, found):
     assert len(found[name]) == 1
+
+
+@pytest.mark.slow
+def test_almost_all_of_the_public_interface_has_types(tmp_path):
+    command = ["-m", "pyright", "--verifytypes", "stepax", "--ignoreexternal"]
+    done = subprocess.run(
+        [sys.executable, *command, "--outputjson"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=with_path(),
+    )
+    found = json.loads(done.stdout)["typeCompleteness"]
+    # 97.2 % when this was written; the rest names classes of JAX that have no types.
+    assert found["completenessScore"] > 0.96
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["user_script", *WRONG])
+def test_mypy_finds_what_is_wrong_in_a_user_s_file(name, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text((PROGRAMS | WRONG)[name])
+    # Silent about what it imports, as for an installed package.
+    options = ["--follow-imports=silent", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, str(file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+    )
+    wrong = re.findall(r"error: ", done.stdout)
+    assert len(wrong) == (name in WRONG), done.stdout + done.stderr
 
 
 @pytest.mark.slow

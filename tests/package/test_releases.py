@@ -1,0 +1,94 @@
+"""What each release has written, this version reads: states, checkpoints, programs."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import exports
+import jax
+import numpy as np
+import pytest
+import releases
+from compare import assert_same_tree, leaves
+
+import stepax
+from stepax import checkpoint
+from stepax._checkpoint.manifest import SCHEMA
+from stepax._engine.trees.exported import EXPORTED
+
+
+FOLDERS = sorted(releases.FOLDER.iterdir())
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def release(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def unpacked(release, tmp_path):
+    def unpack(name):
+        shutil.unpack_archive(release / f"{name}.zip", tmp_path / name)
+        return tmp_path / name
+
+    return unpack
+
+
+def test_this_version_has_its_files():
+    assert stepax.__version__ in {folder.name for folder in FOLDERS}
+
+
+def test_the_classes_of_states_keep_their_names_and_fields(release):
+    found: dict[str, Any] = EXPORTED
+    for name, fields in json.loads((release / "states.json").read_text()).items():
+        assert list(found[name]._fields) == fields
+
+
+def test_every_class_of_this_version_is_written_down():
+    written = json.loads(
+        (releases.FOLDER / stepax.__version__ / "states.json").read_text()
+    )
+    assert written == releases.schemas()
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", releases.CHECKPOINTS)
+def test_a_checkpoint_of_a_release_is_restored(name, unpacked):
+    tx, p = releases.CHECKPOINTS[name]()
+    found = checkpoint.restore(unpacked("checkpoints") / name, tx, p)
+    assert found.step == releases.STEP
+    assert_same_tree(found.params, releases.numbered(p))
+    assert_same_tree(found.state, releases.numbered(tx.init(p)))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", releases.EXPORTS)
+def test_a_program_of_a_release_still_runs(name, unpacked):
+    file = unpacked("exports") / f"{name}.export"
+    data, wanted = file.read_bytes(), exports.read(file.with_suffix(".out.npz"))
+    args = exports.read(file.with_suffix(".in.npz"))
+    loaded = jax.export.deserialize(bytearray(data))
+    assert loaded.in_tree == jax.tree.structure((releases.program(name)[1], {}))
+    found = leaves(exports.called(data, args))
+    for x, y in zip(found, wanted, strict=True):
+        # Another XLA may contract a product and a sum: a few ulps of entries up to 4.
+        np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6)
+
+
+def test_no_file_names_the_machine_that_wrote_it(release):
+    for archive in release.glob("*.zip"):
+        with zipfile.ZipFile(archive) as found:
+            data = b"".join(map(found.read, found.namelist()))
+        assert not {x for x in (b".py", b"/home", b"/root", b"/tmp") if x in data}
+
+
+def test_the_page_lists_the_formats_of_each_release():
+    page = (ROOT / "docs" / "stability.md").read_text()
+    for folder in FOLDERS:
+        classes = len(json.loads((folder / "states.json").read_text()))
+        assert f"\n| {folder.name} | {classes} | schema " in page
+    this = f"| {stepax.__version__} | {len(releases.schemas())} | schema {SCHEMA} |"
+    assert this in page

@@ -1,0 +1,129 @@
+"""Files of each release, by which later ones show that they still read them.
+
+`python tests/releases.py` writes `tests/data/releases/VERSION` for this version, once,
+when a release is made, on the oldest JAX that is supported.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import exports
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import stepax
+import stepax.contrib
+import stepax.experimental.aggregating
+from stepax import checkpoint
+from stepax._engine.trees.exported import EXPORTED
+
+
+FOLDER = Path(__file__).parent / "data" / "releases"
+STEP = 7
+
+
+def params() -> Any:
+    return {"w": jnp.ones((4, 8)), "deep": [{"b": jnp.ones(4, "bfloat16")}, None]}
+
+
+def numbered(tree: Any) -> Any:
+    """A tree with other numbers in each array, which any version computes alike."""
+
+    def one(x):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return x
+        return jnp.asarray(np.arange(x.size).reshape(x.shape) % 5, x.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+# What a checkpoint holds beside arrays: dtypes, keys, codes, packed and nested trees.
+CHECKPOINTS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "adamw": lambda: (stepax.adamw(0.1), params()),
+    "key": lambda: (stepax.noisy_sgd(0.1, key=0), params()),
+    "codes": lambda: (
+        stepax.low_bit_states(stepax.adam(0.1), block=8, min_size=0),
+        params(),
+    ),
+    "masters": lambda: (stepax.master_weights(stepax.sgd(0.1)), params()),
+    "packed": lambda: (stepax.adam(0.1), stepax.tree.pack(params())),
+    "groups": lambda: (
+        stepax.partition(
+            {"a": stepax.adam(0.1), "b": stepax.lion(0.1)},
+            lambda p: {"w": "a", "deep": "b"},
+        ),
+        params(),
+    ),
+}
+
+EXPORTS: dict[str, Callable[[], Any]] = {
+    "adamw": lambda: stepax.adamw(0.1),
+    "chain": lambda: stepax.chain(stepax.clip_by_global_norm(1.0), stepax.lion(0.1)),
+    "MultiSteps": lambda: stepax.MultiSteps(stepax.sgd(0.1, momentum=0.9), 2),
+    "muon": lambda: stepax.contrib.muon(0.1),
+}
+
+
+def program(name: str) -> tuple[Callable, tuple]:
+    """The step of an entry of `EXPORTS`, and arguments for it."""
+    tx, p = EXPORTS[name](), {"w": jnp.ones((4, 8)), "b": jnp.ones(4)}
+    return lambda g, s, p: tx.update(g, s, p), (numbered(p), tx.init(p), p)
+
+
+# Classes in states whose names say something else.
+PARTS = {
+    "ApplyEvery", "BacktrackingLinesearchInfo", "LookaheadParams", "MaskedNode",
+    "Positive4", "Positive8", "Signed4", "Signed8", "SplitRealAndImaginaryArrays",
+    "SwappedAverage", "WeightDecaySchedule", "ZoomLinesearchInfo",
+}  # fmt: skip
+
+
+def schemas() -> dict[str, list[str]]:
+    """The fields of each class of states, by its stable name."""
+    kinds: dict[str, Any] = {
+        name: kind
+        for name, kind in sorted(EXPORTED.items())
+        if name.endswith("State") or kind.__name__ in PARTS
+    }
+    return {name: list(kind._fields) for name, kind in kinds.items()}
+
+
+def write_checkpoints(folder: Path) -> None:
+    for name, made in CHECKPOINTS.items():
+        tx, p = made()
+        checkpoint.save(folder / name, STEP, numbered(p), numbered(tx.init(p)))
+
+
+def write_exports(folder: Path) -> None:
+    # No names of files, of this machine, in the programs.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    for name in EXPORTS:
+        f, args = program(name)
+        exports.save(folder / name, exports.exported(f, *args), *args)
+        exports.write(folder / f"{name}.out.npz", jax.jit(f)(*args))
+
+
+def write(folder: Path) -> None:
+    """Write the files of this version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in schemas().items()]
+    (folder / "states.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    for made in (write_checkpoints, write_exports):
+        name = made.__name__.removeprefix("write_")
+        with tempfile.TemporaryDirectory() as temporary:
+            made(Path(temporary))
+            # One file for many small ones.
+            shutil.make_archive(str(folder / name), "zip", temporary)
+
+
+if __name__ == "__main__":
+    write(FOLDER / stepax.__version__)
