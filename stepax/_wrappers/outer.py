@@ -130,8 +130,8 @@ def outer(
     def init(params):
         parts = _turns(far, fragments, params)
         states = tuple(tx.init(only(part, params)) for part in parts)
-        zeros = lambda x: jnp.zeros_like(own(x))
-        wide = lambda x: jnp.zeros_like(upcast(own(x)))
+        zeros = jnp.zeros_like
+        wide = lambda x: upcast(jnp.zeros_like(x))
         return OuterState(
             jnp.zeros([], jnp.int32),
             jax.tree.map(own, params),
