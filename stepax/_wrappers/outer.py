@@ -11,7 +11,7 @@ Streaming DiLoCo, Douillard et al., 2025 (arXiv:2501.18512), Algorithm 2, whose 
 
 import functools as ft
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,18 @@ class OuterState(NamedTuple):
     outer_state: state of the outer optimizer; like the anchor, the same on all islands.
         Of several fragments, a tuple of one for each.
     inner_state: state of the inner transformation, which differs between islands.
+    """
+
+    count: jax.Array
+    anchor: Params
+    outer_state: OptState
+    inner_state: OptState
+
+
+class StreamingOuterState(NamedTuple):
+    """State of `outer` with a delay, or with an exchange in fewer bits.
+
+    count, anchor, outer_state, inner_state: as in `OuterState`.
     pending: means that wait for the end of `delay`, shaped as the parameters, the same
         on all islands; `None` without a delay.
     residual: what an island has rounded off in exchanges, shaped as the parameters;
@@ -58,8 +70,11 @@ class OuterState(NamedTuple):
     anchor: Params
     outer_state: OptState
     inner_state: OptState
-    pending: Params = None
-    residual: Params = None
+    pending: Params
+    residual: Params
+
+
+_State: TypeAlias = OuterState | StreamingOuterState
 
 
 class _Far(NamedTuple):
@@ -127,22 +142,29 @@ def outer(
     tx = with_extra_args_support(outer_optimizer)
     far = _Far(tx, every, axis_name, delay, blend, exchange)
 
+    is_plain = not delay and exchange == "float32"
+    kind = OuterState if is_plain else StreamingOuterState
+
     def init(params):
         parts = _turns(far, fragments, params)
         states = tuple(tx.init(only(part, params)) for part in parts)
         zeros = jnp.zeros_like
         wide = lambda x: upcast(jnp.zeros_like(x))
-        return OuterState(
+        first = (
             jnp.zeros([], jnp.int32),
             jax.tree.map(own, params),
             states if len(parts) > 1 else tx.init(params),
             inner.init(params),
-            jax.tree.map(zeros, params) if delay else None,
-            None if exchange == "float32" else jax.tree.map(wide, params),
         )
+        if kind is OuterState:
+            return OuterState(*first)
+        pending = jax.tree.map(zeros, params) if delay else None
+        is_exact = exchange == "float32"
+        residual = None if is_exact else jax.tree.map(wide, params)
+        return StreamingOuterState(*first, pending, residual)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("outer", OuterState, state)
+        errors.require_state("outer", kind, state)
         _check(params, state, axis_name)
         u, new = inner.update(updates, state.inner_state, params, **extra_args)
         u = map_gradients(lambda g, x: x.astype(g.dtype), updates, u=u)
@@ -169,12 +191,13 @@ def _turns(far: _Far, fragments: Any, params: Params) -> list:
 
 
 def _turn(
-    far: _Far, u: Any, state: OuterState, params: Params, part: list, i: int, turns: int
+    far: _Far, u: Any, state: _State, params: Params, part: list, i: int, turns: int
 ) -> tuple:
     """The update and the state after one fragment has met, if it is its turn."""
     due, n = far.every * (i + 1) // turns, state.count
     outer_state = state.outer_state[i] if turns > 1 else state.outer_state
-    trees = (u, params, state.anchor, state.pending, state.residual)
+    pending, residual = (getattr(state, k, None) for k in ("pending", "residual"))
+    trees = (u, params, state.anchor, pending, residual)
     mine = [None if x is None else only(part, x) for x in trees]
     u_, params_, anchor_, pending_, residual_ = mine
     if far.delay:
@@ -198,7 +221,7 @@ def _turn(
     states = (*states[:i], new, *states[i + 1 :]) if turns > 1 else new
     found = {"anchor": anchor, "pending": pending_, "residual": residual_}
     for name, new in found.items():
-        if (old := getattr(state, name)) is not None:
+        if (old := getattr(state, name, None)) is not None:
             state = state._replace(**{name: replaced(part, old, new)})
     return replaced(part, u, back), state._replace(outer_state=states)
 
@@ -271,7 +294,7 @@ def _part_of_the_way(blend, u, a, here, p):
     return (way - upcast(p)).astype(u.dtype)
 
 
-def _check(params: Params, state: OuterState, axis_name: Any) -> None:
+def _check(params: Params, state: _State, axis_name: Any) -> None:
     if params is None:
         raise ValueError(
             "`outer` reads the parameters, but `params` is missing: call "

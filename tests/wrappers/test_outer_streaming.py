@@ -97,17 +97,21 @@ def meeting(n=8, islands=2, **options):
     def step(p, state, g):
         mine = lambda tree: jax.tree.map(lambda x: x[0], tree)
         more = lambda tree: jax.tree.map(lambda x: x[None], tree)
-        own = state._replace(residual=mine(state.residual))
+        is_plain = not hasattr(state, "residual")
+        own = state if is_plain else state._replace(residual=mine(state.residual))
         u, new = tx.update(mine(g), own, mine(p))
         p = stepax.apply_updates(mine(p), u)
-        return more(p), new._replace(residual=more(new.residual))
+        return more(p), new if is_plain else new._replace(residual=more(new.residual))
 
     each = lambda tree: jax.tree.map(lambda x: jnp.stack([x] * islands), tree)
     state, own = tx.init(p), P("islands")
-    specs = lib.contrib.OuterState(P(), P(), P(), P(), P(), own)
+    specs = P()
+    if hasattr(state, "residual"):
+        specs = lib.contrib.StreamingOuterState(P(), P(), P(), P(), P(), own)
+        state = state._replace(residual=each(state.residual))
     ends = {"in_specs": (own, specs, own), "out_specs": (own, specs)}
     run = jax.jit(jax.shard_map(step, mesh=mesh, **ends))
-    return run, each(p), state._replace(residual=each(state.residual))
+    return run, each(p), state
 
 
 BYTES = {"f32": 4, "bf16": 2, "s8": 1, "u8": 1}
