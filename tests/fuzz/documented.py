@@ -251,7 +251,8 @@ DIFFERENCES = [
     Difference(
         "MADGRAD weighs in double for parameters in double",
         "other numbers",
-        both(uses(r"(scale_by_)?madgrad"), below(1e-5)),
+        # Of the parameters, which `lookahead` compares: its updates may be far smaller.
+        both(uses(r"(scale_by_)?madgrad"), below(1e-4)),
         Program(A, "o.contrib.madgrad(0.1)"),
     ),
     Difference(
