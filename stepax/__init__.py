@@ -386,6 +386,7 @@ if _typing.TYPE_CHECKING:
     )
     from ._solve.root import root as root
     from ._sweep.driver import sweep as sweep
+    from ._sweep.fit import SweepFit as SweepFit
     from ._sweep.result import SweepResult as SweepResult
     from .contrib import (
         DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,

@@ -37,6 +37,7 @@ _HOMES = {
     ),
     "_solve.root": ("root",),
     "_sweep.driver": ("sweep",),
+    "_sweep.fit": ("SweepFit",),
     "_sweep.result": ("SweepResult",),
     "losses": (
         "convex_kl_divergence", "cosine_distance", "cosine_similarity", "ctc_loss",

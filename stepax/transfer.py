@@ -1,4 +1,4 @@
-"""Hyperparameters of a small model for a large one: factors for each array.
+"""Hyperparameters of a small run for a large one: factors for each array.
 
     base = jax.eval_shape(lambda: init(width=64))
     factors = stepax.transfer.mup(params, base)
@@ -6,11 +6,17 @@
     tx = stepax.adamw(factors.rate(1e-3), weight_decay=factors.decay(0.1))
 
 The best learning rate of the base model is then about the best of the large one.
-`coordinate_check` shows whether the activations of a model keep their size.
+`coordinate_check` shows whether the activations of a model keep their size.  `horizon`
+and `batch` are for longer runs and larger batches, and `power_law` finds exponents.
 
 Papers: Yang et al., Tensor Programs V (arXiv 2203.03466), Table 3, for `mup`; Yang,
 Simon and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813), for
-`spectral`; Yang et al., Tensor Programs VI (arXiv 2310.02244), for `depth`.
+`spectral`; Yang et al., Tensor Programs VI (arXiv 2310.02244), for `depth`; Bjorck et
+al., Scaling Optimal LR Across Token Horizons (arXiv 2409.19913), for `horizon`; Malladi
+et al., On the SDEs and Scaling Rules for Adaptive Gradient Algorithms (arXiv
+2205.10287), Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), and Shulgin
+et al., Deriving Hyperparameter Scaling Laws via Modern Optimization Theory (arXiv
+2603.15958), for `batch`.
 """
 
 import itertools as it
@@ -32,9 +38,26 @@ from ._engine.trees import errors, selection
 from ._names import attributes
 from ._optimizers.matrices import Axes, resolve
 from ._optimizers.muon import MuonDimensionNumbers
+from ._sweep.power_law import (
+    Estimate as Estimate,
+    PowerLaw as PowerLaw,
+    power_law as power_law,
+)
 
 
-__all__ = ["Coordinates", "Transfer", "coordinate_check", "depth", "mup", "spectral"]
+__all__ = [
+    "Coordinates",
+    "Estimate",
+    "PowerLaw",
+    "Transfer",
+    "batch",
+    "coordinate_check",
+    "depth",
+    "horizon",
+    "mup",
+    "power_law",
+    "spectral",
+]
 
 if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)
@@ -70,12 +93,16 @@ class Transfer(Printable):
     scales: factors of initial values whose standard deviation is 1 / sqrt(fan-in), or
         depends only on the fan-in in another way.
     branch: factor by which the model must multiply the output of a residual branch.
+    forgetting: factor of 1 - b, for every decay b of an average over steps.
+    eps: factor of `eps` in optimizers that divide by the size of gradients.
     """
 
     rates: Mapping[str, float]
     decays: Mapping[str, float]
     scales: Mapping[str, float]
     branch: float = 1.0
+    forgetting: float = 1.0
+    eps: float = 1.0
 
     def rate(self, learning_rate: float) -> dict[str, float]:
         """A learning rate for each path, to pass to an optimizer.
@@ -87,6 +114,19 @@ class Transfer(Printable):
     def decay(self, weight_decay: float) -> dict[str, float]:
         """A weight decay for each path, to pass to an optimizer."""
         return {k: weight_decay * x for k, x in self.decays.items()}
+
+    def average(self, b: float) -> float:
+        """The decay of an average over steps, such as `b1`, `b2` or `momentum`.
+
+        Raises a `ValueError` if the average would be shorter than one step.
+        """
+        found = 1 - self.forgetting * (1 - b)
+        if not found >= 0:
+            raise ValueError(
+                f"1 - {b} times {self.forgetting:.4g} is more than 1: the average "
+                "would be shorter than a step of the larger batch"
+            )
+        return found
 
     def scaled(self, params: Any) -> Any:
         """The initial parameters, scaled, in their dtypes.
@@ -120,13 +160,17 @@ class Transfer(Printable):
             decays,
             scales,
             self.branch * other.branch,
+            self.forgetting * other.forgetting,
+            self.eps * other.eps,
         )
 
     def tables(self) -> list[Table]:
         header = ["path", "rate", "decay", "initial scale"]
         columns = self.rates, self.decays, self.scales
         rows = [[k, *(f"{x[k]:.4g}" for x in columns)] for k in self.rates]
-        return [(header, rows)]
+        whole = {"branch": self.branch, "1 - b": self.forgetting, "eps": self.eps}
+        changed = [[k, f"{x:.4g}"] for k, x in whole.items() if x != 1]
+        return [(header, rows), *[(["of all", "factor"], changed)] * bool(changed)]
 
 
 def _times(x: Any, scale: float) -> Any:
@@ -245,6 +289,82 @@ def depth(
     rates = {k: factor if i == 0 else 1.0 for k, i, x in pairs if is_array(x)}
     decays = {k: 1 / x for k, x in rates.items()}
     return Transfer(rates, decays, dict.fromkeys(rates, 1.0), less)
+
+
+@explain_misuse
+def horizon(
+    params: Any, tokens: float, base_tokens: float, *, exponent: float = 0.32
+) -> Transfer:
+    """Factors for training on more tokens, with the same batch size and schedule.
+
+        rate:  k^-exponent,    k = tokens / base_tokens
+
+    Nothing else changes: the exponent was measured with AdamW at a weight decay that
+    is the same for all lengths.  For optimizers whose steps have a given norm, such as
+    Muon, Scion and Lion, bounds of convergence at a fixed batch size and momentum give
+    1/2.  `power_law` measures it.
+
+    params: the model, as a tree of arrays or of their shapes.
+    tokens, base_tokens: training tokens, or samples, or steps, positive.
+    exponent: >= 0.
+    """
+    longer = _positive("tokens", tokens) / _positive("base_tokens", base_tokens)
+    if not exponent >= 0:
+        raise ValueError(f"`exponent` must be >= 0, but is {exponent}")
+    return _uniform(params, longer**-exponent, 1.0)
+
+
+# The exponents of k, which batches grow by: of rate, weight decay, 1 - b and eps.
+_RULES = {
+    "sqrt": (0.5, 0.5, 1.0, -0.5),
+    "linear": (1.0, 0.0, 0.0, 0.0),
+    "lmo": (1.0, 0.0, 1.0, 0.0),
+}
+
+
+@explain_misuse
+def batch(
+    params: Any,
+    size: float,
+    base_size: float,
+    *,
+    rule: Literal["sqrt", "linear", "lmo"] = "sqrt",
+) -> Transfer:
+    """Factors for a larger batch and as many tokens, in fewer steps.
+
+                   rate      decay     1 - b   eps
+        "sqrt"     sqrt(k)   sqrt(k)   k       1 / sqrt(k)
+        "linear"   k         1         1       1
+        "lmo"      k         1         k       1              k = size / base_size
+
+    "sqrt" is for Adam and RMSProp, whose path it keeps while noise dominates gradients;
+    "linear" for SGD; "lmo" for steps of a given norm, such as those of Muon, Scion and
+    Lion, where an average then spans as many tokens as before.  Decay is such that the
+    product of rate and decay stays the same per token.
+
+    params: the model, as a tree of arrays or of their shapes.
+    size, base_size: samples, or tokens, per step, positive.
+    rule: "sqrt", "linear" or "lmo".
+
+    All three hold up to a critical batch size, which they do not know.
+    """
+    errors.require_one_of("rule", rule, _RULES)
+    larger = _positive("size", size) / _positive("base_size", base_size)
+    return _uniform(params, *(larger**x for x in _RULES[rule]))
+
+
+def _positive(name: str, x: float) -> float:
+    if not 0 < x < math.inf:
+        raise ValueError(f"`{name}` must be positive and finite, but is {x}")
+    return x
+
+
+def _uniform(params: Any, rate: float, decay: float, *rest: float) -> Transfer:
+    """The same factors for every array."""
+    leaves = jax.tree.leaves(params, is_leaf=is_none)
+    names = [k for k, x in zip(_paths(params), leaves, strict=True) if is_array(x)]
+    rates, decays, scales = (dict.fromkeys(names, x) for x in (rate, decay, 1.0))
+    return Transfer(rates, decays, scales, 1.0, *rest)
 
 
 def _known(optimizer: str) -> str:

@@ -126,7 +126,8 @@ SUBJECTS = {
         "metrics, tests, sweeps, learning rates for wider models",
         modules=("stepax.metrics", "stepax.testing", "stepax.transfer"),
         names=(
-            "Diagnosis", "Finding", "SweepResult", "describe", "diagnose", "sweep",
+            "Diagnosis", "Finding", "SweepFit", "SweepResult", "describe", "diagnose",
+            "sweep",
         ),
     ),
     "rules": Subject(

@@ -10,6 +10,7 @@ import numpy as np
 from .._engine.functions.calls import nearest
 from .._engine.inspect.tables import Printable, Table
 from .._schedules.picture import new_figure
+from .fit import SweepFit, fitted
 from .grid import Point, is_number, plain, shown
 
 
@@ -133,6 +134,37 @@ class SweepResult(Printable):
             raise ValueError(_no_name(rate, self.points[0]))
         _draw(self, path, rate or self.rate)
 
+    def fit(self, name: str | None = None) -> SweepFit:
+        """The best learning rate with its 95 % interval.
+
+            loss(rate, seed) = a_seed + b x + c x^2 + noise,    x = log(rate)
+
+        or its logarithm, whichever is closer to such a parabola.  Rates with a run that
+        diverged are left out, and so are the farthest from the best while the seeds
+        show that the parabola does not fit.  Its minimum, -b / (2 c), has the interval
+        of Fieller's theorem, whose noise is that of the residuals.
+
+        name: the learning rate in the grid; by default that of the sweep.
+
+        Raises a `ValueError` if other values of the grid differ between points, too, if
+        a rate is not a positive number, or if there are too few rates.
+        """
+        name = self.rate if name is None else name
+        if name is not None and name not in self.points[0]:
+            raise ValueError(_no_name(name, self.points[0]))
+        column = _require_rate(self, name, "fit", "`name`")
+        others = {k: _values(self.points, k) for k in self.points[0] if k != name}
+        if several := [k for k, found in others.items() if len(found) > 1]:
+            example = f"{several[0]}={others[several[0]][0]}"
+            raise ValueError(
+                f"`fit` needs one value of everything but {name!r}, but {several} "
+                f"differ between points: choose with `select({example}).fit()`"
+            )
+        rates = np.asarray(column, float)
+        order = np.argsort(rates)
+        kept = order[~self.diverged[order].any(1)]
+        return fitted(name or "", rates[kept], self.final[kept].astype(float))
+
     def to_dict(self) -> dict[str, Any]:
         """The result as lists and numbers for JSON.
 
@@ -156,6 +188,15 @@ class SweepResult(Printable):
 
 def _no_name(name, point):
     return f"the grid has no {name!r}{nearest(name, point) or f', only {list(point)}'}"
+
+
+def _values(points, name):
+    """The values of one name, each once; not all of them are hashable."""
+    found = []
+    for point in points:
+        if not any(point[name] == x for x in found):
+            found.append(point[name])
+    return found
 
 
 def rate_in(grid: dict[str, list]) -> str | None:
@@ -197,20 +238,21 @@ def _draw(result: SweepResult, path: Any, rate: str | None) -> None:
     figure.savefig(path)
 
 
-def _require_rate(result, rate):
+def _require_rate(result, rate, asked_by="plot", argument="`rate`"):
     if rate is None:
         raise ValueError(
-            "`plot` needs a learning rate for its horizontal axis: pass its name in "
-            f"the grid as `rate`; the grid has {list(result.points[0])}"
+            f"`{asked_by}` needs a learning rate: pass its name in the grid as "
+            f"{argument}; the grid has {list(result.points[0])}"
         )
     for point in result.points:
         x = point[rate]
         if not is_number(x) or not x > 0:
             raise ValueError(
-                f"`plot` needs positive numbers for {rate!r}, whose axis is "
-                f"logarithmic, but has {x!r}; pass another name as `rate`, or exclude "
-                "these points with `select`"
+                f"`{asked_by}` needs positive numbers for {rate!r}, whose axis is "
+                f"logarithmic, but has {x!r}; pass another name as {argument}, or "
+                "exclude these points with `select`"
             )
+    return [point[rate] for point in result.points]
 
 
 def _lines(result, rate):

@@ -300,3 +300,58 @@ def no_dict(width, key):
 def test_a_check_names_what_is_wrong(make, kwargs, error, says):
     with pytest.raises(error, match=says):
         coordinate_check(make, **{"widths": [2, 4], **kwargs})
+
+
+def test_longer_runs_have_smaller_rates():
+    found = transfer.horizon({"w": jnp.ones(2), "none": None}, 8e9, 1e9)
+    assert found.rates == {"w": 8**-0.32} and found.decays == {"w": 1.0}
+    assert transfer.horizon(jnp.ones(2), 16, 1, exponent=0.5).rates == {"**": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("rule", "rate", "forgetting", "eps"),
+    [("sqrt", 2.0, 4.0, 0.5), ("linear", 4.0, 1.0, 1.0), ("lmo", 4.0, 4.0, 1.0)],
+)
+def test_batches_scale_by_a_rule(rule, rate, forgetting, eps):
+    found = transfer.batch({"w": jnp.ones(2)}, 256, 64, rule=rule)
+    assert found.rate(0.1) == {"w": 0.1 * rate}
+    assert (found.forgetting, found.eps) == (forgetting, eps)
+    assert found.average(0.99) == pytest.approx(1 - 0.01 * forgetting)
+    # Decay per token is the rate times the decay, by the batch.
+    assert found.rates["w"] * found.decays["w"] == pytest.approx(4.0)
+    twice = found * found
+    assert (twice.forgetting, twice.eps) == (forgetting**2, eps**2)
+
+
+def test_adam_with_a_larger_batch_is_close_to_that_of_the_smaller():
+    """Where noise dominates: k steps with noise, and one with its mean."""
+    p, k = {"w": jnp.zeros(4000)}, 4
+    f = transfer.batch(p, k, 1)
+    noise = np.random.default_rng(0).normal(size=(4000 * 400)).astype(np.float32)
+    many = noise.reshape(400, 4000)
+    few = many.reshape(100, k, 4000).mean(1)
+    moved = []
+    for gs, b1, b2, rate in (
+        (many, 0.9, 0.99, 1e-3),
+        (few, f.average(0.9), f.average(0.99), f.rate(1e-3)["w"]),
+    ):
+        tx = stepax.adam(rate, b1, b2, 1e-12)
+        step = lambda s, g, tx=tx: tx.update({"w": g}, s)[::-1]
+        _, u = jax.lax.scan(step, tx.init(p), jnp.asarray(gs))
+        moved.append(float(jnp.std(u["w"].sum(0))))
+    # The spread of 4,000 walks has an error of 1 %; the ends differ by averages of 10
+    # of 400 steps.
+    assert moved[1] == pytest.approx(moved[0], rel=0.1)
+
+
+def test_sizes_and_rules_are_checked():
+    p = jnp.ones(2)
+    with pytest.raises(ValueError, match="`base_size` must be positive and finite"):
+        transfer.batch(p, 4, 0)
+    wrong: Any = "square"
+    with pytest.raises(ValueError, match="`rule`.*'square'"):
+        transfer.batch(p, 4, 1, rule=wrong)
+    with pytest.raises(ValueError, match="`exponent` must be >= 0, but is -1"):
+        transfer.horizon(p, 2, 1, exponent=-1)
+    with pytest.raises(ValueError, match="shorter than a step"):
+        transfer.batch(p, 16, 1).average(0.9)

@@ -1,0 +1,222 @@
+"""The best learning rate of a sweep, with an interval.
+
+E. C. Fieller, 1954, Some Problems in Interval Estimation (J. R. Stat. Soc. B 16), for
+the interval of a ratio of two estimates; G. E. P. Box and D. R. Cox, 1964, An Analysis
+of Transformations (J. R. Stat. Soc. B 26), for the choice between losses and their
+logarithms.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._engine.inspect.tables import Printable, Table
+from .._schedules.picture import new_figure
+
+
+LEVEL = 0.95
+# A parabola is a model of the neighbourhood of the minimum: rates far from the best are
+# left out while the seeds say that it does not fit, with this rate of false alarms.
+_ALARM = 0.01
+_FEWEST = 4  # rates that are left, where there were as many
+# Losses themselves have to fit this much better than their logarithms: with a choice
+# by the smaller residual alone, intervals for four rates contain the truth in 90 %.
+_CLEARLY = 0.6
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SweepFit(Printable):
+    """A parabola through the losses of a sweep, against the logarithm of the rate.
+
+    name: the name of the learning rate in the grid.
+    optimum: the rate with the lowest loss; NaN if the parabola has no minimum.
+    lower, upper: its 95 % interval; 0 and infinity where the losses set no limit.
+    note: what is wrong with the grid for this purpose; "" if nothing is.
+    deviation: the standard error of the logarithm of the optimum.
+    rates: those that were used, (rates,).
+    values: the losses that were fitted, or their logarithms, (rates, seeds).
+    is_log: whether they are logarithms.
+    coefficients: of a + b x + c x^2 in x = log(rate).
+    """
+
+    name: str
+    optimum: float
+    lower: float
+    upper: float
+    note: str
+    deviation: float
+    rates: np.ndarray
+    values: np.ndarray
+    is_log: bool
+    coefficients: tuple[float, float, float]
+
+    def tables(self) -> list[Table]:
+        header = ["", "optimum", "lower", "upper", "rates used", ""]
+        numbers = [f"{x:.3g}" for x in (self.optimum, self.lower, self.upper)]
+        return [(header, [[self.name, *numbers, str(len(self.rates)), self.note]])]
+
+    def plot(self, path: Any) -> None:
+        """Plot the losses, the parabola, the optimum and its interval.
+
+        It needs matplotlib.
+
+        path: the file to write; its suffix is the format.
+        """
+        shown = np.exp if self.is_log else np.asarray
+        axes = (figure := new_figure("plot")).subplots()
+        x = np.geomspace(self.rates[0], self.rates[-1], 200)
+        curve = np.polynomial.Polynomial(self.coefficients)(np.log(x))
+        axes.plot(self.rates, shown(self.values), "C0.", alpha=0.6)
+        axes.plot(x, shown(curve), "C0")
+        ends = np.clip([self.lower, self.upper], x[0], x[-1])
+        axes.axvspan(*ends, color="C1", alpha=0.2, label="95 % interval")
+        if x[0] <= self.optimum <= x[-1]:
+            axes.axvline(self.optimum, color="C1")
+        axes.set(xlabel=self.name, ylabel="final loss", xscale="log")
+        axes.set(title=self.note, yscale="log" if self.is_log else "linear")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        figure.savefig(path)
+
+
+class _Parabola(NamedTuple):
+    """b x + c x^2 through values without the means of their seeds.
+
+    squares: the sum of squared residuals, with `freedom` degrees of freedom.
+    covariance: of b and c, for residuals of variance 1.
+    """
+
+    b: float
+    c: float
+    squares: float
+    freedom: int
+    covariance: np.ndarray
+
+
+def fitted(name: str, rates: np.ndarray, losses: np.ndarray) -> SweepFit:
+    """The fit to losses (rates, seeds) of increasing positive rates.
+
+    Raises a `ValueError` if there are too few.
+    """
+    few = np.unique(rates).size
+    if few < 3 or losses.size - losses.shape[1] < 3:
+        raise ValueError(
+            f"`fit` needs three values of {name!r} at which no run diverged, or four "
+            f"with a single seed, but has {few}: add values to the grid"
+        )
+    is_log = bool((losses > 0).all()) and not _plain_is_better(np.log(rates), losses)
+    values = np.log(losses) if is_log else losses
+    while len(rates) > _FEWEST and _misfit(np.log(rates), values) < _ALARM:
+        kept = _nearer(np.log(rates), values.mean(1))
+        rates, values = rates[kept], values[kept]
+    return _solved(name, rates, values, is_log)
+
+
+def _solved(name, rates, values, is_log):
+    x = np.log(rates)
+    center = x.mean()
+    found = _parabola(x - center, values)
+    b, c = found.b, found.c
+    optimum, deviation = math.nan, math.inf
+    if c > 0:
+        optimum = -b / (2 * c)
+        gradient = np.array([1.0, 2 * optimum]) / (2 * c)
+        v = found.covariance * found.squares / found.freedom
+        deviation = math.sqrt(gradient @ v @ gradient)
+    note, lower, upper = _noted(optimum, *_fieller(found), x - center)
+    a = (values.mean(1) - b * (x - center) - c * (x - center) ** 2).mean()
+    whole = (a - b * center + c * center**2, b - 2 * c * center, c)
+    best, low, high = (float(np.exp(y + center)) for y in (optimum, lower, upper))
+    data = (rates, values, is_log, whole)
+    return SweepFit(name, best, low, high, note, deviation, *data)
+
+
+def _parabola(x, values):
+    """Seeds differ by a constant: each has its own batches and first parameters."""
+    design = np.stack([x, x * x], 1)
+    design = design - design.mean(0)
+    y = values - values.mean(0)
+    inverse = np.linalg.inv(design.T @ design)
+    b, c = inverse @ design.T @ y.mean(1)
+    residuals = y - (design @ [b, c])[:, None]
+    freedom = y.size - y.shape[1] - 2
+    squares = float(np.sum(residuals**2))
+    return _Parabola(float(b), float(c), squares, freedom, inverse / y.shape[1])
+
+
+def _fieller(found):
+    """All t at which the slope b + 2 c t may be 0, if they are an interval."""
+    b, c, squares, freedom, covariance = found
+    v = covariance * squares / freedom * student(freedom) ** 2
+    # The ends are where (b + 2 c t)^2 is its variance times the quantile squared.
+    p, q, r = 4 * (c * c - v[1, 1]), 4 * (b * c - v[0, 1]), b * b - v[0, 0]
+    if c <= 0 or p <= 0:
+        return -math.inf, math.inf
+    root = math.sqrt(max(q * q - 4 * p * r, 0.0))
+    return (-q - root) / (2 * p), (-q + root) / (2 * p)
+
+
+def _noted(optimum, lower, upper, x):
+    """A parabola says nothing of rates beyond those that it was fitted to."""
+    if math.isnan(optimum):
+        return "no minimum: add values on both sides", lower, upper
+    if optimum > x[-1]:
+        return "above the grid: add larger values", lower, math.inf
+    if optimum < x[0]:
+        return "below the grid: add smaller values", -math.inf, upper
+    if math.isinf(upper):
+        return "too flat for its noise: add seeds or a wider range", lower, upper
+    return "", lower, upper
+
+
+def _plain_is_better(x, losses):
+    """Whether the losses are a parabola with equal noise, rather than their logarithms.
+
+    In units of their geometric mean, the sums of squares are likelihoods of the same
+    numbers.  Three rates cannot tell, as any parabola goes through them.
+    """
+    if len(x) < 4:
+        return False
+    scaled = losses / np.exp(np.log(losses).mean())
+    plain, log = (_parabola(x - x.mean(), y).squares for y in (scaled, np.log(losses)))
+    return plain < _CLEARLY * log
+
+
+def _misfit(x, values):
+    """The probability that the seeds alone explain the distance to the parabola.
+
+    It is 1 for a single seed, which says nothing about noise.
+    """
+    seeds = values.shape[1]
+    squares = _parabola(x - x.mean(), values).squares
+    noise = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    pure, n, m = float(np.sum(noise**2)), len(x) - 3, (len(x) - 1) * (seeds - 1)
+    if not pure or not m:
+        return 1.0
+    ratio = max(squares - pure, 0.0) / n / (pure / m)
+    return _incomplete_beta(m / 2, n / 2, m / (m + n * ratio))
+
+
+def _nearer(x, means):
+    """All but the rate that is farthest from the best."""
+    distance = np.abs(x - x[np.argmin(means)])
+    return np.arange(len(x)) != np.argmax(distance)
+
+
+@lru_cache
+def student(freedom: float) -> float:
+    """What 95 % of the absolute values of Student's distribution do not exceed."""
+    low, high = 0.0, 1e3
+    for _ in range(50):
+        t = (low + high) / 2
+        tails = _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+        low, high = (t, high) if tails > 1 - LEVEL else (low, t)
+    return high
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    return float(jax.scipy.special.betainc(*map(np.float32, (a, b, x))))
