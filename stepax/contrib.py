@@ -74,6 +74,10 @@ from ._optimizers.galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from ._optimizers.gauss_newton import (
+    GaussNewtonState as GaussNewtonState,
+    gauss_newton as gauss_newton,
+)
 from ._optimizers.gpa import (
     GPAState as GPAState,
     gpa as gpa,
