@@ -1,8 +1,8 @@
-"""Records which transformations a program initializes, and with which parameters."""
+"""Records which transformations a program uses, and with which parameters."""
 
 import contextlib
 import functools as ft
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,23 +13,31 @@ from stepax._engine.base.protocol import Transformation
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[tuple[Any, Any]]]:
-    """The outermost calls of `init` of Stepax's transformations, with shapes."""
+    """Stepax's transformations that are not inside of others, with parameters.
+
+    Those of an `init`, or of a first `update` with a state from elsewhere.
+    """
     made: list[tuple[Any, Any]] = []
     depth = [0]
     original = vars(Transformation)["of"].__func__
 
     def of(cls, init, update, record):
-        @ft.wraps(init)
-        def noted(params):
-            if not depth[0] and not _is_traced(params):
-                made.append((tx, params))
-            depth[0] += 1
-            try:
-                return init(params)
-            finally:
-                depth[0] -= 1
+        def noted(f: Callable, at: int) -> Callable:
+            @ft.wraps(f)
+            def called(*args, **kwargs):
+                params = args[at] if len(args) > at else kwargs.get("params")
+                is_new = params is not None and all(x is not tx for x, _ in made)
+                if not depth[0] and is_new and not _is_traced(params):
+                    made.append((tx, params))
+                depth[0] += 1
+                try:
+                    return f(*args, **kwargs)
+                finally:
+                    depth[0] -= 1
 
-        tx = original(cls, noted, update, record)
+            return called
+
+        tx = original(cls, noted(init, 0), noted(update, 2), record)
         return tx
 
     Transformation.of = classmethod(of)  # type: ignore[method-assign]

@@ -52,8 +52,9 @@ def diagnose(
     state: the state from which to read injected hyperparameters and counts; the initial
         state if `None`.
 
-    Raises a `TypeError` if `tx` is not a transformation, a `ValueError` for `steps`
-    below 1 and for gradients of another structure, and the errors of `tx.init`.
+    Raises a `TypeError` if `tx` is not a transformation or `steps` not a whole number,
+    a `ValueError` for `steps` below 1 and for gradients of another structure, and the
+    errors of `tx.init`.
     Returns a tuple of findings, which prints as a table; `.require()` raises a
     `ValueError` if errors or warnings are among them.
     """
@@ -120,13 +121,12 @@ def _link(code: str) -> str:
 
 
 def _whole(steps: Any) -> int:
-    try:
-        number = operator.index(steps)
-    except TypeError:
+    if isinstance(steps, bool) or not hasattr(steps, "__index__"):
         raise TypeError(
             f"`steps` of `diagnose` must be a whole number, but is {steps!r}"
-        ) from None
-    if isinstance(steps, bool) or number < 1:
+        )
+    number = operator.index(steps)
+    if number < 1:
         raise ValueError(f"`steps` of `diagnose` must be at least 1, but is {steps!r}")
     return number
 

@@ -9,7 +9,7 @@ import numpy as np
 from .._engine.inspect.components import Component
 from .findings import Problem
 from .stages import Stage, View, accumulated, sampled
-from .traits import rate_of
+from .traits import is_frozen, rate_of
 
 
 # Points at which a schedule is read within a run, and how many runs beyond its end.
@@ -92,7 +92,8 @@ class Curve(NamedTuple):
 def _rates(view: View) -> Iterator[Rate]:
     for track, _, stage, _ in view.placed():
         schedule = rate_of(stage)
-        if not callable(schedule) or not _is_chosen(stage):
+        is_frozen_track = any(map(is_frozen, track.stages))
+        if not callable(schedule) or not _is_chosen(stage) or is_frozen_track:
             continue
         outside = _counted_within(stage)
         inside = {x: k for y in track.stages for x, k in _accumulations(y.around)}
@@ -157,7 +158,11 @@ def in_micro_steps(view: View) -> Iterator[Problem]:
 def needs_calls(view: View) -> Iterator[Problem]:
     """Schedules inside of an accumulation that are as long as the calls."""
     for rate, curve in _decaying(view):
-        if rate.every > 1 and curve.end > curve.last:
+        if rate.every == 1 or curve.end <= curve.last:
+            continue
+        # One without an end, such as 1 / t, is not too long.
+        of_calls = rate.within(view.steps * rate.every)
+        if of_calls is not None and of_calls.end <= of_calls.last:
             what = f"{view.steps} calls of `update` are {curve.length} steps"
             cure = f"make it {curve.length} steps long"
             yield Problem(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
 from .._engine.arrays.precision import scalar_dtype
 from .._engine.base import (
@@ -164,7 +165,9 @@ def _injected(
         return new, InjectStatefulHyperparamsState(count, found | values, states, inner)
 
     def members():
-        first = numbers | {k: s(s.init()) for k, s in schedules.items()}
+        # Arrays, as in `init`: for a number a factory may leave a part out.
+        fixed = {k: np.asarray(x) if is_number(x) else x for k, x in numbers.items()}
+        first = fixed | {k: s(s.init()) for k, s in schedules.items()}
         return {"inner_state": call.again(first)}
 
     sees_all = any(not isinstance(s, WrappedSchedule) for s in schedules.values())

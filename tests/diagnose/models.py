@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import stepax
+import stepax.contrib
 from stepax._engine.inspect.components import open_components
 from stepax._engine.step.plan import node_of
 from stepax._engine.step.rule import Rule
@@ -62,19 +63,31 @@ def labels(params: Any) -> Any:
     def one(path, p):
         names = jax.tree_util.keystr(path)
         is_end = "embed" in names or "lm_head" in names
-        is_matrix = cases.ndim(p) == 2 and "bias" not in names and "norm" not in names
+        is_matrix = cases.ndim(p) > 1 and "bias" not in names and "norm" not in names
         return "matrix" if is_matrix and not is_end else "other"
 
     return jax.tree_util.tree_map_with_path(one, params)
 
 
-def optimizer(row: Any) -> Any:
-    """An optimizer of the registry with ordinary arguments."""
+# GaLore takes no stacks.
+AXES = {"galore": stepax.contrib.GaLoreDimensionNumbers((-3, -2), -1)}
+
+
+def optimizer(row: Any, model: str = "") -> Any:
+    """An optimizer of the registry with ordinary arguments, for matrices if for them.
+
+    In the scanned model these are stacks, whose axes it is told.
+    """
     named = inspect.signature(row.factory).parameters
     # Its default is a scaling: another optimizer there would negate a second time.
     base = named.get("base_optimizer")
     is_scaling = base is not None and base.default is None
-    tx = cases.make(row, **({"base_optimizer": None} if is_scaling else {}))
+    more: dict[str, Any] = {"base_optimizer": None} if is_scaling else {}
+    tx = cases.make(row, **more)
     if not is_for_matrices(tx):
         return tx
+    axes = [x for x in named if x.endswith("weight_dimension_numbers")]
+    if model == "scanned" and axes:
+        last_two = stepax.contrib.MuonDimensionNumbers(-2, -1)
+        tx = cases.make(row, **more, **{axes[0]: AXES.get(row.name, last_two)})
     return stepax.partition({"matrix": tx, "other": stepax.adamw(1e-3)}, labels)

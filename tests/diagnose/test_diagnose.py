@@ -65,8 +65,9 @@ _DIAGNOSE: Any = stepax.diagnose
         (lambda p: _DIAGNOSE(stepax.adam, p), TypeError, "`tx` of `diagnose`"),
         (lambda p: _DIAGNOSE(None, p), TypeError, "`tx` of `diagnose`"),
         (lambda p: _DIAGNOSE(_TX, p, steps=0), ValueError, "at least 1"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=-3), ValueError, "but is -3"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=1.5), TypeError, "whole number"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=-1), ValueError, "but is -1"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=2.5), TypeError, "whole number.* is 2.5"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=True), TypeError, "whole number.* is True"),
         (lambda p: _DIAGNOSE(_TX, p, gradients=[1.0]), ValueError, "gradients"),
         (
             lambda p: _DIAGNOSE(_TX, p, gradients=p | {"bias": p["kernel"]}),
@@ -199,6 +200,36 @@ def test_a_rate_that_is_set_later_is_no_mistake(tx, steps, tries, codes):
     gradients = _params() if tries else None
     found = stepax.diagnose(tx, _params(), steps=steps, gradients=gradients)
     assert found.codes == codes
+
+
+def test_static_checks_allocate_no_parameters():
+    huge = jax.ShapeDtypeStruct((2**21, 2**20), "float32")  # eight terabytes
+    shapes = {"kernel": huge, "bias": jax.ShapeDtypeStruct((2**40,), "float32")}
+    makers = stepax.adam, stepax.adafactor, stepax.lion, stepax.contrib.muon
+    parts = [stepax.clip_by_global_norm(1.0), stepax.add_decayed_weights(1e-4)]
+    for make in makers:
+        tx = stepax.chain(*parts, stepax.inject_hyperparams(make)(0.1))
+        found = stepax.diagnose(stepax.MultiSteps(tx, 2), shapes, steps=1000)
+        assert "check-failed" not in found.codes
+
+
+def test_a_schedule_without_an_end_is_not_too_long():
+    falling = lambda t: 0.1 / (1.0 + t)
+    tx = stepax.MultiSteps(stepax.sgd(falling), 2).gradient_transformation()
+    assert stepax.diagnose(tx, _params(), steps=100).alarms == ()
+
+
+def test_schedules_of_frozen_parameters_are_not_compared_with_a_run():
+    short = stepax.cosine_decay_schedule(0.1, 4)
+    tx = stepax.chain(stepax.sgd(short), stepax.freeze({"kernel": True, "bias": False}))
+    (found,) = stepax.diagnose(tx, _params(), steps=100)
+    assert (found.code, found.paths) == ("schedule-ends-early", ("bias",))
+
+
+def test_parts_that_a_number_would_leave_out_are_described():
+    tx = stepax.inject_hyperparams(stepax.contrib.shampoo)(1e-3)  # with momentum
+    assert stepax.diagnose(tx, _params()).alarms == ()
+    assert "trace" in str(stepax.describe(tx, _params()))
 
 
 def test_findings_print_with_errors_first():
