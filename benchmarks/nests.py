@@ -19,6 +19,7 @@ from typing import Any
 import hypothesis
 import jax
 import numpy as np
+from hypothesis import HealthCheck as Check
 
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -44,7 +45,7 @@ def drawn(many: int, seed: int) -> list[Program]:
         database=None,
         deadline=None,
         backend="steady",
-        suppress_health_check=list(hypothesis.HealthCheck),
+        suppress_health_check=[Check.too_slow, Check.data_too_large],
         phases=[hypothesis.Phase.generate],
     )
     @hypothesis.given(programs())

@@ -11,40 +11,67 @@ from jax.core import Tracer
 from stepax._engine.base.protocol import Transformation
 
 
+class _Record:
+    """depth: of calls.  owners: all transformations.  made: those that were used."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self.owners: list[Any] = []
+        self.made: list[tuple[Any, Any]] = []
+
+
+# Not in the closures of functions, which Optimistix walks through.
+_RECORDS: list[_Record] = []
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[list[tuple[Any, Any]]]:
     """Stepax's transformations that are not inside of others, with parameters.
 
-    Those of an `init`, or of a first `update` with a state from elsewhere.
+    Those of an `init`, or of a first `update` with a state from elsewhere, unless they
+    fail, as a page may show.
     """
-    made: list[tuple[Any, Any]] = []
-    depth = [0]
+    record = _Record()
     original = vars(Transformation)["of"].__func__
+    _RECORDS.append(record)
 
-    def of(cls, init, update, record):
-        def noted(f: Callable, at: int) -> Callable:
-            @ft.wraps(f)
-            def called(*args, **kwargs):
-                params = args[at] if len(args) > at else kwargs.get("params")
-                is_new = params is not None and all(x is not tx for x, _ in made)
-                if not depth[0] and is_new and not _is_traced(params):
-                    made.append((tx, params))
-                depth[0] += 1
-                try:
-                    return f(*args, **kwargs)
-                finally:
-                    depth[0] -= 1
-
-            return called
-
-        tx = original(cls, noted(init, 0), noted(update, 2), record)
+    def of(cls, init, update, call):
+        key = len(record.owners)
+        record.owners.append(None)
+        tx = original(cls, _noted(init, 0, key), _noted(update, 2, key), call)
+        record.owners[key] = tx
         return tx
 
     Transformation.of = classmethod(of)  # type: ignore[method-assign]
     try:
-        yield made
+        yield record.made
     finally:
         Transformation.of = classmethod(original)  # type: ignore[method-assign]
+        _RECORDS.pop()
+
+
+def _noted(f: Callable, at: int, key: int) -> Callable:
+    """A function that is recorded; `at` is the place of the parameters."""
+
+    @ft.wraps(f)
+    def called(*args, **kwargs):
+        if not _RECORDS:  # of a transformation that outlived its program
+            return f(*args, **kwargs)
+        record = _RECORDS[-1]
+        record.depth += 1
+        try:
+            result = f(*args, **kwargs)
+        finally:
+            record.depth -= 1
+        params = args[at] if len(args) > at else kwargs.get("params")
+        tx = record.owners[key] if key < len(record.owners) else None
+        is_new = params is not None and all(x is not tx for x, _ in record.made)
+        if tx and not record.depth and is_new and not _is_traced(params):
+            record.made.append((tx, params))
+        return result
+
+    return called
 
 
 def _is_traced(params: Any) -> bool:

@@ -69,8 +69,9 @@ DECAYS = (
         "tx = stepax.chain(stepax.adam(0.05), stepax.add_decayed_weights(0.01))",
         "tx = stepax.adam(0.05, weight_decay=0.01)",
         "After the learning rate the decay is added, not subtracted: parameters grow "
-        "by 1 % in each step.",
+        "by 1 % in each step. Flax's example `sst2` has this order, with `sgd`.",
         ALL,
+        "google/flax: examples/sst2",
     ),
     Exhibit(
         "decay-twice",

@@ -42,8 +42,9 @@ def main(small: bool) -> Canvas:
     for name, tx in {
         "Adam": stepax.adam(3e-3),
         "our own": absolute_adam(3e-3),
-        "our own, masked": stepax.masked(
-            absolute_adam(3e-3), {"*/bias": False, "**": True}
+        "our own, fixed biases": stepax.partition(
+            {"own": absolute_adam(3e-3), "fixed": stepax.set_to_zero()},
+            {"*/bias": "fixed", "**": "own"},
         ),
     }.items():
         params = dense(jax.random.key(0), 1, 32, 1)

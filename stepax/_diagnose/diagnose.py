@@ -12,13 +12,12 @@ from .._engine.base.protocol import (
     Params,
     Updates,
     is_array,
-    is_none,
     require_transformation,
 )
 from .._engine.functions.calls import explain_misuse
 from .._engine.inspect.components import Component, examine
 from .._engine.step.gradients import Gradients
-from .._engine.trees import errors
+from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
 from .findings import Diagnosis, Finding, collected
 from .stages import View, view_of
@@ -132,26 +131,13 @@ def _whole(steps: Any) -> int:
 
 
 def _check_gradients(gradients: Any, params: Any) -> None:
-    if gradients is None:
-        return
-    found, wanted = (
-        jax.tree.structure(jax.tree.map(lambda x: 0, x, is_leaf=is_none))
-        for x in (gradients, params)
-    )
-    if found != wanted:
-        raise errors.mismatch("gradients", gradients, "`params`", params)
-    pairs = zip(_leaves(gradients), _leaves(params), errors.paths(params), strict=True)
-    for g, p, path in pairs:
-        if is_array(g) and is_array(p) and jax.numpy.shape(g) != jax.numpy.shape(p):
-            raise ValueError(
-                f"the gradient at {path} has shape {jax.numpy.shape(g)}, but its "
-                f"parameter has shape {jax.numpy.shape(p)}"
-            )
+    def leaf(p, g, check):
+        if is_array(p) and g is not None:
+            check()
 
-
-def _leaves(tree: Any) -> list:
-    return jax.tree.leaves(tree, is_leaf=is_none)
+    if gradients is not None:
+        map_pairs(leaf, ("params", "gradients"), params, gradients)
 
 
 def _are_real(tree: Any) -> bool:
-    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in _leaves(tree))
+    return not any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(tree))

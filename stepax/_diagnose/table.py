@@ -57,7 +57,8 @@ CHECKS = (
           matrices.matrix_taken_for_vectors, "goodfire-ai/spd#982, VeOmni#1093",
           "leave them to AdamW: with `None` as their dimension numbers, or another "
           "label in a `partition`"),
-    Check("decay-uphill", "error", "static", decay.decay_uphill, "common",
+    Check("decay-uphill", "error", "static", decay.decay_uphill,
+          "google/flax: examples/sst2",
           "put it before the learning rate, or use the argument `weight_decay`"),
     Check("decay-twice", "warning", "static", decay.decay_twice, "common",
           "leave one out; `adamw` decays by default: give it `weight_decay=0.0`"),

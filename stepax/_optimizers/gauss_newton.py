@@ -114,17 +114,23 @@ def gauss_newton(
         dtype = search_dtype(params)
         one = jnp.ones([], dtype)
         last = jax.tree.map(_zeros, params) if remembers else None
-        return GaussNewtonState(jnp.zeros([], jnp.int32), damping * one, one, last)
+        return GaussNewtonState(
+            jnp.zeros([], jnp.int32), jnp.asarray(damping * one), one, last
+        )
 
     def update(
-        updates, state, params=None, outputs_fn=None, loss_fn=None, **extra_args
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        outputs_fn: Any = None,
+        loss_fn: Any = None,
+        **extra_args: Any,
     ):
         errors.require_state("gauss_newton", GaussNewtonState, state)
         _require(outputs_fn, loss_fn, params)
         moved = map_gradients(_array, updates, idle=_nothing, params=params)
-        outputs_at = lambda x: outputs_fn(
-            jax.tree.map(_either, x, params, is_leaf=is_none)
-        )
+        whole = lambda x: jax.tree.map(_either, x, params, is_leaf=is_none)
+        outputs_at = lambda x: outputs_fn(whole(x))
         model = _linearized(outputs_at, loss_fn, moved)
         start = tree.zeros_like(moved)
         if remembers:
@@ -197,7 +203,7 @@ def _judged(
     pushed = model.push(d)
     linear = tree.vdot(model.slope, pushed)
     square = tree.vdot(pushed, model.bend(pushed))
-    predicted = -(linear + square / 2).astype(dtype)
+    predicted = -jnp.asarray(linear + square / 2).astype(dtype)
     # Where rounding hides the decrease, the step is as good as any.
     noise = 8 * float(jnp.finfo(dtype).eps) * jnp.abs(before)
     is_good = predicted > 0

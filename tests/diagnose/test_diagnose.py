@@ -72,8 +72,14 @@ _DIAGNOSE: Any = stepax.diagnose
         (
             lambda p: _DIAGNOSE(_TX, p, gradients=p | {"bias": p["kernel"]}),
             ValueError,
-            r"gradient at \['bias'\] has shape \(16, 16\)",
+            r"`gradients` has shape \(16, 16\) at \['bias'\], expected \(16,\)",
         ),
+        (
+            lambda p: _DIAGNOSE(_TX, p, gradients={"bias": p["bias"]}),
+            ValueError,
+            "only",
+        ),
+        (lambda p: _DIAGNOSE(_TX, p, gradients=p | {"bias": {}}), TypeError, "bias"),
     ],
 )
 def test_bad_input_is_named(call, error, words):
@@ -84,16 +90,17 @@ def test_bad_input_is_named(call, error, words):
 _TX = stepax.adam(1e-3)
 
 
-def test_a_rule_that_fails_is_a_note(monkeypatch):
-    def broken(view):
+@pytest.mark.parametrize("need", ["static", "run", "gradients", "step"])
+def test_a_rule_that_fails_is_a_note(need, monkeypatch):
+    def broken(*given):
         """A rule with a mistake."""
         raise KeyError("nothing here")
         yield
 
-    check = Check("broken", "error", "static", broken, "common", "none")
+    check = Check("broken", "error", need, broken, "common", "none")
     monkeypatch.setattr(module, "CHECKS", (check, *CHECKS))
-    tx = stepax.scale_by_adam()
-    found = stepax.diagnose(tx, _params())
+    tx, params = stepax.scale_by_adam(), _params()
+    found = stepax.diagnose(tx, params, steps=10, gradients=params)
     assert set(found.codes) == {"check-failed", "rate-never"}
     (failed,) = [x for x in found if x.code == "check-failed"]
     assert failed.severity == "note"
@@ -209,7 +216,8 @@ def test_static_checks_allocate_no_parameters():
     parts = [stepax.clip_by_global_norm(1.0), stepax.add_decayed_weights(1e-4)]
     for make in makers:
         tx = stepax.chain(*parts, stepax.inject_hyperparams(make)(0.1))
-        found = stepax.diagnose(stepax.MultiSteps(tx, 2), shapes, steps=1000)
+        tx = stepax.MultiSteps(tx, 2).gradient_transformation()
+        found = stepax.diagnose(tx, shapes, steps=1000)
         assert "check-failed" not in found.codes
 
 

@@ -15,7 +15,7 @@ import stepax
 from benchmarks.constrained import measured, ours
 from benchmarks.problems.hock_schittkowski import PROBLEMS
 from stepax import MinimizeStatus, Tolerances
-from stepax._minimize import active
+from stepax._minimize import implicit
 from stepax.constraints import equality, inequality
 
 
@@ -191,23 +191,20 @@ def test_a_value_of_infinity_is_within_no_limit():
     limits = [inequality(lambda x: x[0] * jnp.inf, lower=-1.0), equality(total, 1.0)]
     found = minimize(bowl, ZEROS + 1, constraints=limits[1:])
     assert found.success
-    # Not "sqp", which needs its derivative as well.
-    more = {"max_steps": 0, "method": "lbfgs"}
-    start = minimize(bowl, ZEROS + 1, constraints=limits, **more)
+    start = minimize(bowl, ZEROS + 1, constraints=limits, max_steps=0, method="lbfgs")
     assert start.violation == 1.0 and start.status is MinimizeStatus.ITERATION_LIMIT
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "sqp"])
 def test_steps_are_limited_over_all_rounds(method):
     fun = lambda x: jnp.sum((x - jnp.array([2.0, 5.0])) ** 4)
-    limit = equality(total)
-    run = lambda n: minimize(fun, ZEROS, constraints=limit, max_steps=n, method=method)
+    more = {"constraints": equality(total), "method": method}
+    run = lambda n: minimize(fun, ZEROS, max_steps=n, **more)
     for n in 0, 1, 3:
         assert run(n).steps == n and run(n).status is MinimizeStatus.ITERATION_LIMIT
 
 
 def test_tolerances_are_those_that_are_given(x64):
-    # Not "sqp", which takes one step to a solution without any error.
     more = {"constraints": FORMS["upper"], "method": "lbfgs"}
     run = lambda tol: minimize(bowl, jnp.zeros(2), tol=tol, **more)
     loose = run(Tolerances(gradient=1e-2, violation=1e-2))
@@ -382,7 +379,7 @@ def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
         return minimize(fun, jnp.zeros(8), constraints=limit).params[0]
 
     wanted = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
-    monkeypatch.setattr(active, "_MOST", 4)
+    monkeypatch.setattr(implicit, "MOST", 4)
     found = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 

@@ -164,7 +164,6 @@ def test_trees_complex_arrays_and_their_derivatives(x64):
     np.testing.assert_allclose(jax.grad(corner)(3.0), -0.5, atol=1e-7)
 
 
-@pytest.mark.few(1)
 def test_many_parameters_or_constraints_take_the_other_method():
     """Which takes more evaluations, and rounds instead of steps."""
     run = lambda n, fun, **more: (
@@ -178,7 +177,10 @@ def test_many_parameters_or_constraints_take_the_other_method():
     assert run(2, many) == run(2, many, method="lbfgs")
 
 
+<<<<<<< HEAD
 @pytest.mark.few(1)
+=======
+>>>>>>> main
 def test_it_needs_constraints():
     with pytest.raises(ValueError, match="'sqp' is for `constraints`, but there are"):
         minimize(bowl, jnp.zeros(2), method="sqp")

@@ -136,7 +136,6 @@ def test_samples_may_be_sharded():
     np.testing.assert_allclose(updated(x, y, p), alone, rtol=1e-4)
 
 
-@pytest.mark.few(1)
 def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match="`solve` is 'lu', expected 'cg' or 'samples'"):
         gauss_newton(solve="lu")
