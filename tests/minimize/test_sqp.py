@@ -177,10 +177,7 @@ def test_many_parameters_or_constraints_take_the_other_method():
     assert run(2, many) == run(2, many, method="lbfgs")
 
 
-<<<<<<< HEAD
 @pytest.mark.few(1)
-=======
->>>>>>> main
 def test_it_needs_constraints():
     with pytest.raises(ValueError, match="'sqp' is for `constraints`, but there are"):
         minimize(bowl, jnp.zeros(2), method="sqp")
