@@ -12,7 +12,7 @@ VENV := .venv-$(PYTHON_VERSION)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-distributed gpt test test-all fuzz mutants check format \
+.PHONY: help demo demo-distributed gpt test test-all test-floor downstream fuzz mutants check format \
 	conformance bench bench-pages bench-minimize board docs dist wheel-test changelog clean
 
 help:
@@ -21,6 +21,8 @@ help:
 	@echo 'make gpt          train a small GPT, by Muon and by AdamW, in a few minutes'
 	@echo 'make test         run the tests, in five minutes; ROOM=checkpoint for some'
 	@echo 'make test-all     run all cases of all tests; ROOM=checkpoint, PART=3/32'
+	@echo 'make test-floor   run a sample of the tests on the oldest JAX; JAX=0.9.2 on another'
+	@echo 'make downstream   run the tests of libraries that use Optax on Stepax'
 	@echo 'make fuzz         run random programs beside Optax; SEED=7 EXAMPLES=500'
 	@echo 'make mutants      plant 100 faults, and see which of them make test finds'
 	@echo 'make check        formatting, lint and types'
@@ -50,6 +52,27 @@ test: $(VENV)/test.stamp
 
 test-all: export STEPAX_TESTS = $(or $(PART),all)
 test-all: test
+
+# In an environment of its own; what another version of JAX could break.
+JAX ?= $(shell sed -n 's/^dependencies = \["jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).*
+FLOOR_TESTS := $(addprefix tests/,engine/test_every_factory.py engine/test_export.py \
+	engine/test_packed.py engine/test_step.py checkpoint/test_checkpoint.py \
+	distributed/test_distributed.py distributed/test_makers_agree.py \
+	wrappers/test_wrappers.py optimizers/test_same_as_optax.py solve \
+	minimize/test_minimize.py package/test_releases.py)
+
+# JAX warns of what other libraries import of it.
+test-floor: $(MADE)
+	$(PYTHON) -m venv --clear .venv-floor
+	@echo '*' > .venv-floor/.gitignore
+	.venv-floor/bin/pip install --quiet '$(PIP)'
+	.venv-floor/bin/pip install --quiet -e '.[checkpoint]' --group demo --group test \
+		'jax==$(JAX)' 'jaxlib==$(JAX)'
+	.venv-floor/bin/python -m pytest -n $(JOBS) -W 'ignore:jax.core:DeprecationWarning' \
+		$(FLOOR_TESTS) $(ARGS)
+
+downstream: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.downstream $(ARGS)
 
 EXAMPLES ?= 5000
 SEED ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(2**31))')

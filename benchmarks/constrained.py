@@ -95,9 +95,11 @@ def _sides(problem: Limited) -> tuple[jax.Array, jax.Array]:
 METHODS = "SLSQP", "trust-constr"
 
 
-def rows(methods: tuple[str, ...]) -> Iterator[tuple[Limited, list[Row], str]]:
+def rows(
+    methods: tuple[str, ...], **options: Any
+) -> Iterator[tuple[Limited, list[Row], str]]:
     for problem in PROBLEMS:
-        found = ours(problem)
+        found = ours(problem, **options)
         columns = [measured(problem, found.params, found.evaluations)]
         for method in methods:
             result = theirs(problem, method)
@@ -109,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--alone", action="store_true", help="without SciPy")
+    parser.add_argument("--method", default="auto", choices=["auto", "sqp", "lbfgs"])
     given = parser.parse_args()
     narrow = given.float32
     jax.config.update("jax_enable_x64", not narrow)
@@ -119,7 +122,7 @@ def main() -> None:
         heads += [f"{solver}: error", "violation", "evaluations"]
     heads.append("status")
     print("| " + " | ".join(heads) + " |\n" + "| --- " * len(heads) + "|")
-    for problem, columns, status in rows(methods):
+    for problem, columns, status in rows(methods, method=given.method):
         cells = [f"{e:.0e} | {v:.0e} | {n}" for e, v, n in columns]
         solved += [e <= limit and v <= limit for e, v, _ in columns]
         print(f"| {problem.number} | {' | '.join(cells)} | {status} |", flush=True)

@@ -80,7 +80,7 @@ LAYERS = (
             "assignment", "checkpoint", "constraints", "contrib", "distributed",
             "experimental", "losses", "metrics", "_metrics", "microbatching",
             "perturbations", "prox", "rules", "second_order", "testing", "transfer",
-            "_coordinates", "transforms", "tree_utils",
+            "_compare", "_coordinates", "transforms", "tree_utils",
         ),
         "public modules: names, or a subject in one file",
         title="contrib, losses, testing, ...",

@@ -74,6 +74,10 @@ from ._optimizers.galore import (
     galore as galore,
     scale_by_galore as scale_by_galore,
 )
+from ._optimizers.gauss_newton import (
+    GaussNewtonState as GaussNewtonState,
+    gauss_newton as gauss_newton,
+)
 from ._optimizers.gpa import (
     GPAState as GPAState,
     gpa as gpa,
@@ -196,7 +200,11 @@ from ._wrappers.ema_nesterov import (
     ema_nesterov_eval_params as ema_nesterov_eval_params,
 )
 from ._wrappers.mechanic import MechanicState as MechanicState, mechanize as mechanize
-from ._wrappers.outer import OuterState as OuterState, outer as outer
+from ._wrappers.outer import (
+    OuterState as OuterState,
+    StreamingOuterState as StreamingOuterState,
+    outer as outer,
+)
 from ._wrappers.rows import lazy as lazy, rowwise as rowwise
 from ._wrappers.sam import (
     NormalizeState as NormalizeState,

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._compare.compare import Comparison as Comparison, compare as compare
 from ._engine.base import Params, Transformation, is_none
 from ._engine.functions.calls import explain_misuse
 from ._engine.functions.signatures import name_of
@@ -26,7 +27,7 @@ from ._wrappers.inject import inject_hyperparams
 from ._wrappers.partition import masked
 
 
-__all__ = ["Subject", "check"]
+__all__ = ["Comparison", "Subject", "check", "compare"]
 
 if not TYPE_CHECKING:
     __dir__, __getattr__ = attributes(__name__)

@@ -114,8 +114,9 @@ def on_fast_parameters(tx: Any) -> Any:
     return with_recipe(alone, tx.recipe)
 
 
-# Measures return no updates, and aggregates take gradients of each example.
-OTHERS = "measure", "aggregate"
+# Measures return no updates, aggregates take gradients of each example, and functionals
+# need functions of the outputs.
+OTHERS = "measure", "aggregate", "functional"
 
 
 def rows(takes: str | None = None, **traits: Any) -> list:

@@ -167,6 +167,7 @@ SUBJECTS = {
 }  # fmt: skip
 
 KINDS = {
+    "functional": "optimizers",
     "optimizer": "optimizers",
     "wrapper": "wrappers",
     "aggregate": "transformations",

@@ -13,21 +13,14 @@ Nocedal and Wright, 2006, section 12.8; Blondel et al., 2022 (arXiv:2105.15183),
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 
-from .implicit import held_by, rejoin, value_at
+from .implicit import held_by, is_traced, rejoin, solve_linear, value_at
 from .loop import Inputs
 from .pack import split
 from .result import MinimizeResult
-
-
-# The largest number of unknowns of a system whose matrix is formed.
-_MOST = 1024
 
 
 def attach_active(
@@ -39,7 +32,7 @@ def attach_active(
         output and the outputs of `Opened.values`.
     """
     data = inputs.data, inputs.box
-    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
+    if not is_traced(data):
         return found
     xs, multipliers = _minimum(both, found.params, found.multipliers, data)
     value = value_at(both, found.value, xs, data)
@@ -97,7 +90,7 @@ def _motion(both, xs, multipliers, data, data_dot):
         return x, jax.tree.map(lambda on, y, w: jnp.where(on, y, w), is_on, y, ws)
 
     right = free([-x for x in b]), jax.tree.map(jnp.negative, c)
-    move, change = _solve(product, right)
+    move, change = solve_linear(product, right, is_symmetric=True)
     return rejoin([x + y for x, y in zip(held, move, strict=True)], xs), change
 
 
@@ -109,22 +102,3 @@ def _beyond(is_on, m, c, low, high):
     """How far an active constraint is from its limit."""
     limit = jnp.where(m < 0, low, high)
     return jnp.where(is_on, c - jnp.where(jnp.isfinite(limit), limit, 0), 0)
-
-
-def _solve(product: Callable, b: Any) -> Any:
-    """The solution of a symmetric indefinite system."""
-
-    # As one vector, because the transpose requires all parts of `b` to depend on a
-    # tangent.
-    flat, untie = ravel_pytree(b)
-
-    def solve(times, flat):
-        if flat.size > _MOST:
-            tol = float(jnp.finfo(flat.dtype).eps) ** 0.75
-            gmres = jax.scipy.sparse.linalg.gmres
-            return gmres(times, flat, tol=tol, restart=100)[0]
-        matrix = jax.vmap(times)(jnp.eye(flat.size, dtype=flat.dtype))
-        return jnp.linalg.lstsq(matrix, flat)[0]
-
-    times = lambda v: ravel_pytree(product(untie(v)))[0]
-    return untie(jax.lax.custom_linear_solve(times, flat, solve, symmetric=True))

@@ -25,8 +25,8 @@ import numpy as np
 
 from .._linesearch.line import choose, largest, search_dtype
 from .bundle import while_loop
-from .loop import SPARE, Inputs, Loop, Run, Setup
-from .result import MinimizeHistory, MinimizeResult, MinimizeStatus
+from .loop import SPARE, Inputs, Loop, Run, Setup, empty_history
+from .result import MinimizeResult, MinimizeStatus
 from .stop import OFF, Rules
 
 
@@ -126,7 +126,7 @@ class Constrained:
         xs, dtype = self._inputs.moving, self._dtype
         (value, values), slope, limits = jax.vjp(self._outputs, xs, has_aux=True)
         scale, weights = self._slopes(value, values, slope)
-        beyond = jax.tree.leaves(jax.tree.map(_excess, values, *limits))
+        beyond = jax.tree.leaves(jax.tree.map(excess, values, *limits))
         ws = jax.tree.leaves(weights)
         sizes = [w * x.astype(dtype) for w, x in zip(ws, beyond, strict=True)]
         square = sum((jnp.sum(x**2) for x in sizes), jnp.zeros([], dtype))
@@ -151,7 +151,7 @@ class Constrained:
             poor=zero,
             calm=zero,
             code=jnp.where(is_fine, RUNNING, _NOT_FINITE),
-            history=self._empty_history(),
+            history=empty_history(self._setup, self._dtype),
         )
 
     def _slopes(self, value: Any, values: Any, slope: Callable) -> tuple[Any, Any]:
@@ -167,10 +167,10 @@ class Constrained:
         def steep(i, x):
             signs = jax.random.rademacher(jax.random.key(i), x.shape, x.dtype)
             ct = treedef.unflatten([*leaves[:i], signs, *leaves[i + 1 :]])
-            return 1 / _within(size((jnp.zeros_like(value), ct)))
+            return 1 / within(size((jnp.zeros_like(value), ct)))
 
         weights = treedef.unflatten([steep(i, x) for i, x in enumerate(leaves)])
-        return _within(size((unit, zeros))), weights
+        return within(size((unit, zeros))), weights
 
     def advance(self, rounds: Rounds, limit: jax.Array) -> Rounds:
         """Run rounds until the end, or until at least `limit` steps are done."""
@@ -285,11 +285,11 @@ class Constrained:
             r = (old.penalty * w**2).astype(c.dtype)
             z = c + m / r
             most = (_LARGEST_MULTIPLIER * jnp.maximum(old.scale, 1) * w).astype(c.dtype)
-            new = jnp.clip(r * _excess(z, low, high), -most, most)
+            new = jnp.clip(r * excess(z, low, high), -most, most)
             misfit = jnp.where(z > high, c - high, jnp.where(z < low, c - low, -m / r))
             size = lambda x: jnp.where(jnp.isfinite(x), jnp.abs(x), 0)
             scale = jnp.maximum(1, jnp.maximum(size(low), size(high)))
-            return new, misfit / scale, _excess(c, low, high)
+            return new, misfit / scale, excess(c, low, high)
 
         found = jax.tree.map(one, old.multipliers, old.weights, *constraints)
         treedef = jax.tree.structure(old.multipliers)
@@ -304,7 +304,7 @@ class Constrained:
 
         def cost(m, w, c, low, high):
             r = penalty * w**2
-            x = _excess(c + m / r.astype(c.dtype), low, high)
+            x = excess(c + m / r.astype(c.dtype), low, high)
             return r / 2 * jnp.sum(x.astype(self._dtype) ** 2)
 
         costs = jax.tree.map(cost, multipliers, weights, *constraints)
@@ -318,19 +318,13 @@ class Constrained:
         value, more = self._both(xs, self._inputs.data)
         return value.astype(self._dtype), more
 
-    def _empty_history(self) -> Any:
-        if self._setup.length is None:
-            return None
-        empty = jnp.full(self._setup.length + 1, jnp.nan, self._dtype)
-        return MinimizeHistory(empty, empty)
 
-
-def _excess(z: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+def excess(z: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """How far `z` is beyond its limits; NaN if `z` is NaN, but never from inf - inf."""
     return jnp.where(z > high, z - high, jnp.where(z >= low, 0, z - low))
 
 
-def _within(size: jax.Array) -> jax.Array:
+def within(size: jax.Array) -> jax.Array:
     """A slope by which to scale; 1 if the slope at the start is 0."""
     is_fine = jnp.isfinite(size) & (size > 0)
     return jnp.where(is_fine, jnp.clip(size, 1e-6, 1e12), 1)

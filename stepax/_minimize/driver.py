@@ -21,11 +21,13 @@ from .frame import Frame, open_arguments, open_start
 from .implicit import attach
 from .loop import Inputs, Loop, Setup
 from .nonsmooth import attach_nonsmooth
+from .pack import is_placed
 from .program import find_program
 from .progress import result_so_far, run_program
 from .proximal import Proximal
 from .result import MinimizeResult
 from .scipy_words import WORDS, answering, sides
+from .sqp import Sequential, by_size
 from .stop import Tolerances, check_tolerances
 
 
@@ -62,7 +64,8 @@ def minimize(
     bounds: a pair (lower, upper), each `None`, a scalar, or a tree like `x0` or a
         prefix of it; the method is then "lbfgsb".
     constraints: an `equality`, an `inequality`, a function that must be 0, SciPy's
-        dicts, or a list of these; enforced by an augmented Lagrangian.
+        dicts, or a list of these; enforced by "sqp", sequential quadratic programming,
+        for up to 100 parameters, otherwise by an augmented Lagrangian of `method`.
     tol: the largest |g| element at which to stop, >= 0; or `Tolerances`.
     max_steps: maximum number of steps, >= 0.
     history: whether to record value and gradient norm of each step, or for how many.
@@ -88,14 +91,15 @@ def minimize(
     length = read_length(history, max_steps)
     limits, limited, limit_arrays = open_constraints(constraints, frame)
     own, weights = _operator(prox, method, bounds, limits)
-    method, is_local = _method(method, bounds), on_one_device(moving)
+    given, is_local = method, on_one_device(moving)
+    method = _method(method, bounds, limits)
     setup = Setup(frame, args_frame, method, has_aux, length, is_local, limits, own)
     box, moving = open_box(bounds, frame, moving, project)
     limit = read_limit(max_steps)
     data = staying, arrays, limit_arrays
     inputs = Inputs(moving, data, box, check_tolerances(tol), limit, weights)
-    kind = Loop if limits is None else Constrained
-    kind = kind if own is None else Proximal
+    kind = Loop if own is None else Proximal
+    kind = kind if limits is None else _kind(given, moving)
     program, inputs = find_program(kind, _bind, setup, inputs, fun, limited)
     whole = lambda xs: frame.whole(program.unpack(inputs, xs), staying)
     so_far = lambda run: result_so_far(run, whole(run.at.xs))
@@ -108,13 +112,32 @@ def minimize(
     return found._replace(params=frame.whole(found.params, staying))
 
 
-def _method(method: Any, bounds: Any) -> Any:
+def _kind(method: Any, moving: list) -> Any:
+    """The loop for constraints."""
+    if isinstance(method, str) and method == "sqp":
+        return Sequential
+    is_auto = isinstance(method, str) and method == "auto"
+    return by_size if is_auto and not _is_spread(moving) else Constrained
+
+
+def _is_spread(xs: list) -> bool:
+    """Whether an array is known to be on several devices."""
+    far = lambda x: not isinstance(x, Tracer) and len(x.devices()) > 1
+    return any(is_placed(x) or far(x) for x in xs)
+
+
+def _method(method: Any, bounds: Any, limits: Any) -> Any:
     """The transformation, `None` for L-BFGS; with bounds, a factory of it."""
-    if isinstance(method, str) and method not in ("auto", "lbfgs", "lbfgsb"):
+    names = "auto", "lbfgs", "lbfgsb", "sqp"
+    if isinstance(method, str) and method not in names:
         raise ValueError(
-            f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', or a "
+            f"`method` is {method!r}, expected 'auto', 'lbfgs', 'lbfgsb', 'sqp', or a "
             "transformation such as `stepax.adam(1e-2)`; 'lbfgs' and 'lbfgsb' "
-            "correspond to SciPy's 'BFGS' and 'L-BFGS-B'"
+            "correspond to SciPy's 'BFGS' and 'L-BFGS-B', and 'sqp' to 'SLSQP'"
+        )
+    if isinstance(method, str) and method == "sqp" and limits is None:
+        raise ValueError(
+            "the method 'sqp' is for `constraints`, but there are none; omit it"
         )
     if bounds is None:
         if not isinstance(method, str):

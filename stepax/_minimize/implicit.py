@@ -1,5 +1,7 @@
 """Derivatives of a minimum with respect to the data of the function.
 
+The solvers of other problems take their parts of the theorem from here, too.
+
 At a minimum the gradient is 0 for any data, so by the implicit function theorem
 
     H dx = - d(g) / d(data) ddata,   H the Hessian at the minimum
@@ -18,10 +20,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
 
 from .loop import Inputs
 from .pack import join, split
 from .result import MinimizeResult
+
+
+# The largest number of unknowns of a system whose matrix is formed.
+MOST = 1024
 
 
 def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeResult:
@@ -30,7 +37,7 @@ def attach(both: Callable, inputs: Inputs, found: MinimizeResult) -> MinimizeRes
     both: maps lists of arrays, moving and other, to the value and the aux output.
     """
     data = inputs.data, inputs.box
-    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
+    if not is_traced(data):
         return found
     xs = minimum_at(both, found.params, data, solve_definite)
     return found._replace(params=xs, value=value_at(both, found.value, xs, data))
@@ -57,16 +64,26 @@ def minimum_at(both, xs, data, solve):
 def value_at(both, value, xs, data):
     """`value`, as a function of the data and of the minimum."""
     at = lambda xs, arrays: both(xs, arrays)[0].astype(value.dtype)
+    return output_at(at, value, xs, data[0])
+
+
+def output_at(fun, out, xs, data):
+    """`out`, as the value of a function of `xs` and the data."""
 
     @jax.custom_jvp
-    def least(value, xs, arrays):
-        return value
+    def value(out, xs, data):
+        return out
 
-    @least.defjvp
+    @value.defjvp
     def rule(primals, tangents):
-        return least(*primals), jax.jvp(at, primals[1:], tangents[1:])[1]
+        return value(*primals), jax.jvp(fun, primals[1:], tangents[1:])[1]
 
-    return least(value, xs, data[0])
+    return value(out, xs, data)
+
+
+def is_traced(data):
+    """Whether derivatives may be asked for."""
+    return any(isinstance(x, Tracer) for x in jax.tree.leaves(data))
 
 
 def _motion(both, xs, data, data_dot, solve):
@@ -97,6 +114,40 @@ def solve_definite(product, b):
     cg = lambda product, b: jax.scipy.sparse.linalg.cg(product, b, tol=tol)[0]
     # `cg` alone has no reverse-mode derivative.
     return jax.lax.custom_linear_solve(product, b, cg, symmetric=True)
+
+
+def solve_linear(product, b, is_symmetric):
+    """The solution of a linear system for a tree, from products with its matrix.
+
+    With up to 1,024 unknowns it is of least length, so that redundant equations do no
+    harm.
+    """
+    # As one vector, because the transpose requires all parts of `b` to depend on a
+    # tangent.
+    flat, untie = ravel_pytree(b)
+
+    def solve(times, flat):
+        if flat.size > MOST:
+            tol = float(jnp.finfo(flat.dtype).eps) ** 0.75
+            gmres = jax.scipy.sparse.linalg.gmres
+            return gmres(times, flat, tol=tol, restart=100)[0]
+        matrix = jax.vmap(times, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+        return _least(matrix, flat)
+
+    times = lambda v: ravel_pytree(product(untie(v)))[0]
+    back = None if is_symmetric else solve
+    return untie(
+        jax.lax.custom_linear_solve(times, flat, solve, back, symmetric=is_symmetric)
+    )
+
+
+def _least(matrix, b):
+    """The solution, of least length if there are many, with rows and columns scaled."""
+    unit = lambda x: jnp.where(x > 0, x, 1)
+    rows = unit(jnp.max(jnp.abs(matrix), axis=1))
+    matrix = matrix / rows[:, None]
+    columns = unit(jnp.max(jnp.abs(matrix), axis=0))
+    return jnp.linalg.lstsq(matrix / columns[None], b / rows)[0] / columns
 
 
 def held_by(rs, box, box_dot):

@@ -29,42 +29,12 @@ from .bundle import while_loop
 from .loop import RUNNING
 from .pairs import times
 from .result import MinimizeStatus
+from .scaling import Program, equilibrated
 
 
 # Consecutive steps without progress, after which a run ends.
 _PATIENCE = 15
 _NEAR = 0.995
-
-
-class Program(NamedTuple):
-    """A quadratic program: the names of the module's docstring.
-
-    soft: 0, or the weight of a cost of y²/2 for each row: rows may then be violated by
-        that times y, the least sum of squares.
-    """
-
-    q: jax.Array
-    c: jax.Array
-    rows: jax.Array
-    low: jax.Array
-    high: jax.Array
-    box_low: jax.Array
-    box_high: jax.Array
-    soft: jax.typing.ArrayLike = 0.0
-
-    def values(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The values of all rows, less their violations if soft, and the parameters."""
-        return jnp.append(times(self.rows, x) - self.soft * y[: len(self.low)], x)
-
-    def slope(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The gradient of the Lagrangian; y has the multipliers of rows and bounds."""
-        m = len(self.low)
-        return times(self.q, x) + self.c + times(self.rows.T, y[:m]) + y[m:]
-
-    @property
-    def limits(self) -> tuple[jax.Array, jax.Array]:
-        join = jnp.append
-        return join(self.low, self.box_low), join(self.high, self.box_high)
 
 
 class Solution(NamedTuple):
@@ -90,13 +60,14 @@ class _Iterate(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """best, error: of the program; lowest: error in this round, without progress for
-    `waits` steps; soft: 1 in the second round, which looks for a feasible point.
+    """best, error: of the program; now, lowest: errors in this round, without progress
+    for `waits` steps; soft: 1 in the second round, which looks for a feasible point.
     """
 
     at: _Iterate
     best: _Iterate
     error: jax.Array
+    now: jax.Array
     lowest: jax.Array
     waits: jax.Array
     steps: jax.Array
@@ -119,15 +90,15 @@ def solve(
     p: Program, tol: jax.Array, max_steps: jax.Array, x0: jax.Array | None = None
 ) -> Solution:
     """The solution, or the code that says why there is none."""
-    scaled, unit, sizes = _scaled(p)
+    scaled, columns, sizes = equilibrated(p)
     sides = _sides(scaled)
-    start = _start(scaled, sides, x0)
+    start = _start(scaled, sides, None if x0 is None else x0 / columns)
     zero = jnp.zeros([], jnp.int32)
     far = jnp.full([], jnp.inf, p.c.dtype)
     code = jnp.where(_is_indefinite(p.q), _INDEFINITE, RUNNING).astype(jnp.int32)
     is_empty = (scaled.limits[0] > scaled.limits[1]).any()
     code = jnp.where(is_empty, _INFEASIBLE, code).astype(jnp.int32)
-    first = _Run(start, start, far, far, zero, zero, code, jnp.zeros_like(far))
+    first = _Run(start, start, far, far, far, zero, zero, code, jnp.zeros_like(far))
     goes_on = lambda r: (r.code == RUNNING) & (r.steps < max_steps)
     run = while_loop(goes_on, lambda r: _step(scaled, sides, start, r, tol), first)
     best = _measured(scaled, sides, run.best)
@@ -138,20 +109,7 @@ def solve(
     code = jnp.where((code == _STUCK) & (error <= 10 * tol), _SMALL_STEPS, code)
     code = jnp.where((code == RUNNING) | (code == _STUCK), _LIMIT, code)
     code = jnp.where(jnp.isfinite(error) | (code != _LIMIT), code, _NOT_FINITE)
-    return Solution(x, y * unit / sizes, error, run.steps, code)
-
-
-def _scaled(p: Program) -> tuple[Program, jax.Array, jax.Array]:
-    """The program with rows of size 1 and a cost of size 1."""
-    largest = lambda x, **axes: jnp.max(jnp.abs(x), initial=0, **axes)
-    cost = jnp.maximum(largest(p.c), largest(p.q))
-    unit = jnp.where((cost > 0) & jnp.isfinite(cost), cost, 1)
-    size = largest(p.rows, axis=1)
-    size = jnp.where(size > 0, size, 1)
-    rows = p.rows / size[:, None], p.low / size, p.high / size
-    sizes = jnp.append(size, jnp.ones_like(p.c))
-    program = Program(p.q / unit, p.c / unit, *rows, p.box_low, p.box_high)
-    return program, unit, sizes
+    return Solution(x * columns, y * sizes, error, run.steps, code)
 
 
 def _sides(p: Program) -> _Sides:
@@ -222,82 +180,127 @@ def _solve(factor: Any, right: jax.Array, below: jax.Array) -> tuple:
     return found[: len(right)], found[len(right) :]
 
 
+class _Conditions(NamedTuple):
+    """The conditions of optimality at an iterate, linearized.
+
+    gap, miss, slope: errors of the slacks, of the equalities, and of the gradient.
+    d: z / s of rows and bounds; `factor`: the factored system.
+    """
+
+    gap: jax.Array
+    miss: jax.Array
+    slope: jax.Array
+    d: jax.Array
+    factor: Any
+
+
 def _step(
     p: Program, sides: _Sides, start: _Iterate, run: _Run, tol: jax.Array
 ) -> _Run:
-    at, m = run.at, len(p.low)
+    # Soft, the program asks how near to feasible it is, whatever its cost.
+    hard = 1 - run.soft
+    soft = jnp.where(run.soft > 0, run.soft, p.soft)
+    p = p._replace(q=hard * p.q, c=hard * p.c, soft=soft)
+    new, dx = _moved(p, sides, run.at)
+    is_fine = jnp.isfinite(new.x).all() & jnp.isfinite(new.z).all()
+    run = _taken(p, sides, run, choose(is_fine, new, run.at), is_fine)
+    return _restarted(start, run, _judged(p, sides, run, dx, tol))
+
+
+def _moved(p: Program, sides: _Sides, at: _Iterate) -> tuple[_Iterate, jax.Array]:
+    """The next iterate, by a predictor and a corrector; its direction."""
     s, z = at.s, at.z
     count = jnp.maximum(sides.finite.sum(), 1).astype(s.dtype)
-    # Soft, the program asks how near to feasible it is, whatever its cost.
-    p = p._replace(q=(1 - run.soft) * p.q, c=(1 - run.soft) * p.c, soft=run.soft)
-    y = _multipliers(sides, at)
-    a = p.values(at.x, y)
-    sign = jnp.array([[1], [-1]], s.dtype)
-    # Of the slacks, of equalities, and of the gradient.
-    gap = jnp.where(sides.finite, sign * (a[None] - sides.limits) - s, 0)
-    miss = jnp.where(sides.equal, a - sides.limits[0], 0)
-    slope = p.slope(at.x, y)
-    d = jnp.sum(jnp.where(sides.finite, z / s, 0), 0)
-    factor = _factor(p, sides, d)
-    mu = jnp.sum(s * z) / count
-
-    def direction(target):
-        """The changes for which s z becomes `target`."""
-        h = jnp.where(sides.finite, (target - s * z - z * gap) / s, 0)
-        h = h[1] - h[0]
-        below = jnp.where(sides.equal, -miss, -h / jnp.where(d > 0, d, 1))[:m]
-        dx, dy = _solve(factor, -slope - h[m:], below)
-        da = p.values(dx, dy)
-        ds = jnp.where(sides.finite, sign * da[None] + gap, 0)
-        dz = jnp.where(sides.finite, (target - s * z - z * ds) / s, 0)
-        return dx, ds, dz, jnp.append(dy, jnp.zeros_like(dx))
-
-    _, ds, dz, _ = direction(jnp.zeros_like(s))
+    conditions = _linearized(p, sides, at)
+    _, ds, dz, _ = _direction(p, sides, at, conditions, jnp.zeros_like(s))
     t = _longest(s, ds, z, dz)
-    ahead = jnp.sum((s + t * ds) * (z + t * dz)) / count
+    mu, ahead = jnp.sum(s * z) / count, jnp.sum((s + t * ds) * (z + t * dz)) / count
     center = (ahead / jnp.where(mu > 0, mu, 1)) ** 3 * mu
     target = jnp.where(sides.finite, center - ds * dz, 0)
-    dx, ds, dz, dy = direction(target)
+    dx, ds, dz, dy = _direction(p, sides, at, conditions, target)
     t = jnp.minimum(1, _NEAR * _longest(s, ds, z, dz))
-    s = jnp.where(
-        sides.finite, jnp.maximum(s + t * ds, float(jnp.finfo(s.dtype).tiny)), 1
+    least = float(jnp.finfo(s.dtype).tiny)
+    s = jnp.where(sides.finite, jnp.maximum(s + t * ds, least), 1)
+    return _Iterate(at.x + t * dx, s, z + t * dz, at.y + t * dy), dx
+
+
+def _linearized(p: Program, sides: _Sides, at: _Iterate) -> _Conditions:
+    y = _multipliers(sides, at)
+    a = p.values(at.x, y)
+    low, high = sides.limits
+    gap = jnp.stack([a - low, high - a]) - at.s
+    d = jnp.sum(jnp.where(sides.finite, at.z / at.s, 0), 0)
+    return _Conditions(
+        jnp.where(sides.finite, gap, 0),
+        jnp.where(sides.equal, a - sides.limits[0], 0),
+        p.slope(at.x, y),
+        d,
+        _factor(p, sides, d),
     )
-    new = _Iterate(at.x + t * dx, s, z + t * dz, at.y + t * dy)
-    is_fine = jnp.isfinite(new.x).all() & jnp.isfinite(new.z).all()
-    new = choose(is_fine, new, at)
+
+
+def _direction(
+    p: Program, sides: _Sides, at: _Iterate, now: _Conditions, target: jax.Array
+) -> tuple:
+    """The changes of x, s, z and y for which s z becomes `target`."""
+    m, s, z = len(p.low), at.s, at.z
+    h = jnp.where(sides.finite, (target - s * z - z * now.gap) / s, 0)
+    h = h[1] - h[0]
+    below = jnp.where(sides.equal, -now.miss, -h / jnp.where(now.d > 0, now.d, 1))
+    dx, dy = _solve(now.factor, -now.slope - h[m:], below[:m])
+    da = p.values(dx, dy)
+    ds = jnp.where(sides.finite, jnp.stack([da, -da]) + now.gap, 0)
+    dz = jnp.where(sides.finite, (target - s * z - z * ds) / s, 0)
+    return dx, ds, dz, jnp.append(dy, jnp.zeros_like(dx))
+
+
+def _taken(
+    p: Program, sides: _Sides, run: _Run, new: _Iterate, is_fine: jax.Array
+) -> _Run:
+    """The run at its next iterate.
+
+    is_fine: whether that is finite, and so another one.
+    """
     error = _measured(p, sides, new)[2]
-    waits = jnp.where(is_fine & (error < 0.9 * run.lowest), 0, run.waits + 1)
-    is_hard = run.soft == 0
-    is_best = is_hard & (error < run.error)
-    run = _Run(
-        new,
-        choose(is_best, new, run.best),
-        jnp.where(is_best, error, run.error),
-        jnp.minimum(error, run.lowest),
-        waits,
-        run.steps + 1,
-        jnp.full_like(run.code, RUNNING),
-        run.soft,
-    )
-    is_stuck = waits >= _PATIENCE
-    # Nearest to feasible, the rows are violated by y.
-    is_far = jnp.max(jnp.abs(_multipliers(sides, new)[:m]), initial=0) > tol**0.5
-    # It only has to tell y from 0, and rows that depend on each other limit its error.
-    is_near = error <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
-    after = jnp.where(is_near & is_far, _INFEASIBLE, _STUCK)
-    soft = jnp.where(is_near | is_stuck, after, RUNNING)
-    # Along the iterate, or along a step when steps no longer help.
-    is_endless = _falls_along(p, new.x) & (_largest(new.x) > _far(new.x))
-    is_endless |= (waits >= _PATIENCE // 2) & _falls_along(p, dx)
-    is_endless &= _excess(sides, p.values(new.x, y)) <= tol**0.5
-    hard = jnp.where(is_endless, _UNBOUNDED, RUNNING)
-    hard = jnp.where(error <= tol, _DONE, hard)
-    code = jnp.where(is_hard, hard, soft).astype(jnp.int32)
-    again = is_hard & is_stuck & (code == RUNNING)
+    is_best = (run.soft == 0) & (error < run.error)
     return run._replace(
-        at=choose(again, start, new),
+        at=new,
+        best=choose(is_best, new, run.best),
+        error=jnp.where(is_best, error, run.error),
+        now=error,
+        lowest=jnp.minimum(error, run.lowest),
+        waits=jnp.where(is_fine & (error < 0.9 * run.lowest), 0, run.waits + 1),
+        steps=run.steps + 1,
+    )
+
+
+def _judged(
+    p: Program, sides: _Sides, run: _Run, dx: jax.Array, tol: jax.Array
+) -> jax.Array:
+    """The code after a step along `dx`."""
+    x, y = run.at.x, _multipliers(sides, run.at)
+    # Along the iterate, or along a step when steps no longer help.
+    is_endless = _falls_along(p, x) & (_largest(x) > _far(x))
+    is_endless |= (run.waits >= _PATIENCE // 2) & _falls_along(p, dx)
+    is_endless &= _excess(sides, p.values(x, y)) <= tol**0.5
+    hard = jnp.where(is_endless, _UNBOUNDED, RUNNING)
+    hard = jnp.where(run.now <= tol, _DONE, hard)
+    # Nearest to feasible, the rows are violated by y.
+    is_far = _largest(y[: len(p.low)]) > tol**0.5
+    # It only has to tell y from 0, and rows that depend on each other limit its error.
+    is_near = run.now <= jnp.minimum(100 * tol, 0.1 * tol**0.5)
+    after = jnp.where(is_near & is_far, _INFEASIBLE, _STUCK)
+    soft = jnp.where(is_near | (run.waits >= _PATIENCE), after, RUNNING)
+    return jnp.where(run.soft == 0, hard, soft).astype(jnp.int32)
+
+
+def _restarted(start: _Iterate, run: _Run, code: jax.Array) -> _Run:
+    """The run, or its second round if the first one is stuck."""
+    again = (run.soft == 0) & (run.waits >= _PATIENCE) & (code == RUNNING)
+    return run._replace(
+        at=choose(again, start, run.at),
         lowest=jnp.where(again, jnp.inf, run.lowest),
-        waits=jnp.where(again, 0, waits),
+        waits=jnp.where(again, 0, run.waits),
         soft=jnp.where(again, 1, run.soft).astype(run.soft.dtype),
         code=code,
     )
@@ -347,8 +350,9 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
     y = jnp.where(is_on, y, 0)[:m]
     factor = _factor(p, sides, jnp.zeros_like(limit), is_on)
     for _ in range(4):  # the error falls by about ρ each time
-        slope = p.slope(x, jnp.append(y, jnp.zeros_like(x)))
-        dx, dy = _solve(factor, -slope, limit[:m] - times(p.rows, x))
+        every = jnp.append(y, jnp.zeros_like(x))
+        slope = p.slope(x, every)
+        dx, dy = _solve(factor, -slope, (limit - p.values(x, every))[:m])
         x, y = x + dx, y + dy
     slope = p.slope(x, jnp.append(y, jnp.zeros_like(x)))
     every = jnp.append(y, jnp.where(is_on[m:], -slope, 0))
@@ -357,6 +361,15 @@ def _polished(p: Program, sides: _Sides, at: _Iterate) -> _Iterate:
     s = jnp.where(is_active, -1, 1)
     wrong = jnp.where(is_active & (z < 0), jnp.nan, 0)
     return _Iterate(x + jnp.sum(wrong) * 0, s.astype(x.dtype), z, every)
+
+
+def correction(p: Program, is_on: jax.Array, gap: jax.Array) -> jax.Array:
+    """The shortest step, as Q measures it, by which active rows change by `gap`.
+
+    is_on: the rows and the bounds that are active; these parameters stay.
+    """
+    factor = _factor(p, _sides(p), jnp.zeros(is_on.shape, p.c.dtype), is_on)
+    return _solve(factor, jnp.zeros_like(p.c), gap)[0]
 
 
 def _falls_along(p: Program, v: jax.Array) -> jax.Array:

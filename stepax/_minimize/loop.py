@@ -179,7 +179,7 @@ class Loop:
     def _begun(self, at: Place, seen: Watch, unit: Any, state: Any) -> Run:
         code = jnp.where(self._is_flat(at, seen), _GRADIENT, RUNNING)
         zero = jnp.zeros([], jnp.int32)
-        return Run(
+        run = Run(
             at,
             at.value,
             seen,
@@ -192,8 +192,9 @@ class Loop:
             still_steps=zero,
             is_stuck=jnp.zeros([], bool),
             code=jnp.where(_is_finite(at), code, _NOT_FINITE),
-            history=self._new_history(at),
+            history=empty_history(self._setup, self._dtype),
         )
+        return run._replace(history=record(run))
 
     def advance(self, run: Run, limit: jax.Array) -> Run:
         """Take steps until the end, or until `limit`."""
@@ -323,7 +324,7 @@ class Loop:
             is_stuck=is_stuck,
             code=jnp.where(is_unbounded, _UNBOUNDED, code),
         )
-        return end._replace(history=_record(end))
+        return end._replace(history=record(end))
 
     def _is_flat(self, at: Place, seen: Watch) -> jax.Array:
         """Whether the gradient is small, by default relative to the problem's scale."""
@@ -412,12 +413,6 @@ class Loop:
             return quasi_newton.begin(at.value / unit, at.grads, at.size)
         return self._tx.init(self._setup.frame.params(at.xs))
 
-    def _new_history(self, at: Place) -> Any:
-        if self._setup.length is None:
-            return None
-        empty = jnp.full(self._setup.length + 1, jnp.nan, self._dtype)
-        return MinimizeHistory(empty.at[0].set(at.value), empty.at[0].set(at.norm))
-
 
 def _over(unit: Any, value: jax.Array, grads: list) -> tuple[jax.Array, list]:
     """A value and its gradients divided by a power of two, if given."""
@@ -439,7 +434,16 @@ def _is_finite(at: Place) -> jax.Array:
     return jnp.isfinite(at.value) & jnp.isfinite(at.norm)
 
 
-def _record(run: Run) -> Any:
+def empty_history(setup: Setup, dtype: Any) -> MinimizeHistory | None:
+    """A history of NaN, if there is to be one."""
+    if setup.length is None:
+        return None
+    empty = jnp.full(setup.length + 1, jnp.nan, dtype)
+    return MinimizeHistory(empty, empty)
+
+
+def record(run: Any) -> Any:
+    """The history with the last step of a run."""
     if run.history is None:
         return None
     put = lambda column, x: column.at[run.steps].set(x, mode="drop")

@@ -12,24 +12,17 @@ selection in non-smooth convex learning (JMLR 23).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 
 from .._linesearch.line import largest, search_dtype
 from ..tree import conj
-from .implicit import rejoin
+from .implicit import is_traced, output_at, rejoin, solve_linear
 from .loop import Inputs, Setup
 from .pack import split
 from .proximal import Nonsmooth
 from .result import MinimizeResult
-
-
-# The largest number of unknowns of a system whose matrix is formed.
-_MOST = 1024
 
 
 def attach_nonsmooth(
@@ -40,7 +33,7 @@ def attach_nonsmooth(
     both: maps lists of arrays, moving and other, to the value and the aux output.
     """
     data = inputs.data, inputs.weights
-    if not any(isinstance(x, Tracer) for x in jax.tree.leaves(data)):
+    if not is_traced(data):
         return found
     xs = _minimum(setup, both, found.params, data)
     return found._replace(params=xs, value=_value(setup, both, found.value, xs, data))
@@ -66,15 +59,7 @@ def _value(setup, both, value, xs, data):
         smooth = both(xs, data[0])[0].astype(value.dtype)
         return smooth + Nonsmooth(setup, data[1]).value(xs, value.dtype)
 
-    @jax.custom_jvp
-    def least(value, xs, data):
-        return value
-
-    @least.defjvp
-    def rule(primals, tangents):
-        return least(*primals), jax.jvp(at, primals[1:], tangents[1:])[1]
-
-    return least(value, xs, data)
+    return output_at(at, value, xs, data)
 
 
 def _motion(setup, both, xs, data, data_dot):
@@ -89,15 +74,12 @@ def _motion(setup, both, xs, data, data_dot):
 
     rs = split(xs)
     _, b = jax.jvp(lambda data: image(rs, data), (data,), (data_dot,))
-    flat, untie = ravel_pytree(b)
 
-    def times(v):
-        tangent = untie(v)
-        _, moved = jax.jvp(lambda rs: image(rs, data), (rs,), (tangent,))
-        return v - ravel_pytree(moved)[0]
+    def times(vs):
+        _, moved = jax.jvp(lambda rs: image(rs, data), (rs,), (vs,))
+        return [v - u for v, u in zip(vs, moved, strict=True)]
 
-    move = jax.lax.custom_linear_solve(times, flat, _solve, _solve)
-    return rejoin(untie(move), xs)
+    return rejoin(solve_linear(times, b, is_symmetric=False), xs)
 
 
 def _step(slope: Callable, xs: list) -> jax.Array:
@@ -108,11 +90,3 @@ def _step(slope: Callable, xs: list) -> jax.Array:
     curvature = jax.lax.stop_gradient(largest(bent, dtype))
     is_known = jnp.isfinite(curvature) & (curvature > 0)
     return jnp.where(is_known, 1 / jnp.where(is_known, curvature, 1), 1)
-
-
-def _solve(times: Callable, b: Any) -> Any:
-    if b.size > _MOST:
-        tol = float(jnp.finfo(b.dtype).eps) ** 0.75
-        return jax.scipy.sparse.linalg.gmres(times, b, tol=tol, restart=100)[0]
-    matrix = jax.vmap(times, out_axes=1)(jnp.eye(b.size, dtype=b.dtype))
-    return jnp.linalg.lstsq(matrix, b)[0]

@@ -73,22 +73,24 @@ _MESSAGES = {
 }
 
 
-# SciPy's names of the fields.
-_SCIPY = {
+# SciPy's names of the fields of all results.
+SCIPY = {
     "x": "params",
-    "fun": "value",
     "nit": "steps",
     "nfev": "evaluations",
     "njev": "evaluations",
-    "jac": "grad_norm` (the gradient itself is `jax.grad(fun)(result.params)",
     "message": "status.message",
+}
+_SCIPY = SCIPY | {
+    "fun": "value",
+    "jac": "grad_norm` (the gradient itself is `jax.grad(fun)(result.params)",
     "maxcv": "violation",
 }
 
 
 def _message(status: Any) -> str:
     """The explanation of one status, or the number of each in a batch."""
-    if isinstance(status, MinimizeStatus):
+    if not isinstance(status, np.ndarray):
         return status.message
     counts = Counter(status.flat)
     return ", ".join(f"{n} {x.name}" for x, n in sorted(counts.items()))
@@ -106,6 +108,32 @@ def _short(x: Any) -> str:
         return x
     text = np.array2string(np.asarray(x), precision=4, threshold=6, edgeitems=2)
     return " ".join(text.split())
+
+
+def show_result(self: Any) -> str:
+    """A result with a line for each number and each array of parameters."""
+    if isinstance(self.code, Tracer):
+        fields = (f"{k}={x!r}" for k, x in self._asdict().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
+    lines = {"message": _message(self.status), "success": self.success}
+    shown = {"steps", "evaluations", "value", "grad_norm", "violation"}
+    lines |= {k: x for k, x in self._asdict().items() if k in shown}
+    lines |= _leaves("params", self.params)
+    wide = max(map(len, lines))
+    rows = ((k, _short(x)) for k, x in lines.items() if x is not None)
+    return "\n".join(f"{k:>{wide}}: {x}" for k, x in rows)
+
+
+def explain_missing(
+    result: Any, name: str, solver: str, known: dict[str, str]
+) -> NoReturn:
+    """Raise an error for a field of other libraries that names ours.
+
+    known: our names by theirs.
+    """
+    fields = ", ".join(result._fields)
+    hint = f": it is `{known[name]}`" if name in known else f"; it has {fields}"
+    raise AttributeError(f"the result of `{solver}` has no `{name}`{hint}")
 
 
 class MinimizeHistory(NamedTuple):
@@ -151,22 +179,10 @@ class MinimizeResult(NamedTuple):
     multipliers: Any = None
     violation: Any = None
 
-    def __repr__(self) -> str:
-        if isinstance(self.code, Tracer):
-            fields = (f"{k}={x!r}" for k, x in self._asdict().items())
-            return f"MinimizeResult({', '.join(fields)})"
-        lines = {"message": _message(self.status), "success": self.success}
-        shown = {"steps", "evaluations", "value", "grad_norm", "violation"}
-        lines |= {k: x for k, x in self._asdict().items() if k in shown}
-        lines |= _leaves("params", self.params)
-        wide = max(map(len, lines))
-        rows = ((k, _short(x)) for k, x in lines.items() if x is not None)
-        return "\n".join(f"{k:>{wide}}: {x}" for k, x in rows)
+    __repr__ = show_result
 
     def __getattr__(self, name: str) -> NoReturn:
-        known = _SCIPY.get(name)
-        hint = f": it is `{known}`" if known else f"; it has {', '.join(self._fields)}"
-        raise AttributeError(f"the result of `minimize` has no `{name}`{hint}")
+        explain_missing(self, name, "minimize", _SCIPY)
 
     @property
     def status(self) -> Any:

@@ -13,18 +13,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
 
-from .._minimize.implicit import minimum_at, rejoin, solve_definite, value_at
+from .._minimize.implicit import (
+    MOST,
+    is_traced,
+    minimum_at,
+    output_at,
+    rejoin,
+    solve_definite,
+    solve_linear,
+    value_at,
+)
 from .._minimize.loop import Inputs
 from .._minimize.pack import split
 from .loop import Solved
 from .losses import value_of
-
-
-# The largest number of unknowns of a system whose matrix is formed.
-_MOST = 1024
 
 
 def attach_least(both: Callable, inputs: Inputs, found: Solved, loss: str) -> Solved:
@@ -33,7 +36,7 @@ def attach_least(both: Callable, inputs: Inputs, found: Solved, loss: str) -> So
     both: maps lists of arrays, moving and other, to the residuals and the aux output.
     """
     data = (inputs.data, inputs.tol[1]), inputs.box
-    if not _is_traced(data):
+    if not is_traced(data):
         return found
 
     def value(xs, given):
@@ -47,7 +50,9 @@ def attach_least(both: Callable, inputs: Inputs, found: Solved, loss: str) -> So
 
     def solve(product, b):
         size = sum(x.size for x in b)
-        return (solve_definite if size > _MOST else _solve_symmetric)(product, b)
+        if size > MOST:
+            return solve_definite(product, b)
+        return solve_linear(product, b, is_symmetric=True)
 
     xs = minimum_at(value, found.params, data, solve)
     at = lambda xs, arrays: both(xs, arrays)[0]
@@ -66,16 +71,12 @@ def attach_root(
     fun: maps lists of arrays, moving and other, to a list like the former.
     is_diagonal: whether each element is an equation of its own.
     """
-    if not _is_traced(inputs.data):
+    if not is_traced(inputs.data):
         return found
     xs = root_at(fun, found.params, inputs.data, is_diagonal)
     return found._replace(
         params=xs, residuals=output_at(fun, found.residuals, xs, inputs.data)
     )
-
-
-def _is_traced(data: Any) -> bool:
-    return any(isinstance(x, Tracer) for x in jax.tree.leaves(data))
 
 
 def root_at(fun: Callable, xs: list, data: Any, is_diagonal: bool = False) -> list:
@@ -100,58 +101,10 @@ def root_at(fun: Callable, xs: list, data: Any, is_diagonal: bool = False) -> li
     return root(xs, data)
 
 
-def output_at(fun: Callable, out: Any, xs: list, data: Any) -> Any:
-    """`out`, as the value of a function of `xs` and the data."""
-
-    @jax.custom_jvp
-    def value(out, xs, data):
-        return out
-
-    @value.defjvp
-    def rule(primals, tangents):
-        return value(*primals), jax.jvp(fun, primals[1:], tangents[1:])[1]
-
-    return value(out, xs, data)
-
-
-def _solve_symmetric(product: Callable, b: list) -> list:
-    return _solve(product, b, is_symmetric=True)
-
-
 def _solve_general(product: Callable, b: list) -> list:
-    return _solve(product, b, is_symmetric=False)
+    return solve_linear(product, b, is_symmetric=False)
 
 
 def _solve_diagonal(product: Callable, b: list) -> list:
     diagonal = product([jnp.ones_like(x) for x in b])
     return [x / d for x, d in zip(b, diagonal, strict=True)]
-
-
-def _solve(product: Callable, b: list, is_symmetric: bool) -> list:
-    """The solution of a linear system, from products with its matrix."""
-    # As one vector, because the transpose requires all parts of `b` to depend on a
-    # tangent.
-    flat, untie = ravel_pytree(b)
-
-    def solve(times, flat):
-        if flat.size > _MOST:
-            tol = float(jnp.finfo(flat.dtype).eps) ** 0.75
-            gmres = jax.scipy.sparse.linalg.gmres
-            return gmres(times, flat, tol=tol, restart=100)[0]
-        matrix = jax.vmap(times, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
-        return _least(matrix, flat)
-
-    times = lambda v: ravel_pytree(product(untie(v)))[0]
-    back = None if is_symmetric else solve
-    return untie(
-        jax.lax.custom_linear_solve(times, flat, solve, back, symmetric=is_symmetric)
-    )
-
-
-def _least(matrix: jax.Array, b: jax.Array) -> jax.Array:
-    """The solution, of least length if there are many, with rows and columns scaled."""
-    unit = lambda x: jnp.where(x > 0, x, 1)
-    rows = unit(jnp.max(jnp.abs(matrix), axis=1))
-    matrix = matrix / rows[:, None]
-    columns = unit(jnp.max(jnp.abs(matrix), axis=0))
-    return jnp.linalg.lstsq(matrix / columns[None], b / rows)[0] / columns

@@ -1,14 +1,31 @@
 """The results of `least_squares`, `root` and `fixed_point`."""
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 
 from .._minimize.frame import Frame, split
-from .._minimize.result import MinimizeHistory, MinimizeStatus, read_status
+from .._minimize.result import (
+    SCIPY,
+    MinimizeHistory,
+    MinimizeStatus,
+    explain_missing,
+    read_status,
+    show_result,
+)
 from .flat import Flat
+
+
+# SciPy's names of the fields.
+_OF_SOLVERS = SCIPY | {"fun": "residuals", "root": "params", "converged": "success"}
+_OF_SQUARES = SCIPY | {
+    "fun": "residuals",
+    "cost": "value",
+    "optimality": "grad_norm",
+    "pcov": "covariance()",
+}
 
 
 class LeastSquaresResult(NamedTuple):
@@ -40,6 +57,11 @@ class LeastSquaresResult(NamedTuple):
     aux: Any = None
     history: MinimizeHistory | None = None
     factor: jax.Array | None = None
+
+    __repr__ = show_result
+
+    def __getattr__(self, name: str) -> NoReturn:
+        explain_missing(self, name, "least_squares", _OF_SQUARES)
 
     @property
     def status(self) -> Any:
@@ -169,6 +191,11 @@ class SolveResult(NamedTuple):
     code: jax.Array
     aux: Any = None
     history: SolveHistory | None = None
+
+    __repr__ = show_result
+
+    def __getattr__(self, name: str) -> NoReturn:
+        explain_missing(self, name, "root` and `fixed_point", _OF_SOLVERS)
 
     @property
     def status(self) -> Any:

@@ -4,10 +4,14 @@ DiLoCo, Douillard et al., 2023, DiLoCo: Distributed Low-Communication Training o
 Language Models (arXiv:2311.08105), Algorithm 1; with Muon as the inner optimizer it is
 MuLoCo, Thérien, Huang, Rish and Belilovsky, 2025 (arXiv:2505.23725), and with
 `sgd(1.0)` as the outer one it is local SGD, Stich, 2019, Local SGD Converges Fast and
-Communicates Little (arXiv:1805.09767).
+Communicates Little (arXiv:1805.09767).  Fragments, delay and blend are those of
+Streaming DiLoCo, Douillard et al., 2025 (arXiv:2501.18512), Algorithm 2, whose alpha is
+1 - `blend`; the delayed mean is computed when it is sent, and waits in the state.
 """
 
-from typing import Any, NamedTuple
+import functools as ft
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,26 +22,31 @@ from .._engine.base import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
+    is_none,
     require_transformation,
     transformation,
     with_extra_args_support,
 )
-from .._engine.factories.ranges import EVERY
+from .._engine.factories.ranges import EVERY, Range
 from .._engine.factories.registry import public
 from .._engine.step.array_split import require_axes
 from .._engine.step.leafwise import keep_dtypes, map_gradients
 from .._engine.trees import errors
 from .._engine.trees.apply import apply_updates
 from .._engine.xla.branch import branch, varying
+from .exchange import EXCHANGES, averaged
+from .fragments import only, parts_of, replaced
 from .sam import own
 
 
 class OuterState(NamedTuple):
     """State of `outer`.
 
-    count: inner steps since the last outer step, a scalar.
+    count: inner steps since the last outer step, or since a round of fragments began, a
+        scalar.
     anchor: the parameters after the last outer step.
     outer_state: state of the outer optimizer; like the anchor, the same on all islands.
+        Of several fragments, a tuple of one for each.
     inner_state: state of the inner transformation, which differs between islands.
     """
 
@@ -47,10 +56,46 @@ class OuterState(NamedTuple):
     inner_state: OptState
 
 
+class StreamingOuterState(NamedTuple):
+    """State of `outer` with a delay, or with an exchange in fewer bits.
+
+    count, anchor, outer_state, inner_state: as in `OuterState`.
+    pending: means that wait for the end of `delay`, shaped as the parameters, the same
+        on all islands; `None` without a delay.
+    residual: what an island has rounded off in exchanges, shaped as the parameters;
+        `None` for `exchange="float32"`.
+    """
+
+    count: jax.Array
+    anchor: Params
+    outer_state: OptState
+    inner_state: OptState
+    pending: Params
+    residual: Params
+
+
+_State: TypeAlias = OuterState | StreamingOuterState
+
+
+class _Far(NamedTuple):
+    """How islands meet: the arguments of `outer` of the same names."""
+
+    tx: GradientTransformationExtraArgs
+    every: int
+    axis_name: Any
+    delay: int
+    blend: float
+    exchange: str
+
+
 @public(
     "wrapper",
     paper="arXiv:2311.08105",
-    ranges={"every": EVERY},
+    ranges={
+        "every": EVERY,
+        "delay": Range(0, hint="; it is in steps"),
+        "blend": Range(0, 1, excludes_least=True),
+    },
     shared={"decay": "its outer steps return to where the inner ones began"},
 )
 def outer(
@@ -58,6 +103,11 @@ def outer(
     outer_optimizer: GradientTransformation,
     every: int = 30,
     axis_name: str | tuple[str, ...] | None = None,
+    *,
+    fragments: int | Mapping[str, int] = 1,
+    delay: int = 0,
+    blend: float = 1.0,
+    exchange: Literal["float32", "bfloat16", "int8", "int4"] = "float32",
 ) -> GradientTransformationExtraArgs:
     """Take an outer step along the change from inner steps, averaged over islands.
 
@@ -74,63 +124,155 @@ def outer(
     outer_optimizer: takes the outer steps; its gradient is d, its parameters are a.
     every: inner steps per outer step, at least 1.
     axis_name: mesh axis, or axes, of the islands, inside `shard_map`.  There `count`,
-        `anchor` and `outer_state` are the same on all islands: their specs must not
-        contain this axis.
+        `anchor`, `outer_state` and `pending` are the same on all islands: their specs
+        must not contain this axis.
+    fragments: parts that meet at different steps, at most `every`: a number, or numbers
+        by patterns of paths, where the rest is one more.
+    delay: steps between d and the outer step, below `every / fragments`.
+    blend: p moves this share of the way to a, above 0.
+    exchange: the form of d when it is averaged; what it lacks is in the next d.
 
     `update` raises a `ValueError` without `params`, or for an axis that the mesh does
     not have.
     """
     require_transformation(inner, "`inner` of `outer`")
     require_transformation(outer_optimizer, "`outer_optimizer` of `outer`")
+    errors.require_one_of("exchange", exchange, EXCHANGES)
     inner = with_extra_args_support(inner)
-    far = with_extra_args_support(outer_optimizer)
+    tx = with_extra_args_support(outer_optimizer)
+    far = _Far(tx, every, axis_name, delay, blend, exchange)
+
+    is_plain = not delay and exchange == "float32"
+    kind = OuterState if is_plain else StreamingOuterState
 
     def init(params):
-        anchor = jax.tree.map(own, params)
-        n = jnp.zeros([], jnp.int32)
-        return OuterState(n, anchor, far.init(params), inner.init(params))
+        parts = _turns(far, fragments, params)
+        states = tuple(tx.init(only(part, params)) for part in parts)
+        zeros = jnp.zeros_like
+        wide = lambda x: upcast(jnp.zeros_like(x))
+        first = (
+            jnp.zeros([], jnp.int32),
+            jax.tree.map(own, params),
+            states if len(parts) > 1 else tx.init(params),
+            inner.init(params),
+        )
+        if kind is OuterState:
+            return OuterState(*first)
+        pending = jax.tree.map(zeros, params) if delay else None
+        is_exact = exchange == "float32"
+        residual = None if is_exact else jax.tree.map(wide, params)
+        return StreamingOuterState(*first, pending, residual)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("outer", OuterState, state)
+        errors.require_state("outer", kind, state)
         _check(params, state, axis_name)
         u, new = inner.update(updates, state.inner_state, params, **extra_args)
         u = map_gradients(lambda g, x: x.astype(g.dtype), updates, u=u)
         new = keep_dtypes(new, state.inner_state)
         n = safe_increment(state.count)
+        parts = _turns(far, fragments, params)
+        state = state._replace(count=n, inner_state=new)
+        for i, part in enumerate(parts):
+            u, state = _turn(far, u, state, params, part, i, len(parts))
+        return u, state._replace(count=jnp.where(n >= every, jnp.zeros_like(n), n))
 
-        def meet():
-            back, anchor, outer_state = _met(far, u, state, params, axis_name)
-            return back, anchor, outer_state, jnp.zeros_like(n)
-
-        def go_on():
-            return u, state.anchor, state.outer_state, n
-
-        is_due = every == 1 or n >= every  # for 1 this is a Python bool
-        u, anchor, outer_state, n = branch(is_due, meet, go_on)
-        return u, OuterState(n, anchor, outer_state, new)
-
-    members = {"inner_state": inner, "outer_state": far}
+    members = {"inner_state": inner, "outer_state": tx}
     return transformation(init, update, inner=members, hands_on="inner_state")
 
 
-def _met(far: Any, u: Any, state: OuterState, params: Params, axis_name: Any) -> tuple:
-    """The updates back to the new anchor, the anchor, and the outer state."""
+def _turns(far: _Far, fragments: Any, params: Params) -> list:
+    parts = parts_of(fragments, params)
+    if len(parts) > far.every or far.delay >= far.every // max(len(parts), 1):
+        raise ValueError(
+            f"`outer` cannot send {len(parts)} fragments in {far.every} steps, each "
+            f"{far.delay} steps ahead: use a larger `every`, or fewer or less"
+        )
+    return parts
+
+
+def _turn(
+    far: _Far, u: Any, state: _State, params: Params, part: list, i: int, turns: int
+) -> tuple:
+    """The update and the state after one fragment has met, if it is its turn."""
+    due, n = far.every * (i + 1) // turns, state.count
+    outer_state = state.outer_state[i] if turns > 1 else state.outer_state
+    pending, residual = (getattr(state, k, None) for k in ("pending", "residual"))
+    trees = (u, params, state.anchor, pending, residual)
+    mine = [None if x is None else only(part, x) for x in trees]
+    u_, params_, anchor_, pending_, residual_ = mine
+    if far.delay:
+        send = lambda: _sent(far, u_, params_, anchor_, residual_)[1:]
+        wait = lambda: (pending_, residual_)
+        pending_, residual_ = branch(n == due - far.delay, send, wait)
+
+    def meet():
+        if far.delay:
+            mean, d, left = None, pending_, residual_
+        else:
+            mean, d, left = _sent(far, u_, params_, anchor_, residual_)
+        back, anchor, new = _met(far, u_, params_, anchor_, outer_state, mean, d)
+        return back, anchor, new, left
+
+    go_on = lambda: (u_, anchor_, outer_state, residual_)
+    # For 1 this is a Python bool.
+    is_due = far.every == 1 or (n == due if turns > 1 else n >= due)
+    back, anchor, new, residual_ = branch(is_due, meet, go_on)
+    states = state.outer_state
+    states = (*states[:i], new, *states[i + 1 :]) if turns > 1 else new
+    found = {"anchor": anchor, "pending": pending_, "residual": residual_}
+    for name, new in found.items():
+        if (old := getattr(state, name, None)) is not None:
+            state = state._replace(**{name: replaced(part, old, new)})
+    return replaced(part, u, back), state._replace(outer_state=states)
+
+
+def _sent(far: _Far, u: Any, params: Params, anchor: Params, residual: Params) -> tuple:
+    """The mean over islands, its distance from the anchor, and what rounding left."""
+    here = _here(u, params)
+    if far.exchange == "float32":
+
+        def over(x):
+            return jax.lax.pmean(upcast(x), far.axis_name)
+
+        mean = here if far.axis_name is None else map_gradients(over, here)
+        return mean, map_gradients(_distance, u, anchor=anchor, mean=mean), residual
+
+    def rounded(u, a, x, left):
+        change = upcast(a) - upcast(x) + left
+        mean, left = averaged(change, far.axis_name, far.exchange)
+        return mean.astype(a.dtype), left
+
+    idle = lambda u, a, x, left: (u, left)
+    others = {"anchor": anchor, "here": here, "residual": residual}
+    both = map_gradients(rounded, u, idle=idle, **others)
+    treedef = jax.tree.structure(u, is_leaf=is_none)
+    rows = treedef.flatten_up_to(both)
+    d, left = (treedef.unflatten([row[i] for row in rows]) for i in (0, 1))
+    return None, d, left
+
+
+def _here(u, params):
     # A product in u and this sum must not be fused into one operation, which would
     # round unlike `apply_updates` outside.
     u = map_gradients(jax.lax.optimization_barrier, u)
-    here = map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
+    return map_gradients(lambda u, p: p, u, p=apply_updates(params, u))
 
-    def over(x):
-        return jax.lax.pmean(upcast(x), axis_name)
 
-    mean = here if axis_name is None else map_gradients(over, here)
-    d = map_gradients(_distance, u, anchor=state.anchor, mean=mean)
-    v, new = far.update(d, state.outer_state, state.anchor)
+def _met(
+    far: _Far, u: Any, params: Params, anchor: Params, state: Any, mean: Any, d: Any
+) -> tuple:
+    """The updates back to the new anchor, the anchor, and the outer state."""
+    if mean is None:
+        ahead = lambda u, a, d: upcast(a) - upcast(d)
+        mean = map_gradients(ahead, u, anchor=anchor, d=d)
+    v, new = far.tx.update(d, state, anchor)
     anchor = map_gradients(
-        _moved, u, idle=lambda u, a, *_: a, anchor=state.anchor, mean=mean, d=d, v=v
+        _moved, u, idle=lambda u, a, *_: a, anchor=anchor, mean=mean, d=d, v=v
     )
-    back = map_gradients(_back, u, anchor=anchor, here=here, params=params)
-    return back, anchor, keep_dtypes(new, state.outer_state)
+    here = _here(u, params)
+    way = _back if far.blend == 1 else ft.partial(_part_of_the_way, far.blend)
+    back = map_gradients(way, u, anchor=anchor, here=here, params=params)
+    return back, anchor, keep_dtypes(new, state)
 
 
 def _distance(u, a, mean):
@@ -147,7 +289,12 @@ def _back(u, a, here, p):
     return jnp.where(a == here, u, (upcast(a) - upcast(p)).astype(u.dtype))
 
 
-def _check(params: Params, state: OuterState, axis_name: Any) -> None:
+def _part_of_the_way(blend, u, a, here, p):
+    way = upcast(here) + blend * (upcast(a) - upcast(here))
+    return (way - upcast(p)).astype(u.dtype)
+
+
+def _check(params: Params, state: _State, axis_name: Any) -> None:
     if params is None:
         raise ValueError(
             "`outer` reads the parameters, but `params` is missing: call "

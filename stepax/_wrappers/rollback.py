@@ -107,6 +107,7 @@ def rollback(
     and for a `value` that is not a real scalar.
     """
     inner = with_keywords(inner, "`inner` of `rollback`")
+    bounds = every, factor, patience
 
     def init(params):
         recent = jnp.zeros(window, jnp.float32)
@@ -116,41 +117,13 @@ def rollback(
             recent, a, b, c, d, e, _copies(params), kept, inner.init(params)
         )
 
-    def watched(state, params, value, missing: ArrayLike = False):
-        """Whether to return, and the state after the value.
-
-        missing: whether this call is on the way back: its value is that of no step.
-        """
-        is_high = _is_high(state, value, factor) & ~jnp.asarray(missing)
-        is_low = ~is_high & ~jnp.asarray(missing)
-        above = jnp.where(is_high, safe_increment(state.above), 0)
-        is_back, is_due = above >= patience, is_low & (state.age >= every)
-        present, kept = state.inner_state, (state.kept_params, state.kept_state)
-        kept = branch(is_due, lambda: (_copies(params), present), lambda: kept)
-        age = safe_increment(jnp.where(is_due, 0, state.age))
-        recent = recorded(state.recent, state.accepted, value)
-        return is_back, state._replace(
-            recent=jnp.where(is_low, recent, state.recent),
-            accepted=jnp.where(is_low, safe_increment(state.accepted), state.accepted),
-            above=jnp.where(is_back, 0, above),
-            age=jnp.where(is_back, 0, jnp.where(missing, state.age, age)),
-            returns=jnp.where(is_back, safe_increment(state.returns), state.returns),
-            kept_params=kept[0],
-            kept_state=kept[1],
-        )
-
     def update(updates, state, params=None, *, value=None, **extra_args):
         seen = _checked(state, params, value)
-        others = {"params": params, "kept": state.kept_params}
-        missing = branch(
-            state.settling > 0,
-            lambda: _differ(updates, **others),
-            lambda: jnp.array(False),
-        )
-        is_back, new = watched(state, params, seen, missing)
+        missing = _is_missing(updates, state, params)
+        is_back, new = _watched(state, params, seen, bounds, missing)
 
         def home():
-            others["kept"] = new.kept_params
+            others = {"params": params, "kept": new.kept_params}
             return map_gradients(_toward, updates, **others), new.kept_state
 
         def go():
@@ -164,8 +137,8 @@ def rollback(
         return u, new._replace(settling=left, inner_state=inner_state)
 
     def take_step(gradients, state, params, extra):
-        value = extra.get("value")
-        is_back, new = watched(state, params, _checked(state, params, value))
+        seen = _checked(state, params, extra.get("value"))
+        is_back, new = _watched(state, params, seen, bounds)
 
         def go():
             old = state.inner_state
@@ -194,6 +167,38 @@ def _checked(state: RollbackState, params: Params, value: Any) -> jax.Array:
         )
     value = real_scalar(value, "`value` of `rollback`")
     return jnp.asarray(value, jnp.float32)
+
+
+def _watched(
+    state: RollbackState,
+    params: Params,
+    value: jax.Array,
+    bounds: tuple[ArrayLike, ArrayLike, ArrayLike],
+    missing: ArrayLike = False,
+) -> tuple[jax.Array, RollbackState]:
+    """Whether to return, and the state after the value.
+
+    bounds: `every`, `factor` and `patience`.
+    missing: whether this call is on the way back: its value is that of no step.
+    """
+    every, factor, patience = bounds
+    is_high = _is_high(state, value, factor) & ~jnp.asarray(missing)
+    is_low = ~is_high & ~jnp.asarray(missing)
+    above = jnp.where(is_high, safe_increment(state.above), 0)
+    is_back, is_due = above >= patience, is_low & (state.age >= every)
+    present, kept = state.inner_state, (state.kept_params, state.kept_state)
+    kept = branch(is_due, lambda: (_copies(params), present), lambda: kept)
+    age = safe_increment(jnp.where(is_due, 0, state.age))
+    recent = recorded(state.recent, state.accepted, value)
+    return is_back, state._replace(
+        recent=jnp.where(is_low, recent, state.recent),
+        accepted=jnp.where(is_low, safe_increment(state.accepted), state.accepted),
+        above=jnp.where(is_back, 0, above),
+        age=jnp.where(is_back, 0, jnp.where(missing, state.age, age)),
+        returns=jnp.where(is_back, safe_increment(state.returns), state.returns),
+        kept_params=kept[0],
+        kept_state=kept[1],
+    )
 
 
 @jax.jit
@@ -226,6 +231,15 @@ def _with(params: Params, arrays: Any) -> Params:
     others = treedef.flatten_up_to(arrays)
     pairs = zip(leaves, others, strict=True)
     return treedef.unflatten(p if is_absent(x) else x for p, x in pairs)
+
+
+def _is_missing(updates: Any, state: RollbackState, params: Params) -> jax.Array:
+    """Whether the parameters are on the way back, and not yet their copies."""
+    return branch(
+        state.settling > 0,
+        lambda: _differ(updates, params, state.kept_params),
+        lambda: jnp.array(False),
+    )
 
 
 def _differ(updates, params, kept):

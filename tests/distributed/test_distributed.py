@@ -226,6 +226,10 @@ def test_zero_gathers_updates_of_one_shape_together(kind, most, count, monkeypat
 
 
 @pytest.mark.few(1)
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10),
+    reason="before JAX 0.10 programs on a mesh of CPUs cannot use host memory",
+)
 @pytest.mark.parametrize("lib", [stepax, optax], ids=["stepax", "optax"])
 def test_offload_keeps_the_state_on_the_host(lib, as_usual):
     mesh = _mesh()

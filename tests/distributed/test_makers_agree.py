@@ -27,6 +27,9 @@ MESHES = {
     "explicit": lambda: on_mesh(AxisType.Explicit, data=8),
 }
 
+# XLA refuses programs that put arrays of a mesh of CPUs into host memory there.
+NEEDS_HOST_MEMORY = ("offload", "both") if jax.__version_info__ < (0, 10) else ()
+
 FORMS = {
     "plain": lambda tx, mesh: tx,
     "zero": lambda tx, mesh: zero(tx, mesh, min_size=64),
@@ -72,6 +75,8 @@ def assert_same_place(name, sharding, x, is_free):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("row", rows())
 def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_path):
+    if form in NEEDS_HOST_MEMORY:
+        pytest.skip("offloading on a mesh of CPUs needs JAX 0.10")
     mesh = MESHES[mesh_name]()
     tx, p, traces = FORMS[form](make(row), mesh), params_on(mesh), []
 

@@ -157,8 +157,13 @@ def test_every_class_of_a_state_has_a_name():
 
 
 def test_a_name_stands_for_one_class():
+<<<<<<< HEAD
+    register_states()  # those that other tests have imported since
+=======
+    register_states()  # also of modules that other tests have loaded
+>>>>>>> main
     before = dict(EXPORTED)
-    register_states()  # again, which changes nothing
+    register_states()
     assert EXPORTED == before
     kinds = Counter(x.__name__ for x in EXPORTED.values())
     assert set(kinds.values()) == {1}

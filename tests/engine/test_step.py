@@ -10,7 +10,7 @@ import optax
 import pytest
 from cases import DTYPES, TREES, gradients, is_wide, make, mixed, rows, types
 from compare import array
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keywords import keywords
 
 import stepax
@@ -105,6 +105,10 @@ def costs(f, tx, params):
 
 
 # In arrays of the size of the parameters.
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10),
+    reason="the compiler of JAX 0.8 and 0.9 keeps up to two arrays more",
+)
 @pytest.mark.parametrize(
     "tx, temporaries, traffic",
     [
@@ -287,7 +291,7 @@ def test_packed(same):
 
 
 def test_keeps_sharding_and_donated_buffers():
-    mesh = jax.make_mesh((8,), ("data",))
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     where = NamedSharding(mesh, PartitionSpec("data"))
     p = jax.device_put({"w": jnp.ones((SIDE, SIDE))}, where)
     tx = stepax.lion(1e-2)

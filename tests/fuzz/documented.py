@@ -59,6 +59,7 @@ def is_complex(program: Program, finding: Finding) -> bool:
 
 A = "{'w': a((2, 3), 'float64', 0)}"
 COMPLEX = "{'w': a((2, 3), 'complex128', 0)}"
+NO_NUMBERS = r"\w*_size|\w+_steps|\w*dtype|axis|key|\w*mask"
 ONE_RATE = "learning_rate=o.warmup_constant_schedule(0.0, 0.1, 2)"
 
 DIFFERENCES = [
@@ -75,9 +76,19 @@ DIFFERENCES = [
         Program(A, "o.MultiSteps(o.sgd(0.1), 2).gradient_transformation()"),
     ),
     Difference(
+        "a function of the user's gets the mean of narrow gradients in single",
+        "ours fails",  # as it is run under strict promotion, which Optax is not
+        both(uses("MultiSteps"), says(r"Promotion.*'float32', 'b?float16'")),
+        Program(
+            "{'w': a((2, 3), 'float16', 0)}",
+            "o.MultiSteps(o.stateless_with_tree_map(lambda u, p: u + p), 2)"
+            ".gradient_transformation()",
+        ),
+    ),
+    Difference(
         "counters are int32 also where integers are int64 by default",
         "other dtype",
-        says(r"num_not_finite.*int32, Optax int64"),
+        says(r"num_not_finite.*int32, Optax (int|float)64"),
         Program(
             A,
             "o.MultiSteps(o.sgd(0.1), 1, should_skip_update_fn=o.skip_not_finite)"
@@ -239,19 +250,24 @@ DIFFERENCES = [
     Difference(
         "what is no number is not injected: functions, dtypes, sizes of arrays",
         "other structure",
-        says(r"^\[\], Optax .*hyperparams\['(\w*_size|\w+_steps|axis|key|\w*mask)'\]"),
+        says(rf"^\[\], Optax .*hyperparams\['({NO_NUMBERS})'\]"),
         Program(A, "o.inject_hyperparams(o.lbfgs)(memory_size=3)"),
     ),
     Difference(
         "a narrow mean is rounded once a step, where Optax also computes with it so",
         "other numbers",
-        both(uses(r"\w*dtype\w*='(float32|bfloat16)"), below(1e-1)),
+        # The momentum of Adafactor is single by default.
+        both(
+            uses(r"\w*dtype\w*='(float32|bfloat16)", "adafactor.*momentum=0"),
+            below(1e-1),
+        ),
         Program(A, "o.sgd(0.1, momentum=0.9, accumulator_dtype='bfloat16')"),
     ),
     Difference(
         "MADGRAD weighs in double for parameters in double",
         "other numbers",
-        both(uses(r"(scale_by_)?madgrad"), below(1e-5)),
+        # Of the parameters, which `lookahead` compares: its updates may be far smaller.
+        both(uses(r"(scale_by_)?madgrad"), below(1e-4)),
         Program(A, "o.contrib.madgrad(0.1)"),
     ),
     Difference(

@@ -15,7 +15,7 @@ import stepax
 from benchmarks.constrained import measured, ours
 from benchmarks.problems.hock_schittkowski import PROBLEMS
 from stepax import MinimizeStatus, Tolerances
-from stepax._minimize import active
+from stepax._minimize import implicit
 from stepax.constraints import equality, inequality
 
 
@@ -97,6 +97,7 @@ def test_no_constraints_are_none(none):
 
 METHODS = {
     "lbfgs": "lbfgs",
+    "sqp": "sqp",
     "lbfgs of a transformation": stepax.lbfgs(),
     "adam": stepax.adam(0.05),
 }
@@ -156,10 +157,11 @@ ENDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("method", ["lbfgs", "sqp"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_status_says_why_there_is_no_minimum(end):
+def test_a_status_says_why_there_is_no_minimum(end, method):
     fun, constraints, status = ENDS[end]
-    found = minimize(fun, ZEROS + 0.1, constraints=constraints)
+    found = minimize(fun, ZEROS + 0.1, constraints=constraints, method=method)
     assert found.status == MinimizeStatus[status] and not found.success
     assert found.status.message.startswith("Not converged: the ")
     assert np.isfinite(found.params).all()
@@ -189,20 +191,22 @@ def test_a_value_of_infinity_is_within_no_limit():
     limits = [inequality(lambda x: x[0] * jnp.inf, lower=-1.0), equality(total, 1.0)]
     found = minimize(bowl, ZEROS + 1, constraints=limits[1:])
     assert found.success
-    start = minimize(bowl, ZEROS + 1, constraints=limits, max_steps=0)
+    start = minimize(bowl, ZEROS + 1, constraints=limits, max_steps=0, method="lbfgs")
     assert start.violation == 1.0 and start.status is MinimizeStatus.ITERATION_LIMIT
 
 
-def test_steps_are_limited_over_all_rounds():
-    run = lambda n: minimize(
-        lambda x: jnp.sum((x - 2) ** 4), ZEROS, constraints=equality(total), max_steps=n
-    )
+@pytest.mark.parametrize("method", ["lbfgs", "sqp"])
+def test_steps_are_limited_over_all_rounds(method):
+    fun = lambda x: jnp.sum((x - jnp.array([2.0, 5.0])) ** 4)
+    more = {"constraints": equality(total), "method": method}
+    run = lambda n: minimize(fun, ZEROS, max_steps=n, **more)
     for n in 0, 1, 3:
         assert run(n).steps == n and run(n).status is MinimizeStatus.ITERATION_LIMIT
 
 
 def test_tolerances_are_those_that_are_given(x64):
-    run = lambda tol: minimize(bowl, jnp.zeros(2), constraints=FORMS["upper"], tol=tol)
+    more = {"constraints": FORMS["upper"], "method": "lbfgs"}
+    run = lambda tol: minimize(bowl, jnp.zeros(2), tol=tol, **more)
     loose = run(Tolerances(gradient=1e-2, violation=1e-2))
     # Rounding of the value hides slopes below the root of eps times the penalty, 2e-7.
     tight = run(Tolerances(gradient=1e-6, violation=1e-9))
@@ -375,7 +379,7 @@ def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
         return minimize(fun, jnp.zeros(8), constraints=limit).params[0]
 
     wanted = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
-    monkeypatch.setattr(active, "_MOST", 4)
+    monkeypatch.setattr(implicit, "MOST", 4)
     found = [jax.grad(first)(1.3, form) for form in (0.0, 1.0)]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
 

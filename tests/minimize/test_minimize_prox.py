@@ -180,13 +180,13 @@ def test_derivatives_are_those_of_differences(x64, kind):
 
 @pytest.mark.slow
 def test_a_large_system_is_solved_without_its_matrix(x64, monkeypatch):
-    from stepax._minimize import nonsmooth
+    from stepax._minimize import implicit
 
     def first(w):
         return minimize(squares, jnp.zeros(10), prox=prox.l1(w), tol=1e-10).params[2]
 
     wanted = jax.grad(first)(1.0)
-    monkeypatch.setattr(nonsmooth, "_MOST", 4)
+    monkeypatch.setattr(implicit, "MOST", 4)
     np.testing.assert_allclose(jax.grad(first)(1.0), wanted, rtol=1e-6)
 
 

@@ -19,6 +19,7 @@ MODULES = {
 # gradients of each example is an optimizer, but for its arguments.
 FOLDERS = {
     "optimizer": "_optimizers",
+    "functional": "_optimizers",
     "aggregate": "_optimizers",
     "wrapper": "_wrappers",
     "transform": "_transforms",

@@ -83,6 +83,22 @@ def test_users_are_sent_to_extras_that_there_are():
     assert {x for names in named for x in names.split(",")} == set(EXTRAS)
 
 
+def test_the_recipe_for_conda_has_the_pins_of_the_project():
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    needs = {
+        k: [x.replace(" ", "") for x in v] for k, v in recipe["requirements"].items()
+    }
+    python = "python" + PROJECT["requires-python"]
+    assert needs["run"] == sorted([*PROJECT["dependencies"], python])
+    assert needs["host"] == sorted([*CONFIG["build-system"]["requires"], "pip", python])
+    assert recipe["context"]["version"] == PROJECT["version"]
+    about = recipe["about"]
+    assert recipe["package"]["name"] == PROJECT["name"]
+    assert about["summary"] == PROJECT["description"]
+    assert about["license"] == PROJECT["license"]
+    assert [about["license_file"]] == PROJECT["license-files"]
+
+
 def test_the_build_is_the_same_in_the_tests_and_in_a_release():
     groups = CONFIG["dependency-groups"]
     assert all(x in groups["test"] for x in CONFIG["build-system"]["requires"])

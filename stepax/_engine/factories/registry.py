@@ -49,7 +49,9 @@ EXAMPLES: Mapping[str, object] = {
     "decays": {"fast": 0.9, "slow": 0.99},
 }
 
-Kind = Literal["optimizer", "transform", "wrapper", "measure", "aggregate"]
+Kind = Literal[
+    "optimizer", "transform", "wrapper", "measure", "aggregate", "functional"
+]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Row:
     kind: an "optimizer" descends by itself; a "transform" is a piece of one; a
         "wrapper" takes a transformation; a "measure" has the form of a transformation,
         but returns a statistic; an "aggregate" takes per-example gradients, and returns
-        one update.
+        one update; a "functional" is an optimizer that reads functions of its
+        parameters.
     paper: its source, as arXiv:number, DOI or address.
     holomorphic: whether it works for complex parameters.
     matrices_only: whether it raises for arrays that are not matrices.
@@ -131,7 +134,7 @@ def public(
 
     def enter(factory: Callable) -> Any:
         own = ranges or {}
-        is_piece = kind not in ("optimizer", "wrapper")
+        is_piece = kind not in ("optimizer", "wrapper", "functional")
         made = recipe(factory, own, shared=shared or {}, is_piece=is_piece)
         name = factory.__name__
         ROWS[name] = Row(name, made, kind, paper, holomorphic, own, matrices_only)

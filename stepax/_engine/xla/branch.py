@@ -134,6 +134,8 @@ def _equally_varying(*sides: Callable[[], T]) -> list[Callable[[], T]]:
 
 def varying(x: Any) -> frozenset:
     """The mesh axes along which a value differs inside `shard_map`."""
+    if not hasattr(x, "manual_axis_type"):  # before JAX 0.10
+        return x.vma or frozenset()
     kind = x.manual_axis_type  # `None` in shapes under `pmap`, which does not check
     return kind.varying if kind else frozenset()
 

@@ -1,0 +1,1 @@
+"""Where two optimizers part, and why."""

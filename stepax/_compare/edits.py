@@ -1,0 +1,207 @@
+"""Known differences between optimizers, as changes of one that may make it the other.
+
+A change replaces arguments of the calls that made a transformation, at their places: a
+place is a path of names and positions of arguments, from the outermost call on.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import BoundArguments
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._engine.base import recipe_of
+from .._engine.factories.by_path import Wraps
+from .._engine.functions.calls import is_transformation
+from .._transforms.decay_kinds import Kind, weight_decay
+from .._transforms.scale import scale, scale_by_schedule
+from .._wrappers.chain import chain
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change.
+
+    words: the difference that it removes.
+    arguments: new values by place; for a chain, the order of its members.
+    around: wraps the result, if the change is none of arguments.
+    """
+
+    words: str
+    arguments: Mapping[tuple, Any] = field(default_factory=dict)
+    around: Callable[[Any], Any] | None = None
+
+
+_FLAGS = {
+    "bias_correction": "means are corrected for their bias in one only",
+    "debias": "means are corrected for their bias in one only",
+    "eps_in_sqrt": "`eps` is inside the root in one, outside in the other",
+    "nesterov": "one has Nesterov momentum",
+    "use_grad_mean": "gradients are summed in one, averaged in the other",
+}
+# Options of PyTorch's optimizers that have no counterpart, and what they are without.
+_OPTIONS = {"amsgrad": False, "dampening": 0, "maximize": False}
+
+
+def calls(tx: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """The recipes in a nest, with their places."""
+    recipe = recipe_of(tx)
+    if recipe is None:
+        return
+    yield place, recipe
+    for name, x in recipe.bound.arguments.items():
+        for i, member in enumerate(x if type(x) is tuple else (x,)):
+            if is_transformation(member):
+                yield from calls(member, (*place, name, i))
+
+
+def edited(tx: Any, changes: Mapping[tuple, Any], place: tuple = ()) -> Any:
+    """A transformation made again with other arguments."""
+    recipe = recipe_of(tx)
+    if recipe is None:
+        return tx
+    arguments = OrderedDict(recipe.bound.arguments)
+    for name, x in arguments.items():
+        here = (*place, name)
+        if type(x) is tuple:
+            made = [edited(y, changes, (*here, i)) for i, y in enumerate(x)]
+            arguments[name] = tuple(made[i] for i in changes.get(here, range(len(x))))
+        else:
+            arguments[name] = changes.get(here, edited(x, changes, (*here, 0)))
+    call = BoundArguments(recipe.bound.signature, arguments)
+    return recipe.factory(*call.args, **call.kwargs)
+
+
+def known(tx: Any) -> dict[str, Any]:
+    """The arguments in a nest by name, those of the innermost call last."""
+    found = {}
+    for _, recipe in calls(tx):
+        found |= recipe.bound.arguments
+    return found
+
+
+def toward(tx: Any, other: Mapping[str, Any], which: tuple[str, str]) -> list[Edit]:
+    """A change for each argument that has another value in the other optimizer."""
+    return [
+        Edit(_of_values(name, x, other[name], which), {(*place, name): other[name]})
+        for place, recipe in calls(tx)
+        for name, x in recipe.bound.arguments.items()
+        if name in other and type(x) is not tuple and not is_transformation(x)
+        if not _is_same(x, other[name])
+    ]
+
+
+def _of_values(name: str, x: Any, y: Any, which: tuple[str, str]) -> str:
+    return f"`{name}` is {_shown(x)} in {which[0]}, {_shown(y)} in {which[1]}"
+
+
+def _shown(x: Any) -> str:
+    return f"`{x.__name__}`" if hasattr(x, "__name__") else f"{x!r}"
+
+
+def _is_same(x: Any, y: Any) -> bool:
+    try:
+        return bool(np.all(x == y))
+    except (TypeError, ValueError):
+        return False
+
+
+def structural(tx: Any, other: Mapping[str, Any]) -> Iterator[Edit]:
+    """Changes that are no numbers, of a transformation."""
+    yield Edit(
+        "one ascends: its gradients have the other sign (`maximize`)", {}, _negated
+    )
+    for place, recipe in calls(tx):
+        given = recipe.bound.arguments
+        for name, x in given.items():
+            if type(x) is bool and name in _FLAGS:
+                yield Edit(_FLAGS[name], {(*place, name): not x})
+            if type(x) is tuple and len(x) > 1:
+                yield from _orders((*place, name), x)
+        if {"eps", "eps_root"} <= {*given}:
+            swapped = {(*place, "eps"): given["eps_root"]}
+            swapped[(*place, "eps_root")] = _squared(given["eps"])
+            yield Edit("`eps` is inside the root in one, outside in the other", swapped)
+            one = {
+                (*place, "eps"): given["eps_root"],
+                (*place, "eps_root"): given["eps"],
+            }
+            yield Edit("`eps` is inside the root in one, outside in the other", one)
+        if "weight_decay" in given:
+            yield from _decays(place, given, other)
+        if callable(rate := given.get("learning_rate")):
+            yield from _shifted((*place, "learning_rate"), rate)
+        if {"b1", "b2"} <= {*given} and "bias_correction" not in given:
+            around = _uncorrected(given["b1"], given["b2"])
+            yield Edit(_FLAGS["bias_correction"], {}, around)
+
+
+def of_torch(tx: Any) -> Iterator[tuple[str, dict]]:
+    """Options of PyTorch's optimizer that have no counterpart here, and are in use."""
+    for name, without in _OPTIONS.items():
+        used = [group.get(name, without) for group in tx.param_groups]
+        if any(x != without for x in used):
+            yield f"PyTorch's `{name}` is {used[0]!r}", {name: without}
+
+
+def _squared(x):
+    return x**2 if isinstance(x, float | int) else x
+
+
+def _negated(tx):
+    return chain(scale(-1.0), tx)
+
+
+def _orders(place: tuple, members: tuple) -> Iterator[Edit]:
+    """A chain without one of its members, and neighbors the other way round."""
+    names, n = [_name(x) for x in members], range(len(members))
+    for i in n:
+        yield Edit(f"{names[i]} is in one only", {place: [*n[:i], *n[i + 1 :]]})
+    for i in n[1:]:
+        order = [*n[: i - 1], i, i - 1, *n[i + 1 :]]
+        yield Edit(f"the order of {names[i - 1]} and {names[i]}", {place: order})
+
+
+def _name(tx):
+    recipe = recipe_of(tx)
+    return f"`{recipe.build.__name__}`" if recipe else "a part"
+
+
+def _decays(place: tuple, given: Mapping, other: Mapping) -> Iterator[Edit]:
+    own, theirs = given["weight_decay"], other.get("weight_decay")
+    at = (*place, "weight_decay")
+    if isinstance(own, Wraps):
+        yield Edit(f"one has {own!r}", {at: own.amount})
+    kinds: dict[Kind, str] = {
+        "coupled": "the decay is added to the gradient in one only (coupled)",
+        "independent": "the decay is multiplied by the learning rate in one only",
+    }
+    for amount in (theirs, own):
+        if isinstance(amount, float | int | dict) and amount:
+            for kind, words in kinds.items():
+                yield Edit(words, {at: weight_decay(amount, kind)})
+    for name in ("weight_decay_mask", "mask"):
+        if name in given and given[name] is None:
+            yield Edit("vectors decay in one only", {(*place, name): _matrices})
+
+
+def _matrices(params):
+    return jax.tree.map(lambda p: np.ndim(p) > 1, params)
+
+
+def _shifted(place: tuple, rate: Callable) -> Iterator[Edit]:
+    words = "the schedule is one step {} in the other"
+    yield Edit(words.format("ahead"), {place: lambda count: rate(count + 1)})
+    yield Edit(words.format("behind"), {place: lambda count: rate(count - 1)})
+
+
+def _uncorrected(b1, b2):
+    """Takes the corrections back, as if `eps` were 0."""
+
+    def factor(count):
+        return (1 - b1 ** (count + 1)) / (1 - b2 ** (count + 1)) ** 0.5
+
+    return lambda tx: chain(tx, scale_by_schedule(factor))

@@ -1,0 +1,287 @@
+"""Damped Gauss-Newton for networks, by products or in the space of samples.
+
+For a loss L(f(p)) with outputs f, their Jacobian J, and H, the Hessian of L with
+respect to them, the step minimizes a model of the loss,
+
+    m(d) = g·d + d·J'HJ d / 2,   plus   λ/2 |d - momentum d_last|²
+
+by conjugate gradients on products with J'HJ (Martens, 2010, Deep learning via
+Hessian-free optimization), or exactly, by a matrix with a row for each output:
+
+    d = d_0 - J' (H J J' + λ)^-1 (dL + H J d_0),   d_0 = momentum d_last
+
+as MinSR (Chen and Heyl, 2024, arXiv:2302.01941) and, with momentum, SPRING
+(Goldshlager, Abrahamsen and Lin, 2024, arXiv:2401.10190), here for any convex L.
+
+The damping λ follows the ratio of the decrease of the loss to that of the model, as in
+Levenberg (1944) and Marquardt (1963): it falls where that is near 1, and rises where it
+is small.  A step that raises the loss is not taken.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from .. import tree
+from .._engine.arrays.numerics import strong_type
+from .._engine.arrays.precision import real_dtype
+from .._engine.base import GradientTransformationExtraArgs, is_none, transformation
+from .._engine.factories.ranges import AT_LEAST_0
+from .._engine.factories.registry import public
+from .._engine.step.leafwise import keep_dtypes, map_gradients
+from .._engine.step.rule import is_trainable
+from .._engine.trees import errors
+from .._linesearch.line import search_dtype
+
+
+# The ratios of decreases below and above which the damping changes, by these factors.
+_POOR, _GOOD, _RAISE, _LOWER = 0.25, 0.75, 4.0, 1 / 3
+
+
+class GaussNewtonState(NamedTuple):
+    """count: steps taken.
+
+    damping: λ of the next step; ratio: the last ratio of decreases, 1 before any step.
+    last: the last step, shaped as the parameters; `None` without momentum.
+    """
+
+    count: jax.Array
+    damping: jax.Array
+    ratio: jax.Array
+    last: Any
+
+
+class _Model(NamedTuple):
+    """The loss near the parameters.
+
+    outputs, slope: f and dL there.
+    push, pull: products with J and its transpose; `bend`: with H.
+    """
+
+    outputs: Any
+    slope: Any
+    push: Callable
+    pull: Callable
+    bend: Callable
+
+
+@public(
+    "functional",
+    paper="arXiv:2401.10190",
+    holomorphic=False,
+    ranges={"damping": AT_LEAST_0, "momentum": AT_LEAST_0},
+)
+def gauss_newton(
+    damping: ArrayLike = 1e-3,
+    solve: str = "cg",
+    steps: int = 10,
+    momentum: ArrayLike = 0.0,
+    *,
+    adapt: bool = True,
+) -> GradientTransformationExtraArgs:
+    """Damped Gauss-Newton: a whole optimizer, which needs no learning rate.
+
+        d = argmin  g·d + d·J'HJ d / 2 + λ/2 |d - momentum d_last|²
+        p = p + d              if the loss falls
+        λ = 4 λ, λ, λ/3        for a ratio of decreases up to 1/4, between, from 3/4
+
+    `update` takes the keywords `outputs_fn`, a function of the parameters that returns
+    a tree, such as residuals or logits, and `loss_fn`, a function of that tree that
+    returns a scalar and is convex in it.  The gradient is that of both, so that the
+    updates only say which parameters move.
+
+    damping: λ of the first step, above 0.
+    solve: "cg", at most `steps` products with J'HJ; or "samples", exactly, by matrices
+        with a row for each output: for fewer outputs than parameters.
+    steps: maximum number of steps of conjugate gradients, at least 1.
+    momentum: the part of the last step around which the next one is damped, in [0, 1].
+    adapt: whether to adapt λ, for one more evaluation of the outputs, and to refuse
+        steps that raise the loss.
+
+    Raises a `ValueError` for another `solve`, and if a function or `params` is missing;
+    a `TypeError` for complex parameters.
+    """
+    if solve not in ("cg", "samples"):
+        raise ValueError(f"`solve` is {solve!r}, expected 'cg' or 'samples'")
+    # As an option of the tree, since 0 may be a number or a schedule's first value.
+    remembers = not isinstance(momentum, int | float) or momentum != 0
+
+    def init(params):
+        jax.tree_util.tree_map_with_path(_refuse_complex, params)
+        dtype = search_dtype(params)
+        one = jnp.ones([], dtype)
+        last = jax.tree.map(_zeros, params) if remembers else None
+        return GaussNewtonState(
+            jnp.zeros([], jnp.int32), jnp.asarray(damping * one), one, last
+        )
+
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        outputs_fn: Any = None,
+        loss_fn: Any = None,
+        **extra_args: Any,
+    ):
+        errors.require_state("gauss_newton", GaussNewtonState, state)
+        _require(outputs_fn, loss_fn, params)
+        moved = map_gradients(_array, updates, idle=_nothing, params=params)
+        whole = lambda x: jax.tree.map(_either, x, params, is_leaf=is_none)
+        outputs_at = lambda x: outputs_fn(whole(x))
+        model = _linearized(outputs_at, loss_fn, moved)
+        start = tree.zeros_like(moved)
+        if remembers:
+            start = map_gradients(
+                lambda g, x: momentum * x, updates, idle=_nothing, last=state.last
+            )
+        if solve == "cg":
+            d = _by_products(model, start, state.damping, steps)
+        else:
+            d = _by_samples(model, start, state.damping)
+        taken, new, ratio = _judged(model, outputs_at, loss_fn, moved, d, state, adapt)
+        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
+        last = state.last
+        if remembers:
+            last = map_gradients(_newest, updates, idle=_oldest, d=d, last=last)
+        found = GaussNewtonState(state.count + 1, new, ratio, last)
+        return u, keep_dtypes(found, state)
+
+    return transformation(init, update)
+
+
+def _linearized(outputs_at: Callable, loss_fn: Callable, moved: Any) -> _Model:
+    outputs, push = jax.linearize(outputs_at, moved)
+    slope, bend = jax.linearize(jax.grad(loss_fn), outputs)
+    pull = jax.linear_transpose(push, moved)
+    return _Model(outputs, slope, push, lambda r: pull(r)[0], bend)
+
+
+def _by_products(model: _Model, start: Any, damping: jax.Array, steps: int) -> Any:
+    """Conjugate gradients, which start from the last step."""
+    g = model.pull(model.slope)
+    times = lambda v: _plus(model.pull(model.bend(model.push(v))), damping, v)
+    right = _plus(tree.scale(-1.0, g), damping, start)
+    eps = float(jnp.finfo(damping.dtype).eps)
+    cg = jax.scipy.sparse.linalg.cg
+    return cg(times, right, x0=start, tol=eps, maxiter=steps)[0]
+
+
+def _by_samples(model: _Model, start: Any, damping: jax.Array) -> Any:
+    """The exact step, by a system with an equation for each output."""
+    tie, untie = _flattened(model.outputs)
+    right = tie(_plus(model.slope, 1.0, model.bend(model.push(start))))
+    unit = jnp.eye(right.size, dtype=right.dtype)
+    rows = jax.vmap(lambda e: model.pull(untie(e)))(unit)
+    flat = [x.reshape(len(x), -1).astype(right.dtype) for x in jax.tree.leaves(rows)]
+    times = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    gram = sum(times(x, x.T) for x in flat)
+    bent = jax.vmap(lambda k: tie(model.bend(untie(k))), 1, 1)(gram)
+    weights = jnp.linalg.solve(bent + damping.astype(right.dtype) * unit, right)
+    return _plus(start, -1.0, model.pull(untie(weights)))
+
+
+def _judged(
+    model: _Model,
+    outputs_at: Callable,
+    loss_fn: Callable,
+    moved: Any,
+    d: Any,
+    state: GaussNewtonState,
+    adapt: bool,
+) -> tuple[Any, jax.Array, jax.Array]:
+    """The step, or none if it raises the loss; the next damping; the ratio."""
+    if not adapt:
+        return d, state.damping, state.ratio
+    dtype = state.damping.dtype
+    before, after = (
+        jnp.asarray(loss_fn(x)).astype(dtype)
+        for x in (model.outputs, outputs_at(tree.add(moved, d)))
+    )
+    pushed = model.push(d)
+    linear = tree.vdot(model.slope, pushed)
+    square = tree.vdot(pushed, model.bend(pushed))
+    predicted = -jnp.asarray(linear + square / 2).astype(dtype)
+    # Where rounding hides the decrease, the step is as good as any.
+    noise = 8 * float(jnp.finfo(dtype).eps) * jnp.abs(before)
+    is_good = predicted > 0
+    ratio = (before - after + noise) / (jnp.where(is_good, predicted, 1) + noise)
+    ratio = jnp.where(is_good & jnp.isfinite(after), ratio, -1)
+    factor = jnp.where(ratio <= _POOR, _RAISE, jnp.where(ratio >= _GOOD, _LOWER, 1))
+    taken = jax.tree.map(lambda x: jnp.where(ratio > 0, x, jnp.zeros_like(x)), d)
+    limits = jnp.finfo(dtype)
+    new = jnp.clip(state.damping * factor, limits.tiny, limits.max)
+    return taken, new, ratio
+
+
+def _flattened(outputs: Any) -> tuple[Callable, Callable]:
+    """Functions from a tree like the outputs to one vector, and back."""
+    leaves, treedef = jax.tree.flatten(outputs)
+    dtype = real_dtype(jnp.result_type(*[x.dtype for x in leaves]))
+    ends = [sum(x.size for x in leaves[: i + 1]) for i in range(len(leaves))]
+
+    def tie(like):
+        flat = [x.reshape(-1).astype(dtype) for x in jax.tree.leaves(like)]
+        return jnp.concatenate(flat)
+
+    def untie(v):
+        rows = zip(jnp.split(v, ends[:-1]), leaves, strict=True)
+        return treedef.unflatten(
+            [x.reshape(like.shape).astype(like.dtype) for x, like in rows]
+        )
+
+    return tie, untie
+
+
+def _plus(x: Any, scale: ArrayLike, y: Any) -> Any:
+    """x + scale y, in the dtypes of x."""
+    one = lambda x, y: x + (jnp.asarray(scale).astype(x.dtype) * y.astype(x.dtype))
+    return jax.tree.map(one, x, y)
+
+
+def _require(outputs_fn: Any, loss_fn: Any, params: Any) -> None:
+    for name, given, what in (
+        ("outputs_fn", outputs_fn, "the outputs as a function of the parameters"),
+        ("loss_fn", loss_fn, "the loss as a function of the outputs"),
+        ("params", params, "the parameters"),
+    ):
+        if given is None:
+            raise ValueError(
+                f"`gauss_newton` reads `{name}`, {what}: call `update(updates, state, "
+                "params, outputs_fn=..., loss_fn=...)`"
+            )
+
+
+def _refuse_complex(path: Any, p: Any) -> None:
+    if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+        raise TypeError(
+            f"`gauss_newton` needs real parameters, but the parameter at "
+            f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
+            f"{jnp.result_type(p)}; see `contrib.split_real_and_imaginary`"
+        )
+
+
+def _zeros(p: Any) -> jax.Array | None:
+    return jnp.zeros_like(p) if is_trainable(p) else None
+
+
+def _array(g: Any, p: Any) -> jax.Array:
+    return strong_type(jnp.asarray(p))
+
+
+def _either(x: Any, p: Any) -> Any:
+    return p if x is None else x
+
+
+def _newest(g: Any, d: Any, last: Any) -> Any:
+    return d
+
+
+def _oldest(g: Any, d: Any, last: Any) -> Any:
+    return last
+
+
+def _nothing(*_: Any) -> None:
+    return None
