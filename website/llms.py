@@ -1,6 +1,7 @@
-"""`llms.txt`, one line for each page, and `llms-full.txt`, all of their text.
+"""`llms.txt`, one line for each page, and `llms-full.txt`, the text of most of them.
 
-The latter ends with name, signature and docstring of each public name.  See
+The latter leaves out measurements and history, by which nobody writes a program.  It
+ends with name, signature and docstring of each public name.  See
 https://llmstxt.org for the form of the former.
 """
 
@@ -13,6 +14,8 @@ from .extension import read, signature
 
 
 CONFIG = Path(__file__).parents[1] / "mkdocs.yml"
+# What the full text leaves out: a section of measurements, and pages for developers.
+LEFT_OUT = {"Evidence", "leaderboard.md", "changelog.md", "contributing.md"}
 
 
 def write(folder: Path, sources: dict[str, str]) -> None:
@@ -25,7 +28,7 @@ def write(folder: Path, sources: dict[str, str]) -> None:
             text = (folder / page).read_text()
             place = re.sub(r"(index)?\.md$", "", page).rstrip("/") or "."
             lines.append(f"- [{name}]({place}/): {summary(text)}")
-            if page in sources:
+            if page in sources and not LEFT_OUT & {title, page}:
                 full += [text.rstrip(), ""]
         lines.append("")
     (folder / "llms.txt").write_text("\n".join(lines))

@@ -143,9 +143,8 @@ def _factored_rms(
         row = safe_rsqrt(v_row / mean)
         rows, columns = jnp.expand_dims(row, longest), jnp.expand_dims(v_col, second)
         factors = g, rows, safe_rsqrt(columns)
-        u = measured = ft.reduce(mul, factors)
-        if g.size >= LARGE:
-            measured = ft.reduce(mul, _apart(factors))
+        u = ft.reduce(mul, factors)
+        measured = ft.reduce(mul, _apart(factors)) if g.size >= LARGE else u
         return _clipped(clipping_threshold, measured, u, parts), v_row, v_col, v
 
     def mean(number):

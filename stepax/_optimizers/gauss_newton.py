@@ -111,8 +111,7 @@ def gauss_newton(
 
     def init(params):
         jax.tree_util.tree_map_with_path(_refuse_complex, params)
-        dtype = search_dtype(params)
-        one = jnp.ones([], dtype)
+        one = jnp.ones([], search_dtype(params))
         last = jax.tree.map(_zeros, params) if remembers else None
         return GaussNewtonState(
             jnp.zeros([], jnp.int32), jnp.asarray(damping * one), one, last
@@ -132,7 +131,7 @@ def gauss_newton(
         whole = lambda x: jax.tree.map(_either, x, params, is_leaf=is_none)
         outputs_at = lambda x: outputs_fn(whole(x))
         model = _linearized(outputs_at, loss_fn, moved)
-        start = tree.zeros_like(moved)
+        start, last = tree.zeros_like(moved), None
         if remembers:
             start = map_gradients(
                 lambda g, x: momentum * x, updates, idle=_nothing, last=state.last
@@ -143,9 +142,8 @@ def gauss_newton(
             d = _by_samples(model, start, state.damping)
         taken, new, ratio = _judged(model, outputs_at, loss_fn, moved, d, state, adapt)
         u = map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
-        last = state.last
         if remembers:
-            last = map_gradients(_newest, updates, idle=_oldest, d=d, last=last)
+            last = map_gradients(_newest, updates, idle=_oldest, d=d, last=state.last)
         found = GaussNewtonState(state.count + 1, new, ratio, last)
         return u, keep_dtypes(found, state)
 

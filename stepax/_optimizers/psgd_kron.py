@@ -170,9 +170,8 @@ def scale_by_psgd_kron(
         u = _clipped(_preconditioned(m, factors), unit)
         return u.reshape(g.shape), mu, factors
 
-    stage = Batched(
-        apply, lambda u: u.size > 0, ("mu", "factors"), split=ArraySplit(axis_name)
-    )
+    is_any, split = lambda u: u.size > 0, ArraySplit(axis_name)
+    stage = Batched(apply, is_any, ("mu", "factors"), split=split)
     slots = {
         "mu": Slot(dtype=mu_dtype, in_leaf=False),
         "factors": factor_slot(_first_factor, kinds, factor_dtype),
