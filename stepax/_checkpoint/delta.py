@@ -121,24 +121,24 @@ def delta(old: ArrayTree, new: ArrayTree, *, most: float | None = None) -> Delta
 
 
 @explain_misuse
-def apply_delta(old: ArrayTree, delta: Delta) -> ArrayTree:
+def apply_delta(old: ArrayTree, changes: Delta) -> ArrayTree:
     """The tree that `delta` was given as `new`, with the same bits.
 
     old: the tree that it was given as `old`, in any sharding whose shards are within
-        the blocks of the delta; arrays of NumPy remain NumPy's, and none is modified.
-    delta: the result of `delta`.
+        the blocks of the changes; arrays of NumPy remain NumPy's, and none is modified.
+    changes: the result of `delta`.
 
     Raises a `ValueError` that names the path for an array that is missing, or of
     another shape or dtype.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(old, is_leaf=is_none)
     known = {join(path) for path, x in leaves if _is_array(x)}
-    if missing := [name for name in delta.arrays if name not in known]:
+    if missing := [name for name in changes.arrays if name not in known]:
         raise ValueError(
-            f"`delta` changes {errors.list_some(missing)}, where `old` has no array"
+            f"`changes` has {errors.list_some(missing)}, where `old` has no array"
         )
     return treedef.unflatten(
-        _applied(join(path), x, delta.arrays.get(join(path))) for path, x in leaves
+        _applied(join(path), x, changes.arrays.get(join(path))) for path, x in leaves
     )
 
 
@@ -239,7 +239,7 @@ def _taken(b, mask, room):
 def _applied(name: str, x: Any, changed: Changed | None) -> Any:
     if changed is None:
         return x
-    _require_alike(name, x, changed, "delta")
+    _require_alike(name, x, changed, "changes")
     if isinstance(x, np.ndarray):
         return _written(x, (0,) * x.ndim, changed.blocks)
     parts = []

@@ -56,8 +56,7 @@ def minimize(
     fun: a function of the parameters and `args` that returns a real scalar.
     has_aux: whether `fun` returns a pair of the scalar and auxiliary arrays.
     x0: the initial parameters; floating-point leaves are optimized, others are fixed.
-    args: further arguments of `fun`, a tuple, or a single one; other values of the same
-        shapes do not recompile.
+    args: a tuple of further arguments of `fun`, or one; new values do not recompile.
     method: "lbfgs", with the full matrix for up to 64 parameters, otherwise 50 to 10
         pairs; or a transformation, which receives `value`, `grad` and `value_fn`.
         "auto" is "lbfgs", or what the other arguments need.

@@ -121,7 +121,7 @@ REFUSED: Any = {
     "where `old` has no array": lambda: stepax.apply_delta(
         {"v": W}, stepax.delta({"w": W}, {"w": W + 1})
     ),
-    "`delta` has shape .* at w, expected": lambda: stepax.apply_delta(
+    "`changes` has shape .* at w, expected": lambda: stepax.apply_delta(
         {"w": W[0]}, stepax.delta({"w": W}, {"w": W + 1})
     ),
 }

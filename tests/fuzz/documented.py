@@ -277,6 +277,18 @@ DIFFERENCES = [
         Program(A, "o.contrib.scale_by_galore()"),
     ),
     Difference(
+        "`eps` counts beside every norm of Muon, and is relative for small gradients",
+        "other numbers",
+        both(uses(r"(scale_by_)?muon"), below(1e-4)),
+        Program(A, "o.contrib.scale_by_muon(preconditioning='aol')"),
+    ),
+    Difference(
+        "a narrow mean of complex numbers keeps their imaginary parts, in complex64",
+        "other dtype|other numbers",
+        both(is_complex, uses(r"\w*dtype\w*='(float32|bfloat16)")),
+        Program(COMPLEX, "o.scale_by_adam(mu_dtype='bfloat16')"),
+    ),
+    Difference(
         "imaginary parts are accumulated, too",
         "other numbers",
         both(is_complex, uses("MultiSteps")),
