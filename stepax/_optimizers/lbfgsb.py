@@ -256,10 +256,11 @@ def _remember(old, p, g, dtype):
     curvatures = old.curvatures.at[at].set(Ys).at[:, at].set(Sy)
     return old._replace(
         count=safe_increment(old.count),
-        params=p,
-        updates=g,
-        diff_params_memory=S,
-        diff_updates_memory=Y,
+        # All are read whole, from which XLA would conclude that they are replicated.
+        params=list(map(with_sharding_of, old.params, p)),
+        updates=list(map(with_sharding_of, old.updates, g)),
+        diff_params_memory=list(map(with_sharding_of, old.diff_params_memory, S)),
+        diff_updates_memory=list(map(with_sharding_of, old.diff_updates_memory, Y)),
         pairs=pairs + fits,
         theta=theta,
         products=jnp.where(fits, products, old.products),
