@@ -46,7 +46,7 @@ _NORMALIZING = (
     "scale_by_sign", "scale_by_lion", "scale_by_cautious_lion", "scale_by_rprop",
     "scale_by_trust_ratio", "scale_by_lbfgs", "scale_by_curvature", "normalize",
     "normalize_by_update_norm", "hyperball", "_scale_by_dog", "_scale_by_dowg",
-    "scale_by_distance_over_gradients", "scale_by_polyak",
+    "scale_by_distance_over_gradients", "scale_by_polyak", "scale_by_sm3",
 )
 # Their learning rate is a factor of one that they estimate.
 ESTIMATING = (

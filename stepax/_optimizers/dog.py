@@ -19,6 +19,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
+from .._engine.arrays.precision import promote_freely
 from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
 from .._engine.base.optax_types import optax_compatible
 from .._engine.factories.recipe import recipe
@@ -257,7 +258,11 @@ def scale_by_distance_over_gradients(
         is_complex = jnp.iscomplexobj(p)  # casting would drop the imaginary part
         return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
 
-    first = real_scalar(lambda p: reps_rel * (1 + norm(p)))
+    @real_scalar
+    @promote_freely  # `reps_rel` may be an integer
+    def first(p):
+        return reps_rel * (1 + norm(p))
+
     slots = {
         "max_dist": Slot(make=first, alike=False),
         "grad_sum_of_squares": Slot(make=real_scalar(shape=(1,)), alike=False),
