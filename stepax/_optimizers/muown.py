@@ -151,10 +151,12 @@ def muown(
         size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
         v = aim * w - size * orthogonal(across + beta * momentum)
         mu, unit = ema(mu, along, b1), power_of_two(jnp.maximum(root, jnp.abs(along)))
-        # In units: the square of a large or small gradient is out of range.
-        root = safe_sqrt(ema(square(root / unit), square(along / unit), b2))
+        # In units: the square of a large or small gradient is out of range.  By the
+        # inverse: XLA would divide by c1 times the unit, which may underflow.
+        per = 1 / unit
+        root = safe_sqrt(ema(square(root * per), square(along * per), b2))
         divisor = root / safe_sqrt(c2) + eps_in(unit, eps)
-        length = length - rate * quotient(mu / unit / c1, divisor)
+        length = length - rate * quotient(mu * per / c1, divisor)
         new = length * quotient(v, _lengths(v))
         slots = (x[..., 0, :] for x in (length, start, mu, unit * root))
         return new - p, momentum, *slots
