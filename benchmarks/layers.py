@@ -54,6 +54,7 @@ LAYERS = (
     ),
     Layer(("_engine/step",), "rules over leaves: plan, pass, kernel"),
     Layer(("_engine/factories",), "what a decorator makes of a factory"),
+    Layer(("_engine/rules",), "the door: what rules and wrappers are written with"),
     # A rate may be masked, and a wrapper may scale: these two are one layer.
     Layer(("_transforms", "_wrappers"), "pieces of optimizers; what takes another one"),
     Layer(

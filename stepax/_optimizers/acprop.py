@@ -11,28 +11,23 @@ sqrt(eps_root), which makes the step 10^5 times too long.
 """
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, one_minus, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .adabelief import ScaleByBeliefState
 
 
-@public(paper="arXiv:2110.05454")
+@rx.public(paper="arXiv:2110.05454")
 def scale_by_acprop(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-16,
-    eps_root: ArrayLike = 1e-16,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-16,
+    eps_root: rx.ArrayLike = 1e-16,
     *,
     center_late: bool = False,
-) -> Rule:
+) -> rx.Rule:
     """Divide by the RMS surprise, estimated up to the previous step.
 
         u = g / (sqrt(nu / (1 - b2^(t - 1))) + eps),   g / (1 + eps) while mu = 0
@@ -55,25 +50,25 @@ def scale_by_acprop(
         nu = ema(nu, square(g - (new if center_late else mu)), b2) + eps_root
         return u, new, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": rx.Slot(), "nu": rx.REAL}
     # The first step does not divide by it.
-    prepare = from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
-    return Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
+    prepare = rx.from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
+    return rx.Rule(leaf, ScaleByBeliefState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:2110.05454")
+@rx.public("optimizer", paper="arXiv:2110.05454")
 def acprop(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-16,
-    eps_root: ArrayLike = 1e-16,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-16,
+    eps_root: rx.ArrayLike = 1e-16,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
     center_late: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """ACProp, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_acprop`
@@ -86,8 +81,5 @@ def acprop(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_acprop(b1, b2, eps, eps_root, center_late=center_late)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -7,20 +7,14 @@ Gradients (arXiv:2010.07468), Algorithm 2.
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrected, corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByBeliefState(NamedTuple):
     """count: steps taken.
 
@@ -32,15 +26,15 @@ class ScaleByBeliefState(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:2010.07468")
+@rx.public(paper="arXiv:2010.07468")
 def scale_by_belief(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-16,
-    eps_root: ArrayLike = 1e-16,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-16,
+    eps_root: rx.ArrayLike = 1e-16,
     *,
     nesterov: bool = False,
-) -> Rule:
+) -> rx.Rule:
     """Divide the EMA of g by the root of the EMA of the squared surprise |g - mu|².
 
         mu = b1 mu + (1 - b1) g
@@ -61,23 +55,23 @@ def scale_by_belief(
         m = corrected(mu, g, b1, c1, c1_next)
         return m / (safe_sqrt(nu / c2) + eps), mu, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
-    prepare = from_step(corrections(b1, b2, nesterov))
-    return Rule(leaf, ScaleByBeliefState, slots, COUNT, prepare, elementwise=True)
+    slots = {"mu": rx.Slot(), "nu": rx.REAL}
+    prepare = rx.from_step(corrections(b1, b2, nesterov))
+    return rx.Rule(leaf, ScaleByBeliefState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:2010.07468")
+@rx.public("optimizer", paper="arXiv:2010.07468")
 def adabelief(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-16,
-    eps_root: ArrayLike = 1e-16,
-    weight_decay: ScalarOrSchedule | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-16,
+    eps_root: rx.ArrayLike = 1e-16,
+    weight_decay: rx.ScalarOrSchedule | None = None,
     *,
     nesterov: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdaBelief, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_belief`
@@ -90,8 +84,5 @@ def adabelief(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -6,20 +6,16 @@ Zeiler, 2012, ADADELTA: An Adaptive Learning Rate Method (arXiv:1212.5701), Algo
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import REAL, Rule
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByAdaDeltaState(NamedTuple):
     """e_g, e_x: EMAs of |g|² and of |u|², shaped like the parameters."""
 
@@ -27,8 +23,8 @@ class ScaleByAdaDeltaState(NamedTuple):
     e_x: Any
 
 
-@public(paper="arXiv:1212.5701")
-def scale_by_adadelta(rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6) -> Rule:
+@rx.public(paper="arXiv:1212.5701")
+def scale_by_adadelta(rho: rx.ArrayLike = 0.9, eps: rx.ArrayLike = 1e-6) -> rx.Rule:
     """Rescale the gradient to the RMS of past updates.
 
         e_g = rho e_g + (1 - rho) |g|²
@@ -46,19 +42,19 @@ def scale_by_adadelta(rho: ArrayLike = 0.9, eps: ArrayLike = 1e-6) -> Rule:
         u = jnp.sqrt(e_x + eps) / jnp.sqrt(e_g + eps) * g
         return u, e_g, ema(e_x, square(u), rho)
 
-    return Rule(
-        leaf, ScaleByAdaDeltaState, {"e_g": REAL, "e_x": REAL}, elementwise=True
+    return rx.Rule(
+        leaf, ScaleByAdaDeltaState, {"e_g": rx.REAL, "e_x": rx.REAL}, elementwise=True
     )
 
 
-@public("optimizer", paper="arXiv:1212.5701")
+@rx.public("optimizer", paper="arXiv:1212.5701")
 def adadelta(
-    learning_rate: ScalarOrSchedule | None = None,
-    rho: ArrayLike = 0.9,
-    eps: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule | None = None,
+    rho: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adadelta: p = p - learning_rate u, with u of `scale_by_adadelta`.
 
     Weight decay is added to the gradient: g + weight_decay p.

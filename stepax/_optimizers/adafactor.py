@@ -14,16 +14,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import is_number, square
 from .._engine.arrays.numerics import safe_increment, safe_rsqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
 from .._engine.xla.order import LARGE
 from .._transforms.clip import at_most
 from .._transforms.decay import decayed
@@ -34,7 +28,7 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@optax_compatible
+@rx.optax_compatible
 class FactoredState(NamedTuple):
     """count: steps taken.
 
@@ -49,23 +43,25 @@ class FactoredState(NamedTuple):
     v: Any
 
 
-def _decay_rate_pow(i: ArrayLike, exponent: ArrayLike = 0.8) -> jax.Array:
+def _decay_rate_pow(i: rx.ArrayLike, exponent: rx.ArrayLike = 0.8) -> jax.Array:
     """1 - (i + 1)^-exponent after i steps."""
     t = jnp.asarray(i, jnp.float32) + 1
     return 1 - t ** -jnp.asarray(exponent, t.dtype)
 
 
-@public(paper="arXiv:1804.04235")
+@rx.public(paper="arXiv:1804.04235")
 def scale_by_factored_rms(
     factored: bool = True,
-    decay_rate: ArrayLike = 0.8,
-    step_offset: ArrayLike = 0,
+    decay_rate: rx.ArrayLike = 0.8,
+    step_offset: rx.ArrayLike = 0,
     min_dim_size_to_factor: int = 128,
-    epsilon: ArrayLike = 1e-30,
-    decay_rate_fn: Callable[[ArrayLike, ArrayLike], ArrayLike] = _decay_rate_pow,
+    epsilon: rx.ArrayLike = 1e-30,
+    decay_rate_fn: Callable[
+        [rx.ArrayLike, rx.ArrayLike], rx.ArrayLike
+    ] = _decay_rate_pow,
     *,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Divide by the root of a factored EMA of |g|²: row means times column means.
 
         b = decay_rate_fn(t, decay_rate),   1 - (t + 1)^-decay_rate by default
@@ -86,22 +82,22 @@ def scale_by_factored_rms(
     `with_state_dtypes`.
     """
     options = factored, decay_rate, step_offset, min_dim_size_to_factor, epsilon
-    return _factored_rms(*options, decay_rate_fn, ArraySplit(axis_name))
+    return _factored_rms(*options, decay_rate_fn, rx.ArraySplit(axis_name))
 
 
-@recipe
+@rx.recipe
 def scale_by_clipped_factored_rms(
-    clipping_threshold: ArrayLike,
+    clipping_threshold: rx.ArrayLike,
     factored: bool,
-    decay_rate: ArrayLike,
-    step_offset: ArrayLike,
+    decay_rate: rx.ArrayLike,
+    step_offset: rx.ArrayLike,
     min_dim_size_to_factor: int,
-    epsilon: ArrayLike,
-    axis_name: AxisName,
-) -> Rule:
+    epsilon: rx.ArrayLike,
+    axis_name: rx.AxisName,
+) -> rx.Rule:
     """`scale_by_factored_rms`, then `clip_by_block_rms`, with fewer passes."""
     options = factored, decay_rate, step_offset, min_dim_size_to_factor, epsilon
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
     return _factored_rms(*options, _decay_rate_pow, parts, clipping_threshold)
 
 
@@ -154,16 +150,16 @@ def _factored_rms(
             pair = axes(parts.shape(p))
             if pair is None:
                 return _nothing(p)
-            return zeros_for(p, lambda p: jnp.sum(p, pair[number]))
+            return rx.zeros_for(p, lambda p: jnp.sum(p, pair[number]))
 
-        return Slot(make, alike=False, is_wide=True, decode=jnp.real)
+        return rx.Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
     def whole(p):
         return _nothing(p) if axes(parts.shape(p)) else jnp.zeros_like(p)
 
-    full = Slot(whole, alike=False, is_wide=True, decode=jnp.real)
+    full = rx.Slot(whole, alike=False, is_wide=True, decode=jnp.real)
     slots = {"v_row": mean(1), "v_col": mean(0), "v": full}
-    return Rule(leaf, FactoredState, slots, COUNT, prepare)
+    return rx.Rule(leaf, FactoredState, slots, rx.COUNT, prepare)
 
 
 # XLA writes a subexpression to memory if a reduction of a large array shares it with
@@ -192,24 +188,24 @@ def _mix(mean: jax.Array, x: jax.Array, decay: jax.Array) -> jax.Array:
     return decay * mean + (1 - decay) * x
 
 
-@public("optimizer", paper="arXiv:1804.04235")
+@rx.public("optimizer", paper="arXiv:1804.04235")
 def adafactor(
-    learning_rate: ScalarOrSchedule | None = None,
+    learning_rate: rx.ScalarOrSchedule | None = None,
     min_dim_size_to_factor: int = 128,
-    decay_rate: ArrayLike = 0.8,
-    decay_offset: ArrayLike = 0,
+    decay_rate: rx.ArrayLike = 0.8,
+    decay_offset: rx.ArrayLike = 0,
     multiply_by_parameter_scale: bool = True,
-    clipping_threshold: ArrayLike | None = 1.0,
-    momentum: ArrayLike | None = None,
-    dtype_momentum: DTypeLike = jnp.float32,
-    weight_decay_rate: ScalarOrSchedule | None = None,
-    eps: ArrayLike = 1e-30,
+    clipping_threshold: rx.ArrayLike | None = 1.0,
+    momentum: rx.ArrayLike | None = None,
+    dtype_momentum: rx.DTypeLike = jnp.float32,
+    weight_decay_rate: rx.ScalarOrSchedule | None = None,
+    eps: rx.ArrayLike = 1e-30,
     factored: bool = True,
-    weight_decay_mask: MaskOrFn = None,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adafactor: p = p - (m + learning_rate weight_decay p), where m is the EMA of
 
         learning_rate rms(p) u / max(1, rms(u) / clipping_threshold)

@@ -12,36 +12,30 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import SQUARES, Rule
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRssState(NamedTuple):
     """sum_of_squares: sum of |g|² over all steps, shaped like the parameters."""
 
     sum_of_squares: Any
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_rss(
-    initial_accumulator_value: ArrayLike = 0.1,
-    eps: ArrayLike = 1e-7,
+    initial_accumulator_value: rx.ArrayLike = 0.1,
+    eps: rx.ArrayLike = 1e-7,
     *,
     eps_in_sqrt: bool = True,
-) -> Rule:
+) -> rx.Rule:
     """Divide by the root of the sum of squared gradients.
 
         s = s + |g|²
@@ -68,20 +62,20 @@ def scale_by_rss(
     def start(p):
         return jnp.full_like(p, initial_accumulator_value)
 
-    slots = {"sum_of_squares": replace(SQUARES, make=start, by_rows=True)}
-    return Rule(leaf, ScaleByRssState, slots, elementwise=True)
+    slots = {"sum_of_squares": replace(rx.SQUARES, make=start, by_rows=True)}
+    return rx.Rule(leaf, ScaleByRssState, slots, elementwise=True)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def adagrad(
-    learning_rate: ScalarOrSchedule,
-    initial_accumulator_value: ArrayLike = 0.1,
-    eps: ArrayLike = 1e-7,
+    learning_rate: rx.ScalarOrSchedule,
+    initial_accumulator_value: rx.ArrayLike = 0.1,
+    eps: rx.ArrayLike = 1e-7,
     *,
     eps_in_sqrt: bool = True,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdaGrad, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_rss`
@@ -94,8 +88,5 @@ def adagrad(
 
     In bfloat16 `sum_of_squares` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

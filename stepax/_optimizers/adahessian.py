@@ -13,23 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .sophia import HUTCHINSON, Mean, averaged_curvature, scale_by_curvature
 
 
@@ -47,24 +35,24 @@ class AdaHessianState(NamedTuple):
     hessian_fn_state: Any
 
 
-@public(
+@rx.public(
     "optimizer",
     paper="arXiv:2006.00719",
     holomorphic=False,
-    ranges={"hessian_power": AT_LEAST_0},
+    ranges={"hessian_power": rx.AT_LEAST_0},
 )
 def adahessian(
-    learning_rate: ScalarOrSchedule = 0.15,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-4,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 0.15,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-4,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    hessian_power: ArrayLike = 1.0,
-    update_interval: ArrayLike = 1,
-    hessian_diagonal_fn: GradientTransformation = HUTCHINSON,
-) -> GradientTransformationExtraArgs:
+    hessian_power: rx.ArrayLike = 1.0,
+    update_interval: rx.ArrayLike = 1,
+    hessian_diagonal_fn: rx.GradientTransformation = HUTCHINSON,
+) -> rx.GradientTransformationExtraArgs:
     """AdaHessian, with decoupled weight decay.
 
         nu = b2 nu + (1 - b2) h²    every update_interval steps, starting at the first
@@ -91,19 +79,20 @@ def adahessian(
     precondition = _preconditioned(b1, b2, eps, hessian_power, update_interval)
     rules = precondition, averaged_curvature(b2, square)
     when = update_interval, True
-    return chain(
-        scale_by_curvature(
-            "adahessian", AdaHessianState, rules, hessian_diagonal_fn, when
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_curvature(
+        "adahessian", AdaHessianState, rules, hessian_diagonal_fn, when
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@recipe
+@rx.recipe
 def _preconditioned(
-    b1: ArrayLike, b2: ArrayLike, eps: ArrayLike, power: ArrayLike, interval: ArrayLike
-) -> Rule:
+    b1: rx.ArrayLike,
+    b2: rx.ArrayLike,
+    eps: rx.ArrayLike,
+    power: rx.ArrayLike,
+    interval: rx.ArrayLike,
+) -> rx.Rule:
     """The EMA of g divided by a power of nu, which is passed as the parameters."""
 
     def context(t):
@@ -121,6 +110,8 @@ def _preconditioned(
         scaled = jnp.where(root == 0, 1, root) ** exponent
         return mu / c1 / (jnp.where(root == 0, at_0, scaled) + eps), mu
 
-    prepare = from_step(context)
-    slots = {"mu": Slot()}
-    return Rule(leaf, Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    prepare = rx.from_step(context)
+    slots = {"mu": rx.Slot()}
+    return rx.Rule(
+        leaf, Mean, slots, rx.COUNT, prepare, needs_params=True, elementwise=True
+    )

@@ -10,22 +10,17 @@ Difference from Dozat: `nu` is bias-corrected as in Adam, without his factor of 
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrected, corrections, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import (
+    descend,
+)
 from .nadam import scale_by_nadam
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByAdamState(NamedTuple):
     """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
@@ -34,16 +29,16 @@ class ScaleByAdamState(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1412.6980")
+@rx.public(paper="arXiv:1412.6980")
 def scale_by_adam(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = False,
-) -> Rule:
+) -> rx.Rule:
     """Divide the EMA of g by the root of the EMA of |g|².
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
@@ -64,24 +59,24 @@ def scale_by_adam(
         m = corrected(mu, g, b1, c1, c1_next)
         return m / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE}
-    prepare = from_step(corrections(b1, b2, nesterov))
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
+    slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": rx.MEAN_SQUARE}
+    prepare = rx.from_step(corrections(b1, b2, nesterov))
+    return rx.Rule(leaf, ScaleByAdamState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:1412.6980")
+@rx.public("optimizer", paper="arXiv:1412.6980")
 def adam(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = False,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adam, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
@@ -95,27 +90,24 @@ def adam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="arXiv:1711.05101")
+@rx.public("optimizer", paper="arXiv:1711.05101")
 def adamw(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
+    weight_decay: rx.ScalarOrSchedule = 1e-4,
+    mask: rx.MaskOrFn = None,
     *,
     nesterov: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adam with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam`
@@ -129,31 +121,28 @@ def adamw(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
 
 
-@public(
+@rx.public(
     "optimizer",
     paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
-    ranges={"momentum_decay": AT_LEAST_0},
+    ranges={"momentum_decay": rx.AT_LEAST_0},
 )
 def nadam(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-    momentum_decay: ArrayLike | None = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+    momentum_decay: rx.ArrayLike | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adam with Nesterov momentum: `adam` with `nesterov=True` by default.
 
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
@@ -167,39 +156,27 @@ def nadam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    if momentum_decay is not None:
-        return chain(
-            scale_by_nadam(b1, b2, eps, eps_root, momentum_decay),
-            *decayed(weight_decay, weight_decay_mask),
-            scale_by_learning_rate(learning_rate),
-        )
-    return adam(
-        learning_rate,
-        b1,
-        b2,
-        eps,
-        eps_root,
-        mu_dtype,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        weight_decay_mask=weight_decay_mask,
-    )
+    if momentum_decay is None:
+        direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    else:
+        direction = scale_by_nadam(b1, b2, eps, eps_root, momentum_decay)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
+@rx.public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
 def nadamw(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
+    weight_decay: rx.ScalarOrSchedule = 1e-4,
+    mask: rx.MaskOrFn = None,
     *,
     nesterov: bool = True,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdamW with Nesterov momentum: `adamw` with `nesterov=True` by default.
 
     learning_rate, weight_decay: scalars or schedules.
@@ -211,8 +188,5 @@ def nadamw(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

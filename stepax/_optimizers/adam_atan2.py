@@ -8,32 +8,26 @@ no epsilon.  Difference from the paper: weight decay is multiplied by the learni
 """
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .adam import ScaleByAdamState
 
 
 PAPER = "arXiv:2407.05872"
-_RANGES = {"a": AT_LEAST_0, "b": AT_LEAST_0}
+_RANGES = {"a": rx.AT_LEAST_0, "b": rx.AT_LEAST_0}
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_adam_atan2(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.99,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.99,
     *,
-    a: ArrayLike = 1.27,
-    b: ArrayLike = 1.0,
-) -> Rule:
+    a: rx.ArrayLike = 1.27,
+    b: rx.ArrayLike = 1.0,
+) -> rx.Rule:
     """Take the angle between the EMA of g and the root of the EMA of |g|².
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
@@ -54,9 +48,9 @@ def scale_by_adam_atan2(
         nu = ema(nu, square_like(g, nu), b2)
         return a * _angle(mu / c1, b * safe_sqrt(nu / c2)), mu, nu
 
-    prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
+    prepare = rx.from_step(corrections(b1, b2, False))
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    return rx.Rule(leaf, ScaleByAdamState, slots, rx.COUNT, prepare, elementwise=True)
 
 
 def _angle(m, root):
@@ -67,17 +61,17 @@ def _angle(m, root):
     return jnp.arctan2(jnp.where(is_zero, 0, m), jnp.where(is_zero, 1, root))
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def adam_atan2(
-    learning_rate: ScalarOrSchedule = 1e-4,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.99,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 1e-4,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.99,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    a: ArrayLike = 1.27,
-    b: ArrayLike = 1.0,
-) -> GradientTransformationExtraArgs:
+    a: rx.ArrayLike = 1.27,
+    b: rx.ArrayLike = 1.0,
+) -> rx.GradientTransformationExtraArgs:
     """Adam-atan2, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_atan2`
@@ -90,8 +84,5 @@ def adam_atan2(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adam_atan2(b1, b2, a=a, b=b),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam_atan2(b1, b2, a=a, b=b)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -14,26 +14,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    as_array,
-    is_none,
-    with_init,
-)
-from .._engine.factories.registry import public
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable, zeros_for
-from .._engine.trees import errors, selection
-from .._engine.trees.packed import Packed
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "arXiv:2406.16793"
@@ -53,14 +38,14 @@ class AdamMiniState(NamedTuple):
     nu: Any
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_adam_mini(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
     *,
     partition: Blocks = "whole",
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Divide the EMA of g by the root of the EMA of |g|², averaged over blocks.
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) mean(|g|²)
@@ -87,28 +72,28 @@ def scale_by_adam_mini(
         return mu / c1 / (_spread(safe_sqrt(nu / c2), g.shape) + eps), mu, nu
 
     # The shape of `nu` says what the blocks are; `init` makes it.
-    nu = Slot(lambda p: jnp.zeros_like(p, shape=()), alike=False, is_wide=True)
-    slots = {"mu": Slot(), "nu": replace(nu, decode=jnp.real)}
-    prepare = from_step(corrections(b1, b2, False))
-    rule = Rule(leaf, AdamMiniState, slots, COUNT, prepare)
+    nu = rx.Slot(lambda p: jnp.zeros_like(p, shape=()), alike=False, is_wide=True)
+    slots = {"mu": rx.Slot(), "nu": replace(nu, decode=jnp.real)}
+    prepare = rx.from_step(corrections(b1, b2, False))
+    rule = rx.Rule(leaf, AdamMiniState, slots, rx.COUNT, prepare)
 
     def init(params):
-        params = params.unpack() if isinstance(params, Packed) else params
-        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        params = params.unpack() if isinstance(params, rx.Packed) else params
+        ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         nu = []
-        for i, how in enumerate(selection.resolve(partition, params, "partition")):
-            if not is_trainable(ps[i]):
+        for i, how in enumerate(rx.selection.resolve(partition, params, "partition")):
+            if not rx.is_trainable(ps[i]):
                 nu.append(None)
                 continue
-            shape = _shape(how, as_array(ps[i]), params, i)
+            shape = _shape(how, rx.as_array(ps[i]), params, i)
 
             def make(p, shape=shape):
-                return zeros_for(p, lambda p: _means(p, shape))
+                return rx.zeros_for(p, lambda p: _means(p, shape))
 
             nu.append(replace(slots["nu"], make=make).new(ps[i]))
         return rule.init(params)._replace(nu=treedef.unflatten(nu))
 
-    return with_init(build(rule), init)
+    return rx.with_init(rx.build(rule), init)
 
 
 def _shape(how: Any, p, params, i):
@@ -122,12 +107,12 @@ def _shape(how: Any, p, params, i):
         n = 0
     if n < 1:
         expected = f"expected one of {list(_SHAPES)} or a number of blocks"
-        raise ValueError(f"{given.format(errors.paths(params)[i])}, {expected}")
+        raise ValueError(f"{given.format(rx.errors.paths(params)[i])}, {expected}")
     outputs = shape[-1] if shape else 1
     if outputs % n:
         raise ValueError(
-            f"{given.format(errors.paths(params)[i])}, but the last axis of the shape "
-            f"{shape} has {outputs} outputs: give a divisor of that number"
+            f"{given.format(rx.errors.paths(params)[i])}, but the last axis of the "
+            f"shape {shape} has {outputs} outputs: give a divisor of that number"
         )
     return (n,) if shape else ()
 
@@ -158,17 +143,17 @@ def _spread(v, shape):
     return jnp.broadcast_to(v, shape)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def adam_mini(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 1e-3,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
     partition: Blocks = "whole",
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Adam-mini, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adam_mini`
@@ -187,8 +172,5 @@ def adam_mini(
     `init` raises a `ValueError` for unknown blocks, and if n does not divide the
     outputs.
     """
-    return chain(
-        scale_by_adam_mini(b1, b2, eps, partition=partition),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam_mini(b1, b2, eps, partition=partition)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -7,22 +7,19 @@ Difference from the paper: eps is added to |g|, so that nu is never zero.
 """
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import (
+    descend,
+)
 from .adam import ScaleByAdamState
 
 
-@public(paper="arXiv:1412.6980")
+@rx.public(paper="arXiv:1412.6980")
 def scale_by_adamax(
-    b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-8
-) -> Rule:
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 0.999, eps: rx.ArrayLike = 1e-8
+) -> rx.Rule:
     """Divide the EMA of g by the largest recent |g|.
 
         mu = b1 mu + (1 - b1) g,   nu = max(|g| + eps, b2 nu)
@@ -40,21 +37,23 @@ def scale_by_adamax(
         nu = jnp.maximum(jnp.abs(g) + eps, b2 * nu)
         return mu / c1 / nu, mu, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
-    correction = from_step(lambda t: bias_correction(b1, t))
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, correction, elementwise=True)
+    slots = {"mu": rx.Slot(), "nu": rx.REAL}
+    correction = rx.from_step(lambda t: bias_correction(b1, t))
+    return rx.Rule(
+        leaf, ScaleByAdamState, slots, rx.COUNT, correction, elementwise=True
+    )
 
 
-@public("optimizer", paper="arXiv:1412.6980")
+@rx.public("optimizer", paper="arXiv:1412.6980")
 def adamax(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdaMax, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
@@ -67,24 +66,21 @@ def adamax(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adamax(b1, b2, eps),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adamax(b1, b2, eps)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="arXiv:1711.05101")
+@rx.public("optimizer", paper="arXiv:1711.05101")
 def adamaxw(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 1e-4,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdaMax with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adamax`
@@ -97,8 +93,5 @@ def adamaxw(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_adamax(b1, b2, eps),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adamax(b1, b2, eps)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

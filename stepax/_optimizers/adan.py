@@ -14,24 +14,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, zero_count
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM
-from .._engine.factories.registry import public
-from .._engine.step.rule import REAL, Rule, Slot
 from .._transforms.decay import add_decayed_weights, decayed_after, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 
 
-_RANGES = {"b2": MOMENTUM}  # an average of gradients, and not of squares
+_RANGES = {"b2": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByAdanState(NamedTuple):
     """m, v, n: EMAs of g, of its change d, and of |g + c d|².
 
@@ -45,16 +40,16 @@ class ScaleByAdanState(NamedTuple):
     t: jax.Array
 
 
-@public(paper="arXiv:2208.06677", ranges=_RANGES)
+@rx.public(paper="arXiv:2208.06677", ranges=_RANGES)
 def scale_by_adan(
-    b1: ArrayLike = 0.98,
-    b2: ArrayLike = 0.92,
-    b3: ArrayLike = 0.99,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
+    b1: rx.ArrayLike = 0.98,
+    b2: rx.ArrayLike = 0.92,
+    b3: rx.ArrayLike = 0.99,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
     *,
-    change_factor: ArrayLike | None = None,
-) -> Rule:
+    change_factor: rx.ArrayLike | None = None,
+) -> rx.Rule:
     """Divide the extrapolated EMA of g by the root of an EMA of squares.
 
         d = g - g_last,   0 at the first step
@@ -85,26 +80,26 @@ def scale_by_adan(
         u = (m / c1 + ahead * (v / c2)) / (safe_sqrt(n / c3 + eps_root) + eps)
         return u, m, v, n, g
 
-    slots = {"m": Slot(), "v": Slot(), "n": REAL, "g": Slot(kind="other")}
+    slots = {"m": rx.Slot(), "v": rx.Slot(), "n": rx.REAL, "g": rx.Slot(kind="other")}
     count = {"t": zero_count}
-    return Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
+    return rx.Rule(leaf, ScaleByAdanState, slots, count, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:2208.06677", ranges=_RANGES)
+@rx.public("optimizer", paper="arXiv:2208.06677", ranges=_RANGES)
 def adan(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.98,
-    b2: ArrayLike = 0.92,
-    b3: ArrayLike = 0.99,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.98,
+    b2: rx.ArrayLike = 0.92,
+    b3: rx.ArrayLike = 0.99,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
-    change_factor: ArrayLike | None = None,
+    change_factor: rx.ArrayLike | None = None,
     proximal_decay: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adan, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adan`,   or

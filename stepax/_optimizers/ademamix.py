@@ -11,25 +11,18 @@ warm both up as the paper does.  Difference from Optax: `mu_dtype` applies to `m
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "arXiv:2409.03137"
-_RANGES = {"b3": MOMENTUM}  # an average of gradients, and not of squares
+_RANGES = {"b3": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByAdemamixState(NamedTuple):
     """count: steps taken.  count_m2: the same, for the schedules of `m2`.
 
@@ -43,16 +36,16 @@ class ScaleByAdemamixState(NamedTuple):
     nu: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_ademamix(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    b3: ScalarOrSchedule = 0.9999,
-    alpha: ScalarOrSchedule = 6.0,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
-) -> Rule:
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    b3: rx.ScalarOrSchedule = 0.9999,
+    alpha: rx.ScalarOrSchedule = 6.0,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
+) -> rx.Rule:
     """Divide a mixture of two EMAs of g by the root of the EMA of |g|².
 
         m1 = b1 m1 + (1 - b1) g,   m2 = b3 m2 + (1 - b3) g
@@ -87,30 +80,30 @@ def scale_by_ademamix(
         m = m1 / c1 + alpha * m2
         return m / (safe_sqrt(nu / c2 + eps_root) + eps), m1, m2, nu
 
-    counts = {"count": COUNT["count"], "count_m2": COUNT["count"]}
+    counts = {"count": rx.COUNT["count"], "count_m2": rx.COUNT["count"]}
     slots = {
-        "m1": Slot(dtype=mu_dtype),
-        "m2": Slot(dtype=mu_dtype, is_slow=True),
-        "nu": MEAN_SQUARE,
+        "m1": rx.Slot(dtype=mu_dtype),
+        "m2": rx.Slot(dtype=mu_dtype, is_slow=True),
+        "nu": rx.MEAN_SQUARE,
     }
-    return Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
+    return rx.Rule(leaf, ScaleByAdemamixState, slots, counts, prepare, elementwise=True)
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def ademamix(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    b3: ScalarOrSchedule = 0.9999,
-    alpha: ScalarOrSchedule = 5.0,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    b3: rx.ScalarOrSchedule = 0.9999,
+    alpha: rx.ScalarOrSchedule = 5.0,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdEMAMix, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_ademamix`
@@ -125,8 +118,5 @@ def ademamix(
 
     In bfloat16 `m2` and `nu` stop changing: widen them with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -12,13 +12,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt, upcast
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -29,17 +26,17 @@ from .adam import ScaleByAdamState
 _FOURTH_ROOT = lambda count: upcast(count) ** 0.25
 
 
-@public(paper="arXiv:2411.02853")
+@rx.public(paper="arXiv:2411.02853")
 def scale_by_adopt(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.9999,
-    eps: ArrayLike = 1e-6,
-    mu_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.9999,
+    eps: rx.ArrayLike = 1e-6,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
-) -> Rule:
+    clip_value_fn: Callable[[jax.Array], rx.ArrayLike] = _FOURTH_ROOT,
+) -> rx.Rule:
     """Average gradients, each divided by the root of the preceding EMA of |g|².
 
         x = clip(g / max(sqrt(nu), eps), clip_value_fn(t - 1))
@@ -74,8 +71,8 @@ def scale_by_adopt(
         nu = ema(nu, square_like(g, nu), b2)
         return ema(mu, x, b1) if nesterov else mu, mu, nu
 
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE}
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
+    slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": rx.MEAN_SQUARE}
+    return rx.Rule(leaf, ScaleByAdamState, slots, rx.COUNT, prepare, elementwise=True)
 
 
 def _clip(x, bound):
@@ -86,20 +83,20 @@ def _clip(x, bound):
     return x * jnp.where(length > bound, bound / jnp.where(length == 0, 1, length), 1)
 
 
-@public("optimizer", paper="arXiv:2411.02853")
+@rx.public("optimizer", paper="arXiv:2411.02853")
 def adopt(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.9999,
-    eps: ArrayLike = 1e-6,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.9999,
+    eps: rx.ArrayLike = 1e-6,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = False,
     use_clipping: bool = True,
-    clip_value_fn: Callable[[jax.Array], ArrayLike] = _FOURTH_ROOT,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    clip_value_fn: Callable[[jax.Array], rx.ArrayLike] = _FOURTH_ROOT,
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """ADOPT, with optional weight decay, which begins at the second step.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_adopt`
@@ -123,5 +120,5 @@ def adopt(
     )
 
 
-def _after_first(count: ArrayLike) -> jax.Array:
+def _after_first(count: rx.ArrayLike) -> jax.Array:
     return jnp.where(count == 0, 0.0, 1.0)

@@ -12,20 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MAXIMUM, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByAmsgradState(NamedTuple):
     """count: steps taken.
 
@@ -39,16 +33,16 @@ class ScaleByAmsgradState(NamedTuple):
     nu_max: Any
 
 
-@public(paper="arXiv:1904.09237")
+@rx.public(paper="arXiv:1904.09237")
 def scale_by_amsgrad(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
-) -> Rule:
+) -> rx.Rule:
     """Divide the EMA of g by the root of the largest EMA of |g|² so far.
 
         mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
@@ -75,32 +69,32 @@ def scale_by_amsgrad(
         nu_max = jnp.maximum(nu_max, nu / c2 if bias_correction_nu else nu)
         return m / (safe_sqrt(nu_max + eps_root) + eps), mu, nu, nu_max
 
-    largest = replace(MAXIMUM, by_rows=True)
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": MEAN_SQUARE, "nu_max": largest}
-    return Rule(
+    largest = replace(rx.MAXIMUM, by_rows=True)
+    slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": rx.MEAN_SQUARE, "nu_max": largest}
+    return rx.Rule(
         leaf,
         ScaleByAmsgradState,
         slots,
-        COUNT,
-        from_step(corrections),
+        rx.COUNT,
+        rx.from_step(corrections),
         elementwise=True,
     )
 
 
-@public("optimizer", paper="arXiv:1904.09237")
+@rx.public("optimizer", paper="arXiv:1904.09237")
 def amsgrad(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AMSGrad, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_amsgrad`
@@ -114,10 +108,7 @@ def amsgrad(
 
     In bfloat16 `nu` and `nu_max` stop changing: widen them with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_amsgrad(
-            b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu
-        ),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_amsgrad(
+        b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -13,28 +13,20 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.arrays.placement import replicated
-from .._engine.arrays.precision import real_dtype, scalar_dtype
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, POSITIVE_CAP
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot, zeros_for
-from .._transforms.decay import decayed_after
+from .._transforms.decay import descend_and_decay
 from .._transforms.noise import typed_key
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
 
 
 PAPER = "arXiv:2412.05270"
 _RANGES = {
-    "norm_growth_limit": POSITIVE_CAP,
-    "rank": AT_LEAST_1,
-    "scale": AT_LEAST_0,
-    "update_proj_gap": AT_LEAST_1,
+    "norm_growth_limit": rx.POSITIVE_CAP,
+    "rank": rx.AT_LEAST_1,
+    "scale": rx.AT_LEAST_0,
+    "update_proj_gap": rx.AT_LEAST_1,
 }
 
 ScaleType = Literal["channel", "tensor"]
@@ -54,21 +46,21 @@ class APOLLOState(NamedTuple):
     norm: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_apollo(
     rank: int = 128,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
     *,
-    scale: ArrayLike = 1.0,
+    scale: rx.ArrayLike = 1.0,
     scale_type: ScaleType = "channel",
     scale_front: bool = False,
-    norm_growth_limit: ArrayLike = 1.01,
-    update_proj_gap: ArrayLike = 200,
+    norm_growth_limit: rx.ArrayLike = 1.01,
+    update_proj_gap: rx.ArrayLike = 200,
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
-) -> Rule:
+) -> rx.Rule:
     """Scale the channels of a matrix as Adam scales a projection of them.
 
         P = sampler(key, (rank, columns)) / sqrt(rank),   x = g Pᵀ
@@ -124,14 +116,14 @@ def scale_by_apollo(
         return after * factor * (u / excess), mu, nu, size / excess
 
     def mean(p):
-        return zeros_for(p, lambda p: _low(p, rank))
+        return rx.zeros_for(p, lambda p: _low(p, rank))
 
     slots = {
-        "mu": Slot(mean, alike=False),
-        "nu": Slot(mean, alike=False, is_wide=True, decode=jnp.real),
-        "norm": Slot(_zero, alike=False),
+        "mu": rx.Slot(mean, alike=False),
+        "nu": rx.Slot(mean, alike=False, is_wide=True, decode=jnp.real),
+        "norm": rx.Slot(_zero, alike=False),
     }
-    return Rule(leaf, APOLLOState, slots, COUNT, prepare)
+    return rx.Rule(leaf, APOLLOState, slots, rx.COUNT, prepare)
 
 
 def _is_tall(x):
@@ -151,7 +143,7 @@ def _zero(p):
     """A real zero, in float32 or wider."""
     dtype = jnp.result_type(p)
     is_float = jnp.issubdtype(dtype, jnp.inexact)
-    return jnp.zeros((), scalar_dtype(p) if is_float else dtype)
+    return jnp.zeros((), rx.scalar_dtype(p) if is_float else dtype)
 
 
 def _norm(x, axis=None):
@@ -162,28 +154,28 @@ def _projected(g, rank, draw, key, sampler):
     """g Pᵀ for a tall matrix, P g for a wide one, with P of sample number `draw`."""
     now = jax.random.fold_in(typed_key(key), draw)
     shape = (rank, g.shape[1]) if _is_tall(g) else (g.shape[0], rank)
-    x = sampler(now, shape, real_dtype(g.dtype)) / rank**0.5
-    return replicated(g) @ x.T if _is_tall(g) else x.T @ replicated(g)
+    x = sampler(now, shape, rx.real_dtype(g.dtype)) / rank**0.5
+    return rx.replicated(g) @ x.T if _is_tall(g) else x.T @ rx.replicated(g)
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def apollo(
-    learning_rate: ScalarOrSchedule = 1e-3,
+    learning_rate: rx.ScalarOrSchedule = 1e-3,
     rank: int = 128,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    scale: ArrayLike = 1.0,
+    scale: rx.ArrayLike = 1.0,
     scale_type: ScaleType = "channel",
     scale_front: bool = False,
-    norm_growth_limit: ArrayLike = 1.01,
-    update_proj_gap: ArrayLike = 200,
+    norm_growth_limit: rx.ArrayLike = 1.01,
+    update_proj_gap: rx.ArrayLike = 200,
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """APOLLO for matrices, Adam for other arrays, with weight decay after the step.
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
@@ -218,8 +210,4 @@ def apollo(
         key=key,
         sampler=sampler,
     )
-    return chain(
-        direction,
-        scale_by_learning_rate(learning_rate),
-        decayed_after(learning_rate, weight_decay, weight_decay_mask),
-    )
+    return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

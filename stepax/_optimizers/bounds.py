@@ -15,12 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._engine.arrays.precision import compute_dtype, promote_freely
-from .._engine.base import is_array, is_none
-from .._engine.step.gradients import Gradients
-from .._engine.step.rule import is_trainable
-from .._engine.trees import errors, selection
-from .._engine.trees.packed import Packed
+from .._engine import rules as rx
 from .._linesearch.line import put
 
 
@@ -31,14 +26,14 @@ class Box(NamedTuple):
     upper: list
 
 
-def box_of(lower: Any, upper: Any, gradients: Gradients, live: list[int]) -> Box:
+def box_of(lower: Any, upper: Any, gradients: rx.Gradients, live: list[int]) -> Box:
     """The bounds of the leaves that have a gradient."""
-    treedef = jax.tree.structure(gradients.all_params, is_leaf=is_none)
+    treedef = jax.tree.structure(gradients.all_params, is_leaf=rx.is_none)
     dtypes = [jnp.result_type(gradients.params[i]) for i in live]
 
     def side(name, bound, nothing):
-        labels = selection.resolve(bound, gradients.all_params, name)
-        if isinstance(gradients.all_params, Packed):
+        labels = rx.selection.resolve(bound, gradients.all_params, name)
+        if isinstance(gradients.all_params, rx.Packed):
             labels = _joined(labels, gradients.all_params, nothing)
         column = gradients.leaves_of(treedef.unflatten(labels), name)
         found = [nothing if column[i] is None else column[i] for i in live]
@@ -48,9 +43,9 @@ def box_of(lower: Any, upper: Any, gradients: Gradients, live: list[int]) -> Box
     return Box(side("lower", lower, -jnp.inf), side("upper", upper, jnp.inf))
 
 
-def _joined(labels: list, params: Packed, nothing: float) -> tuple:
+def _joined(labels: list, params: rx.Packed, nothing: float) -> tuple:
     """The bounds of the vectors of packed parameters."""
-    outline = jax.tree.leaves(params.outline(), is_leaf=is_none)
+    outline = jax.tree.leaves(params.outline(), is_leaf=rx.is_none)
     pairs = zip(labels, outline, strict=True)
     filled = [(nothing if b is None else b, p) for b, p in pairs if p is not None]
     arrays = [jnp.broadcast_to(jnp.asarray(b, p.dtype), p.shape) for b, p in filled]
@@ -76,7 +71,7 @@ def _continued(primals, tangents):
     return _clip(*primals), tangents[0]
 
 
-def within(f: Callable, gradients: Gradients, live: list[int], box: Box) -> Callable:
+def within(f: Callable, gradients: rx.Gradients, live: list[int], box: Box) -> Callable:
     """`f`, evaluated at parameters clipped to the bounds."""
 
     @ft.wraps(f)
@@ -97,7 +92,7 @@ def land(ps: list, starts: list, us: list, box: Box) -> list:
 
 
 @jax.jit
-@promote_freely
+@rx.promote_freely
 def _land(p, start, u, lower, upper):
     # Without the barriers the compiler may skip a rounding or fuse a multiply-add, and
     # the value tested here would differ from the one that is applied.
@@ -108,7 +103,7 @@ def _land(p, start, u, lower, upper):
         return (p + u).astype(p.dtype)
 
     p, start, u = jax.lax.stop_gradient((p, start, fixed(u)))
-    wide, most = compute_dtype(p, u), float(jnp.finfo(u.dtype).max)
+    wide, most = rx.compute_dtype(p, u), float(jnp.finfo(u.dtype).max)
     target = _clip((start + u).astype(p.dtype), lower, upper)
     way = target.astype(wide) - p.astype(wide)
     v = fixed(jnp.minimum(jnp.maximum(way, -most), most))
@@ -124,10 +119,10 @@ def _land(p, start, u, lower, upper):
 def check_sides(lower: Any, upper: Any) -> None:
     """Raise for bounds that are NaN or cross, if that is known without parameters."""
     flat = {"lower": lower, "upper": upper}
-    flat = {k: jax.tree.flatten(b, is_leaf=is_none) for k, b in flat.items()}
+    flat = {k: jax.tree.flatten(b, is_leaf=rx.is_none) for k, b in flat.items()}
 
     def path(i):
-        return errors.paths(lower)[i]
+        return rx.errors.paths(lower)[i]
 
     if flat["lower"][1] == flat["upper"][1]:
         pairs = zip(flat["lower"][0], flat["upper"][0], strict=True)
@@ -140,16 +135,16 @@ def check(lower: Any, upper: Any, params: Any, may_start_outside: bool) -> None:
 
     Values are checked where they are concrete, that is, outside `jit`.
     """
-    params = params.unpack() if isinstance(params, Packed) else params
-    leaves = jax.tree.leaves(params, is_leaf=is_none)
-    sides = [selection.resolve(b, params, k) for k, b in _sides(lower, upper)]
+    params = params.unpack() if isinstance(params, rx.Packed) else params
+    leaves = jax.tree.leaves(params, is_leaf=rx.is_none)
+    sides = [rx.selection.resolve(b, params, k) for k, b in _sides(lower, upper)]
     for i, (p, l, u) in enumerate(zip(leaves, *sides, strict=True)):
-        if not is_trainable(p):
+        if not rx.is_trainable(p):
             continue
         dtype = jnp.result_type(p)
         if not jnp.issubdtype(dtype, jnp.inexact):
             continue  # like leaves without a gradient
-        path = ft.partial(lambda i: errors.paths(params)[i], i)
+        path = ft.partial(lambda i: rx.errors.paths(params)[i], i)
         _check_kinds(p, l, u, path)
         low, high = _known(l, -np.inf, dtype), _known(u, np.inf, dtype)
         _check_order(low, high, path)
@@ -163,7 +158,7 @@ def _sides(lower, upper):
 
 def _known(x, nothing, dtype=None):
     """The values of a bound in a dtype; `None` if they are traced."""
-    is_known = x is None or (is_array(x) and not isinstance(x, jax.ShapeDtypeStruct))
+    is_known = x is None or (rx.is_array(x) and not isinstance(x, jax.ShapeDtypeStruct))
     if not is_known or isinstance(x, Tracer):
         return None
     return np.asarray(nothing if x is None else x, dtype)
@@ -176,10 +171,10 @@ def _check_kinds(p, lower, upper, path):
             "its real and imaginary parts"
         )
     for name, b in _sides(lower, upper):
-        if b is not None and not is_array(b):
+        if b is not None and not rx.is_array(b):
             raise TypeError(
-                f"`{name}` holds {errors.describe(b)} for {path()}, expected a number, "
-                "an array, or `None` for no bound"
+                f"`{name}` holds {rx.errors.describe(b)} for {path()}, expected a "
+                "number, an array, or `None` for no bound"
             )
         shape = () if b is None else jnp.shape(b)
         try:

@@ -11,21 +11,15 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import quotient, safe_rsqrt, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import POSITIVE_CAP
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot, zeros_for
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "arXiv:2307.02047"
-_RANGES = {"clipping_threshold": POSITIVE_CAP}
+_RANGES = {"clipping_threshold": rx.POSITIVE_CAP}
 
 
 class CAMEState(NamedTuple):
@@ -45,14 +39,14 @@ class CAMEState(NamedTuple):
     residual_col: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_came(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    b3: ArrayLike = 0.9999,
-    eps: tuple[ArrayLike, ArrayLike] = (1e-30, 1e-16),
-    clipping_threshold: ArrayLike = 1.0,
-) -> Rule:
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    b3: rx.ArrayLike = 0.9999,
+    eps: tuple[rx.ArrayLike, rx.ArrayLike] = (1e-30, 1e-16),
+    clipping_threshold: rx.ArrayLike = 1.0,
+) -> rx.Rule:
     """Average Adafactor's updates, and divide where they differ from the average.
 
         nu = b2 nu + (1 - b2) (|g|² + eps[0]),   u = g / sqrt(nu)
@@ -87,9 +81,9 @@ def scale_by_came(
         new = mu * _inverse_root_of(far_row, far_col)
         return new, mu, row, col, nu, far_row, far_col
 
-    slots = {"mu": Slot(), "nu_row": _mean(-1), "nu_col": _mean(-2), "nu": _WHOLE}
+    slots = {"mu": rx.Slot(), "nu_row": _mean(-1), "nu_col": _mean(-2), "nu": _WHOLE}
     slots |= {"residual_row": _mean(-1), "residual_col": _mean(-2)}
-    return Rule(leaf, CAMEState, slots)
+    return rx.Rule(leaf, CAMEState, slots)
 
 
 def _nothing(p):
@@ -101,13 +95,15 @@ def _mean(axis):
 
     def make(p):
         return (
-            zeros_for(p, lambda p: jnp.sum(p, axis)) if np.ndim(p) > 1 else _nothing(p)
+            rx.zeros_for(p, lambda p: jnp.sum(p, axis))
+            if np.ndim(p) > 1
+            else _nothing(p)
         )
 
-    return Slot(make, alike=False, is_wide=True, decode=jnp.real)
+    return rx.Slot(make, alike=False, is_wide=True, decode=jnp.real)
 
 
-_WHOLE = Slot(
+_WHOLE = rx.Slot(
     lambda p: _nothing(p) if np.ndim(p) > 1 else jnp.zeros_like(p),
     alike=False,
     is_wide=True,
@@ -135,17 +131,17 @@ def _inverse_root(x):
     return jnp.where(is_zero, 0, safe_rsqrt(jnp.where(is_zero, 1, x)))
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def came(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    b3: ArrayLike = 0.9999,
-    eps: tuple[ArrayLike, ArrayLike] = (1e-30, 1e-16),
-    clipping_threshold: ArrayLike = 1.0,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    b3: rx.ArrayLike = 0.9999,
+    eps: tuple[rx.ArrayLike, rx.ArrayLike] = (1e-30, 1e-16),
+    clipping_threshold: rx.ArrayLike = 1.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """CAME, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_came`
@@ -160,8 +156,5 @@ def came(
     In bfloat16 `nu_row`, `nu_col`, `nu`, `residual_row` and `residual_col` stop
     changing: widen them with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_came(b1, b2, b3, eps, clipping_threshold),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_came(b1, b2, b3, eps, clipping_threshold)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -17,28 +17,11 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square_like
 from .._engine.arrays.numerics import agreement, safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    as_array,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.leafwise import keep_dtypes
-from .._engine.step.plan import node_of
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .adam import ScaleByAdamState, scale_by_adam
 from .lion import scale_by_lion
 
@@ -46,7 +29,7 @@ from .lion import scale_by_lion
 PAPER = "arXiv:2411.16085"
 
 
-def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
+def _cautious(u, agrees, divisor: Callable, parts: rx.ArraySplit):
     """The elements of u that agree, scaled up the fewer they are."""
     kept = parts.sum(jnp.sum(agrees.astype(u.real.dtype)), u)
     # A product with `agrees` would be compiled to this, but without the NaN.
@@ -54,9 +37,9 @@ def _cautious(u, agrees, divisor: Callable, parts: ArraySplit):
     return u / divisor(kept, math.prod(parts.shape(u)))
 
 
-def _made_cautious(tx: Any, divisor: Callable, axis_name: AxisName) -> Rule:
+def _made_cautious(tx: Any, divisor: Callable, axis_name: rx.AxisName) -> rx.Rule:
     """The rule of a transformation, with cautious directions."""
-    rule, parts = cast(Rule, node_of(tx)), ArraySplit(axis_name)
+    rule, parts = cast(rx.Rule, rx.node_of(tx)), rx.ArraySplit(axis_name)
     direction = cast(Callable, rule.leaf)
 
     def leaf(g, p, ctx, *slots):
@@ -75,14 +58,14 @@ def _divisor_of_lion(kept: jax.Array, n: int) -> jax.Array:
     return (kept + 1) / max(n, 1)
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_cautious_adam(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
     *,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Adam's direction where it agrees with the gradient, and 0 elsewhere.
 
         u = v k / max(mean(k), 1e-3),   v of `scale_by_adam`,   k = 1 where v g > 0
@@ -97,10 +80,10 @@ def scale_by_cautious_adam(
     return _made_cautious(scale_by_adam(b1, b2, eps), _divisor_of_adamw, axis_name)
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_cautious_lion(
-    b1: ArrayLike = 0.95, b2: ArrayLike = 0.98, *, axis_name: AxisName = None
-) -> Rule:
+    b1: rx.ArrayLike = 0.95, b2: rx.ArrayLike = 0.98, *, axis_name: rx.AxisName = None
+) -> rx.Rule:
     """Lion's direction where it agrees with the gradient, and 0 elsewhere.
 
         u = v k n / (Σ k + 1),   v of `scale_by_lion`,   k = 1 where v g > 0
@@ -115,17 +98,17 @@ def scale_by_cautious_lion(
     return _made_cautious(scale_by_lion(b1, b2), _divisor_of_lion, axis_name)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def cautious_adamw(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdamW that only moves where the mean gradient agrees with the gradient.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_adam`
@@ -138,23 +121,20 @@ def cautious_adamw(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_cautious_adam(b1, b2, eps, axis_name=axis_name),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_cautious_adam(b1, b2, eps, axis_name=axis_name)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def cautious_lion(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.98,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.98,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Lion that only moves where its sign agrees with the gradient.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_cautious_lion`
@@ -164,11 +144,8 @@ def cautious_lion(
     weight_decay_mask: which parameters decay; see `masked`.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`.
     """
-    return chain(
-        scale_by_cautious_lion(b1, b2, axis_name=axis_name),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_cautious_lion(b1, b2, axis_name=axis_name)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 class _Seen(NamedTuple):
@@ -177,23 +154,23 @@ class _Seen(NamedTuple):
     gradients: Any
 
 
-@recipe
-def _agreeing(sign: int, axis_name: AxisName) -> Rule:
-    parts = ArraySplit(axis_name)
+@rx.recipe
+def _agreeing(sign: int, axis_name: rx.AxisName) -> rx.Rule:
+    parts = rx.ArraySplit(axis_name)
 
     def leaf(u, p, ctx, g):
         return _cautious(u, sign * agreement(u, g) > 0, _divisor_of_adamw, parts), g
 
-    return Rule(leaf, _Seen, {"gradients": Slot(kind="other")})
+    return rx.Rule(leaf, _Seen, {"gradients": rx.Slot(kind="other")})
 
 
-@public("wrapper", paper=PAPER)
+@rx.public("wrapper", paper=PAPER)
 def cautious(
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     *,
     descends: bool = True,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Keep the updates of an optimizer where they oppose the gradient.
 
         u = v k / max(mean(k), 1e-3),   v = inner(g),   k = 1 where v g < 0, otherwise 0
@@ -207,21 +184,21 @@ def cautious(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    base = with_keywords(inner, "`inner` of `cautious`")
+    base = rx.with_keywords(inner, "`inner` of `cautious`")
     agreeing = _agreeing(-1 if descends else 1, axis_name)
 
     def update(updates, state, params=None, **extra_args):
         u, new = base.update(updates, state, params, **extra_args)
-        seen = _Seen(jax.tree.map(as_array, updates))
-        return agreeing.update(u, seen)[0], keep_dtypes(new, state)
+        seen = _Seen(jax.tree.map(rx.as_array, updates))
+        return agreeing.update(u, seen)[0], rx.keep_dtypes(new, state)
 
-    return transformation(base.init, update, inner={"": base})
+    return rx.transformation(base.init, update, inner={"": base})
 
 
-@public(paper="arXiv:2412.17107")
+@rx.public(paper="arXiv:2412.17107")
 def scale_by_grams(
-    b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-6
-) -> Rule:
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 0.999, eps: rx.ArrayLike = 1e-6
+) -> rx.Rule:
     """Give the modulus of Adam's update the sign, or the phase, of the gradient.
 
         u = sign(g) |mu / (1 - b1^t)| / (sqrt(nu / (1 - b2^t)) + eps)
@@ -241,20 +218,20 @@ def scale_by_grams(
         u = jnp.sign(g) * jnp.abs(mu / c1) / (safe_sqrt(nu / c2) + eps)
         return u, mu, nu
 
-    prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
+    prepare = rx.from_step(corrections(b1, b2, False))
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    return rx.Rule(leaf, ScaleByAdamState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@public("optimizer", paper="arXiv:2412.17107")
+@rx.public("optimizer", paper="arXiv:2412.17107")
 def grams(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule = 1e-3,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Grams, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_grams`
@@ -266,8 +243,5 @@ def grams(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_grams(b1, b2, eps),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_grams(b1, b2, eps)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

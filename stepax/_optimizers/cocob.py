@@ -10,13 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.rule import MAXIMUM, SQUARES, START, Rule, Slot
+from .._engine import rules as rx
 from .._transforms.decay import ESTIMATED, add_decayed_weights, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -25,7 +20,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:1705.07795"
 
 
-@optax_compatible
+@rx.optax_compatible
 class COCOBState(NamedTuple):
     """init_particles: the first parameters.  cumulative_gradients: sum of -g.
 
@@ -40,8 +35,8 @@ class COCOBState(NamedTuple):
     reward: Any
 
 
-@public(paper=PAPER, ranges={"alpha": AT_LEAST_0}, shared=ESTIMATED)
-def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
+@rx.public(paper=PAPER, ranges={"alpha": rx.AT_LEAST_0}, shared=ESTIMATED)
+def scale_by_cocob(alpha: rx.ArrayLike = 100.0, eps: rx.ArrayLike = 1e-8) -> rx.Rule:
     """Bet a fraction of the winnings on the direction of the summed gradients.
 
         L = max(L, |g|),   G = G + |g|,   theta = theta - g
@@ -69,25 +64,27 @@ def scale_by_cocob(alpha: ArrayLike = 100.0, eps: ArrayLike = 1e-8) -> Rule:
         return w1 + bet - p, w1, theta, L, G, R
 
     slots = {
-        "init_particles": START,
-        "cumulative_gradients": Slot(is_wide=True, kind="sum"),
-        "scale": replace(MAXIMUM, make=lambda p: jnp.full_like(p, eps), is_wide=False),
-        "subgradients": SQUARES,
-        "reward": SQUARES,
+        "init_particles": rx.START,
+        "cumulative_gradients": rx.Slot(is_wide=True, kind="sum"),
+        "scale": replace(
+            rx.MAXIMUM, make=lambda p: jnp.full_like(p, eps), is_wide=False
+        ),
+        "subgradients": rx.SQUARES,
+        "reward": rx.SQUARES,
     }
-    return Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
+    return rx.Rule(leaf, COCOBState, slots, needs_params=True, elementwise=True)
 
 
-@public("optimizer", paper=PAPER, ranges={"alpha": AT_LEAST_0}, shared=ESTIMATED)
+@rx.public("optimizer", paper=PAPER, ranges={"alpha": rx.AT_LEAST_0}, shared=ESTIMATED)
 def cocob(
-    learning_rate: ScalarOrSchedule = 1.0,
-    alpha: ArrayLike = 100.0,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    alpha: rx.ArrayLike = 100.0,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """COCOB: p = p + u, with u of `scale_by_cocob`.
 
     u is computed for the gradient learning_rate (g + weight_decay p).

@@ -16,31 +16,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, START, Rule, real_scalar
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 from .._transforms.decay import ESTIMATED, add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 
 
-@optax_compatible
+@rx.optax_compatible
 class DAdaptAdamWState(NamedTuple):
     """exp_avg, exp_avg_sq: EMAs of the steps and of |g|², shaped like the parameters.
 
@@ -76,7 +62,7 @@ class DAdaptSGDState(NamedTuple):
 
 
 def corrected_rate(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     betas: tuple | None,
     d: jax.Array,
     count: jax.Array,
@@ -95,10 +81,10 @@ def corrected_rate(
 
 
 def scaled_decay(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     betas: tuple | None,
-    weight_decay: ScalarOrSchedule,
-) -> Callable[[Any], GradientTransformation]:
+    weight_decay: rx.ScalarOrSchedule,
+) -> Callable[[Any], rx.GradientTransformation]:
     """The weight decay of a step, computed from the state before it."""
 
     def decay(state):
@@ -108,21 +94,21 @@ def scaled_decay(
     return decay
 
 
-_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": REAL, "grad_sum": SUM}
-_SCALARS = {"numerator_weighted": real_scalar(), **COUNT}
+_SLOTS = {"exp_avg": MEAN, "exp_avg_sq": rx.REAL, "grad_sum": SUM}
+_SCALARS = {"numerator_weighted": rx.real_scalar(), **rx.COUNT}
 
 
-@public("optimizer", paper="arXiv:2301.07733", shared=ESTIMATED)
+@rx.public("optimizer", paper="arXiv:2301.07733", shared=ESTIMATED)
 def dadapt_adamw(
-    learning_rate: ScalarOrSchedule = 1.0,
-    betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
-    eps: ArrayLike = 1e-8,
-    estim_lr0: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    betas: tuple[rx.ArrayLike, rx.ArrayLike] = (0.9, 0.999),
+    eps: rx.ArrayLike = 1e-8,
+    estim_lr0: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     *,
     bias_correction: bool = True,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """AdamW with the learning rate multiplied by an estimate d of the distance to go.
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t),   q = sqrt(b2)
@@ -176,32 +162,32 @@ def dadapt_adamw(
         s = q * s + (1 - q) * a * g
         return -m / (safe_sqrt(v) + eps) - decay * p, m, v, s
 
-    rule = Rule(
+    rule = rx.Rule(
         leaf,
         DAdaptAdamWState,
         _SLOTS,
-        {"estim_lr": real_scalar(estim_lr0), **_SCALARS},
+        {"estim_lr": rx.real_scalar(estim_lr0), **_SCALARS},
         prepare,
         leaf_stat,
         needs_params=True,
         elementwise=True,
     )
-    return build(rule)
+    return rx.build(rule)
 
 
 _WHY = "its estimate of the distance assumes one learning rate and one decay"
 _ONE = {"learning_rate": _WHY, "weight_decay": _WHY, **ESTIMATED}
 
 
-@public("optimizer", paper="arXiv:2301.07733", shared=_ONE)
+@rx.public("optimizer", paper="arXiv:2301.07733", shared=_ONE)
 def dadapt_sgd(
-    learning_rate: ScalarOrSchedule = 1.0,
-    momentum: ArrayLike = 0.0,
-    estim_lr0: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    momentum: rx.ArrayLike = 0.0,
+    estim_lr0: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """SGD with the learning rate multiplied by an estimate d of the distance to go.
 
         a = d learning_rate / ‖g_1‖,   g = g + weight_decay p
@@ -220,15 +206,15 @@ def dadapt_sgd(
     """
     rates = learning_rate, momentum, estim_lr0
     if weight_decay_mask is None:
-        return build(_sgd(*rates, weight_decay))
-    rule = build(_sgd(*rates, None))
+        return rx.build(_sgd(*rates, weight_decay))
+    rule = rx.build(_sgd(*rates, None))
 
-    @promote_freely
+    @rx.promote_freely
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("dadapt_sgd", DAdaptSGDState, state)
+        rx.errors.require_state("dadapt_sgd", DAdaptSGDState, state)
         # The norm of the gradient without decay, which the rule does not see.
         first = state.grad_norm0
-        first = branch(
+        first = rx.branch(
             first == 0, lambda: tree.norm(updates).astype(first.dtype), lambda: first
         )
         decay = value_at(weight_decay, state.count)
@@ -236,15 +222,15 @@ def dadapt_sgd(
         updates, _ = pull.update(updates, pull.init(params), params)
         return rule.update(updates, state._replace(grad_norm0=first), params)
 
-    return transformation(rule.init, update, inner={"": rule})
+    return rx.transformation(rule.init, update, inner={"": rule})
 
 
 def _sgd(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     momentum: Any,
     estim_lr0: Any,
     weight_decay: Any,
-) -> Rule:
+) -> rx.Rule:
     """Without decay, which is in the gradients; the first norm is in the state."""
     measures = weight_decay is not None
 
@@ -278,12 +264,15 @@ def _sgd(
         # In this order a small s is not rounded to the spacing of p.
         return (1 - momentum) * ((start - p) - s), start, s
 
-    scalars = {"estim_lr": real_scalar(estim_lr0), "numerator_weighted": real_scalar()}
-    return Rule(
+    scalars = {
+        "estim_lr": rx.real_scalar(estim_lr0),
+        "numerator_weighted": rx.real_scalar(),
+    }
+    return rx.Rule(
         leaf,
         DAdaptSGDState,
-        {"params0": START, "grad_sum": SUM},
-        {**scalars, "grad_norm0": real_scalar(), **COUNT},
+        {"params0": rx.START, "grad_sum": SUM},
+        {**scalars, "grad_norm0": rx.real_scalar(), **rx.COUNT},
         prepare,
         leaf_stat,
         needs_params=True,

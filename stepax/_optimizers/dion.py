@@ -15,21 +15,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import eps_in, in_units, quotient, safe_sqrt
-from .._engine.arrays.precision import is_inexact
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_1, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, unchanged
-from .._transforms.decay import add_decayed_weights
+from .._transforms.decay import descend
 from .._transforms.noise import typed_key
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
 from .orthogonal import (
@@ -43,7 +34,7 @@ from .orthogonal import (
 
 
 DION, DION2 = "arXiv:2504.05295", "arXiv:2512.16928"
-_SOME = Range(0, 1, excludes_least=True)
+_SOME = rx.Range(0, 1, excludes_least=True)
 
 
 class DionState(NamedTuple):
@@ -59,17 +50,17 @@ class DionState(NamedTuple):
     basis: Any
 
 
-@public(paper=DION, matrices_only=True, ranges={"rank": AT_LEAST_1})
+@rx.public(paper=DION, matrices_only=True, ranges={"rank": rx.AT_LEAST_1})
 def scale_by_dion(
     rank: int = 768,
-    beta: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
+    beta: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
     *,
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Take an orthonormal factor of rank r of the momentum, by power iteration.
 
         B = B + g,   L = the orthonormal factor of Bᵀ Q,   R = B L
@@ -90,7 +81,7 @@ def scale_by_dion(
     def start(p):
         rows, columns = p.shape[-2:]
         shape = rows, min(rank, rows, columns)
-        if not is_inexact(p):  # the first step raises for integers
+        if not rx.is_inexact(p):  # the first step raises for integers
             return jnp.zeros((*p.shape[:-2], *shape), p.dtype)
         # The same for all matrices of a shape, so that stacked layers are trained like
         # separate ones.
@@ -109,35 +100,35 @@ def scale_by_dion(
         return factor * (basis @ adjoint(left)), momentum, basis
 
     slots = {
-        "momentum": Slot(in_leaf=False),
-        "basis": Slot(start, alike=False, in_leaf=False),
+        "momentum": rx.Slot(in_leaf=False),
+        "basis": rx.Slot(start, alike=False, in_leaf=False),
     }
-    stage = Batched(
+    stage = rx.Batched(
         factored,
         lambda g: g.ndim > 1 and g.size > 0,
         tuple(slots),
-        split=ArraySplit(axis_name),
+        split=rx.ArraySplit(axis_name),
     )
-    rule = Rule(unchanged, DionState, slots, COUNT, batched=stage)
+    rule = rx.Rule(rx.unchanged, DionState, slots, rx.COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion"
     )
 
 
-@public("optimizer", paper=DION, matrices_only=True, ranges={"rank": AT_LEAST_1})
+@rx.public("optimizer", paper=DION, matrices_only=True, ranges={"rank": rx.AT_LEAST_1})
 def dion(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     rank: int = 768,
-    beta: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    weight_decay_mask: MaskOrFn = None,
+    beta: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
     key: jax.Array | int | None = None,
     sampler: Callable[..., jax.Array] = jax.random.normal,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Dion, for matrices: give other arrays to another optimizer by `partition`.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion`
@@ -154,19 +145,16 @@ def dion(
 
     Raises a `ValueError` for arrays that are not matrices.
     """
-    return chain(
-        scale_by_dion(
-            rank,
-            beta,
-            eps,
-            key=key,
-            sampler=sampler,
-            weight_dimension_numbers=weight_dimension_numbers,
-            axis_name=axis_name,
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_dion(
+        rank,
+        beta,
+        eps,
+        key=key,
+        sampler=sampler,
+        weight_dimension_numbers=weight_dimension_numbers,
+        axis_name=axis_name,
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 class Dion2State(NamedTuple):
@@ -179,21 +167,21 @@ class Dion2State(NamedTuple):
     momentum: Any
 
 
-_DION2_RANGES = {"fraction": _SOME, "ef_decay": UP_TO_1}
+_DION2_RANGES = {"fraction": _SOME, "ef_decay": rx.UP_TO_1}
 
 
-@public(paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
+@rx.public(paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
 def scale_by_dion2(
-    fraction: ArrayLike = 0.25,
-    ef_decay: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
+    fraction: rx.ArrayLike = 0.25,
+    ef_decay: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
     *,
     ns_coeffs: Coefficients = "polar_express",
     ns_steps: int = 5,
     shape_factor: ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Orthogonalize the rows, or columns, of the momentum that are largest.
 
         M = M + g,   S = the fraction of the shorter side with the largest Σ |M|
@@ -222,14 +210,14 @@ def scale_by_dion2(
         pair = _largest(m, fraction, ef_decay, lambda m: factor * orthogonal(m))
         return tuple(x.mT if is_wide else x for x in pair)
 
-    slots = {"momentum": Slot(in_leaf=False)}
-    stage = Batched(
+    slots = {"momentum": rx.Slot(in_leaf=False)}
+    stage = rx.Batched(
         part,
         lambda g: g.ndim > 1 and g.size > 0,
         tuple(slots),
-        split=ArraySplit(axis_name),
+        split=rx.ArraySplit(axis_name),
     )
-    rule = Rule(unchanged, Dion2State, slots, COUNT, batched=stage)
+    rule = rx.Rule(rx.unchanged, Dion2State, slots, rx.COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "dion2"
     )
@@ -260,21 +248,21 @@ def _columns(x, indices):
     return jnp.take_along_axis(x, at, -1, mode="promise_in_bounds")
 
 
-@public("optimizer", paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
+@rx.public("optimizer", paper=DION2, matrices_only=True, ranges=_DION2_RANGES)
 def dion2(
-    learning_rate: ScalarOrSchedule,
-    fraction: ArrayLike = 0.25,
-    ef_decay: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    fraction: rx.ArrayLike = 0.25,
+    ef_decay: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
     ns_coeffs: Coefficients = "polar_express",
     ns_steps: int = 5,
     shape_factor: ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Dion2, for matrices: give other arrays to another optimizer by `partition`.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_dion2`
@@ -294,17 +282,14 @@ def dion2(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    return chain(
-        scale_by_dion2(
-            fraction,
-            ef_decay,
-            eps,
-            ns_coeffs=ns_coeffs,
-            ns_steps=ns_steps,
-            shape_factor=shape_factor,
-            weight_dimension_numbers=weight_dimension_numbers,
-            axis_name=axis_name,
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_dion2(
+        fraction,
+        ef_decay,
+        eps,
+        ns_coeffs=ns_coeffs,
+        ns_steps=ns_steps,
+        shape_factor=shape_factor,
+        weight_dimension_numbers=weight_dimension_numbers,
+        axis_name=axis_name,
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -15,16 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import quotient, safe_sqrt
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.rule import START, Rule, Slot, copy_of, real_scalar
 from .._transforms.decay import ESTIMATED, decayed, resolve_mask_alias
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -36,7 +30,7 @@ DOG = "arXiv:2302.12022"
 DOWG = "arXiv:2305.16284"
 
 
-@optax_compatible
+@rx.optax_compatible
 class DoGState(NamedTuple):
     """is_init_step: whether no step has been taken.  init_params: initial parameters.
 
@@ -52,7 +46,7 @@ class DoGState(NamedTuple):
     sum_sq_norm_grads: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class DoWGState(NamedTuple):
     """init_params: initial parameters.
 
@@ -65,7 +59,7 @@ class DoWGState(NamedTuple):
     estim_sq_dist: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByDistanceOverGradientsState(NamedTuple):
     """Trees like the parameters.
 
@@ -79,7 +73,7 @@ class ScaleByDistanceOverGradientsState(NamedTuple):
     init_params: Any
 
 
-def _step_size(r: Any, total: Any, eps: ArrayLike) -> jax.Array:
+def _step_size(r: Any, total: Any, eps: rx.ArrayLike) -> jax.Array:
     """r / sqrt(total + eps), or 0 where total + eps is 0."""
     is_zero = total + eps == 0
     return jnp.where(is_zero, 0, r * jax.lax.rsqrt(jnp.where(is_zero, 1, total + eps)))
@@ -90,8 +84,8 @@ def _statistics(g, p, start):
     return jnp.sum(square(g)), jnp.sum(square(p - start))
 
 
-@recipe
-def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> Rule:
+@rx.recipe
+def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     kind, first = init_step
     distances = {
         "distance": first,
@@ -108,14 +102,14 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> Rule:
         eta = jnp.where(is_first, first, eta) if kind == "learning_rate" else eta
         return eta, (jnp.zeros_like(is_first), r, squares)
 
-    rule = Rule(
+    rule = rx.Rule(
         lambda g, p, eta, start: (eta * g, start),
         DoGState,
-        {"init_params": START},
+        {"init_params": rx.START},
         {
             "is_init_step": lambda params: jnp.ones([], bool),
-            "max_dist": real_scalar(distances[kind]),
-            "sum_sq_norm_grads": real_scalar(),
+            "max_dist": rx.real_scalar(distances[kind]),
+            "sum_sq_norm_grads": rx.real_scalar(),
         },
         prepare,
         lambda g, p, scalars, start: _statistics(g, p, start),
@@ -125,8 +119,8 @@ def _scale_by_dog(init_step: tuple, eps: ArrayLike) -> Rule:
     return rule
 
 
-@recipe
-def _scale_by_dowg(init_estim_sq_dist: ArrayLike, eps: ArrayLike) -> Rule:
+@rx.recipe
+def _scale_by_dowg(init_estim_sq_dist: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     def prepare(scalars, stat, extra):
         v, r2 = scalars
         squares, distance = sums(stat, 2)
@@ -134,13 +128,13 @@ def _scale_by_dowg(init_estim_sq_dist: ArrayLike, eps: ArrayLike) -> Rule:
         v = v + r2 * squares
         return quotient(r2, safe_sqrt(v) + eps), (v, r2)
 
-    rule = Rule(
+    rule = rx.Rule(
         lambda g, p, eta, start: (eta * g, start),
         DoWGState,
-        {"init_params": START},
+        {"init_params": rx.START},
         {
-            "weighted_sq_norm_grads": real_scalar(),
-            "estim_sq_dist": real_scalar(init_estim_sq_dist),
+            "weighted_sq_norm_grads": rx.real_scalar(),
+            "estim_sq_dist": rx.real_scalar(init_estim_sq_dist),
         },
         prepare,
         lambda g, p, scalars, start: _statistics(g, p, start),
@@ -155,19 +149,21 @@ def _descent(scaling, learning_rate, weight_decay, mask):
     return chain(decay, scaling, scale_by_learning_rate(learning_rate))
 
 
-@public("optimizer", paper=DOG, shared=ESTIMATED)
+@rx.public("optimizer", paper=DOG, shared=ESTIMATED)
 def dog(
-    learning_rate: ScalarOrSchedule = 1.0,
-    init_step: tuple[Literal["distance", "learning_rate", "heuristic"], ArrayLike] = (
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    init_step: tuple[
+        Literal["distance", "learning_rate", "heuristic"], rx.ArrayLike
+    ] = (
         "heuristic",
         1e-6,
     ),
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule | None = None,
-    mask: MaskOrFn = None,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Distance over gradients, with norms over all parameters together.
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
@@ -198,16 +194,16 @@ def dog(
     )
 
 
-@public("optimizer", paper=DOWG, shared=ESTIMATED)
+@rx.public("optimizer", paper=DOWG, shared=ESTIMATED)
 def dowg(
-    learning_rate: ScalarOrSchedule = 1.0,
-    init_estim_sq_dist: ArrayLike | None = None,
-    eps: ArrayLike = 1e-4,
-    weight_decay: ScalarOrSchedule | None = None,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    init_estim_sq_dist: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-4,
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Distance over weighted gradients, with norms over all parameters together.
 
         r = max(r, ‖p - p_start‖),   v = v + r² ‖g‖²
@@ -228,13 +224,13 @@ def dowg(
     )
 
 
-@public(paper=DOG, shared=ESTIMATED)
+@rx.public(paper=DOG, shared=ESTIMATED)
 def scale_by_distance_over_gradients(
-    reps_rel: ArrayLike = 1e-6,
-    eps: ArrayLike = 1e-8,
-    param_dtype: DTypeLike = jnp.float32,
-    global_scale: ArrayLike = 1.0,
-) -> Rule:
+    reps_rel: rx.ArrayLike = 1e-6,
+    eps: rx.ArrayLike = 1e-8,
+    param_dtype: rx.DTypeLike = jnp.float32,
+    global_scale: rx.ArrayLike = 1.0,
+) -> rx.Rule:
     """Distance over gradients for each array separately (L-DoG).
 
         r = max(r, ‖p - p_start‖),   G = G + ‖g‖²
@@ -254,19 +250,19 @@ def scale_by_distance_over_gradients(
         return eta * g, r, total, start
 
     def start_of(p):
-        p = copy_of(p)
+        p = rx.copy_of(p)
         is_complex = jnp.iscomplexobj(p)  # casting would drop the imaginary part
         return p if is_complex else p.astype(jax.dtypes.canonicalize_dtype(param_dtype))
 
-    @real_scalar
-    @promote_freely  # `reps_rel` may be an integer
+    @rx.real_scalar
+    @rx.promote_freely  # `reps_rel` may be an integer
     def first(p):
         return reps_rel * (1 + norm(p))
 
     slots = {
-        "max_dist": Slot(make=first, alike=False),
-        "grad_sum_of_squares": Slot(make=real_scalar(shape=(1,)), alike=False),
-        "init_params": Slot(make=start_of, kind="copy"),
+        "max_dist": rx.Slot(make=first, alike=False),
+        "grad_sum_of_squares": rx.Slot(make=rx.real_scalar(shape=(1,)), alike=False),
+        "init_params": rx.Slot(make=start_of, kind="copy"),
     }
     State = ScaleByDistanceOverGradientsState
-    return Rule(leaf, State, slots, needs_params=True)
+    return rx.Rule(leaf, State, slots, needs_params=True)

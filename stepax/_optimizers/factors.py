@@ -15,14 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype, in_units
-from .._engine.arrays.precision import compute_dtype, require_floating
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, from_step, unchanged
-from .._engine.step.turns import Renewal, cubes
+from .._engine.step.turns import cubes
 
 
 Shape = tuple[int, ...]
@@ -31,8 +27,8 @@ Shape = tuple[int, ...]
 def factor_slot(
     start: Callable[..., jax.Array],
     sides: Callable[[Shape], Sequence],
-    dtype: DTypeLike | None = None,
-) -> Slot:
+    dtype: rx.DTypeLike | None = None,
+) -> rx.Slot:
     """A slot of a batched stage with one array for each of some sides of an array.
 
     start: maps a side and a dtype to the initial value, such as `jnp.eye`.
@@ -43,7 +39,7 @@ def factor_slot(
     Raises a `TypeError` if the dtype is not a real floating-point one.
     """
     if dtype is not None:
-        require_floating("factor_dtype", dtype)
+        rx.require_floating("factor_dtype", dtype)
 
     def make(p):
         kind = wide_dtype(p)
@@ -51,18 +47,18 @@ def factor_slot(
             kind = dtype
         return tuple(start(n, dtype=kind) for n in sides(jnp.shape(p)))
 
-    return Slot(make, alike=False, in_leaf=False)
+    return rx.Slot(make, alike=False, in_leaf=False)
 
 
 def factored_rule(
     apply: Callable,
     State: type,
-    slots: Mapping[str, Slot],
+    slots: Mapping[str, rx.Slot],
     prepare: Callable,
-    renewal: Renewal,
+    renewal: rx.Renewal,
     sides: Callable[[Shape], Sequence[int]],
-    axis_name: AxisName,
-) -> Rule:
+    axis_name: rx.AxisName,
+) -> rx.Rule:
     """A rule that consists of a stage on whole arrays, which has all of its slots.
 
     apply: as in `Batched`.
@@ -70,18 +66,20 @@ def factored_rule(
     renewal: when factors are renewed; the context starts with that of `renewal`.
     sides: maps the shape of an array to the sides of the matrices that are decomposed.
     """
-    stage = Batched(
+    stage = rx.Batched(
         apply,
         lambda g: g.size > 0,
         tuple(slots),
-        split=ArraySplit(axis_name),
+        split=rx.ArraySplit(axis_name),
         at_turn=renewal.at_turn,
         cost=lambda shape: cubes(sides(shape)),
     )
-    return Rule(unchanged, State, slots, COUNT, from_step(prepare), batched=stage)
+    return rx.Rule(
+        rx.unchanged, State, slots, rx.COUNT, rx.from_step(prepare), batched=stage
+    )
 
 
-def wide_dtype(p: ArrayLike) -> DTypeLike:
+def wide_dtype(p: rx.ArrayLike) -> rx.DTypeLike:
     """The storage dtype of means for which half precision is too coarse.
 
     Integers keep their dtype: they have slots, but are not trained.
@@ -90,10 +88,10 @@ def wide_dtype(p: ArrayLike) -> DTypeLike:
         return jnp.result_type(p, jnp.float32)
     kind = jnp.result_type(p)
     is_inexact = jnp.issubdtype(kind, jnp.inexact)
-    return compute_dtype(jax.ShapeDtypeStruct((), kind)) if is_inexact else kind
+    return rx.compute_dtype(jax.ShapeDtypeStruct((), kind)) if is_inexact else kind
 
 
-def zero_square(n: int, dtype: DTypeLike) -> jax.Array:
+def zero_square(n: int, dtype: rx.DTypeLike) -> jax.Array:
     """The (n, n) matrix of zeros."""
     return jnp.zeros((n, n), dtype)
 

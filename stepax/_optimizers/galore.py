@@ -17,42 +17,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    Params,
-    ScalarOrSchedule,
-    is_none,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients
-from .._engine.step.rule import Slot, is_trainable
-from .._engine.step.turns import divided, once_in, since_turn
-from .._engine.trees import errors
-from .._engine.trees.pack import by_leaf
-from .._engine.xla.branch import branch
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._engine.step.turns import divided, since_turn
+from .._transforms.decay import descend
 from . import matrices
 from .adam import scale_by_adam
 
 
 PAPER = "arXiv:2403.03507"
-_RANGES = {"rank": AT_LEAST_1, "update_proj_gap": AT_LEAST_1}
+_RANGES = {"rank": rx.AT_LEAST_1, "update_proj_gap": rx.AT_LEAST_1}
 
 
-@optax_compatible
+@rx.optax_compatible
 class GaLoreDimensionNumbers(NamedTuple):
     """Which axes of an array are the rows and columns of a matrix; every axis is one.
 
@@ -64,11 +42,11 @@ class GaLoreDimensionNumbers(NamedTuple):
     output_axis: int | tuple[int, ...] = 1
 
 
-DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None
 Side = Literal["long", "short"]
 
 
-@optax_compatible
+@rx.optax_compatible
 class GaLoreState(NamedTuple):
     """count: steps taken, a scalar.
 
@@ -82,17 +60,17 @@ class GaLoreState(NamedTuple):
     projector: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_galore(
     rank: int = 128,
-    update_proj_gap: ArrayLike = 200,
-    scale: ArrayLike = 1.0,
-    base_optimizer: GradientTransformation | None = None,
+    update_proj_gap: rx.ArrayLike = 200,
+    scale: rx.ArrayLike = 1.0,
+    base_optimizer: rx.GradientTransformation | None = None,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     *,
     side: Side = "long",
     stagger: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Run an optimizer on gradients projected onto a few directions.
 
         P = the leading singular vectors of g,   every `update_proj_gap` steps
@@ -119,19 +97,19 @@ def scale_by_galore(
     if side not in ("long", "short"):
         raise ValueError(f"`side` is {side!r}, expected 'long' or 'short'")
     base = scale_by_adam() if base_optimizer is None else base_optimizer
-    base = with_keywords(base, "`base_optimizer`")
+    base = rx.with_keywords(base, "`base_optimizer`")
     views = ft.partial(_views, weight_dimension_numbers, rank, side)
 
     def init(params):
-        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
+        ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
         found = views(params)
         low = treedef.unflatten(_each(_first, found, ps))
         projector = treedef.unflatten(map(_first_projector, ps, found))
         return GaLoreState(jnp.zeros([], jnp.int32), base.init(low), projector)
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("scale_by_galore", GaLoreState, state)
-        gradients, found = Gradients(updates, params), views(updates)
+        rx.errors.require_state("scale_by_galore", GaLoreState, state)
+        gradients, found = rx.Gradients(updates, params), views(updates)
         old = gradients.leaves_of(state.projector, "projector")
         renew = _each_in_turn if stagger else _all_at_once
         every = jnp.asarray(update_proj_gap)
@@ -152,7 +130,9 @@ def scale_by_galore(
         )
         return gradients.treedef.unflatten(us), GaLoreState(count, inner, projector)
 
-    return transformation(*by_leaf(init, update), inner={"base_optimizer_state": base})
+    return rx.transformation(
+        *rx.by_leaf(init, update), inner={"base_optimizer_state": base}
+    )
 
 
 class _View(NamedTuple):
@@ -170,13 +150,13 @@ class _View(NamedTuple):
 
 def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
     what = "weight_dimension_numbers"
-    leaves = jax.tree.leaves(tree, is_leaf=is_none)
+    leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
     found = matrices.resolve(spec, tree, GaLoreDimensionNumbers, what)
     views = []
     for i, (axes, x) in enumerate(zip(found, leaves, strict=True)):
         is_matrix = (
             axes is not None
-            and is_trainable(x)
+            and rx.is_trainable(x)
             and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
         )
         if axes is None or not is_matrix or 0 in x.shape:
@@ -184,7 +164,7 @@ def _views(spec: Any, rank: int, side: Side, tree: Any) -> list[_View | None]:
             continue
         if axes.stack(x.ndim):
             raise ValueError(
-                f"`{what}` for {errors.paths(tree)[i]} omits the axes "
+                f"`{what}` for {rx.errors.paths(tree)[i]} omits the axes "
                 f"{axes.stack(x.ndim)} of the shape {x.shape}, but must name all axes"
             )
         rows, columns = axes.shape(x.shape)
@@ -201,8 +181,8 @@ def _each(f: Callable, views: list, xs: list, *others: list) -> list:
 
 def _all_at_once(count, every, views, old, gs):
     """The projectors of all matrices, which are renewed every few steps."""
-    return branch(
-        once_in(count, every), lambda: _each(_subspace, views, old, gs), lambda: old
+    return rx.branch(
+        rx.once_in(count, every), lambda: _each(_subspace, views, old, gs), lambda: old
     )
 
 
@@ -212,8 +192,8 @@ def _each_in_turn(count, every, views, old, gs):
     turns = [x.start for x in divided(None, [min(x) * math.prod(x) for x in sizes])]
 
     def one(view, was, g, turn):
-        due = (count == 0) | once_in(since_turn(count, every, turn), every)
-        return branch(due, lambda: _subspace(view, was, g), lambda: was)
+        due = (count == 0) | rx.once_in(since_turn(count, every, turn), every)
+        return rx.branch(due, lambda: _subspace(view, was, g), lambda: was)
 
     return _each(one, views, old, gs, turns)
 
@@ -221,69 +201,69 @@ def _each_in_turn(count, every, views, old, gs):
 def _first(view: _View, p: Any) -> jax.Array:
     rows, columns = view.shape
     low = (view.rank, columns) if view.is_left else (rows, view.rank)
-    return Slot(lambda p: jnp.zeros_like(p, shape=low)).new(p)
+    return rx.Slot(lambda p: jnp.zeros_like(p, shape=low)).new(p)
 
 
 def _first_projector(p: Any, view: _View | None) -> jax.Array | None:
-    if not is_trainable(p):
+    if not rx.is_trainable(p):
         return None
     side = view.shape[0 if view.is_left else 1] if view else 0
     shape = (side, view.rank if view else 0)
-    return Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
+    return rx.Slot(lambda p: jnp.zeros_like(p, shape=shape)).new(p)
 
 
 @ft.partial(jax.jit, static_argnums=0)
 def _subspace(view: _View, projector: jax.Array, g: jax.Array) -> jax.Array:
     """The leading singular vectors of g, in the dtype of the projector."""
     # The derivative of singular vectors is infinite where singular values coincide.
-    g = matrices.to_matrices(replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
+    g = matrices.to_matrices(rx.replicated(upcast(jax.lax.stop_gradient(g))), view.axes)
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     directions = (u if view.is_left else jnp.conj(vh.T))[:, : view.rank]
-    new = with_sharding_of(projector, whole_on_mesh_of(g, directions))
+    new = rx.with_sharding_of(projector, rx.whole_on_mesh_of(g, directions))
     return new.astype(projector.dtype)
 
 
 @ft.partial(jax.jit, static_argnums=0)
-@promote_freely
+@rx.promote_freely
 def _project(view: _View, x: jax.Array, projector: jax.Array) -> jax.Array:
     """The projection of x; not rounded to half precision, where sums may overflow."""
-    wide = whole_on_mesh_of(x, upcast(projector))
-    m = matrices.to_matrices(replicated(upcast(x)), view.axes)
+    wide = rx.whole_on_mesh_of(x, upcast(projector))
+    m = matrices.to_matrices(rx.replicated(upcast(x)), view.axes)
     low = jnp.conj(wide.T) @ m if view.is_left else m @ wide
-    return whole_on_mesh_of(x, low)  # as `init` makes the state of it
+    return rx.whole_on_mesh_of(x, low)  # as `init` makes the state of it
 
 
 @ft.partial(jax.jit, static_argnums=1)
-@promote_freely
+@rx.promote_freely
 def _expand(
-    scale: ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
+    scale: rx.ArrayLike, view: _View, low: jax.Array, projector: jax.Array, g: jax.Array
 ) -> jax.Array:
     """The update for g, from the update for its projection."""
     low, wide = (
-        whole_on_mesh_of(g, upcast(low)),
-        whole_on_mesh_of(g, upcast(projector)),
+        rx.whole_on_mesh_of(g, upcast(low)),
+        rx.whole_on_mesh_of(g, upcast(projector)),
     )
     u = wide @ low if view.is_left else low @ jnp.conj(wide.T)
     factor = jnp.asarray(scale, u.dtype)
-    u = with_sharding_of(g, matrices.from_matrices(u, view.axes, g.shape))
+    u = rx.with_sharding_of(g, matrices.from_matrices(u, view.axes, g.shape))
     return (factor * u).astype(g.dtype)
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def galore(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     rank: int = 128,
-    update_proj_gap: ArrayLike = 200,
-    scale: ArrayLike = 1.0,
-    base_optimizer: GradientTransformation | None = None,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    update_proj_gap: rx.ArrayLike = 200,
+    scale: rx.ArrayLike = 1.0,
+    base_optimizer: rx.GradientTransformation | None = None,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     *,
     side: Side = "long",
-    weight_decay_mask: MaskOrFn = None,
+    weight_decay_mask: rx.MaskOrFn = None,
     stagger: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """GaLore: p = p - learning_rate (u + weight_decay p), u of `scale_by_galore`.
 
     learning_rate, weight_decay: scalars or schedules.
@@ -299,16 +279,13 @@ def galore(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_galore(
-            rank,
-            update_proj_gap,
-            scale,
-            base_optimizer,
-            weight_dimension_numbers,
-            side=side,
-            stagger=stagger,
-        ),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_galore(
+        rank,
+        update_proj_gap,
+        scale,
+        base_optimizer,
+        weight_dimension_numbers,
+        side=side,
+        stagger=stagger,
     )
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -23,17 +23,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.numerics import strong_type
-from .._engine.arrays.precision import real_dtype
-from .._engine.base import GradientTransformationExtraArgs, is_none, transformation
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes, map_gradients
-from .._engine.step.rule import is_trainable
-from .._engine.trees import errors
 from .._linesearch.line import search_dtype
 
 
@@ -68,20 +61,20 @@ class _Model(NamedTuple):
     bend: Callable
 
 
-@public(
+@rx.public(
     "functional",
     paper="arXiv:2401.10190",
     holomorphic=False,
-    ranges={"damping": AT_LEAST_0, "momentum": AT_LEAST_0},
+    ranges={"damping": rx.AT_LEAST_0, "momentum": rx.AT_LEAST_0},
 )
 def gauss_newton(
-    damping: ArrayLike = 1e-3,
+    damping: rx.ArrayLike = 1e-3,
     solve: str = "cg",
     steps: int = 10,
-    momentum: ArrayLike = 0.0,
+    momentum: rx.ArrayLike = 0.0,
     *,
     adapt: bool = True,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Damped Gauss-Newton: a whole optimizer, which needs no learning rate.
 
         d = argmin  g·d + d·J'HJ d / 2 + λ/2 |d - momentum d_last|²
@@ -125,15 +118,15 @@ def gauss_newton(
         loss_fn: Any = None,
         **extra_args: Any,
     ):
-        errors.require_state("gauss_newton", GaussNewtonState, state)
+        rx.errors.require_state("gauss_newton", GaussNewtonState, state)
         _require(outputs_fn, loss_fn, params)
-        moved = map_gradients(_array, updates, idle=_nothing, params=params)
-        whole = lambda x: jax.tree.map(_either, x, params, is_leaf=is_none)
+        moved = rx.map_gradients(_array, updates, idle=_nothing, params=params)
+        whole = lambda x: jax.tree.map(_either, x, params, is_leaf=rx.is_none)
         outputs_at = lambda x: outputs_fn(whole(x))
         model = _linearized(outputs_at, loss_fn, moved)
         start, last = tree.zeros_like(moved), None
         if remembers:
-            start = map_gradients(
+            start = rx.map_gradients(
                 lambda g, x: momentum * x, updates, idle=_nothing, last=state.last
             )
         if solve == "cg":
@@ -141,13 +134,15 @@ def gauss_newton(
         else:
             d = _by_samples(model, start, state.damping)
         taken, new, ratio = _judged(model, outputs_at, loss_fn, moved, d, state, adapt)
-        u = map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
+        u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
         if remembers:
-            last = map_gradients(_newest, updates, idle=_oldest, d=d, last=state.last)
+            last = rx.map_gradients(
+                _newest, updates, idle=_oldest, d=d, last=state.last
+            )
         found = GaussNewtonState(state.count + 1, new, ratio, last)
-        return u, keep_dtypes(found, state)
+        return u, rx.keep_dtypes(found, state)
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 def _linearized(outputs_at: Callable, loss_fn: Callable, moved: Any) -> _Model:
@@ -217,7 +212,7 @@ def _judged(
 def _flattened(outputs: Any) -> tuple[Callable, Callable]:
     """Functions from a tree like the outputs to one vector, and back."""
     leaves, treedef = jax.tree.flatten(outputs)
-    dtype = real_dtype(jnp.result_type(*[x.dtype for x in leaves]))
+    dtype = rx.real_dtype(jnp.result_type(*[x.dtype for x in leaves]))
     ends = [sum(x.size for x in leaves[: i + 1]) for i in range(len(leaves))]
 
     def tie(like):
@@ -233,7 +228,7 @@ def _flattened(outputs: Any) -> tuple[Callable, Callable]:
     return tie, untie
 
 
-def _plus(x: Any, scale: ArrayLike, y: Any) -> Any:
+def _plus(x: Any, scale: rx.ArrayLike, y: Any) -> Any:
     """x + scale y, in the dtypes of x."""
     one = lambda x, y: x + (jnp.asarray(scale).astype(x.dtype) * y.astype(x.dtype))
     return jax.tree.map(one, x, y)
@@ -253,7 +248,7 @@ def _require(outputs_fn: Any, loss_fn: Any, params: Any) -> None:
 
 
 def _refuse_complex(path: Any, p: Any) -> None:
-    if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+    if rx.is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
         raise TypeError(
             f"`gauss_newton` needs real parameters, but the parameter at "
             f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
@@ -262,7 +257,7 @@ def _refuse_complex(path: Any, p: Any) -> None:
 
 
 def _zeros(p: Any) -> jax.Array | None:
-    return jnp.zeros_like(p) if is_trainable(p) else None
+    return jnp.zeros_like(p) if rx.is_trainable(p) else None
 
 
 def _array(g: Any, p: Any) -> jax.Array:

@@ -11,24 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    OptState,
-    Params,
-    ScalarOrSchedule,
-    require_transformation,
-)
-from .._engine.factories.ranges import UP_TO_1, Range
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot, copy_of, real_scalar
 from .._transforms.decay import AVERAGED
 from .._transforms.scale import product, scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -49,7 +34,7 @@ class GPAState(NamedTuple):
     count: jax.Array
     interpolation: jax.Array
     z: Any
-    inner_state: OptState
+    inner_state: rx.OptState
 
 
 class _Average(NamedTuple):
@@ -62,19 +47,19 @@ class _Average(NamedTuple):
 
 PAPER = "arXiv:2512.17131"
 _RANGES = {
-    "train_interpolation": Range(0, 1, excludes_least=True),
-    "eval_interpolation": UP_TO_1,
+    "train_interpolation": rx.Range(0, 1, excludes_least=True),
+    "eval_interpolation": rx.UP_TO_1,
 }
 
 
-@recipe
+@rx.recipe
 def _average(
-    train_interpolation: ArrayLike,
-    eval_interpolation: ArrayLike,
-    decay: ScalarOrSchedule,
+    train_interpolation: rx.ArrayLike,
+    eval_interpolation: rx.ArrayLike,
+    decay: rx.ScalarOrSchedule,
     decay_at_y: bool,
-    state_dtype: DTypeLike | None,
-) -> Rule:
+    state_dtype: rx.DTypeLike | None,
+) -> rx.Rule:
     """Map updates of z to updates of y.
 
     decay: the fraction of z, or of y, that a step subtracts.
@@ -91,21 +76,21 @@ def _average(
         toward = c * (z - (y - lost))
         return toward - lost + (1 - mu * (1 - c)) * u, z + u
 
-    scalars = {**COUNT, "interpolation": real_scalar(mu)}
-    slots = {"z": Slot(copy_of, state_dtype, kind="copy")}
-    return Rule(
+    scalars = {**rx.COUNT, "interpolation": rx.real_scalar(mu)}
+    slots = {"z": rx.Slot(rx.copy_of, state_dtype, kind="copy")}
+    return rx.Rule(
         leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
     )
 
 
-@public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
+@rx.public("wrapper", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def gpa(
-    inner: GradientTransformation,
-    train_interpolation: ArrayLike = 0.7,
-    eval_interpolation: ArrayLike = 0.9967,
+    inner: rx.GradientTransformation,
+    train_interpolation: rx.ArrayLike = 0.7,
+    eval_interpolation: rx.ArrayLike = 0.9967,
     *,
-    state_dtype: DTypeLike | None = None,
-) -> GradientTransformationExtraArgs:
+    state_dtype: rx.DTypeLike | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """Average the iterates of an optimizer, and compute gradients near the average.
 
         z = z + u(g),   u of the inner optimizer at y
@@ -120,27 +105,27 @@ def gpa(
     eval_interpolation: decay rate of the mean x, in [0, 1].
     state_dtype: storage dtype of z; the parameter's if `None`.
     """
-    require_transformation(inner, "`inner` of `gpa`")
+    rx.require_transformation(inner, "`inner` of `gpa`")
     own: Any = _average(
         train_interpolation, eval_interpolation, 0.0, False, state_dtype
     )
-    return build(Followed("gpa", inner, own, GPAState))
+    return rx.build(Followed("gpa", inner, own, GPAState))
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES, shared=AVERAGED)
 def gpa_adamw(
-    learning_rate: ScalarOrSchedule = 1.0,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     *,
-    train_interpolation: ArrayLike = 0.7,
-    eval_interpolation: ArrayLike = 0.9967,
+    train_interpolation: rx.ArrayLike = 0.7,
+    eval_interpolation: rx.ArrayLike = 0.9967,
     decay_at_y: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-    state_dtype: DTypeLike | None = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    state_dtype: rx.DTypeLike | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """`gpa` of Adam, with decay of the iterates z.
 
         z = (1 - learning_rate weight_decay) z,   or y in its place, if `decay_at_y`
@@ -166,7 +151,7 @@ def gpa_adamw(
         own: Any = _average(
             train_interpolation, eval_interpolation, decay, decay_at_y, state_dtype
         )
-        return build(Followed("gpa_adamw", adam, own, GPAState))
+        return rx.build(Followed("gpa_adamw", adam, own, GPAState))
 
     decay = product(learning_rate, weight_decay)
     if weight_decay_mask is None:
@@ -176,8 +161,8 @@ def gpa_adamw(
     return partition({"decays": averaged(decay), "stays": averaged(0.0)}, labels)
 
 
-@explain_misuse
-def gpa_eval_params(state: OptState, params: Params) -> Params:
+@rx.explain_misuse
+def gpa_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
     """The parameters for evaluation: x = z + (y - z) / train_interpolation.
 
     state: the state of `gpa`, or a state that contains it, such as that of `chain`,

@@ -6,37 +6,33 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares
-from .._engine.step.array_split import AxisName
-from .._engine.step.rule import REAL, Rule, Slot
-from .._engine.step.turns import Renewal, once_in
-from .._engine.xla.branch import branch, kept_or
 from . import factors
 
 
 class KLOptions(NamedTuple):
     """The arguments of both optimizers."""
 
-    b1: ArrayLike
-    b2: ArrayLike
-    shampoo_beta: ArrayLike | None
-    eps: ArrayLike
-    precondition_frequency: ArrayLike
-    init_factor: ArrayLike
-    max_inverse_root: ArrayLike
+    b1: rx.ArrayLike
+    b2: rx.ArrayLike
+    shampoo_beta: rx.ArrayLike | None
+    eps: rx.ArrayLike
+    precondition_frequency: rx.ArrayLike
+    init_factor: rx.ArrayLike
+    max_inverse_root: rx.ArrayLike
     damped_statistics: bool
     normalize_grads: bool
     max_precond_dim: int
-    mu_dtype: DTypeLike | None
-    factor_dtype: DTypeLike | None
+    mu_dtype: rx.DTypeLike | None
+    factor_dtype: rx.DTypeLike | None
     stagger: bool
-    axis_name: AxisName
+    axis_name: rx.AxisName
 
     @property
-    def b3(self) -> ArrayLike:
+    def b3(self) -> rx.ArrayLike:
         return self.b2 if self.shampoo_beta is None else self.shampoo_beta
 
     def axes(self, shape: factors.Shape) -> tuple[int, ...]:
@@ -65,17 +61,17 @@ def _slots(options):
         factors.factor_slot, sides=options.sides, dtype=options.factor_dtype
     )
     return {
-        "mu": Slot(dtype=options.mu_dtype, in_leaf=False),
-        "nu": replace(REAL, in_leaf=False),
+        "mu": rx.Slot(dtype=options.mu_dtype, in_leaf=False),
+        "nu": replace(rx.REAL, in_leaf=False),
         "statistics": slot(factors.zero_square),
         "bases": slot(jnp.eye),
         "roots": factors.factor_slot(_ones, _view),
     }
 
 
-def kl_rule(State: type, options: KLOptions) -> Rule:
+def kl_rule(State: type, options: KLOptions) -> rx.Rule:
     """The rule of both: Shampoo's, or SOAP's if the state has `nu`."""
-    renewal = Renewal(once_in, [options.precondition_frequency], options.stagger)
+    renewal = rx.Renewal(rx.once_in, [options.precondition_frequency], options.stagger)
     slots = {k: x for k, x in _slots(options).items() if k in State._fields}
 
     def apply(g, ctx, *slots):
@@ -190,8 +186,8 @@ def _renewed(ctx, kept, statistics, grams, axes, readers):
         return factors.to_bases(there, new, axes), new
 
     def new():
-        return branch(
+        return rx.branch(
             is_first, lambda: (mu, tuple(map(factors.eigenbasis, grams))), turned
         )
 
-    return kept_or(renew | is_first, new, kept, readers)
+    return rx.kept_or(renew | is_first, new, kept, readers)

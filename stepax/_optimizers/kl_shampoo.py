@@ -17,21 +17,14 @@ basis.  Means are stored in the eigenbasis, which saves two products at every st
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import CAP, POSITIVE
-from .._engine.factories.registry import public
-from .._engine.step.array_split import AxisName
-from .._engine.step.rule import Rule
-from .._transforms.decay import decayed_after
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._engine import rules as rx
+from .._transforms.decay import descend_and_decay
 from .kl_factors import KLOptions, kl_rule
 
 
 PAPER = "arXiv:2509.03378"
-_RANGES = {"init_factor": POSITIVE, "max_inverse_root": CAP}
+_RANGES = {"init_factor": rx.POSITIVE, "max_inverse_root": rx.CAP}
 
 
 class KLShampooState(NamedTuple):
@@ -66,24 +59,24 @@ class KLSoapState(NamedTuple):
     roots: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_kl_shampoo(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.98,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    precondition_frequency: ArrayLike = 10,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.98,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    precondition_frequency: rx.ArrayLike = 10,
     *,
-    init_factor: ArrayLike = 0.1,
-    max_inverse_root: ArrayLike = 4000,
+    init_factor: rx.ArrayLike = 0.1,
+    max_inverse_root: rx.ArrayLike = 4000,
     damped_statistics: bool = False,
     normalize_grads: bool = False,
     max_precond_dim: int = 10000,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Divide the EMA of g by Kronecker factors that approximate its covariance best.
 
         mu = b1 mu + (1 - b1) Qᵀ g on each axis,   R = the product of all r_k
@@ -130,24 +123,24 @@ def scale_by_kl_shampoo(
     )
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_kl_soap(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.98,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    precondition_frequency: ArrayLike = 10,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.98,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    precondition_frequency: rx.ArrayLike = 10,
     *,
-    init_factor: ArrayLike = 0.1,
-    max_inverse_root: ArrayLike = 4000,
+    init_factor: rx.ArrayLike = 0.1,
+    max_inverse_root: rx.ArrayLike = 4000,
     damped_statistics: bool = False,
     normalize_grads: bool = False,
     max_precond_dim: int = 10000,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Run Adam in the eigenbases of `scale_by_kl_shampoo`, without bias correction.
 
         x = Qᵀ g on each axis,   mu = b1 mu + (1 - b1) x,   nu = b2 nu + (1 - b2) |x|²
@@ -188,27 +181,27 @@ def scale_by_kl_soap(
     )
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def kl_shampoo(
-    learning_rate: ScalarOrSchedule = 1e-4,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.98,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    precondition_frequency: ArrayLike = 10,
+    learning_rate: rx.ScalarOrSchedule = 1e-4,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.98,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    precondition_frequency: rx.ArrayLike = 10,
     *,
-    init_factor: ArrayLike = 0.1,
-    max_inverse_root: ArrayLike = 4000,
+    init_factor: rx.ArrayLike = 0.1,
+    max_inverse_root: rx.ArrayLike = 4000,
     damped_statistics: bool = False,
     normalize_grads: bool = False,
     max_precond_dim: int = 10000,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """KL-Shampoo, with weight decay after the step; the first step changes nothing.
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
@@ -246,34 +239,32 @@ def kl_shampoo(
         stagger=stagger,
         axis_name=axis_name,
     )
-    return chain(
-        direction,
-        scale_by_learning_rate(learning_rate),
-        decayed_after(learning_rate, weight_decay, weight_decay_mask, skip=1),
+    return descend_and_decay(
+        direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def kl_soap(
-    learning_rate: ScalarOrSchedule = 1e-4,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.98,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    precondition_frequency: ArrayLike = 10,
+    learning_rate: rx.ScalarOrSchedule = 1e-4,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.98,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    precondition_frequency: rx.ArrayLike = 10,
     *,
-    init_factor: ArrayLike = 0.1,
-    max_inverse_root: ArrayLike = 4000,
+    init_factor: rx.ArrayLike = 0.1,
+    max_inverse_root: rx.ArrayLike = 4000,
     damped_statistics: bool = False,
     normalize_grads: bool = False,
     max_precond_dim: int = 10000,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """KL-SOAP, with weight decay after the step; the first step changes nothing.
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
@@ -313,8 +304,6 @@ def kl_soap(
         stagger=stagger,
         axis_name=axis_name,
     )
-    return chain(
-        direction,
-        scale_by_learning_rate(learning_rate),
-        decayed_after(learning_rate, weight_decay, weight_decay_mask, skip=1),
+    return descend_and_decay(
+        direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )

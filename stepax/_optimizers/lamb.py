@@ -9,11 +9,7 @@ of Learning (arXiv:2002.03432), Algorithm 1, which rotates each array by a fixed
 
 from collections.abc import Callable
 
-from jax.typing import ArrayLike
-
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.array_split import AxisName
+from .._engine import rules as rx
 from .._transforms.decay import add_decayed_weights, decayed, resolve_mask_alias
 from .._transforms.norm import scale_by_trust_ratio
 from .._transforms.scale import scale_by_learning_rate
@@ -23,19 +19,19 @@ from .adam import scale_by_adam
 from .sgd import trace
 
 
-@public("optimizer", paper="arXiv:1708.03888")
+@rx.public("optimizer", paper="arXiv:1708.03888")
 def lars(
-    learning_rate: ScalarOrSchedule,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = True,
-    trust_coefficient: ArrayLike = 0.001,
-    eps: ArrayLike = 0.0,
-    trust_ratio_mask: MaskOrFn = True,
-    momentum: ArrayLike = 0.9,
+    learning_rate: rx.ScalarOrSchedule,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = True,
+    trust_coefficient: rx.ArrayLike = 0.001,
+    eps: rx.ArrayLike = 0.0,
+    trust_ratio_mask: rx.MaskOrFn = True,
+    momentum: rx.ArrayLike = 0.9,
     nesterov: bool = False,
     *,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """LARS: momentum over steps scaled by a trust ratio for each array.
 
         d = g + weight_decay p
@@ -62,19 +58,19 @@ def lars(
     )
 
 
-@public("optimizer", paper="arXiv:1904.00962")
+@rx.public("optimizer", paper="arXiv:1904.00962")
 def lamb(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-6,
-    eps_root: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-6,
+    eps_root: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """LAMB: Adam's steps, scaled by a trust ratio for each array.
 
         d = u + weight_decay p,   u of `scale_by_adam`
@@ -97,15 +93,15 @@ def lamb(
     )
 
 
-@public("optimizer", paper="arXiv:2002.03432")
+@rx.public("optimizer", paper="arXiv:2002.03432")
 def fromage(
-    learning_rate: ScalarOrSchedule,
-    min_norm: ArrayLike = 1e-6,
+    learning_rate: rx.ScalarOrSchedule,
+    min_norm: rx.ArrayLike = 1e-6,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Fromage: a step relative to ‖p‖, then a rescaling that undoes the growth.
 
         u = ‖p‖ / ‖g‖ g
@@ -132,6 +128,6 @@ def fromage(
     )
 
 
-def _apply(f: Callable, rate: ScalarOrSchedule) -> ScalarOrSchedule:
+def _apply(f: Callable, rate: rx.ScalarOrSchedule) -> rx.ScalarOrSchedule:
     """Apply `f` to a learning rate, or to each value of a schedule."""
     return (lambda count: f(rate(count))) if callable(rate) else f(rate)

@@ -8,26 +8,20 @@ so theirs is `weight_decay / learning_rate` here; it acts after the step, as in 
 program.
 """
 
-from jax.typing import ArrayLike
-
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square_like
 from .._engine.arrays.numerics import over_root
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import decayed_after
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend_and_decay
 from .adam import ScaleByAdamState
 
 
 PAPER = "arXiv:2002.04839"
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_laprop(
-    b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, eps: ArrayLike = 1e-15
-) -> Rule:
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 0.999, eps: rx.ArrayLike = 1e-15
+) -> rx.Rule:
     """Average gradients, each divided by the root of the EMA of |g|².
 
         nu = b2 nu + (1 - b2) |g|²
@@ -46,20 +40,20 @@ def scale_by_laprop(
         mu = ema(mu, over_root(g, nu / c2, eps), b1)
         return mu / c1, mu, nu
 
-    prepare = from_step(corrections(b1, b2, False))
-    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, elementwise=True)
+    prepare = rx.from_step(corrections(b1, b2, False))
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    return rx.Rule(leaf, ScaleByAdamState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def laprop(
-    learning_rate: ScalarOrSchedule = 4e-4,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-15,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule = 4e-4,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-15,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """LaProp, with weight decay after the step.
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
@@ -73,8 +67,5 @@ def laprop(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_laprop(b1, b2, eps),
-        scale_by_learning_rate(learning_rate),
-        decayed_after(learning_rate, weight_decay, weight_decay_mask),
-    )
+    direction = scale_by_laprop(b1, b2, eps)
+    return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays import precision
 from .._engine.arrays.numerics import (
     has_dtype,
@@ -32,20 +33,6 @@ from .._engine.arrays.numerics import (
     safe_sqrt,
     zero_count,
 )
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, has_no_gradient
-from .._engine.step.leafwise import require_floats
-from .._engine.step.rule import zeros_like
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 from .._linesearch.line import (
     choose,
     divided,
@@ -61,7 +48,7 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByLBFGSState(NamedTuple):
     """State of `scale_by_lbfgs`; n is the length of the memory.
 
@@ -81,13 +68,13 @@ class ScaleByLBFGSState(NamedTuple):
     weights_memory: jax.Array
 
 
-@public(paper="DOI 10.1007/978-0-387-40065-5", ranges={"memory_size": AT_LEAST_1})
+@rx.public(paper="DOI 10.1007/978-0-387-40065-5", ranges={"memory_size": rx.AT_LEAST_1})
 def scale_by_lbfgs(
     memory_size: int = 10,
     scale_init_precond: bool = True,
     *,
     positive_only: bool = False,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Multiply by an L-BFGS approximation of the inverse Hessian.
 
         H = V' H V + s s' / s·y  for the last pairs (s, y),   V = I - y s' / s·y
@@ -104,15 +91,15 @@ def scale_by_lbfgs(
         return jnp.broadcast_to(x, (memory_size, *x.shape))
 
     def init(params):
-        p, u, s, y = (jax.tree.map(zeros_like, params) for _ in range(4))
+        p, u, s, y = (jax.tree.map(rx.zeros_like, params) for _ in range(4))
         s, y = (jax.tree.map(stack, x) for x in (s, y))
         return ScaleByLBFGSState(zero_count(), p, u, s, y, jnp.zeros(memory_size))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
-        require_floats("scale_by_lbfgs", updates, params)
-        gradients = Gradients(updates, params)
-        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
+        rx.errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
+        rx.require_floats("scale_by_lbfgs", updates, params)
+        gradients = rx.Gradients(updates, params)
+        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
 
         def pick(leaves):
             return [leaves[i] for i in live]
@@ -127,11 +114,11 @@ def scale_by_lbfgs(
         back = {k: put(gradients, live, found[k], x) for k, x in columns.items()}
         return put(gradients, live, u, gradients.leaves), new._replace(**back)
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 # An instance of Optax's class, because tests compare signatures with Optax's.
-_SEARCH = GradientTransformationExtraArgs(
+_SEARCH = rx.GradientTransformationExtraArgs(
     *scale_by_zoom_linesearch(20, initial_guess_strategy="one")
 )
 
@@ -139,15 +126,15 @@ _SEARCH = GradientTransformationExtraArgs(
 _ONE = {"learning_rate": "the line search steps along one direction"}
 
 
-@public("optimizer", paper="DOI 10.1007/978-0-387-40065-5", shared=_ONE)
+@rx.public("optimizer", paper="DOI 10.1007/978-0-387-40065-5", shared=_ONE)
 def lbfgs(
-    learning_rate: ScalarOrSchedule | None = None,
+    learning_rate: rx.ScalarOrSchedule | None = None,
     memory_size: int = 10,
     scale_init_precond: bool = True,
-    linesearch: GradientTransformation | None = _SEARCH,
+    linesearch: rx.GradientTransformation | None = _SEARCH,
     *,
     positive_only: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """L-BFGS with a line search: p = p - step learning_rate u, u of `scale_by_lbfgs`.
 
     `update` takes the keywords of the line search; the default one needs `value`,
@@ -174,7 +161,7 @@ def lbfgs(
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
 
 
-def _check(gradients: Gradients, live: list[int], columns: dict[str, list]) -> None:
+def _check(gradients: rx.Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
             if not has_dtype(column[i]):
@@ -210,7 +197,7 @@ def _step(g, p, old, is_scaled, positive_only):
         def older():
             return _older_scale(q, pairs, weight)
 
-        gamma, unit = map(hold, branch(is_kept, lambda: tuple(scale), older))
+        gamma, unit = map(hold, rx.branch(is_kept, lambda: tuple(scale), older))
     u = _cast(_direction(q, pairs, gamma, unit), narrow)
     u, s, y = map(gathering.split, (u, pairs.s, pairs.y))
     count = safe_increment(old.count)

@@ -22,22 +22,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays import precision
 from .._engine.arrays.numerics import norm2, safe_increment, safe_sqrt, zero_count
-from .._engine.arrays.placement import whole_on_mesh_of, with_sharding_of
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    transformation,
-    with_keywords,
-)
-from .._engine.factories.ranges import AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, has_no_gradient
-from .._engine.step.leafwise import check_gradients, keep_dtypes, require_floats
-from .._engine.step.rule import zeros_like
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
 from .._linesearch.line import put
 from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._wrappers.partition import identity
@@ -74,23 +61,23 @@ class LBFGSBState(NamedTuple):
 _zoom = ft.partial(
     scale_by_zoom_linesearch, 20, increase_factor=4.0, initial_guess_strategy="one"
 )
-_SEARCH = GradientTransformationExtraArgs(*_zoom())
+_SEARCH = rx.GradientTransformationExtraArgs(*_zoom())
 
 
-@public(
+@rx.public(
     "optimizer",
     paper="DOI 10.1137/0916069",
     holomorphic=False,
-    ranges={"memory_size": AT_LEAST_1},
+    ranges={"memory_size": rx.AT_LEAST_1},
 )
 def lbfgsb(
     lower: Any = None,
     upper: Any = None,
     memory_size: int = 10,
     *,
-    linesearch: GradientTransformation | None = _SEARCH,
+    linesearch: rx.GradientTransformation | None = _SEARCH,
     project: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """L-BFGS with a line search and bounds on the parameters.
 
         x = the minimum of g'd + d'Bd / 2 within the bounds, where d = x - p
@@ -116,23 +103,23 @@ def lbfgsb(
     """
     bounds.check_sides(lower, upper)
     search = identity() if linesearch is None else linesearch
-    search = with_keywords(search, "`linesearch`")
+    search = rx.with_keywords(search, "`linesearch`")
 
     def init(params):
         bounds.check(lower, upper, params, project)
         return _first_state(memory_size, params, search.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("lbfgsb", LBFGSBState, state)
-        require_floats("lbfgsb", updates, params)
-        gradients = Gradients(updates, params)
-        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
+        rx.errors.require_state("lbfgsb", LBFGSBState, state)
+        rx.require_floats("lbfgsb", updates, params)
+        gradients = rx.Gradients(updates, params)
+        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
 
         def pick(leaves):
             return [leaves[i] for i in live]
 
         p, g = list(map(jnp.asarray, pick(gradients.params))), pick(gradients.leaves)
-        check_gradients(updates, params=state.params)
+        rx.check_gradients(updates, params=state.params)
         box = bounds.box_of(lower, upper, gradients, live)
         start = bounds.clip(p, box)
         if project:
@@ -155,7 +142,7 @@ def lbfgsb(
         new = new._replace(**back, linesearch=found)
         return put(gradients, live, u, gradients.leaves), new
 
-    return transformation(init, update, inner={"linesearch": search})
+    return rx.transformation(init, update, inner={"linesearch": search})
 
 
 _COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
@@ -167,7 +154,7 @@ def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
     def stack(x):
         return jnp.broadcast_to(x, (memory_size, *x.shape))
 
-    p, u, s, y = (jax.tree.map(zeros_like, params) for _ in range(4))
+    p, u, s, y = (jax.tree.map(rx.zeros_like, params) for _ in range(4))
     trees = p, u, jax.tree.map(stack, s), jax.tree.map(stack, y)
     small = jnp.result_type(float)  # for the linear solves
     a, b = (jnp.zeros((memory_size, memory_size), small) for _ in range(2))
@@ -186,14 +173,14 @@ def _at_start(gradients, live, p, start, g, extra):
         return f(put(gradients, live, leaves, gradients.params), **rest)
 
     known = jnp.asarray(value), g
-    known = keep_dtypes(known, known)
+    known = rx.keep_dtypes(known, known)
 
     def compute():
-        return keep_dtypes(jax.value_and_grad(value_of)(start), known)
+        return rx.keep_dtypes(jax.value_and_grad(value_of)(start), known)
 
     pairs = zip(p, start, strict=True)
     is_moved = jnp.any(jnp.array([jnp.any(x != y) for x, y in pairs], bool))
-    value, moved = branch(is_moved, compute, lambda: known)
+    value, moved = rx.branch(is_moved, compute, lambda: known)
     grad = gradients.leaves_of(grad, "grad")
     for i, x in zip(live, moved, strict=True):
         grad[i] = jnp.where(is_moved, x, grad[i]).astype(jnp.result_type(grad[i]))
@@ -257,10 +244,10 @@ def _remember(old, p, g, dtype):
     return old._replace(
         count=safe_increment(old.count),
         # All are read whole, from which XLA would conclude that they are replicated.
-        params=list(map(with_sharding_of, old.params, p)),
-        updates=list(map(with_sharding_of, old.updates, g)),
-        diff_params_memory=list(map(with_sharding_of, old.diff_params_memory, S)),
-        diff_updates_memory=list(map(with_sharding_of, old.diff_updates_memory, Y)),
+        params=list(map(rx.with_sharding_of, old.params, p)),
+        updates=list(map(rx.with_sharding_of, old.updates, g)),
+        diff_params_memory=list(map(rx.with_sharding_of, old.diff_params_memory, S)),
+        diff_updates_memory=list(map(rx.with_sharding_of, old.diff_updates_memory, Y)),
         pairs=pairs + fits,
         theta=theta,
         products=jnp.where(fits, products, old.products),
@@ -286,24 +273,24 @@ def _model(new, dtype):
 
 def _flat(xs, dtype):
     """The leaves, concatenated into one vector."""
-    parts = [whole_on_mesh_of(x, x).astype(dtype).ravel() for x in xs]
+    parts = [rx.whole_on_mesh_of(x, x).astype(dtype).ravel() for x in xs]
     return jnp.concatenate([jnp.zeros(0, dtype), *parts])
 
 
 def _rows(xs, dtype, number):
     """`_flat` for each row of the memories."""
-    xs = [whole_on_mesh_of(x, x).astype(dtype) for x in xs]
+    xs = [rx.whole_on_mesh_of(x, x).astype(dtype) for x in xs]
     parts = [x.reshape(number, math.prod(x.shape[1:])) for x in xs]
     return jnp.concatenate([jnp.zeros((number, 0), dtype), *parts], 1)
 
 
 def _leaves(x, like):
     """Split a vector into leaves with the shapes and dtypes of `like`."""
-    x = whole_on_mesh_of(x, x)  # otherwise XLA shards all parts like one of them
+    x = rx.whole_on_mesh_of(x, x)  # otherwise XLA shards all parts like one of them
     ends = it.accumulate((y.size for y in like), initial=0)
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]
-    return [with_sharding_of(y, part).astype(y.dtype) for y, part in parts]
+    return [rx.with_sharding_of(y, part).astype(y.dtype) for y, part in parts]
 
 
 def _cast(xs, like):

@@ -8,23 +8,16 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
-_RANGES = {"b2": MOMENTUM}  # an average of gradients, and not of squares
+_RANGES = {"b2": rx.MOMENTUM}  # an average of gradients, and not of squares
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByLionState(NamedTuple):
     """count: steps taken.  mu: EMA of g, shaped like the parameters."""
 
@@ -32,15 +25,15 @@ class ScaleByLionState(NamedTuple):
     mu: Any
 
 
-@public(paper="arXiv:2302.06675", ranges=_RANGES)
+@rx.public(paper="arXiv:2302.06675", ranges=_RANGES)
 def scale_by_lion(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.99,
-    mu_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.99,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     mode: Literal["hard", "smooth", "refined"] = "hard",
     smooth_beta: float = 1.0,
-) -> Rule:
+) -> rx.Rule:
     """Take the sign of an interpolation between the gradient and its EMA.
 
         x = b1 mu + (1 - b1) g,   mu = b2 mu + (1 - b2) g
@@ -65,26 +58,26 @@ def scale_by_lion(
             raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
-    return Rule(
+    return rx.Rule(
         leaf,
         ScaleByLionState,
-        {"mu": Slot(dtype=mu_dtype)},
-        COUNT,
+        {"mu": rx.Slot(dtype=mu_dtype)},
+        rx.COUNT,
         elementwise=True,
     )
 
 
-@public("optimizer", paper="arXiv:2302.06675", ranges=_RANGES)
+@rx.public("optimizer", paper="arXiv:2302.06675", ranges=_RANGES)
 def lion(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.99,
-    mu_dtype: DTypeLike | None = None,
-    weight_decay: ScalarOrSchedule = 1e-3,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.99,
+    mu_dtype: rx.DTypeLike | None = None,
+    weight_decay: rx.ScalarOrSchedule = 1e-3,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Lion, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_lion`
@@ -94,8 +87,5 @@ def lion(
     mu_dtype: storage dtype of `mu`; the parameter's if `None`.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     """
-    return chain(
-        scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_lion(b1, b2, mu_dtype)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -13,14 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, SQUARES, START, Rule, Slot
 from .._transforms.decay import AVERAGED, add_decayed_weights
 from .._transforms.scale import value_at
 from .._wrappers.chain import chain
@@ -29,7 +25,7 @@ from .._wrappers.chain import chain
 PAPER = "arXiv:2101.11075"
 
 
-@optax_compatible
+@rx.optax_compatible
 class MadgradState(NamedTuple):
     """count: steps taken.
 
@@ -43,12 +39,12 @@ class MadgradState(NamedTuple):
     x0: Any
 
 
-@public(paper=PAPER, shared=AVERAGED)
+@rx.public(paper=PAPER, shared=AVERAGED)
 def scale_by_madgrad(
-    learning_rate: ScalarOrSchedule,
-    momentum: ArrayLike = 0.9,
-    eps: ArrayLike = 1e-6,
-) -> Rule:
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-6,
+) -> rx.Rule:
     """Step towards the dual average z of all gradients from the initial parameters.
 
         lambda = (learning_rate + eps) sqrt(t)
@@ -76,27 +72,27 @@ def scale_by_madgrad(
         z = x0 - s / (jnp.cbrt(jnp.where(nu == 0, 1, nu)) + eps)
         return (1 - momentum) * (z - p), nu, s, x0
 
-    slots = {"grad_sum_sq": SQUARES, "s": Slot(kind="sum"), "x0": START}
-    return Rule(
+    slots = {"grad_sum_sq": rx.SQUARES, "s": rx.Slot(kind="sum"), "x0": rx.START}
+    return rx.Rule(
         leaf,
         MadgradState,
         slots,
-        COUNT,
+        rx.COUNT,
         prepare,
         needs_params=True,
         elementwise=True,
     )
 
 
-@public("optimizer", paper=PAPER, shared=AVERAGED)
+@rx.public("optimizer", paper=PAPER, shared=AVERAGED)
 def madgrad(
-    learning_rate: ScalarOrSchedule,
-    momentum: ArrayLike = 0.9,
-    weight_decay: ScalarOrSchedule = 0.0,
-    eps: ArrayLike = 1e-6,
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    eps: rx.ArrayLike = 1e-6,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """MADGRAD: p = p + u, with u of `scale_by_madgrad` for g + weight_decay p.
 
     learning_rate: a scalar, at least 0, or a schedule.

@@ -16,21 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import one_minus
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
-from .._engine.step.batched import Batched
-from .._engine.step.rule import Rule, Slot
 from .._transforms.decay import add_decayed_weights
 from .._transforms.mean import ema
 from .._transforms.scale import scale_by_learning_rate
@@ -50,10 +38,13 @@ class ScaleByMarsCorrectionState(NamedTuple):
     last: Any
 
 
-@public(paper=PAPER, ranges={"gamma": AT_LEAST_0})
+@rx.public(paper=PAPER, ranges={"gamma": rx.AT_LEAST_0})
 def scale_by_mars_correction(
-    b1: ArrayLike = 0.95, gamma: ArrayLike = 0.025, *, axis_name: AxisName = None
-) -> Rule:
+    b1: rx.ArrayLike = 0.95,
+    gamma: rx.ArrayLike = 0.025,
+    *,
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Move the gradient away from the last one, before an optimizer.
 
         c = g + gamma b1 / (1 - b1) (g - last),   last = g
@@ -66,27 +57,27 @@ def scale_by_mars_correction(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
     strength = gamma * b1 / one_minus(b1)
 
     def leaf(g, p, ctx, last):
         c = g + strength * (g - last)
-        return c / floored_norm(c, 1.0, parts), g
+        return c / rx.floored_norm(c, 1.0, parts), g
 
-    return Rule(leaf, ScaleByMarsCorrectionState, {"last": Slot(kind="other")})
+    return rx.Rule(leaf, ScaleByMarsCorrectionState, {"last": rx.Slot(kind="other")})
 
 
-@recipe
-def _orthogonal(eps: ArrayLike, axis_name: AxisName) -> Rule:
+@rx.recipe
+def _orthogonal(eps: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
     """Orthogonalize matrices as Muon does, with its factor of the shape."""
     iterate = newton_schulz("muon", 5, eps)
 
     def apply(m, ctx):
         return (shape_factor(m.shape[-2:], "jordan") * iterate(m),)
 
-    split = ArraySplit(axis_name)
-    batched = Batched(apply, lambda m: m.ndim == 2, split=split)
-    return Rule(lambda m, p, ctx: (m,), batched=batched)
+    split = rx.ArraySplit(axis_name)
+    batched = rx.Batched(apply, lambda m: m.ndim == 2, split=split)
+    return rx.Rule(lambda m, p, ctx: (m,), batched=batched)
 
 
 def _kinds(params):
@@ -95,11 +86,11 @@ def _kinds(params):
 
 def _direction(
     variant: str,
-    b1: ArrayLike,
-    b2: ArrayLike,
-    eps: ArrayLike,
-    axis_name: AxisName,
-) -> GradientTransformation:
+    b1: rx.ArrayLike,
+    b2: rx.ArrayLike,
+    eps: rx.ArrayLike,
+    axis_name: rx.AxisName,
+) -> rx.GradientTransformation:
     """The optimizer of a variant, without a learning rate."""
     if variant == "adamw":
         return scale_by_adam(b1, b2, eps)
@@ -114,19 +105,19 @@ def _direction(
     return partition({"matrix": matrix, "other": scale_by_adam(b1, b2, eps)}, _kinds)
 
 
-@public("optimizer", paper=PAPER, ranges={"gamma": AT_LEAST_0})
+@rx.public("optimizer", paper=PAPER, ranges={"gamma": rx.AT_LEAST_0})
 def mars(
-    learning_rate: ScalarOrSchedule = 3e-3,
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.99,
-    gamma: ArrayLike = 0.025,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 3e-3,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.99,
+    gamma: rx.ArrayLike = 0.025,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
     variant: Literal["adamw", "lion", "shampoo"] = "adamw",
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """An optimizer of gradients that are corrected by `scale_by_mars_correction`.
 
         p = p - learning_rate (u + weight_decay p)

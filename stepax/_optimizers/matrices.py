@@ -13,22 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._engine import rules as rx
 from .._engine.arrays.placement import is_on_mesh
-from .._engine.arrays.precision import is_inexact, scalar_dtype
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    as_array,
-    is_array,
-    is_none,
-    transformation,
-    with_extra_args_support,
-)
-from .._engine.step.gradients import Gradients, has_no_gradient
-from .._engine.step.plan import build
-from .._engine.step.rule import Rule, is_trainable
-from .._engine.trees import errors, selection
-from .._engine.trees.pack import by_leaf
 
 
 class Axes(NamedTuple):
@@ -65,28 +51,28 @@ def resolve(spec: Any, tree: Any, kind: type, what: str) -> list[Axes | None]:
 
     Raises a `ValueError` for axes that do not fit, a `TypeError` for other labels.
     """
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
     if spec is None:
         return [_PLAIN if _ndim(x) == 2 else None for x in leaves]
     if isinstance(spec, kind):
         spec = treedef.unflatten(spec if _ndim(x) > 1 else None for x in leaves)
-    labels = selection.resolve(spec, tree, what, kind)
+    labels = rx.selection.resolve(spec, tree, what, kind)
     axes = []
     for i, (label, x) in enumerate(zip(labels, leaves, strict=True)):
-        if label is None or not (is_array(x) or x is None):
+        if label is None or not (rx.is_array(x) or x is None):
             axes.append(None)
             continue
         try:
-            shape = None if x is None else np.shape(as_array(x))
+            shape = None if x is None else np.shape(rx.as_array(x))
             axes.append(_axes(label, shape, kind))
         except (ValueError, TypeError) as error:
-            where = f"`{what}` for {errors.paths(tree)[i]}"
+            where = f"`{what}` for {rx.errors.paths(tree)[i]}"
             raise type(error)(f"{where} is {label!r}, {error}") from None
     return axes
 
 
 def _ndim(x: Any) -> int:
-    return np.ndim(as_array(x)) if is_array(x) else 0
+    return np.ndim(rx.as_array(x)) if rx.is_array(x) else 0
 
 
 def _axes(label: Any, shape: tuple | None, kind: type) -> Axes:
@@ -132,12 +118,12 @@ def from_matrices(x: jax.Array, axes: Axes | None, shape: tuple) -> jax.Array:
 
 
 def on_matrices(
-    inner: GradientTransformation,
+    inner: rx.GradientTransformation,
     find: Callable,
     slots: tuple[str, ...],
     init: Callable | None = None,
     needs_params: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Apply `inner`, which takes stacks of matrices, to arrays.
 
     inner: arrays that are not matrices reach it as vectors.
@@ -146,10 +132,10 @@ def on_matrices(
     init: a function from the parameters to the first state; that of `inner` if `None`.
     needs_params: whether `inner` receives the parameters as well as the gradients.
     """
-    inner = with_extra_args_support(inner)
+    inner = rx.with_extra_args_support(inner)
 
     def update(updates, state, params=None, **extra_args):
-        gradients, axes = Gradients(updates, None), find(updates)
+        gradients, axes = rx.Gradients(updates, None), find(updates)
         shapes = [getattr(x, "shape", None) for x in gradients.leaves]
 
         def moved(tree, name, move):
@@ -161,7 +147,7 @@ def on_matrices(
                 strict=True,
             )
             return gradients.treedef.unflatten(
-                x if has_no_gradient(g) else move(x, *where) for x, g, *where in xs
+                x if rx.has_no_gradient(g) else move(x, *where) for x, g, *where in xs
             )
 
         def move_state(state, move):
@@ -181,12 +167,12 @@ def on_matrices(
         stacks, new = inner.update(stacks, move_state(state, to), ps, **extra_args)
         return moved(stacks, "updates", from_matrices), move_state(new, from_matrices)
 
-    return transformation(*by_leaf(init or inner.init, update), inner={"": inner})
+    return rx.transformation(*rx.by_leaf(init or inner.init, update), inner={"": inner})
 
 
 def only_matrices(
-    rule: Rule, spec: Any, kind: type, name: str
-) -> GradientTransformationExtraArgs:
+    rule: rx.Rule, spec: Any, kind: type, name: str
+) -> rx.GradientTransformationExtraArgs:
     """Apply a rule for matrices, and for stacks of them, to arrays.
 
     Its slots that are not `alike` are made from the parameters as matrices.
@@ -199,8 +185,8 @@ def only_matrices(
         return _each_a_matrix(resolve(spec, tree, kind, _WHAT), tree, name)
 
     def init(params):
-        ps, treedef = jax.tree.flatten(params, is_leaf=is_none)
-        ps = [as_array(p) if is_trainable(p) else None for p in ps]
+        ps, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
+        ps = [rx.as_array(p) if rx.is_trainable(p) else None for p in ps]
         pairs = zip(ps, find(params), strict=True)
         stacks = [None if p is None else to_matrices(p, axes) for p, axes in pairs]
         state = {k: make(params) for k, make in rule.scalars.items()}
@@ -211,14 +197,14 @@ def only_matrices(
 
     alike = tuple(k for k, slot in rule.slots.items() if slot.alike)
     return on_matrices(
-        build(rule.made_by(name, rule.origin)), find, alike, init, rule.needs_params
+        rx.build(rule.made_by(name, rule.origin)), find, alike, init, rule.needs_params
     )
 
 
 def per_output(p: jax.Array) -> jax.Array:
     """Zeros in float32 or wider, one for each output, (..., outputs)."""
     # Not for an integer, which raises as long as nothing beside it is wider.
-    dtype = scalar_dtype(p) if is_inexact(p) else p.dtype
+    dtype = rx.scalar_dtype(p) if rx.is_inexact(p) else p.dtype
     return jnp.zeros((*p.shape[:-2], p.shape[-1]), dtype)
 
 
@@ -226,12 +212,13 @@ _WHAT = "weight_dimension_numbers"
 
 
 def _each_a_matrix(axes: list, tree: Any, name: str) -> list:
-    leaves = jax.tree.leaves(tree, is_leaf=is_none)
+    leaves = jax.tree.leaves(tree, is_leaf=rx.is_none)
     for i, (found, x) in enumerate(zip(axes, leaves, strict=True)):
-        if found is None and is_trainable(x):
+        if found is None and rx.is_trainable(x):
             raise ValueError(
-                f"`{name}` trains matrices, but the array at {errors.paths(tree)[i]} "
-                f"has shape {np.shape(as_array(x))}: name its rows and columns in "
-                f"`{_WHAT}`, or give it to another optimizer with `partition`"
+                f"`{name}` trains matrices, but the array at "
+                f"{rx.errors.paths(tree)[i]} has shape {np.shape(rx.as_array(x))}: "
+                f"name its rows and columns in `{_WHAT}`, or give it to another "
+                "optimizer with `partition`"
             )
     return axes

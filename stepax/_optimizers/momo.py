@@ -13,20 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, bounded_square, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, real_scalar
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import product, scale, value_at
 from .._wrappers.chain import chain
@@ -36,7 +26,7 @@ from .._wrappers.parameter_free import decaying, dot, sums
 PAPER = "arXiv:2305.07583"
 
 
-@optax_compatible
+@rx.optax_compatible
 class MomoState(NamedTuple):
     """exp_avg: EMA of g, shaped like the parameters.  The others are scalars.
 
@@ -51,7 +41,7 @@ class MomoState(NamedTuple):
     count: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class MomoAdamState(NamedTuple):
     """exp_avg, exp_avg_sq: EMAs of g and |g|², shaped like the parameters.
 
@@ -69,10 +59,10 @@ class MomoAdamState(NamedTuple):
 
 def _shared(lower_bound):
     return {
-        "barf": real_scalar(),
-        "gamma": real_scalar(),
-        "lb": real_scalar(lower_bound),
-        **COUNT,
+        "barf": rx.real_scalar(),
+        "gamma": rx.real_scalar(),
+        "lb": rx.real_scalar(lower_bound),
+        **rx.COUNT,
     }
 
 
@@ -80,17 +70,17 @@ _WHY = "it chooses one step size for all parameters, by a model of the loss"
 _ONE = {"learning_rate": _WHY, "weight_decay": _WHY, "decay": _WHY}
 
 
-@public("optimizer", paper=PAPER, shared=_ONE)
+@rx.public("optimizer", paper=PAPER, shared=_ONE)
 def momo(
-    learning_rate: ScalarOrSchedule = 1.0,
-    beta: ArrayLike = 0.9,
-    lower_bound: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    beta: rx.ArrayLike = 0.9,
+    lower_bound: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     adapt_lower_bound: bool = False,
     *,
     proximal_decay: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Momentum with the largest step size that a model of the loss allows.
 
         d, f, c = EMAs of g, value, Σ g p, which start at their first values
@@ -136,11 +126,11 @@ def momo(
         return _move(p, tau * d, pull, proximal_decay), d
 
     bounds = lower_bound, adapt_lower_bound
-    return build(
-        Rule(
+    return rx.build(
+        rx.Rule(
             leaf,
             MomoState,
-            {"exp_avg": Slot()},
+            {"exp_avg": rx.Slot()},
             _shared(lower_bound),
             prepare,
             leaf_stat,
@@ -151,19 +141,19 @@ def momo(
     )
 
 
-@public("optimizer", paper=PAPER, shared=_ONE)
+@rx.public("optimizer", paper=PAPER, shared=_ONE)
 def momo_adam(
-    learning_rate: ScalarOrSchedule = 1e-2,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    lower_bound: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1e-2,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    lower_bound: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     adapt_lower_bound: bool = False,
     *,
     proximal_decay: bool = False,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Adam with the largest step size that a model of the loss allows.
 
         d, f, c = EMAs of g, value, Σ g p;   v = b2 v + (1 - b2) |g|²
@@ -216,11 +206,11 @@ def momo_adam(
         return _move(p, tau * d / D, pull, proximal_decay), d, v
 
     bounds = lower_bound, adapt_lower_bound
-    return build(
-        Rule(
+    return rx.build(
+        rx.Rule(
             leaf,
             MomoAdamState,
-            {"exp_avg": Slot(), "exp_avg_sq": REAL},
+            {"exp_avg": rx.Slot(), "exp_avg_sq": rx.REAL},
             _shared(lower_bound),
             prepare,
             leaf_stat,
@@ -261,8 +251,10 @@ def _move(p, step, pull, is_proximal):
 
 
 def _pull(
-    learning_rate: ScalarOrSchedule, weight_decay: ScalarOrSchedule, is_proximal: bool
-) -> Callable[[Any], GradientTransformation]:
+    learning_rate: rx.ScalarOrSchedule,
+    weight_decay: rx.ScalarOrSchedule,
+    is_proximal: bool,
+) -> Callable[[Any], rx.GradientTransformation]:
     """The `pull` of a step, as in `_move`, computed from the state before it."""
 
     def decay(state):

@@ -18,26 +18,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction as correction_at, corrected, ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    Params,
-    ScalarOrSchedule,
-    is_none,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched, Sharding, check_sharding
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot
-from .._engine.trees.errors import require_one_of
+from .._engine.step.batched import Sharding, check_sharding
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -61,7 +46,7 @@ PAPER = "https://kellerjordan.github.io/posts/muon"
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
 
 
-@optax_compatible
+@rx.optax_compatible
 class MuonDimensionNumbers(NamedTuple):
     """Which axes of an array W are summed over and kept in x W = y; others are stacked.
 
@@ -73,10 +58,10 @@ class MuonDimensionNumbers(NamedTuple):
     output_axis: int | tuple[int, ...] = 1
 
 
-DimensionNumbersOrFn: TypeAlias = Any | Callable[[Params], Any] | None
+DimensionNumbersOrFn: TypeAlias = Any | Callable[[rx.Params], Any] | None
 
 
-@optax_compatible
+@rx.optax_compatible
 class MuonState(NamedTuple):
     """count: steps taken, a scalar.
 
@@ -89,23 +74,23 @@ class MuonState(NamedTuple):
     ns_coeffs: jax.Array
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_muon(
     ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
-    beta: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
-    mu_dtype: DTypeLike | None = None,
+    beta: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
     adaptive: bool = False,
     preconditioning: Preconditioning = "frobenius",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    ns_dtype: DTypeLike | None = None,
+    ns_dtype: rx.DTypeLike | None = None,
     sharding: Sharding = "auto",
-    axis_name: AxisName = None,
+    axis_name: rx.AxisName = None,
     bias_correction: bool = True,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Replace the EMA of g, m = U S Vᵀ, by roughly U Vᵀ; see `orthogonalize`.
 
         mu = beta mu + (1 - beta) g
@@ -132,7 +117,7 @@ def scale_by_muon(
     bias_correction: whether m is corrected; Jordan's is not.
     """
     numbers = coefficients(ns_coeffs, ns_steps)
-    require_one_of("preconditioning", preconditioning, NORMS)
+    rx.require_one_of("preconditioning", preconditioning, NORMS)
     check_sharding(sharding)
     norm = divisor(ns_coeffs, preconditioning)
     is_stack = weight_dimension_numbers is not None
@@ -157,12 +142,14 @@ def scale_by_muon(
         return (_dual_norm(m, o) * o if adaptive else o,)
 
     wants = ft.partial(_is_matrix, is_stack)
-    batched = Batched(orthogonal, wants, sharding=sharding, split=ArraySplit(axis_name))
+    batched = rx.Batched(
+        orthogonal, wants, sharding=sharding, split=rx.ArraySplit(axis_name)
+    )
 
-    scalars = {**COUNT, "ns_coeffs": lambda params: jnp.array(numbers, float)}
-    slots = {"mu": Slot(dtype=mu_dtype)}
-    rule = Rule(leaf, MuonState, slots, scalars, prepare, batched=batched)
-    tx = build(rule)
+    scalars = {**rx.COUNT, "ns_coeffs": lambda params: jnp.array(numbers, float)}
+    slots = {"mu": rx.Slot(dtype=mu_dtype)}
+    rule = rx.Rule(leaf, MuonState, slots, scalars, prepare, batched=batched)
+    tx = rx.build(rule)
     if not is_stack:
         return tx
     find = _finder(weight_dimension_numbers, "weight_dimension_numbers")
@@ -182,16 +169,16 @@ def _finder(spec: Any, what: str) -> Callable:
     return lambda tree: matrices.resolve(spec, tree, MuonDimensionNumbers, what)
 
 
-@recipe
+@rx.recipe
 def _scale_by_shape(
-    consistent_rms: ArrayLike | None,
+    consistent_rms: rx.ArrayLike | None,
     is_stack: bool,
-    axis_name: AxisName,
+    axis_name: rx.AxisName,
     kind: ShapeFactor = "jordan",
-) -> Rule:
+) -> rx.Rule:
     """Scale updates by a factor of the matrix shape."""
     check_shape_factor(kind)
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
     # An array may be traced, so it is only compared with `None`.
     how: tuple = (kind,) if consistent_rms is None else ("rms", consistent_rms)
 
@@ -200,38 +187,38 @@ def _scale_by_shape(
             return (g,)
         return (factor_of_shape(parts.shape(g)[-2:], *how) * g,)
 
-    return Rule(leaf)
+    return rx.Rule(leaf)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def muon(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
-    beta: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
+    beta: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
     adaptive: bool = False,
     preconditioning: Preconditioning = "frobenius",
-    adam_b1: ArrayLike = 0.9,
-    adam_b2: ArrayLike = 0.999,
-    adam_eps_root: ArrayLike = 0.0,
-    adam_weight_decay: ScalarOrSchedule = 0.0,
-    adam_learning_rate: ScalarOrSchedule | None = None,
+    adam_b1: rx.ArrayLike = 0.9,
+    adam_b2: rx.ArrayLike = 0.999,
+    adam_eps_root: rx.ArrayLike = 0.0,
+    adam_weight_decay: rx.ScalarOrSchedule = 0.0,
+    adam_learning_rate: rx.ScalarOrSchedule | None = None,
     muon_weight_dimension_numbers: DimensionNumbersOrFn = None,
-    consistent_rms: ArrayLike | None = None,
-    ns_dtype: DTypeLike | None = None,
+    consistent_rms: rx.ArrayLike | None = None,
+    ns_dtype: rx.DTypeLike | None = None,
     sharding: Sharding = "auto",
-    axis_name: AxisName = None,
+    axis_name: rx.AxisName = None,
     bias_correction: bool = True,
     shape_factor: ShapeFactor = "jordan",
-    adam_eps: ArrayLike | None = None,
+    adam_eps: rx.ArrayLike | None = None,
     adam_nesterov: bool | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Muon for matrices, `adamw` for all other arrays.
 
         p = p - learning_rate (f u + weight_decay p),   u of `scale_by_muon`
@@ -301,7 +288,7 @@ def muon(
 
 
 def _labels(find: Callable, params: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(params, is_leaf=is_none)
+    leaves, treedef = jax.tree.flatten(params, is_leaf=rx.is_none)
     # `None` is in both partitions, as in Optax.
     pairs = zip(leaves, find(params), strict=True)
     return treedef.unflatten(

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import (
     eps_in,
@@ -23,12 +23,6 @@ from .._engine.arrays.numerics import (
     safe_sqrt,
     upcast,
 )
-from .._engine.base import GradientTransformationExtraArgs, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot, copy_of, unchanged
 from .._transforms.decay import STORED
 from .._transforms.scale import value_at
 from . import matrices
@@ -59,16 +53,16 @@ def _lengths(x):
 
 
 def _first_lengths(p):
-    lengths = _lengths(upcast(copy_of(p)))[..., 0, :]
+    lengths = _lengths(upcast(rx.copy_of(p)))[..., 0, :]
     return lengths.astype(matrices.per_output(p).dtype)
 
 
 _NUMBERS = ("direction_scale", "norm_schedule_steps", "norm_target", "ns_eps")
-_RANGES = {name: AT_LEAST_0 for name in _NUMBERS}
-_PER_OUTPUT = Slot(matrices.per_output, alike=False, in_leaf=False)
-_LENGTH = Slot(_first_lengths, alike=False, in_leaf=False)
+_RANGES = {name: rx.AT_LEAST_0 for name in _NUMBERS}
+_PER_OUTPUT = rx.Slot(matrices.per_output, alike=False, in_leaf=False)
+_LENGTH = rx.Slot(_first_lengths, alike=False, in_leaf=False)
 _SLOTS = {
-    "momentum": Slot(in_leaf=False),
+    "momentum": rx.Slot(in_leaf=False),
     "length": _LENGTH,
     "start": _LENGTH,
     "mu": _PER_OUTPUT,
@@ -82,7 +76,7 @@ _ONE = {
 }
 
 
-@public(
+@rx.public(
     "optimizer",
     paper="arXiv:1602.07868",
     matrices_only=True,
@@ -90,20 +84,20 @@ _ONE = {
     shared=_ONE,
 )
 def muown(
-    learning_rate: ScalarOrSchedule = 3e-4,
-    beta: ArrayLike = 0.95,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.95,
-    eps: ArrayLike = 1e-8,
+    learning_rate: rx.ScalarOrSchedule = 3e-4,
+    beta: rx.ArrayLike = 0.95,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.95,
+    eps: rx.ArrayLike = 1e-8,
     *,
     ns_steps: int = 12,
-    direction_scale: ArrayLike = 0.2,
-    norm_schedule_steps: ArrayLike = 0,
-    norm_target: ArrayLike = 1.0,
-    ns_eps: ArrayLike = 1e-7,
+    direction_scale: rx.ArrayLike = 0.2,
+    norm_schedule_steps: rx.ArrayLike = 0,
+    norm_target: rx.ArrayLike = 1.0,
+    ns_eps: rx.ArrayLike = 1e-7,
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """MuOwn, for matrices p = γ v / ‖v‖, of norms of each output over the inputs.
 
         w = p / γ,   g_γ = Σ g w,   g_v = (γ / l) (g - w g_γ),   M = beta M + g_v
@@ -161,10 +155,16 @@ def muown(
         slots = (x[..., 0, :] for x in (length, start, mu, unit * root))
         return new - p, momentum, *slots
 
-    is_matrix, parts = lambda g: g.ndim > 1, ArraySplit(axis_name)
-    stage = Batched(step, is_matrix, tuple(_SLOTS), needs_params=True, split=parts)
-    rule = Rule(
-        unchanged, MuownState, _SLOTS, COUNT, prepare, batched=stage, needs_params=True
+    is_matrix, parts = lambda g: g.ndim > 1, rx.ArraySplit(axis_name)
+    stage = rx.Batched(step, is_matrix, tuple(_SLOTS), needs_params=True, split=parts)
+    rule = rx.Rule(
+        rx.unchanged,
+        MuownState,
+        _SLOTS,
+        rx.COUNT,
+        prepare,
+        batched=stage,
+        needs_params=True,
     )
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "muown"

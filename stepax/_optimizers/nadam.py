@@ -11,17 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, real_scalar
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByNadamState(NamedTuple):
     """count: steps taken.  momentum_product: product of the momenta of all steps.
 
@@ -34,17 +30,17 @@ class ScaleByNadamState(NamedTuple):
     nu: Any
 
 
-@public(
+@rx.public(
     paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
-    ranges={"momentum_decay": AT_LEAST_0},
+    ranges={"momentum_decay": rx.AT_LEAST_0},
 )
 def scale_by_nadam(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    momentum_decay: ArrayLike = 4e-3,
-) -> Rule:
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    momentum_decay: rx.ArrayLike = 4e-3,
+) -> rx.Rule:
     """Adam with Nesterov momentum that increases to `b1`.
 
         b(t) = b1 (1 - 0.96^(t momentum_decay) / 2),   B(t) = b(1) ... b(t)
@@ -77,6 +73,6 @@ def scale_by_nadam(
         nu = ema(nu, square_like(g, nu), b2)
         return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
 
-    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
-    scalars = {**COUNT, "momentum_product": real_scalar(1.0)}
-    return Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    scalars = {**rx.COUNT, "momentum_product": rx.real_scalar(1.0)}
+    return rx.Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)

@@ -11,18 +11,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import quotient, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import COUNT, Rule, Slot
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from . import matrices
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
 from .orthogonal import (
@@ -50,21 +43,21 @@ class NorMuonState(NamedTuple):
     nu: Any
 
 
-@public(paper=PAPER, matrices_only=True)
+@rx.public(paper=PAPER, matrices_only=True)
 def scale_by_normuon(
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.95,
     ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
-    eps: ArrayLike = 1e-7,
-    norm_eps: ArrayLike = 1e-10,
-    mu_dtype: DTypeLike | None = None,
+    eps: rx.ArrayLike = 1e-7,
+    norm_eps: rx.ArrayLike = 1e-10,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
     shape_factor: ShapeFactor = "jordan",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Orthogonalize the EMA of g, and divide by the root mean square of each output.
 
         mu = b1 mu + (1 - b1) g,   m = b1 mu + (1 - b1) g if `nesterov`, else mu
@@ -98,36 +91,36 @@ def scale_by_normuon(
         return factor_of_shape(m.shape[-2:], shape_factor) * size * u, nu
 
     slots = {
-        "mu": Slot(dtype=mu_dtype),
-        "nu": Slot(matrices.per_output, alike=False, in_leaf=False),
+        "mu": rx.Slot(dtype=mu_dtype),
+        "nu": rx.Slot(matrices.per_output, alike=False, in_leaf=False),
     }
-    stage = Batched(
-        normalized, lambda m: m.ndim > 1, ("nu",), split=ArraySplit(axis_name)
+    stage = rx.Batched(
+        normalized, lambda m: m.ndim > 1, ("nu",), split=rx.ArraySplit(axis_name)
     )
-    rule = Rule(leaf, NorMuonState, slots, COUNT, batched=stage)
+    rule = rx.Rule(leaf, NorMuonState, slots, rx.COUNT, batched=stage)
     return matrices.only_matrices(
         rule, weight_dimension_numbers, MuonDimensionNumbers, "normuon"
     )
 
 
-@public("optimizer", paper=PAPER, matrices_only=True)
+@rx.public("optimizer", paper=PAPER, matrices_only=True)
 def normuon(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.95,
     ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
-    eps: ArrayLike = 1e-7,
-    norm_eps: ArrayLike = 1e-10,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
+    eps: rx.ArrayLike = 1e-7,
+    norm_eps: rx.ArrayLike = 1e-10,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
     shape_factor: ShapeFactor = "jordan",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """NorMuon, for matrices: give other arrays to another optimizer by `partition`.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_normuon`
@@ -146,20 +139,17 @@ def normuon(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    return chain(
-        scale_by_normuon(
-            b1,
-            b2,
-            ns_coeffs,
-            ns_steps,
-            eps,
-            norm_eps,
-            mu_dtype,
-            nesterov=nesterov,
-            shape_factor=shape_factor,
-            weight_dimension_numbers=weight_dimension_numbers,
-            axis_name=axis_name,
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_normuon(
+        b1,
+        b2,
+        ns_coeffs,
+        ns_steps,
+        eps,
+        norm_eps,
+        mu_dtype,
+        nesterov=nesterov,
+        shape_factor=shape_factor,
+        weight_dimension_numbers=weight_dimension_numbers,
+        axis_name=axis_name,
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

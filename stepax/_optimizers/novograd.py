@@ -9,27 +9,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName, floored_norm
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, Slot
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition, split
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByNovogradState(NamedTuple):
     """count: steps taken.
 
@@ -42,18 +31,18 @@ class ScaleByNovogradState(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1905.11286")
+@rx.public(paper="arXiv:1905.11286")
 def scale_by_novograd(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.25,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.25,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformation:
+    weight_decay_mask: rx.MaskOrFn = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformation:
     """Accumulate gradients, each divided by the running norm of its array.
 
         nu = b2 nu + (1 - b2) ‖g‖²,   ‖g‖² at the first step
@@ -70,7 +59,7 @@ def scale_by_novograd(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
         `scale_by_trust_ratio`.
     """
-    in_parts = ArraySplit(axis_name)
+    in_parts = rx.ArraySplit(axis_name)
     if weight_decay_mask is not None:
         scale_by = ft.partial(scale_by_novograd, b1, b2, eps, eps_root)
         parts = {
@@ -87,43 +76,43 @@ def scale_by_novograd(
 
     def leaf(g, p, ctx, mu, nu):
         is_first, decay = ctx
-        norm_sq = floored_norm(g, 0.0, in_parts) ** 2
+        norm_sq = rx.floored_norm(g, 0.0, in_parts) ** 2
         nu = jnp.where(is_first, norm_sq, ema(nu, norm_sq, b2))
         x = g / (safe_sqrt(nu + eps_root) + eps) + decay * p
         mu = jnp.where(is_first, x, b1 * mu + x)
         return mu, mu, nu
 
-    scalar = Slot(
+    scalar = rx.Slot(
         lambda p: jnp.zeros_like(p, shape=()),
         alike=False,
         is_wide=True,
         decode=jnp.real,
     )
-    slots = {"mu": Slot(dtype=mu_dtype), "nu": scalar}
-    return build(
-        Rule(
+    slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": scalar}
+    return rx.build(
+        rx.Rule(
             leaf,
             ScaleByNovogradState,
             slots,
-            COUNT,
+            rx.COUNT,
             prepare,
             needs_params=True,
         )
     )
 
 
-@public("optimizer", paper="arXiv:1905.11286")
+@rx.public("optimizer", paper="arXiv:1905.11286")
 def novograd(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.25,
-    eps: ArrayLike = 1e-6,
-    eps_root: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.25,
+    eps: rx.ArrayLike = 1e-6,
+    eps_root: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     *,
-    weight_decay_mask: MaskOrFn = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """NovoGrad: p = p - learning_rate u, with u of `scale_by_novograd`.
 
     Weight decay is added to the momentum, as in the paper.

@@ -10,20 +10,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
+from .._engine import rules as rx
 from .._engine.factories.ranges import ANY
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot
-from .._transforms.decay import decayed
+from .._transforms.decay import decayed, descend
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
 from .adam import scale_by_adam
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByOptimisticGradientState(NamedTuple):
     """is_initial_step: whether no step has been taken, a boolean scalar.
 
@@ -34,8 +30,10 @@ class ScaleByOptimisticGradientState(NamedTuple):
     previous_gradient: Any
 
 
-@public(paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
-def scale_by_optimistic_gradient(alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0) -> Rule:
+@rx.public(paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
+def scale_by_optimistic_gradient(
+    alpha: rx.ArrayLike = 1.0, beta: rx.ArrayLike = 1.0
+) -> rx.Rule:
     """Add a multiple of the change of the gradient.
 
         u = (alpha + beta) g - beta g_last,   g_last = g at the first step
@@ -52,9 +50,9 @@ def scale_by_optimistic_gradient(alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0) 
         last = jnp.where(is_first, g, last)
         return (alpha + beta) * g - beta * last, g
 
-    slots = {"previous_gradient": Slot(kind="other")}
+    slots = {"previous_gradient": rx.Slot(kind="other")}
     first = {"is_initial_step": lambda params: jnp.ones([], bool)}
-    return Rule(
+    return rx.Rule(
         leaf,
         ScaleByOptimisticGradientState,
         slots,
@@ -64,15 +62,15 @@ def scale_by_optimistic_gradient(alpha: ArrayLike = 1.0, beta: ArrayLike = 1.0) 
     )
 
 
-@public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
+@rx.public("optimizer", paper="arXiv:1901.08511", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_gradient_descent(
-    learning_rate: ScalarOrSchedule,
-    alpha: ArrayLike = 1.0,
-    beta: ArrayLike = 1.0,
+    learning_rate: rx.ScalarOrSchedule,
+    alpha: rx.ArrayLike = 1.0,
+    beta: rx.ArrayLike = 1.0,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Optimistic gradient descent, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p)
@@ -83,27 +81,24 @@ def optimistic_gradient_descent(
     weight_decay_mask: which parameters decay; see `masked`.
     alpha, beta: factors of the gradient and of its change.
     """
-    return chain(
-        scale_by_optimistic_gradient(alpha, beta),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_optimistic_gradient(alpha, beta)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="arXiv:1711.00141")
+@rx.public("optimizer", paper="arXiv:1711.00141")
 def optimistic_adam(
-    learning_rate: ScalarOrSchedule,
-    optimism: ArrayLike | None = None,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    optimism: rx.ArrayLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Optimistic Adam, with the updates r of `scale_by_adam`.
 
         p = p - learning_rate (r + weight_decay p) - optimism (r - r_last)
@@ -142,21 +137,21 @@ def optimistic_adam(
     )
 
 
-@public("optimizer", paper="arXiv:1711.00141", ranges={"alpha": ANY, "beta": ANY})
+@rx.public("optimizer", paper="arXiv:1711.00141", ranges={"alpha": ANY, "beta": ANY})
 def optimistic_adam_v2(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     *,
-    alpha: ArrayLike = 1.0,
-    beta: ArrayLike = 1.0,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    mu_dtype: DTypeLike | None = None,
+    alpha: rx.ArrayLike = 1.0,
+    beta: rx.ArrayLike = 1.0,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    mu_dtype: rx.DTypeLike | None = None,
     nesterov: bool = True,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Optimistic Adam, with the updates r of `scale_by_adam`.
 
         p = p - learning_rate (alpha r + beta (r - r_last) + weight_decay p)

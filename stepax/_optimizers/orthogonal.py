@@ -19,11 +19,10 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt
-from .._engine.trees.errors import require_one_of
 from .._engine.xla.branch import by_platform
 
 
@@ -108,7 +107,7 @@ def divisor(given: Any, norm: str = "frobenius") -> Callable:
     return NORMS[norm] if factor is None else lambda x: factor * NORMS[norm](x)
 
 
-def newton_schulz(given: Any, steps: int, eps: ArrayLike) -> Callable:
+def newton_schulz(given: Any, steps: int, eps: rx.ArrayLike) -> Callable:
     """`orthogonalize` with these coefficients, as a function of matrices."""
     # As an array of the default float dtype, which is cast down to that of the
     # matrices.
@@ -119,7 +118,7 @@ def newton_schulz(given: Any, steps: int, eps: ArrayLike) -> Callable:
 
 
 def shape_factor(
-    shape: tuple[int, ...], kind: ShapeFactor, rms: ArrayLike = 0.2
+    shape: tuple[int, ...], kind: ShapeFactor, rms: rx.ArrayLike = 0.2
 ) -> Any:
     """The factor of orthogonal matrices of a shape, (inputs, outputs).
 
@@ -138,15 +137,15 @@ def shape_factor(
 
 
 def check_shape_factor(kind: ShapeFactor) -> None:
-    require_one_of("shape_factor", kind, ("jordan", "spectral", "rms", None))
+    rx.require_one_of("shape_factor", kind, ("jordan", "spectral", "rms", None))
 
 
 def orthogonalize(
     x: jax.Array,
     coefficients: jax.Array,
     precondition: Callable,
-    eps: ArrayLike,
-    dtype: DTypeLike | None = None,
+    eps: rx.ArrayLike,
+    dtype: rx.DTypeLike | None = None,
 ) -> jax.Array:
     """Approximate U Vᴴ for x = U S Vᴴ by the Newton-Schulz iteration.
 

@@ -8,24 +8,21 @@ Learning (arXiv:2307.14528), for the positive part.
 from typing import Literal
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule
 from .._transforms.decay import decayed
 from .._wrappers.chain import chain
 from .sgd import sgd
 
 
-@public(paper="arXiv:2002.10542")
+@rx.public(paper="arXiv:2002.10542")
 def scale_by_polyak(
-    f_min: ArrayLike = 0.0,
-    max_learning_rate: ArrayLike = 1.0,
-    eps: ArrayLike = 0.0,
+    f_min: rx.ArrayLike = 0.0,
+    max_learning_rate: rx.ArrayLike = 1.0,
+    eps: rx.ArrayLike = 0.0,
     variant: Literal["sps", "sps+"] = "sps",
-) -> Rule:
+) -> rx.Rule:
     """Multiply by Polyak's step size.
 
         u = min(gap / (‖g‖² + eps), max_learning_rate) g
@@ -51,7 +48,7 @@ def scale_by_polyak(
         step_size = gap / jnp.where(is_zero, 1, norm + eps)
         return jnp.where(is_zero, 0, jnp.minimum(step_size, max_learning_rate)), ()
 
-    return Rule(
+    return rx.Rule(
         lambda g, p, step_size: (step_size * g,),
         prepare=prepare,
         leaf_stat=lambda g, p, scalars: jnp.sum(square(g)),
@@ -60,17 +57,17 @@ def scale_by_polyak(
     )
 
 
-@public("optimizer", paper="arXiv:2002.10542")
+@rx.public("optimizer", paper="arXiv:2002.10542")
 def polyak_sgd(
-    max_learning_rate: ArrayLike = 1.0,
-    scaling: ScalarOrSchedule = 1.0,
-    f_min: ArrayLike = 0.0,
-    eps: ArrayLike = 0.0,
+    max_learning_rate: rx.ArrayLike = 1.0,
+    scaling: rx.ScalarOrSchedule = 1.0,
+    f_min: rx.ArrayLike = 0.0,
+    eps: rx.ArrayLike = 0.0,
     variant: Literal["sps", "sps+"] = "sps",
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Gradient descent with Polyak's step size: p = p - scaling (u + weight_decay p).
 
     u is the output of `scale_by_polyak` for the gradient, multiplied by -scaling first.

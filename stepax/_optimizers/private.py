@@ -16,21 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import upcast
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0, CAP
-from .._engine.factories.registry import public
-from .._engine.step.gradients import Gradients, has_no_gradient, is_float0
-from .._engine.trees import errors
 from .._transforms.clip import per_example_global_norm_clip
 from .._transforms.decay import decayed
 from .._transforms.noise import chosen_key, typed_key
@@ -41,24 +29,24 @@ from .sgd import trace
 
 
 PAPER = "arXiv:1607.00133"
-_RANGES = {"l2_norm_clip": CAP, "noise_multiplier": AT_LEAST_0}
+_RANGES = {"l2_norm_clip": rx.CAP, "noise_multiplier": rx.AT_LEAST_0}
 
 
-@optax_compatible
+@rx.optax_compatible
 class DifferentiallyPrivateAggregateState(NamedTuple):
     """rng_key: key for the noise of the next step, a scalar."""
 
     rng_key: jax.Array
 
 
-@public("aggregate", paper=PAPER, ranges=_RANGES)
+@rx.public("aggregate", paper=PAPER, ranges=_RANGES)
 def differentially_private_aggregate(
-    l2_norm_clip: ArrayLike,
-    noise_multiplier: ArrayLike,
+    l2_norm_clip: rx.ArrayLike,
+    noise_multiplier: rx.ArrayLike,
     key: jax.Array | int | None = None,
     *,
     seed: int | None = None,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Average the clipped gradients of the examples i, with Gaussian noise.
 
         u = (Σ_i min(1, C / ‖g_i‖) g_i + N(0, σ² C²)) / n
@@ -89,13 +77,13 @@ def differentially_private_aggregate(
         return DifferentiallyPrivateAggregateState(typed_key(key))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state(
+        rx.errors.require_state(
             "differentially_private_aggregate",
             DifferentiallyPrivateAggregateState,
             state,
         )
-        gradients = Gradients(updates, None)
-        live = [i for i, g in enumerate(gradients.leaves) if not has_no_gradient(g)]
+        gradients = rx.Gradients(updates, None)
+        live = [i for i, g in enumerate(gradients.leaves) if not rx.has_no_gradient(g)]
         _check_examples(gradients, live)
         gs = [gradients.leaves[i] for i in live]
         means, rng_key = _aggregate(gs, state.rng_key, l2_norm_clip, noise_multiplier)
@@ -105,7 +93,7 @@ def differentially_private_aggregate(
         new = DifferentiallyPrivateAggregateState(rng_key)
         return gradients.treedef.unflatten(gradients.leaves), new
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 def _check_examples(gradients, live):
@@ -122,7 +110,7 @@ def _check_examples(gradients, live):
 
 
 def _without_examples(g):
-    return np.zeros(g.shape[1:], g.dtype) if is_float0(g) else g
+    return np.zeros(g.shape[1:], g.dtype) if rx.is_float0(g) else g
 
 
 # Jitted, because compiled noise differs in rounding from noise drawn op by op.
@@ -148,19 +136,19 @@ def _noise(key, x):
     return noise * jnp.asarray(2**0.5, x.dtype) if jnp.iscomplexobj(x) else noise
 
 
-@public("aggregate", paper=PAPER, ranges=_RANGES)
+@rx.public("aggregate", paper=PAPER, ranges=_RANGES)
 def dpsgd(
-    learning_rate: ScalarOrSchedule,
-    l2_norm_clip: ArrayLike,
-    noise_multiplier: ArrayLike,
+    learning_rate: rx.ScalarOrSchedule,
+    l2_norm_clip: rx.ArrayLike,
+    noise_multiplier: rx.ArrayLike,
     seed: jax.Array | int | None = None,
-    momentum: ArrayLike | None = None,
+    momentum: rx.ArrayLike | None = None,
     nesterov: bool = False,
     *,
     key: jax.Array | int | None = None,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Differentially private SGD: p = p - learning_rate (u + weight_decay p).
 
     u is the output of `differentially_private_aggregate`, followed by `trace` if

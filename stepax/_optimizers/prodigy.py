@@ -15,23 +15,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, is_number, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, START, Rule, Slot, real_scalar, zeros_for
 from .._transforms.decay import ESTIMATED
 from .._transforms.scale import value_at
 from .._wrappers.parameter_free import MEAN, SUM, decaying, dot, sums
 from .dadapt import corrected_rate, scaled_decay
 
 
-@optax_compatible
+@rx.optax_compatible
 class ProdigyState(NamedTuple):
     """exp_avg, exp_avg_sq: EMAs of d g and of d² |g|², shaped like the parameters.
 
@@ -66,25 +60,28 @@ class GrowthLimitedProdigyState(NamedTuple):
     estim_lr_max: jax.Array
 
 
-_RANGES = {"growth_rate": Range(1, is_cap=True, is_added=True), "slice_p": AT_LEAST_1}
+_RANGES = {
+    "growth_rate": rx.Range(1, is_cap=True, is_added=True),
+    "slice_p": rx.AT_LEAST_1,
+}
 
 
-@public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES, shared=ESTIMATED)
+@rx.public("optimizer", paper="arXiv:2306.06101", ranges=_RANGES, shared=ESTIMATED)
 def prodigy(
-    learning_rate: ScalarOrSchedule = 1.0,
-    betas: tuple[ArrayLike, ArrayLike] = (0.9, 0.999),
-    beta3: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    estim_lr0: ArrayLike = 1e-6,
-    estim_lr_coef: ArrayLike = 1.0,
-    weight_decay: ScalarOrSchedule = 0.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
+    betas: tuple[rx.ArrayLike, rx.ArrayLike] = (0.9, 0.999),
+    beta3: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    estim_lr0: rx.ArrayLike = 1e-6,
+    estim_lr_coef: rx.ArrayLike = 1.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
     safeguard_warmup: bool = False,
-    weight_decay_mask: MaskOrFn = None,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
     bias_correction: bool = True,
     slice_p: int = 1,
-    growth_rate: ArrayLike = math.inf,
-) -> GradientTransformationExtraArgs:
+    growth_rate: rx.ArrayLike = math.inf,
+) -> rx.GradientTransformationExtraArgs:
     """AdamW with the learning rate multiplied by an estimate d of the distance to go.
 
         a = d learning_rate sqrt(1 - b2^t) / (1 - b1^t)
@@ -128,12 +125,12 @@ def prodigy(
         return a, weight, a * value_at(weight_decay, count)
 
     estimate = estim_lr0, estim_lr_coef, growth_rate
-    return build(_rule(scales, (*betas, b3), eps, estimate, slice_p))
+    return rx.build(_rule(scales, (*betas, b3), eps, estimate, slice_p))
 
 
 def _rule(
     scales: Callable, betas: tuple, eps: Any, estimate: tuple, every: int
-) -> Rule:
+) -> rx.Rule:
     b1, b2, b3 = betas
     d0, coefficient, growth_rate = estimate
     is_limited = not (is_number(growth_rate) and growth_rate == math.inf)
@@ -164,9 +161,12 @@ def _rule(
         s = b3 * s + weight * part(g)
         return -a * m / (safe_sqrt(v) + d_eps) - decay * p, m, v, s, p0
 
-    scalars = {"estim_lr": real_scalar(d0), "numerator_weighted": real_scalar()}
-    scalars |= {**COUNT, **({"estim_lr_max": real_scalar(d0)} if is_limited else {})}
-    return Rule(
+    scalars = {"estim_lr": rx.real_scalar(d0), "numerator_weighted": rx.real_scalar()}
+    scalars |= {
+        **rx.COUNT,
+        **({"estim_lr_max": rx.real_scalar(d0)} if is_limited else {}),
+    }
+    return rx.Rule(
         leaf,
         GrowthLimitedProdigyState if is_limited else ProdigyState,
         _slots(every, part),
@@ -189,18 +189,18 @@ def _grown(d, found, most, first, growth_rate):
 
 
 def _slots(every, part):
-    means = {"exp_avg": MEAN, "exp_avg_sq": REAL}
+    means = {"exp_avg": MEAN, "exp_avg_sq": rx.REAL}
     if every == 1:
-        return means | {"grad_sum": SUM, "params0": START}
+        return means | {"grad_sum": SUM, "params0": rx.START}
 
     def zeros(p):
-        return zeros_for(p, part)
+        return rx.zeros_for(p, part)
 
     def first(p):
         is_shape = isinstance(p, jax.ShapeDtypeStruct)  # without elements
         return zeros(p) if is_shape else part(p)
 
     return means | {
-        "grad_sum": Slot(zeros, alike=False, is_wide=True),
-        "params0": Slot(first, alike=False),
+        "grad_sum": rx.Slot(zeros, alike=False, is_wide=True),
+        "params0": rx.Slot(first, alike=False),
     }

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import (
     in_units,
@@ -30,15 +30,6 @@ from .._engine.arrays.numerics import (
     safe_increment,
     zero_count,
 )
-from .._engine.arrays.precision import real_dtype
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0, CAP, POSITIVE, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.rule import Rule, Slot, is_trainable, unchanged
-from .._engine.trees.errors import require_one_of
-from .._engine.xla.branch import branch
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
@@ -51,16 +42,16 @@ PAPER = "arXiv:2211.04422"
 # Updates of the factors between two balancings.
 _BALANCED_EVERY = 100
 _RANGES = {
-    "preconditioner_update_probability": Range(
+    "preconditioner_update_probability": rx.Range(
         0,
         1,
         excludes_least=True,
         hint="; 1 updates the factors at every step, 0.1 at every tenth",
     ),
-    "max_size_triangular": CAP,
-    "min_ndim_triangular": AT_LEAST_0,
-    "precond_lr": UP_TO_1,
-    "precond_init_scale": POSITIVE,
+    "max_size_triangular": rx.CAP,
+    "min_ndim_triangular": rx.AT_LEAST_0,
+    "precond_lr": rx.UP_TO_1,
+    "precond_init_scale": rx.POSITIVE,
 }
 
 MemorySaveMode: TypeAlias = Literal["one_diag", "smart_one_diag", "all_diag"] | None
@@ -91,24 +82,24 @@ def _usual_probability(count: jax.Array) -> jax.Array:
     return jnp.clip(decayed, 0.03, 1)
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_psgd_kron(
-    b1: ArrayLike = 0.9,
+    b1: rx.ArrayLike = 0.9,
     *,
-    preconditioner_update_probability: ScalarOrSchedule | None = None,
+    preconditioner_update_probability: rx.ScalarOrSchedule | None = None,
     max_size_triangular: int = 8192,
     min_ndim_triangular: int = 2,
     memory_save_mode: MemorySaveMode = None,
     momentum_into_precond_update: bool = True,
-    precond_lr: ArrayLike = 0.1,
-    precond_init_scale: ArrayLike = 1.0,
+    precond_lr: rx.ArrayLike = 0.1,
+    precond_init_scale: rx.ArrayLike = 1.0,
     merge_dims: bool = True,
     key: jax.Array | int | None = None,
     sampler: Callable = jax.random.normal,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
-    axis_name: AxisName = None,
-) -> Rule:
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Whiten the EMA of g with a Kronecker product of triangular factors Q.
 
         mu = b1 mu + (1 - b1) g,   x = m = mu / (1 - b1^t)
@@ -133,7 +124,7 @@ def scale_by_psgd_kron(
     mu_dtype, factor_dtype: storage dtypes of `mu`, the parameter's if `None`, and of Q.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    require_one_of("memory_save_mode", memory_save_mode, _MODES)
+    rx.require_one_of("memory_save_mode", memory_save_mode, _MODES)
     shape_of = _matrix_shape if merge_dims else lambda shape: shape or (1,)
     limits = max_size_triangular, min_ndim_triangular, memory_save_mode
 
@@ -166,21 +157,21 @@ def scale_by_psgd_kron(
             new = _fitted(factors, x, scale, v, rate)
             return x if momentum_into_precond_update else m, _bounded(new, is_hundredth)
 
-        m, factors = branch(is_due, renewed, lambda: (m, tuple(factors)))
+        m, factors = rx.branch(is_due, renewed, lambda: (m, tuple(factors)))
         u = _clipped(_preconditioned(m, factors), unit)
         return u.reshape(g.shape), mu, factors
 
-    is_any, split = lambda u: u.size > 0, ArraySplit(axis_name)
-    stage = Batched(apply, is_any, ("mu", "factors"), split=split)
+    is_any, split = lambda u: u.size > 0, rx.ArraySplit(axis_name)
+    stage = rx.Batched(apply, is_any, ("mu", "factors"), split=split)
     slots = {
-        "mu": Slot(dtype=mu_dtype, in_leaf=False),
+        "mu": rx.Slot(dtype=mu_dtype, in_leaf=False),
         "factors": factor_slot(_first_factor, kinds, factor_dtype),
     }
     scalars = {
         **dict.fromkeys(("count", "since", "renewals"), zero_count),
         "rng_key": lambda params: typed_key(0 if key is None else key),
     }
-    return Rule(unchanged, PsgdKronState, slots, scalars, prepare, batched=stage)
+    return rx.Rule(rx.unchanged, PsgdKronState, slots, scalars, prepare, batched=stage)
 
 
 def _kinds(shape, scale, limits):
@@ -200,27 +191,27 @@ def _due(scalars, probability):
     return is_due, renewals % _BALANCED_EVERY == 0, after
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def psgd_kron(
-    learning_rate: ScalarOrSchedule = 3e-4,
-    b1: ArrayLike = 0.9,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 3e-4,
+    b1: rx.ArrayLike = 0.9,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    preconditioner_update_probability: ScalarOrSchedule | None = None,
+    preconditioner_update_probability: rx.ScalarOrSchedule | None = None,
     max_size_triangular: int = 8192,
     min_ndim_triangular: int = 2,
     memory_save_mode: MemorySaveMode = None,
     momentum_into_precond_update: bool = True,
-    precond_lr: ArrayLike = 0.1,
-    precond_init_scale: ArrayLike = 1.0,
+    precond_lr: rx.ArrayLike = 0.1,
+    precond_init_scale: rx.ArrayLike = 1.0,
     merge_dims: bool = True,
     key: jax.Array | int | None = None,
     sampler: Callable = jax.random.normal,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """PSGD with Kronecker products of triangular factors Q, and weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_psgd_kron`
@@ -269,7 +260,7 @@ def psgd_kron(
 
 def _matrices(params):
     """Which parameters have two or more axes."""
-    return jax.tree.map(lambda p: is_trainable(p) and jnp.ndim(p) > 1, params)
+    return jax.tree.map(lambda p: rx.is_trainable(p) and jnp.ndim(p) > 1, params)
 
 
 def _matrix_shape(shape):
@@ -371,7 +362,7 @@ def _bounded(factors, is_balanced):
     sizes = jnp.stack([jnp.max(jnp.abs(q)) for q in factors])
     middle = jnp.exp(jnp.mean(jnp.log(sizes)))
     # The squared size over all axes is then finite, and so is the step.
-    limits = jnp.finfo(real_dtype(sizes.dtype))
+    limits = jnp.finfo(rx.real_dtype(sizes.dtype))
     most = float(limits.max) ** (0.45 / len(factors))
     wanted = jnp.where(is_balanced & (len(factors) > 1), middle, sizes)
     scales = jnp.minimum(wanted, most) / sizes

@@ -11,8 +11,8 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import (
     corrected,
     corrections,
@@ -24,25 +24,20 @@ from .._engine.arrays.moments import (
     square_like,
 )
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, MEAN_SQUARE, Rule, Slot, from_step
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .adam import ScaleByAdamState
 
 
-@public(paper="arXiv:1908.03265")
+@rx.public(paper="arXiv:1908.03265")
 def scale_by_radam(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    threshold: ArrayLike = 5.0,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    threshold: rx.ArrayLike = 5.0,
     *,
     nesterov: bool = False,
-) -> Rule:
+) -> rx.Rule:
     """Adam, rectified for the variance of its denominator in early steps.
 
         rho_inf = 2 / (1 - b2) - 1,   rho = rho_inf - 2 t b2^t / (1 - b2^t)
@@ -74,30 +69,30 @@ def scale_by_radam(
         rectified = r * m / (safe_sqrt(nu / c2 + eps_root) + eps)
         return jnp.where(is_steady, rectified, m), mu, nu
 
-    slots = {"mu": Slot(), "nu": MEAN_SQUARE}
-    return Rule(
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    return rx.Rule(
         leaf,
         ScaleByAdamState,
         slots,
-        COUNT,
-        from_step(rectification),
+        rx.COUNT,
+        rx.from_step(rectification),
         elementwise=True,
     )
 
 
-@public("optimizer", paper="arXiv:1908.03265")
+@rx.public("optimizer", paper="arXiv:1908.03265")
 def radam(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    threshold: ArrayLike = 5.0,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    threshold: rx.ArrayLike = 5.0,
     *,
     nesterov: bool = False,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Rectified Adam, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_radam`
@@ -112,14 +107,11 @@ def radam(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-def rectifier(b2: ArrayLike, rho: jax.Array, is_steady: jax.Array) -> jax.Array:
+def rectifier(b2: rx.ArrayLike, rho: jax.Array, is_steady: jax.Array) -> jax.Array:
     """The factor r for an effective number rho of gradients; 1 if it is not steady."""
     rho_inf = _most_gradients(b2)
     ratio = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
@@ -141,7 +133,7 @@ def _rho(b2, t, c2):
     return jnp.where(is_near, _of_logarithm(log, t.astype(usual.dtype)), usual)
 
 
-def number_of_gradients(b2: ArrayLike, t: jax.Array) -> jax.Array:
+def number_of_gradients(b2: rx.ArrayLike, t: jax.Array) -> jax.Array:
     """rho without cancellation: the effective number of gradients in an EMA.
 
     In float32, for b2 = 0.999, the two terms of its formula leave an error of 0.02.

@@ -13,21 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, REAL, Rule, Slot, from_step
 from .._transforms.decay import decayed
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -35,14 +25,14 @@ from .._wrappers.partition import identity
 from .sgd import trace
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRmsState(NamedTuple):
     """nu: EMA of |g|², shaped like the parameters."""
 
     nu: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRmsWithCountState(NamedTuple):
     """count: steps taken.  nu: EMA of |g|², shaped like the parameters."""
 
@@ -50,7 +40,7 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRStdDevState(NamedTuple):
     """mu, nu: EMAs of g and of |g|², shaped like the parameters."""
 
@@ -58,7 +48,7 @@ class ScaleByRStdDevState(NamedTuple):
     nu: Any
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRStdDevWithCountState(NamedTuple):
     """count: steps taken.  mu, nu: EMAs of g and |g|², shaped like the parameters."""
 
@@ -67,16 +57,16 @@ class ScaleByRStdDevWithCountState(NamedTuple):
     nu: Any
 
 
-@public(
+@rx.public(
     paper="https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf"
 )
 def scale_by_rms(
-    decay: ArrayLike = 0.9,
-    eps: ArrayLike = 1e-8,
-    initial_scale: ArrayLike = 0.0,
+    decay: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-8,
+    initial_scale: rx.ArrayLike = 0.0,
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Divide by the root of the EMA of |g|².
 
         nu = decay nu + (1 - decay) |g|²
@@ -98,17 +88,17 @@ def scale_by_rms(
     slots = {"nu": replace(_mean_square(initial_scale), by_rows=True)}
     if bias_correction:
         return _counting(leaf, ScaleByRmsWithCountState, slots, decay)
-    return build(Rule(leaf, ScaleByRmsState, slots, elementwise=True))
+    return rx.build(rx.Rule(leaf, ScaleByRmsState, slots, elementwise=True))
 
 
-@public(paper="arXiv:1308.0850")
+@rx.public(paper="arXiv:1308.0850")
 def scale_by_stddev(
-    decay: ArrayLike = 0.9,
-    eps: ArrayLike = 1e-8,
-    initial_scale: ArrayLike = 0.0,
+    decay: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-8,
+    initial_scale: rx.ArrayLike = 0.0,
     eps_in_sqrt: bool = True,
     bias_correction: bool = False,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Divide by the running standard deviation of the gradient.
 
         mu = decay mu + (1 - decay) g,   nu = decay nu + (1 - decay) |g|²
@@ -131,27 +121,27 @@ def scale_by_stddev(
 
     # The difference of two rounded means may be 0, so both must stay exact.
     square_mean = replace(_mean_square(initial_scale), kind="other")
-    slots = {"mu": Slot(kind="other"), "nu": square_mean}
+    slots = {"mu": rx.Slot(kind="other"), "nu": square_mean}
     if bias_correction:
         return _counting(leaf, ScaleByRStdDevWithCountState, slots, decay)
-    return build(Rule(leaf, ScaleByRStdDevState, slots, elementwise=True))
+    return rx.build(rx.Rule(leaf, ScaleByRStdDevState, slots, elementwise=True))
 
 
-@public("optimizer", paper="arXiv:1308.0850")
+@rx.public("optimizer", paper="arXiv:1308.0850")
 def rmsprop(
-    learning_rate: ScalarOrSchedule,
-    decay: ArrayLike = 0.9,
-    eps: ArrayLike = 1e-8,
-    initial_scale: ArrayLike = 0.0,
+    learning_rate: rx.ScalarOrSchedule,
+    decay: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-8,
+    initial_scale: rx.ArrayLike = 0.0,
     eps_in_sqrt: bool = True,
     centered: bool = False,
-    momentum: ArrayLike | None = None,
+    momentum: rx.ArrayLike | None = None,
     nesterov: bool = False,
     bias_correction: bool = False,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """RMSProp, with optional momentum and weight decay.
 
         p = p + trace(-learning_rate u) - learning_rate weight_decay p
@@ -179,14 +169,14 @@ def rmsprop(
     )
 
 
-def _mean_square(initial: ArrayLike) -> Slot:
-    return replace(REAL, make=lambda p: jnp.full_like(p, initial))
+def _mean_square(initial: rx.ArrayLike) -> rx.Slot:
+    return replace(rx.REAL, make=lambda p: jnp.full_like(p, initial))
 
 
 def _counting(leaf, State, slots, decay):
     """The rule with bias-corrected EMAs."""
-    correction = from_step(lambda t: moments.bias_correction(decay, t))
-    return build(Rule(leaf, State, slots, COUNT, correction, elementwise=True))
+    correction = rx.from_step(lambda t: moments.bias_correction(decay, t))
+    return rx.build(rx.Rule(leaf, State, slots, rx.COUNT, correction, elementwise=True))
 
 
 def _corrected(mean, c):

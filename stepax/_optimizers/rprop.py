@@ -12,12 +12,8 @@ iRprop- of the second paper.
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot
+from .._engine import rules as rx
 from .._transforms.decay import decayed
 from .._transforms.scale import scale, scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -26,7 +22,7 @@ from .._wrappers.chain import chain
 PAPER = "doi:10.1109/ICNN.1993.298623"
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByRpropState(NamedTuple):
     """step_sizes: above 0.  prev_updates: last signed steps, 0 after a sign change.
 
@@ -37,16 +33,16 @@ class ScaleByRpropState(NamedTuple):
     prev_updates: Any
 
 
-@public(paper=PAPER, holomorphic=False)
+@rx.public(paper=PAPER, holomorphic=False)
 def scale_by_rprop(
-    learning_rate: ArrayLike,
-    eta_minus: ArrayLike = 0.5,
-    eta_plus: ArrayLike = 1.2,
-    min_step_size: ArrayLike = 1e-6,
-    max_step_size: ArrayLike = 50.0,
+    learning_rate: rx.ArrayLike,
+    eta_minus: rx.ArrayLike = 0.5,
+    eta_plus: rx.ArrayLike = 1.2,
+    min_step_size: rx.ArrayLike = 1e-6,
+    max_step_size: rx.ArrayLike = 50.0,
     *,
     immediate: bool = False,
-) -> Rule:
+) -> rx.Rule:
     """Lengthen steps while the gradient keeps its sign; shorten them when it changes.
 
         s = eta_plus s, eta_minus s or s,   as g last > 0, < 0 or = 0, within bounds
@@ -67,23 +63,23 @@ def scale_by_rprop(
         now = jnp.where(turns, 0, s * jnp.sign(g))
         return now if immediate else jnp.where(turns, 0, last), s, now
 
-    start = Slot(make=lambda p: jnp.full_like(p, learning_rate), kind="other")
-    slots = {"step_sizes": start, "prev_updates": Slot(kind="other")}
-    return Rule(leaf, ScaleByRpropState, slots, elementwise=True)
+    start = rx.Slot(make=lambda p: jnp.full_like(p, learning_rate), kind="other")
+    slots = {"step_sizes": start, "prev_updates": rx.Slot(kind="other")}
+    return rx.Rule(leaf, ScaleByRpropState, slots, elementwise=True)
 
 
-@public("optimizer", paper=PAPER, holomorphic=False)
+@rx.public("optimizer", paper=PAPER, holomorphic=False)
 def rprop(
-    learning_rate: ScalarOrSchedule,
-    eta_minus: ArrayLike = 0.5,
-    eta_plus: ArrayLike = 1.2,
-    min_step_size: ArrayLike = 1e-6,
-    max_step_size: ArrayLike = 50.0,
+    learning_rate: rx.ScalarOrSchedule,
+    eta_minus: rx.ArrayLike = 0.5,
+    eta_plus: rx.ArrayLike = 1.2,
+    min_step_size: rx.ArrayLike = 1e-6,
+    max_step_size: rx.ArrayLike = 50.0,
     *,
     immediate: bool = False,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Rprop, with optional weight decay.
 
         p = p - u - learning_rate weight_decay p,   u of `scale_by_rprop`

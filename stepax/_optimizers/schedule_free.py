@@ -21,30 +21,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
 from .. import schedules
+from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    OptState,
-    Params,
-    ScalarOrSchedule,
-    require_transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM, Range
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.leafwise import map_stored
-from .._engine.step.plan import build
-from .._engine.step.rule import Rule, Slot, copy_of, real_scalar
-from .._engine.trees import errors
-from .._engine.trees.search import get_all_with_path
 from .._transforms.decay import AVERAGED, add_decayed_weights, decayed
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -54,7 +35,7 @@ from .rmsprop import scale_by_rms
 from .sgd import sgd
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScheduleFreeState(NamedTuple):
     """State of `schedule_free`; all but the last two are scalars.
 
@@ -70,7 +51,7 @@ class ScheduleFreeState(NamedTuple):
     weight_sum: jax.Array
     step_count: jax.Array
     max_lr: jax.Array
-    base_optimizer_state: OptState
+    base_optimizer_state: rx.OptState
     z: Any
 
 
@@ -91,20 +72,20 @@ SHARED = {
 }
 
 _RANGES = {
-    "b1": Range(0, 1, excludes_least=True),
-    "inner_momentum": replace(MOMENTUM, is_added=True),
-    "weight_step_power": Range(0, is_added=True),
+    "b1": rx.Range(0, 1, excludes_least=True),
+    "inner_momentum": replace(rx.MOMENTUM, is_added=True),
+    "weight_step_power": rx.Range(0, is_added=True),
 }
 
 
-@ft.partial(recipe, own_ranges=_RANGES)
+@ft.partial(rx.recipe, own_ranges=_RANGES)
 def average_iterates(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike,
-    weight_lr_power: ArrayLike,
-    state_dtype: DTypeLike | None,
-    weight_step_power: ArrayLike = 0.0,
-) -> GradientTransformation:
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike,
+    weight_lr_power: rx.ArrayLike,
+    state_dtype: rx.DTypeLike | None,
+    weight_step_power: rx.ArrayLike = 0.0,
+) -> rx.GradientTransformation:
     """Map updates of z to updates of y."""
 
     def prepare(scalars, stat, extra):
@@ -122,29 +103,29 @@ def average_iterates(
         return c * (z - y) + (1 - c) * (1 - b1) * u, z
 
     scalars = {
-        "b1": real_scalar(b1),
-        "weight_sum": real_scalar(),
+        "b1": rx.real_scalar(b1),
+        "weight_sum": rx.real_scalar(),
         "step_count": lambda params: jnp.ones([], jnp.int32),
-        "max_lr": real_scalar(),
+        "max_lr": rx.real_scalar(),
     }
-    slots = {"z": Slot(copy_of, state_dtype, kind="copy")}
-    return build(
-        Rule(
+    slots = {"z": rx.Slot(rx.copy_of, state_dtype, kind="copy")}
+    return rx.build(
+        rx.Rule(
             leaf, _Average, slots, scalars, prepare, needs_params=True, elementwise=True
         )
     )
 
 
-@public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
+@rx.public("wrapper", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free(
-    base_optimizer: GradientTransformation,
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    weight_lr_power: ArrayLike = 2.0,
-    state_dtype: DTypeLike | None = None,
+    base_optimizer: rx.GradientTransformation,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    weight_lr_power: rx.ArrayLike = 2.0,
+    state_dtype: rx.DTypeLike | None = None,
     *,
-    weight_step_power: ArrayLike = 0.0,
-) -> GradientTransformationExtraArgs:
+    weight_step_power: rx.ArrayLike = 0.0,
+) -> rx.GradientTransformationExtraArgs:
     """Average the iterates of an optimizer, and compute gradients near the average.
 
         z = z + u(g),   u of the base optimizer at y
@@ -163,11 +144,11 @@ def schedule_free(
     state_dtype: storage dtype of z; the parameter's if `None`.
     weight_step_power: exponent of the step in the weights, at least 0.
     """
-    require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
+    rx.require_transformation(base_optimizer, "`base_optimizer` of `schedule_free`")
     averaging = average_iterates(
         learning_rate, b1, weight_lr_power, state_dtype, weight_step_power
     )
-    return build(
+    return rx.build(
         Followed(
             "schedule_free",
             base_optimizer,
@@ -178,8 +159,8 @@ def schedule_free(
     )
 
 
-@explain_misuse
-def schedule_free_eval_params(state: OptState, params: Params) -> Params:
+@rx.explain_misuse
+def schedule_free_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
     """The parameters for evaluation: x = z + (y - z) / b1.
 
     state: the state of `schedule_free`, or a state that contains it, such as that of
@@ -189,31 +170,31 @@ def schedule_free_eval_params(state: OptState, params: Params) -> Params:
 
     Raises a `ValueError` if there is no such state.
     """
-    states = [x for _, x in get_all_with_path(state, "ScheduleFreeState")]
+    states = [x for _, x in rx.get_all_with_path(state, "ScheduleFreeState")]
     if not states and not (hasattr(state, "b1") and hasattr(state, "z")):
-        raise errors.foreign_state(
+        raise rx.errors.foreign_state(
             "schedule_free_eval_params", ScheduleFreeState, state
         )
     for found in states or [state]:
-        params = map_stored(
+        params = rx.map_stored(
             lambda z, y, b1=found.b1: mean_of(y, z, b1), found.z, "z", params
         )
     return params
 
 
-@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
+@rx.public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free_sgd(
-    learning_rate: ScalarOrSchedule = 1.0,
+    learning_rate: rx.ScalarOrSchedule = 1.0,
     warmup_steps: int | None = None,
-    b1: ArrayLike = 0.9,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_lr_power: ArrayLike = 2.0,
-    state_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_lr_power: rx.ArrayLike = 2.0,
+    state_dtype: rx.DTypeLike | None = None,
     *,
     first_step: int = 0,
-    weight_decay_mask: MaskOrFn = None,
-    weight_step_power: ArrayLike = 0.0,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    weight_step_power: rx.ArrayLike = 0.0,
+) -> rx.GradientTransformationExtraArgs:
     """`schedule_free` SGD: z = z - learning_rate (g + weight_decay y).
 
     learning_rate: a scalar or a schedule.
@@ -238,22 +219,22 @@ def schedule_free_sgd(
     return schedule_free(base, rate, b1, weight_lr_power, state_dtype, **more)
 
 
-@public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
+@rx.public("optimizer", paper="arXiv:2405.15682", ranges=_RANGES, shared=SHARED)
 def schedule_free_adamw(
-    learning_rate: ScalarOrSchedule = 0.0025,
+    learning_rate: rx.ScalarOrSchedule = 0.0025,
     warmup_steps: int | None = None,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_lr_power: ArrayLike = 2.0,
-    state_dtype: DTypeLike | None = None,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_lr_power: rx.ArrayLike = 2.0,
+    state_dtype: rx.DTypeLike | None = None,
     *,
     first_step: int = 0,
-    weight_decay_mask: MaskOrFn = None,
-    weight_step_power: ArrayLike = 0.0,
-    inner_momentum: ArrayLike = 0.0,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    weight_step_power: rx.ArrayLike = 0.0,
+    inner_momentum: rx.ArrayLike = 0.0,
+) -> rx.GradientTransformationExtraArgs:
     """`schedule_free` AdamW, without momentum unless `inner_momentum` is given.
 
         nu = b2 nu + (1 - b2) |g|²
@@ -302,5 +283,5 @@ def _warmed_up(rate: Any, steps: int | None) -> Any:
     return schedules.warmup_constant_schedule(0.0, rate, steps)
 
 
-def _counted_from(first: int, rate: ScalarOrSchedule) -> ScalarOrSchedule:
+def _counted_from(first: int, rate: rx.ScalarOrSchedule) -> rx.ScalarOrSchedule:
     return (lambda count: rate(count + first)) if callable(rate) else rate

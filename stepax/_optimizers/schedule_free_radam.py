@@ -12,16 +12,10 @@ to the first one.
 import functools as ft
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0, Range
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.factories.scheduled import scheduled
-from .._engine.step.rule import COUNT, REAL, Rule, from_step
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
@@ -34,8 +28,8 @@ from .schedule_free import SHARED, schedule_free
 _STEADY = 4
 
 
-@recipe
-def _scale_by_steady_rms(b2: ArrayLike, eps: ArrayLike) -> Rule:
+@rx.recipe
+def _scale_by_steady_rms(b2: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     """Divide by the root mean square, once it averages enough gradients."""
 
     def correction(t):
@@ -47,15 +41,15 @@ def _scale_by_steady_rms(b2: ArrayLike, eps: ArrayLike) -> Rule:
         nu = ema(nu, square(g), b2)
         return jnp.where(is_steady, g / (safe_sqrt(nu / c2) + eps), g), nu
 
-    prepare = from_step(correction)
+    prepare = rx.from_step(correction)
     State = ScaleByRmsWithCountState
-    return Rule(leaf, State, {"nu": REAL}, COUNT, prepare, elementwise=True)
+    return rx.Rule(leaf, State, {"nu": rx.REAL}, rx.COUNT, prepare, elementwise=True)
 
 
-@scheduled
+@rx.scheduled
 def _rectified(
-    learning_rate: ScalarOrSchedule, b2: ArrayLike, is_silent: bool, first: int
-) -> ScalarOrSchedule:
+    learning_rate: rx.ScalarOrSchedule, b2: rx.ArrayLike, is_silent: bool, first: int
+) -> rx.ScalarOrSchedule:
     """The learning rate of a step as a function of its number, starting at `first`."""
 
     def rate(count):
@@ -68,25 +62,28 @@ def _rectified(
     return rate
 
 
-@public(
+@rx.public(
     "optimizer",
     paper="arXiv:2405.15682",
-    ranges={"b1": Range(0, 1, excludes_least=True), "weight_step_power": AT_LEAST_0},
+    ranges={
+        "b1": rx.Range(0, 1, excludes_least=True),
+        "weight_step_power": rx.AT_LEAST_0,
+    },
     shared=SHARED,
 )
 def schedule_free_radam(
-    learning_rate: ScalarOrSchedule = 0.0025,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_lr_power: ArrayLike = 2.0,
+    learning_rate: rx.ScalarOrSchedule = 0.0025,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_lr_power: rx.ArrayLike = 2.0,
     *,
-    weight_step_power: ArrayLike = 0.0,
+    weight_step_power: rx.ArrayLike = 0.0,
     silent_sgd_phase: bool = True,
-    weight_decay_mask: MaskOrFn = None,
-    state_dtype: DTypeLike | None = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+    state_dtype: rx.DTypeLike | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """`schedule_free` RAdam, without momentum.
 
         nu = b2 nu + (1 - b2) |g|²

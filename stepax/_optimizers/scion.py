@@ -14,29 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import eps_in, in_units, safe_sqrt, upcast
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-    as_array,
-    init_empty_state,
-    is_array,
-    is_none,
-    transformation,
-)
-from .._engine.factories.ranges import UP_TO_1
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.batched import Batched
-from .._engine.step.gradients import has_no_gradient
-from .._engine.step.rule import Rule, Slot
-from .._engine.trees import errors, selection
-from .._engine.trees.pack import by_leaf
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale, scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -45,7 +26,7 @@ from .orthogonal import newton_schulz, shape_factor
 
 
 PAPER = "arXiv:2502.07529"
-_RANGES = {"momentum": UP_TO_1}
+_RANGES = {"momentum": rx.UP_TO_1}
 
 
 class ScionState(NamedTuple):
@@ -103,10 +84,10 @@ _NORMS = {
 }
 
 
-@recipe
+@rx.recipe
 def _scion_direction(
-    norm: str, momentum: ArrayLike, ns_steps: int, axis_name: AxisName
-) -> Rule:
+    norm: str, momentum: rx.ArrayLike, ns_steps: int, axis_name: rx.AxisName
+) -> rx.Rule:
     """The direction of one norm, for all arrays."""
     direction, _ = _NORMS[norm]
     orthogonal = newton_schulz("muon", ns_steps, 1e-7)
@@ -115,23 +96,23 @@ def _scion_direction(
         mu = ema(mu, g, 1 - momentum)
         return mu, mu
 
-    stage = Batched(
+    stage = rx.Batched(
         lambda m, ctx: (direction(m, orthogonal),),
         lambda m: True,
-        split=ArraySplit(axis_name),
+        split=rx.ArraySplit(axis_name),
     )
-    return Rule(leaf, ScionState, {"mu": Slot()}, batched=stage)
+    return rx.Rule(leaf, ScionState, {"mu": rx.Slot()}, batched=stage)
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_scion(
-    momentum: ArrayLike = 1.0,
+    momentum: rx.ArrayLike = 1.0,
     norms: Any = "auto",
-    scales: ArrayLike | Any = 1.0,
+    scales: rx.ArrayLike | Any = 1.0,
     *,
     ns_steps: int = 5,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Take the direction u in which the EMA of g, m, grows fastest, in units of a norm.
 
         "spectral"       sqrt(outputs / inputs) orthogonalize(m)
@@ -160,8 +141,8 @@ def scale_by_scion(
 
 
 def _labels(norms: Any, tree: Any) -> Any:
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
-    found = selection.resolve(norms, tree, "norms")
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=rx.is_none)
+    found = rx.selection.resolve(norms, tree, "norms")
     return treedef.unflatten(
         None if x is None else _label(norm, x, tree, i)
         for i, (norm, x) in enumerate(zip(found, leaves, strict=True))
@@ -169,51 +150,52 @@ def _labels(norms: Any, tree: Any) -> Any:
 
 
 def _label(norm: Any, x: Any, tree: Any, i: int) -> str:
-    ndim = np.ndim(as_array(x)) if is_array(x) else 0
+    ndim = np.ndim(rx.as_array(x)) if rx.is_array(x) else 0
     if norm == "auto":
         return ("bias_rms", "bias_rms", "spectral", "spectral_conv")[min(ndim, 3)]
     if norm not in _NORMS:
         raise ValueError(
-            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected one of "
+            f"`norms` for {rx.errors.paths(tree)[i]} is {norm!r}, expected one of "
             f"{['auto', *_NORMS]}"
         )
     least = _NORMS[norm][1]
     if ndim < least:
         raise ValueError(
-            f"`norms` for {errors.paths(tree)[i]} is {norm!r}, expected an array with "
-            f"at least {least} axes, but it has the shape {np.shape(as_array(x))}"
+            f"`norms` for {rx.errors.paths(tree)[i]} is {norm!r}, expected an array "
+            f"with at least {least} axes, but it has the shape "
+            f"{np.shape(rx.as_array(x))}"
         )
     return norm
 
 
-@recipe
-def _scale_each(scales: Any) -> GradientTransformationExtraArgs:
+@rx.recipe
+def _scale_each(scales: Any) -> rx.GradientTransformationExtraArgs:
     """Multiply each update by its factor."""
 
-    @promote_freely
+    @rx.promote_freely
     def update(updates, state, params=None, **extra_args):
-        leaves, treedef = jax.tree.flatten(updates, is_leaf=is_none)
-        factors = selection.resolve(scales, updates, "scales")
+        leaves, treedef = jax.tree.flatten(updates, is_leaf=rx.is_none)
+        factors = rx.selection.resolve(scales, updates, "scales")
         pairs = zip(factors, leaves, strict=True)
         return treedef.unflatten(
-            u if has_no_gradient(u) else (s * upcast(u)).astype(u.dtype)
+            u if rx.has_no_gradient(u) else (s * upcast(u)).astype(u.dtype)
             for s, u in pairs
         ), state
 
-    return transformation(*by_leaf(init_empty_state, update))
+    return rx.transformation(*rx.by_leaf(rx.init_empty_state, update))
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def scion(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    momentum: ArrayLike = 1.0,
+    learning_rate: rx.ScalarOrSchedule = 1e-3,
+    momentum: rx.ArrayLike = 1.0,
     norms: Any = "auto",
-    scales: ArrayLike | Any = 1.0,
+    scales: rx.ArrayLike | Any = 1.0,
     *,
     constrained: bool = True,
     ns_steps: int = 5,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Scion: steps whose length depends on the norm of each array, not on its gradient.
 
         p = (1 - learning_rate) p - learning_rate s u,   u of `scale_by_scion`

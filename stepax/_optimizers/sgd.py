@@ -11,14 +11,9 @@ al., 2015, Adding Gradient Noise Improves Learning for Very Deep Networks
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike, DTypeLike
 
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot
-from .._transforms.decay import decayed
+from .._engine import rules as rx
+from .._transforms.decay import decayed, descend
 from .._transforms.mean import ema
 from .._transforms.noise import add_noise
 from .._transforms.scale import scale_by_learning_rate, scale_by_sign
@@ -26,17 +21,19 @@ from .._wrappers.chain import chain
 from .._wrappers.partition import identity
 
 
-@optax_compatible
+@rx.optax_compatible
 class TraceState(NamedTuple):
     """trace: decayed sum of the gradients, shaped like the parameters."""
 
     trace: Any
 
 
-@public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": MOMENTUM})
+@rx.public(paper="doi:10.1016/0041-5553(64)90137-5", ranges={"decay": rx.MOMENTUM})
 def trace(
-    decay: ArrayLike, nesterov: bool = False, accumulator_dtype: DTypeLike | None = None
-) -> Rule:
+    decay: rx.ArrayLike,
+    nesterov: bool = False,
+    accumulator_dtype: rx.DTypeLike | None = None,
+) -> rx.Rule:
     """Accumulate a decaying sum of gradients (momentum).
 
         trace = g + decay trace
@@ -51,21 +48,21 @@ def trace(
         trace = g + decay * trace
         return (g + decay * trace if nesterov else trace), trace
 
-    return Rule(
-        leaf, TraceState, {"trace": Slot(dtype=accumulator_dtype)}, elementwise=True
+    return rx.Rule(
+        leaf, TraceState, {"trace": rx.Slot(dtype=accumulator_dtype)}, elementwise=True
     )
 
 
-@public("optimizer")
+@rx.public("optimizer")
 def sgd(
-    learning_rate: ScalarOrSchedule,
-    momentum: ArrayLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike | None = None,
     nesterov: bool = False,
-    accumulator_dtype: DTypeLike | None = None,
+    accumulator_dtype: rx.DTypeLike | None = None,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Gradient descent, with optional momentum and decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u = g, or u of `trace`
@@ -77,20 +74,17 @@ def sgd(
     accumulator_dtype: storage dtype of the sum; the parameter's if `None`.
     """
     is_plain = momentum is None
-    return chain(
-        identity() if is_plain else trace(momentum, nesterov, accumulator_dtype),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = identity() if is_plain else trace(momentum, nesterov, accumulator_dtype)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="arXiv:1802.04434")
+@rx.public("optimizer", paper="arXiv:1802.04434")
 def sign_sgd(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: rx.ScalarOrSchedule,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Steps of equal size in every coordinate, apart from weight decay.
 
         p = p - learning_rate (sign(g) + weight_decay p)
@@ -98,22 +92,19 @@ def sign_sgd(
     learning_rate, weight_decay: scalars or schedules; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     """
-    return chain(
-        scale_by_sign(),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_sign()
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@public("optimizer", paper="arXiv:1802.04434")
+@rx.public("optimizer", paper="arXiv:1802.04434")
 def signum(
-    learning_rate: ScalarOrSchedule,
-    beta: ArrayLike = 0.9,
-    accumulator_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    beta: rx.ArrayLike = 0.9,
+    accumulator_dtype: rx.DTypeLike | None = None,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """The sign of the EMA of g: m = beta m + (1 - beta) g, u = sign(m).
 
         p = p - learning_rate (u + weight_decay p)
@@ -131,17 +122,17 @@ def signum(
     )
 
 
-@public("optimizer", paper="arXiv:1511.06807")
+@rx.public("optimizer", paper="arXiv:1511.06807")
 def noisy_sgd(
-    learning_rate: ScalarOrSchedule,
-    eta: ArrayLike = 0.01,
-    gamma: ArrayLike = 0.55,
+    learning_rate: rx.ScalarOrSchedule,
+    eta: rx.ArrayLike = 0.01,
+    gamma: rx.ArrayLike = 0.55,
     key: jax.Array | int | None = None,
     *,
     seed: int | None = None,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Gradient descent with decaying Gaussian noise.
 
         p = p - learning_rate (g + N(0, eta / t^gamma) + weight_decay p)
@@ -154,8 +145,5 @@ def noisy_sgd(
 
     Raises a `ValueError` if both `key` and `seed` are given.
     """
-    return chain(
-        add_noise(eta, gamma, key, seed=seed),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = add_noise(eta, gamma, key, seed=seed)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

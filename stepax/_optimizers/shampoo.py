@@ -25,8 +25,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import (
     bias_correction as correction,
     bounded_square,
@@ -34,14 +34,6 @@ from .._engine.arrays.moments import (
     is_number,
 )
 from .._engine.arrays.numerics import every_finite, in_units, norm2, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.array_split import AxisName
-from .._engine.step.rule import Rule, Slot
-from .._engine.step.turns import Renewal
-from .._engine.trees.errors import require_one_of
-from .._engine.xla.branch import kept_or
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -51,14 +43,14 @@ from .sgd import trace
 
 PAPER = "arXiv:1802.09568"
 _RANGES = {
-    "start_preconditioning_step": Range(-1),
-    "block_size": AT_LEAST_1,
-    "grafting_b2": UP_TO_1,
-    "grafting_eps": AT_LEAST_0,
+    "start_preconditioning_step": rx.Range(-1),
+    "block_size": rx.AT_LEAST_1,
+    "grafting_b2": rx.UP_TO_1,
+    "grafting_eps": rx.AT_LEAST_0,
 }
 
-_NOTHING = Slot(lambda p: (), alike=False, in_leaf=False)
-_SQUARES = Slot(is_wide=True, decode=jnp.real, in_leaf=False)
+_NOTHING = rx.Slot(lambda p: (), alike=False, in_leaf=False)
+_SQUARES = rx.Slot(is_wide=True, decode=jnp.real, in_leaf=False)
 
 Grafting: TypeAlias = Literal["sgd", "adagrad", "rmsprop", "adam"] | None
 Statistics: TypeAlias = Literal["classic", "kl"]
@@ -83,27 +75,27 @@ class ShampooState(NamedTuple):
     roots: Any
 
 
-@public(paper=PAPER, ranges=_RANGES)
+@rx.public(paper=PAPER, ranges=_RANGES)
 def scale_by_shampoo(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 1.0,
-    b3: ArrayLike | None = None,
-    eps: ArrayLike = 1e-12,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 1.0,
+    b3: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-12,
     *,
-    precondition_frequency: ArrayLike = 1,
-    start_preconditioning_step: ArrayLike = -1,
+    precondition_frequency: rx.ArrayLike = 1,
+    start_preconditioning_step: rx.ArrayLike = -1,
     block_size: int = 1024,
     grafting: Grafting = None,
-    grafting_b2: ArrayLike = 0.999,
-    grafting_eps: ArrayLike = 1e-8,
+    grafting_b2: rx.ArrayLike = 0.999,
+    grafting_eps: rx.ArrayLike = 1e-8,
     bias_correction: bool = True,
     inverse_exponents: Mapping[int, float] | None = None,
     statistics: Statistics = "classic",
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Multiply the EMA of g by an inverse root of a statistic, on every axis.
 
         L_k = L_k + G_(k) G_(k)ᵀ,   or their EMA if b2 < 1
@@ -130,13 +122,13 @@ def scale_by_shampoo(
     stagger: whether matrices take turns, so that no step renews the roots of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    require_one_of("grafting", grafting, _GRAFTINGS)
-    require_one_of("statistics", statistics, _STATISTICS)
+    rx.require_one_of("grafting", grafting, _GRAFTINGS)
+    rx.require_one_of("statistics", statistics, _STATISTICS)
     b3 = b1 if b3 is None else b3
     has_mean = not (is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
     when = precondition_frequency, start_preconditioning_step
-    renewal = Renewal(_due, when, stagger)
+    renewal = rx.Renewal(_due, when, stagger)
     options = _Options(b2, inverse_exponents, statistics == "kl", grafting is not None)
 
     def prepare(t):
@@ -168,7 +160,7 @@ def scale_by_shampoo(
 
     sides = _Sides(block_size)
     slots = {
-        "mu": Slot(dtype=mu_dtype, in_leaf=False) if has_mean else _NOTHING,
+        "mu": rx.Slot(dtype=mu_dtype, in_leaf=False) if has_mean else _NOTHING,
         "nu": _SQUARES if keeps_squares else _NOTHING,
         "statistics": factor_slot(_zeros, sides, factor_dtype),
         "roots": factor_slot(_eyes, sides, factor_dtype),
@@ -181,7 +173,7 @@ def scale_by_shampoo(
 class _Options(NamedTuple):
     """The options that the factors of a block depend on."""
 
-    b2: ArrayLike
+    b2: rx.ArrayLike
     powers: Mapping[int, float] | None
     is_kl: bool
     is_grafted: bool
@@ -222,39 +214,39 @@ def _step(options, ctx, g, f, like, sums, roots):
     def renewed():
         return tuple(_inverse_root(L, of_statistics, eps, power) for L in sums)
 
-    roots = kept_or(renew, renewed, roots)
+    roots = rx.kept_or(renew, renewed, roots)
     u = on_axes(f, roots, axes)
     if is_grafted:
         u = jnp.where(is_early, like, u * (norm2(like) / (norm2(u) + 1e-16)))
     return u, sums, roots
 
 
-@public("optimizer", paper=PAPER, ranges=_RANGES)
+@rx.public("optimizer", paper=PAPER, ranges=_RANGES)
 def shampoo(
-    learning_rate: ScalarOrSchedule = 1e-2,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 1.0,
-    b3: ArrayLike | None = None,
-    eps: ArrayLike = 1e-12,
-    weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule = 1e-2,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 1.0,
+    b3: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-12,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
     *,
-    precondition_frequency: ArrayLike = 1,
-    start_preconditioning_step: ArrayLike = -1,
+    precondition_frequency: rx.ArrayLike = 1,
+    start_preconditioning_step: rx.ArrayLike = -1,
     block_size: int = 1024,
     grafting: Grafting = None,
-    grafting_b2: ArrayLike = 0.999,
-    grafting_eps: ArrayLike = 1e-8,
+    grafting_b2: rx.ArrayLike = 0.999,
+    grafting_eps: rx.ArrayLike = 1e-8,
     bias_correction: bool = True,
-    momentum: ArrayLike = 0.0,
+    momentum: rx.ArrayLike = 0.0,
     nesterov: bool = False,
     inverse_exponents: Mapping[int, float] | None = None,
     statistics: Statistics = "classic",
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Shampoo, with weight decay and momentum.
 
         s = u + weight_decay p,   M = momentum M + s,   u of `scale_by_shampoo`

@@ -7,8 +7,8 @@ Accelerated SGD Variants (arXiv:2502.02431), Algorithm 2.
 from typing import Any, NamedTuple
 
 import jax
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import (
     NEAR,
     bias_correction,
@@ -18,19 +18,13 @@ from .._engine.arrays.moments import (
     is_number,
 )
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot
-from .._transforms.decay import add_decayed_weights, resolve_mask_alias
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "arXiv:2502.02431"
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleBySimplifiedAdEMAMixState(NamedTuple):
     """t: steps taken.
 
@@ -42,14 +36,14 @@ class ScaleBySimplifiedAdEMAMixState(NamedTuple):
     n: Any
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_simplified_ademamix(
-    b1: ArrayLike = 0.99,
-    b2: ArrayLike = 0.95,
-    alpha: ScalarOrSchedule = 0.0,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-) -> Rule:
+    b1: rx.ArrayLike = 0.99,
+    b2: rx.ArrayLike = 0.95,
+    alpha: rx.ScalarOrSchedule = 0.0,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+) -> rx.Rule:
     """Divide a decaying sum of gradients by the root of the EMA of |g|².
 
         m = b1 m + g,   n = b2 n + (1 - b2) |g|²
@@ -80,8 +74,8 @@ def scale_by_simplified_ademamix(
         mixture = m + (alpha if alpha_now is None else alpha_now) * g
         return mixture / (safe_sqrt(n / c2 + eps_root) + eps), m, n
 
-    slots, count = {"m": Slot(), "n": REAL}, {"t": COUNT["count"]}
-    return Rule(
+    slots, count = {"m": rx.Slot(), "n": rx.REAL}, {"t": rx.COUNT["count"]}
+    return rx.Rule(
         leaf,
         ScaleBySimplifiedAdEMAMixState,
         slots,
@@ -91,19 +85,19 @@ def scale_by_simplified_ademamix(
     )
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def simplified_ademamix(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.99,
-    b2: ArrayLike = 0.95,
-    alpha: ScalarOrSchedule = 0.0,
-    eps: ArrayLike = 1e-8,
-    eps_root: ArrayLike = 0.0,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: MaskOrFn = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.99,
+    b2: rx.ArrayLike = 0.95,
+    alpha: rx.ScalarOrSchedule = 0.0,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    mask: rx.MaskOrFn = None,
     *,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Simplified AdEMAMix, with decoupled weight decay.
 
         p = p - learning_rate (u + weight_decay p)
@@ -118,8 +112,5 @@ def simplified_ademamix(
 
     In bfloat16 `n` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
-        add_decayed_weights(weight_decay, resolve_mask_alias(mask, weight_decay_mask)),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root)
+    return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

@@ -12,21 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import nan_max
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import UP_TO_1
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Slot
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleBySM3State(NamedTuple):
     """mu: for each parameter, a list of accumulators, one vector per axis.
 
@@ -37,10 +30,10 @@ class ScaleBySM3State(NamedTuple):
     nu: Any
 
 
-@public(paper="arXiv:1901.11150", ranges={"b2": UP_TO_1})
+@rx.public(paper="arXiv:1901.11150", ranges={"b2": rx.UP_TO_1})
 def scale_by_sm3(
-    b1: ArrayLike = 0.9, b2: ArrayLike = 1.0, eps: ArrayLike = 1e-8
-) -> Rule:
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 1.0, eps: rx.ArrayLike = 1e-8
+) -> rx.Rule:
     """Divide by the root of an upper bound on the sum of |g|², and average the result.
 
         s = b2 min(mu_1, ..., mu_n) + (1 - b2) |g|²,   |g|² itself for b2 = 1
@@ -61,18 +54,21 @@ def scale_by_sm3(
         u = ema(u, g * inverse, b1)
         return u, s, u
 
-    slots = {"mu": Slot(is_wide=True, encode=_maxima, decode=_minimum), "nu": Slot()}
-    return Rule(leaf, ScaleBySM3State, slots)
+    slots = {
+        "mu": rx.Slot(is_wide=True, encode=_maxima, decode=_minimum),
+        "nu": rx.Slot(),
+    }
+    return rx.Rule(leaf, ScaleBySM3State, slots)
 
 
-@public("optimizer", paper="arXiv:1901.11150")
+@rx.public("optimizer", paper="arXiv:1901.11150")
 def sm3(
-    learning_rate: ScalarOrSchedule,
-    momentum: ArrayLike = 0.9,
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
     *,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """SM3, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p)
@@ -85,11 +81,8 @@ def sm3(
 
     In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_sm3(momentum),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_sm3(momentum)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 def _maxima(s: jax.Array) -> list[jax.Array]:

@@ -17,19 +17,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import over_root, safe_root_mean_squares, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.array_split import AxisName
-from .._engine.step.rule import REAL, Rule, Slot
-from .._engine.step.turns import Renewal, once_in
-from .._engine.xla.branch import branch, kept_or
-from .._transforms.decay import decayed_after
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend_and_decay
 from . import factors
 
 
@@ -74,24 +66,24 @@ class _Sides(NamedTuple):
         return [self.view(shape)[i] for i in self.axes(shape)]
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_soap(
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    precondition_frequency: ArrayLike = 10,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.95,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    precondition_frequency: rx.ArrayLike = 10,
     max_precond_dim: int = 10000,
     *,
     merge_dims: bool = False,
     precondition_1d: bool = False,
     normalize_grads: bool = False,
     bias_correction: bool = True,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Run Adam in the eigenbases of Shampoo's statistics.
 
         x = Qᵀ g on each axis,   mu = b1 mu + (1 - b1) x,   nu = b2 nu + (1 - b2) |x|²
@@ -119,7 +111,7 @@ def scale_by_soap(
     """
     b3 = b2 if shampoo_beta is None else shampoo_beta
     sides = _Sides(max_precond_dim, merge_dims, precondition_1d)
-    renewal = Renewal(once_in, [precondition_frequency], stagger)
+    renewal = rx.Renewal(rx.once_in, [precondition_frequency], stagger)
 
     def prepare(t):
         k, scale = t - 1, 1.0
@@ -149,13 +141,13 @@ def scale_by_soap(
             def new():
                 return _renewed(is_first, kept, statistics, grams, at)
 
-            mu, nu, bases = kept_or(renew | is_first, new, kept, [u])
+            mu, nu, bases = rx.kept_or(renew | is_first, new, kept, [u])
         u, mu, nu = (x.reshape(shape) for x in (u, mu, nu))
         return u, mu, nu, statistics, bases
 
     slots = {
-        "mu": Slot(dtype=mu_dtype, in_leaf=False),
-        "nu": replace(REAL, in_leaf=False),
+        "mu": rx.Slot(dtype=mu_dtype, in_leaf=False),
+        "nu": replace(rx.REAL, in_leaf=False),
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
@@ -174,7 +166,7 @@ def _renewed(is_first, kept, statistics, grams, axes):
     def first():
         return (mu, nu, tuple(map(factors.eigenbasis, grams)))
 
-    return branch(is_first, first, lambda: _turned(mu, nu, bases, statistics, axes))
+    return rx.branch(is_first, first, lambda: _turned(mu, nu, bases, statistics, axes))
 
 
 def _turned(mu, nu, bases, statistics, axes):
@@ -186,27 +178,27 @@ def _turned(mu, nu, bases, statistics, axes):
     return factors.to_bases(mu, new, axes), nu, tuple(new)
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def soap(
-    learning_rate: ScalarOrSchedule = 3e-3,
-    b1: ArrayLike = 0.95,
-    b2: ArrayLike = 0.95,
-    shampoo_beta: ArrayLike | None = None,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.01,
-    precondition_frequency: ArrayLike = 10,
+    learning_rate: rx.ScalarOrSchedule = 3e-3,
+    b1: rx.ArrayLike = 0.95,
+    b2: rx.ArrayLike = 0.95,
+    shampoo_beta: rx.ArrayLike | None = None,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    precondition_frequency: rx.ArrayLike = 10,
     max_precond_dim: int = 10000,
     *,
     merge_dims: bool = False,
     precondition_1d: bool = False,
     normalize_grads: bool = False,
     bias_correction: bool = True,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """SOAP, with weight decay after the step; the first step changes nothing.
 
         p = (p - learning_rate u) (1 - learning_rate weight_decay)
@@ -247,8 +239,6 @@ def soap(
         stagger=stagger,
         axis_name=axis_name,
     )
-    return chain(
-        direction,
-        scale_by_learning_rate(learning_rate),
-        decayed_after(learning_rate, weight_decay, weight_decay_mask, skip=1),
+    return descend_and_decay(
+        direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )

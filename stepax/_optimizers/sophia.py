@@ -17,45 +17,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import strong_type
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    is_none,
-    transformation,
-    with_keywords,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.leafwise import keep_dtypes, map_gradients, require_floats
-from .._engine.step.rule import COUNT, Rule, Slot, from_step, is_trainable
-from .._engine.trees import errors
-from .._engine.xla.branch import branch
-from .._transforms.decay import add_decayed_weights
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 
 
 PAPER = "arXiv:2305.14342"
 
 
-@optax_compatible
+@rx.optax_compatible
 class HutchinsonState(NamedTuple):
     """key: random key for the next estimate."""
 
     key: jax.Array
 
 
-@optax_compatible
+@rx.optax_compatible
 class SophiaState(NamedTuple):
     """count: steps taken.
 
@@ -70,12 +51,12 @@ class SophiaState(NamedTuple):
     hessian_fn_state: Any
 
 
-@public("measure", paper=PAPER, holomorphic=False)
+@rx.public("measure", paper=PAPER, holomorphic=False)
 def hutchinson_estimator_diag_hessian(
     random_seed: jax.Array | int | None = None,
     *,
     sampler: Callable[..., jax.Array] = jax.random.rademacher,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Replace the updates by an estimate of the diagonal of the Hessian.
 
         h = z ∘ H z,   z a vector of random signs
@@ -94,7 +75,7 @@ def hutchinson_estimator_diag_hessian(
         return HutchinsonState(_key(random_seed))
 
     def update(updates, state, params=None, obj_fn=None, **extra_args):
-        errors.require_state(
+        rx.errors.require_state(
             "hutchinson_estimator_diag_hessian", HutchinsonState, state
         )
         if obj_fn is None:
@@ -113,32 +94,32 @@ def hutchinson_estimator_diag_hessian(
             obj_fn, updates, params, lambda like: tree.random_like(now, like, sampler)
         ), HutchinsonState(key)
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 # An instance of Optax's class, because tests compare signatures with Optax's.
-HUTCHINSON = GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
+HUTCHINSON = rx.GradientTransformationExtraArgs(*hutchinson_estimator_diag_hessian())
 
 
-@public("optimizer", paper=PAPER, holomorphic=False, ranges={"gamma": AT_LEAST_0})
+@rx.public("optimizer", paper=PAPER, holomorphic=False, ranges={"gamma": rx.AT_LEAST_0})
 def sophia(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.965,
-    b2: ArrayLike = 0.99,
-    eps: ArrayLike = 1e-8,
-    weight_decay: ScalarOrSchedule = 1e-4,
-    weight_decay_mask: MaskOrFn = None,
-    gamma: ArrayLike = 0.01,
-    clip_threshold: ArrayLike | None = 1.0,
-    update_interval: ArrayLike = 10,
-    hessian_diagonal_fn: GradientTransformation = HUTCHINSON,
-    mu_dtype: DTypeLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.965,
+    b2: rx.ArrayLike = 0.99,
+    eps: rx.ArrayLike = 1e-8,
+    weight_decay: rx.ScalarOrSchedule = 1e-4,
+    weight_decay_mask: rx.MaskOrFn = None,
+    gamma: rx.ArrayLike = 0.01,
+    clip_threshold: rx.ArrayLike | None = 1.0,
+    update_interval: rx.ArrayLike = 10,
+    hessian_diagonal_fn: rx.GradientTransformation = HUTCHINSON,
+    mu_dtype: rx.DTypeLike | None = None,
     verbose: bool = False,
     print_win_rate_every_n_steps: int = 0,
     *,
     bias_correction: bool = True,
     use_new_curvature: bool = False,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Sophia, with decoupled weight decay.
 
         mu = b1 mu + (1 - b1) g
@@ -171,13 +152,10 @@ def sophia(
     )
     rules = precondition, averaged_curvature(b2)
     when = update_interval, use_new_curvature
-    return chain(
-        scale_by_curvature(
-            "sophia", SophiaState, rules, hessian_diagonal_fn, when, report
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_curvature(
+        "sophia", SophiaState, rules, hessian_diagonal_fn, when, report
     )
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
 class Mean(NamedTuple):
@@ -191,7 +169,7 @@ class _Curvature(NamedTuple):
     nu: Any
 
 
-@recipe
+@rx.recipe
 def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
     """The EMA of g divided by the curvature, which is passed as the parameters."""
 
@@ -203,17 +181,19 @@ def _preconditioned(b1, eps, gamma, clip_threshold, mu_dtype, is_corrected):
             u = jnp.clip(u, -clip_threshold, clip_threshold)
         return u, mu
 
-    prepare = from_step(lambda t: moments.bias_correction(b1, t))
-    slots = {"mu": Slot(dtype=mu_dtype)}
-    return Rule(leaf, Mean, slots, COUNT, prepare, needs_params=True, elementwise=True)
+    prepare = rx.from_step(lambda t: moments.bias_correction(b1, t))
+    slots = {"mu": rx.Slot(dtype=mu_dtype)}
+    return rx.Rule(
+        leaf, Mean, slots, rx.COUNT, prepare, needs_params=True, elementwise=True
+    )
 
 
-@recipe
-def averaged_curvature(b2: ArrayLike, of: Callable = lambda h: h) -> Rule:
+@rx.recipe
+def averaged_curvature(b2: rx.ArrayLike, of: Callable = lambda h: h) -> rx.Rule:
     """The EMA of the estimates, which are the updates, or of a function of them."""
     # Steps divide by what is stored, which must not be rounded to 0.
-    slots = {"nu": Slot(is_wide=True, kind="other")}
-    return Rule(
+    slots = {"nu": rx.Slot(is_wide=True, kind="other")}
+    return rx.Rule(
         lambda h, p, c, nu: (h, ema(nu, of(h), b2)), _Curvature, slots, elementwise=True
     )
 
@@ -222,15 +202,15 @@ def _silent(count: jax.Array, u: Any) -> None:
     """Report nothing."""
 
 
-@recipe
+@rx.recipe
 def scale_by_curvature(
     name: str,
     State: type,
     rules: tuple[Any, Any],
-    hessian_diagonal_fn: GradientTransformation,
-    when: tuple[ArrayLike, bool],
+    hessian_diagonal_fn: rx.GradientTransformation,
+    when: tuple[rx.ArrayLike, bool],
     report: Callable = _silent,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Precondition by averages of an estimate of the diagonal of the Hessian.
 
     name, State: name of the optimizer; class of its state, with the fields of
@@ -241,7 +221,9 @@ def scale_by_curvature(
         used.
     report: a function that is called with the step count and the updates.
     """
-    estimator = with_keywords(hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`")
+    estimator = rx.with_keywords(
+        hessian_diagonal_fn, f"`hessian_diagonal_fn` of `{name}`"
+    )
     (precondition, average), (interval, is_new_used) = rules, when
 
     def init(params):
@@ -252,27 +234,27 @@ def scale_by_curvature(
         return State(count, mu, nu, estimator.init(params))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state(name, State, state)
-        require_floats(name, updates, state.mu)
+        rx.errors.require_state(name, State, state)
+        rx.require_floats(name, updates, state.mu)
         old = state.nu, state.hessian_fn_state
 
         def estimate():
             h, new = estimator.update(updates, old[1], params, **extra_args)
             _, (nu,) = average.update(h, _Curvature(old[0]))
-            return keep_dtypes((nu, new), old)
+            return rx.keep_dtypes((nu, new), old)
 
         is_due = state.count % interval == 0
-        nu, hessian_fn_state = branch(is_due, estimate, lambda: old)
+        nu, hessian_fn_state = rx.branch(is_due, estimate, lambda: old)
         mean, curvature = Mean(state.count, state.mu), nu if is_new_used else old[0]
         u, (count, mu) = precondition.update(updates, mean, tree.dequantize(curvature))
         report(count, u)
         return u, State(count, mu, nu, hessian_fn_state)
 
-    return transformation(init, update, inner={"hessian_fn_state": estimator})
+    return rx.transformation(init, update, inner={"hessian_fn_state": estimator})
 
 
 def _refuse_complex(name, path, p):
-    if is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
+    if rx.is_trainable(p) and jnp.issubdtype(jnp.result_type(p), jnp.complexfloating):
         raise TypeError(
             f"`{name}` needs real parameters, but the parameter at "
             f"{jax.tree_util.keystr(path) or 'the root'} is of dtype "
@@ -285,14 +267,14 @@ def _reporter(every, clip_threshold):
     threshold = jnp.inf if clip_threshold is None else clip_threshold
 
     def report(count, u):
-        won = map_gradients(lambda u: _won(u, threshold), u, idle=_nothing)
-        size = tree.size(map_gradients(lambda u: u, u, idle=_nothing))
+        won = rx.map_gradients(lambda u: _won(u, threshold), u, idle=_nothing)
+        size = tree.size(rx.map_gradients(lambda u: u, u, idle=_nothing))
         rate = tree.sum(won) / max(size, 1)
 
         def show():
             return jax.debug.print("Sophia optimizer win rate: {}", rate)
 
-        branch(count % every == 0, show, lambda: None)
+        rx.branch(count % every == 0, show, lambda: None)
 
     return report
 
@@ -312,13 +294,15 @@ def _key(seed):
 
 def _sampled(obj_fn, updates, params, draw):
     """z ∘ H z for the parameters that have a gradient; the others are held constant."""
-    moved = map_gradients(
+    moved = rx.map_gradients(
         lambda g, p: strong_type(jnp.asarray(p)), updates, idle=_nothing, params=params
     )
 
     def loss(x):
         return obj_fn(
-            jax.tree.map(lambda x, p: p if x is None else x, x, params, is_leaf=is_none)
+            jax.tree.map(
+                lambda x, p: p if x is None else x, x, params, is_leaf=rx.is_none
+            )
         )
 
     z = draw(moved)

@@ -12,24 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import (
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    OptState,
-    Params,
-    ScalarOrSchedule,
-)
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.array_split import AxisName
-from .._engine.step.rule import Rule, Slot, real_scalar
-from .._engine.step.turns import Renewal, once_in
-from .._engine.xla.branch import kept_or
 from .._transforms.decay import decayed_after
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
@@ -67,27 +52,27 @@ class SPlusAverageState(NamedTuple):
     average: Any
 
 
-def _size(shape: factors.Shape, max_dim: int, otherwise: ArrayLike) -> ArrayLike:
+def _size(shape: factors.Shape, max_dim: int, otherwise: rx.ArrayLike) -> rx.ArrayLike:
     """The factor of the learning rate that depends on the shape."""
     if len(shape) == 2 and max(shape) <= max_dim:
         return 2 / max(sum(shape), 1)
     return otherwise
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_splus(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
     *,
-    inverse_every: ArrayLike = 100,
-    eps: ArrayLike = 1e-30,
+    inverse_every: rx.ArrayLike = 100,
+    eps: rx.ArrayLike = 1e-30,
     max_dim: int = 10000,
-    nonstandard_constant: ArrayLike = 0.001,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    nonstandard_constant: rx.ArrayLike = 0.001,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Take the sign of the EMA of g in the eigenbases of Shampoo's statistics.
 
         mu = b1 mu + (1 - b1) g
@@ -107,7 +92,7 @@ def scale_by_splus(
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    renewal = Renewal(once_in, [inverse_every], stagger)
+    renewal = rx.Renewal(rx.once_in, [inverse_every], stagger)
 
     def axes(shape):
         sides = enumerate(shape) if len(shape) == 2 else ()
@@ -126,7 +111,7 @@ def scale_by_splus(
             def new():
                 return tuple(map(factors.eigenbasis, shifted))
 
-            bases = kept_or(renew | is_first, new, bases, [u])
+            bases = rx.kept_or(renew | is_first, new, bases, [u])
         size = _size(g.shape, max_dim, nonstandard_constant)
         return size * u, mu, statistics, bases
 
@@ -134,7 +119,7 @@ def scale_by_splus(
         return [shape[i] for i in axes(shape)]
 
     slots = {
-        "mu": Slot(dtype=mu_dtype, in_leaf=False),
+        "mu": rx.Slot(dtype=mu_dtype, in_leaf=False),
         "statistics": factors.factor_slot(factors.zero_square, sides, factor_dtype),
         "bases": factors.factor_slot(jnp.eye, sides, factor_dtype),
     }
@@ -147,8 +132,8 @@ def scale_by_splus(
     )
 
 
-@recipe
-def _average(ema_rate: ArrayLike) -> Rule:
+@rx.recipe
+def _average(ema_rate: rx.ArrayLike) -> rx.Rule:
     """Average the new parameters, and pass the updates on unchanged."""
 
     def prepare(scalars, stat, extra):
@@ -158,9 +143,9 @@ def _average(ema_rate: ArrayLike) -> Rule:
     def leaf(u, p, ctx, average):
         return u, ema(average, p + u, ema_rate)
 
-    slots = {"average": Slot(_wide_zeros, is_slow=True, kind="copy")}
-    scalars = {"weight": real_scalar()}
-    return Rule(
+    slots = {"average": rx.Slot(_wide_zeros, is_slow=True, kind="copy")}
+    scalars = {"weight": rx.real_scalar()}
+    return rx.Rule(
         leaf,
         SPlusAverageState,
         slots,
@@ -175,24 +160,24 @@ def _wide_zeros(p):
     return jnp.zeros_like(p, factors.wide_dtype(p))
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def splus(
-    learning_rate: ScalarOrSchedule = 0.1,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
+    learning_rate: rx.ScalarOrSchedule = 0.1,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
     *,
-    ema_rate: ArrayLike = 0.999,
-    inverse_every: ArrayLike = 100,
-    eps: ArrayLike = 1e-30,
-    weight_decay: ScalarOrSchedule = 0.01,
+    ema_rate: rx.ArrayLike = 0.999,
+    inverse_every: rx.ArrayLike = 100,
+    eps: rx.ArrayLike = 1e-30,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
     max_dim: int = 10000,
-    nonstandard_constant: ArrayLike = 0.001,
-    weight_decay_mask: MaskOrFn = None,
-    mu_dtype: DTypeLike | None = None,
-    factor_dtype: DTypeLike | None = None,
+    nonstandard_constant: rx.ArrayLike = 0.001,
+    weight_decay_mask: rx.MaskOrFn = None,
+    mu_dtype: rx.DTypeLike | None = None,
+    factor_dtype: rx.DTypeLike | None = None,
     stagger: bool = False,
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """SPlus, with an average of the parameters, and weight decay after the step.
 
         x = p - learning_rate u,   u = f times a sign, see `scale_by_splus`
@@ -242,8 +227,8 @@ def splus(
     )
 
 
-@explain_misuse
-def splus_eval_params(state: OptState, params: Params) -> Params:
+@rx.explain_misuse
+def splus_eval_params(state: rx.OptState, params: rx.Params) -> rx.Params:
     """The parameters for evaluation: average / (1 - ema_rate^t); at first `params`.
 
     state: the state of `splus`, or a state that contains it, such as that of `chain`,
@@ -263,6 +248,6 @@ def splus_eval_params(state: OptState, params: Params) -> Params:
     )
 
 
-@computed_wide
+@rx.computed_wide
 def _debiased(p, average, weight):
     return jnp.where(weight == 0, p, average / jnp.where(weight == 0, 1, weight))

@@ -7,14 +7,10 @@ Models (arXiv:2304.13013), Algorithm 2: AdamW with the update clipping of Adafac
 from typing import Any
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import corrections, ema, square
 from .._engine.arrays.numerics import quotient, safe_increment, safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, REAL, Rule, Slot
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition, split
@@ -24,10 +20,10 @@ from .adam import ScaleByAdamState
 PAPER = "arXiv:2304.13013"
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_stable_adam(
-    b1: ArrayLike = 0.9, b2: ArrayLike = 0.99, eps: ArrayLike = 1e-6
-) -> GradientTransformationExtraArgs:
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 0.99, eps: rx.ArrayLike = 1e-6
+) -> rx.GradientTransformationExtraArgs:
     """Divide Adam's update by how much the gradient outgrows its mean square.
 
         rms = sqrt(mean(|g|² / max(nu / (1 - b2^t), eps²)))   over an array
@@ -43,8 +39,8 @@ def scale_by_stable_adam(
     return _stable(b1, b2, eps, None)
 
 
-@recipe
-def _stable(b1: Any, b2: Any, eps: Any, weight_decay: Any) -> Rule:
+@rx.recipe
+def _stable(b1: Any, b2: Any, eps: Any, weight_decay: Any) -> rx.Rule:
     """`scale_by_stable_adam` for decaying arrays: weight decay is divided, too."""
     bias = corrections(b1, b2, False)
 
@@ -62,20 +58,22 @@ def _stable(b1: Any, b2: Any, eps: Any, weight_decay: Any) -> Rule:
         u = mu / c1 / (safe_sqrt(nu / c2) + eps)
         return (u if decay is None else u + decay * p) / divisor, mu, nu
 
-    slots = {"mu": Slot(), "nu": REAL}
+    slots = {"mu": rx.Slot(), "nu": rx.REAL}
     decays = weight_decay is not None
-    return Rule(leaf, ScaleByAdamState, slots, COUNT, prepare, needs_params=decays)
+    return rx.Rule(
+        leaf, ScaleByAdamState, slots, rx.COUNT, prepare, needs_params=decays
+    )
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def stable_adamw(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.99,
-    eps: ArrayLike = 1e-6,
-    weight_decay: ScalarOrSchedule = 0.01,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.99,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.01,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """StableAdamW: AdamW with a learning rate that is clipped for each array.
 
         p = p - learning_rate (u + weight_decay p / max(1, rms))

@@ -10,17 +10,12 @@ although both start at a small positive value; `bias_correction=False` turns tha
 from dataclasses import replace
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays import moments
 from .._engine.arrays.moments import ema, square
 from .._engine.arrays.numerics import safe_sqrt
-from .._engine.base import GradientTransformationExtraArgs, MaskOrFn, ScalarOrSchedule
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, SQUARES, Rule, Slot, from_step
-from .._transforms.decay import decayed
-from .._transforms.scale import scale_by_learning_rate
-from .._wrappers.chain import chain
+from .._transforms.decay import descend
 from .adam import ScaleByAdamState
 
 
@@ -30,16 +25,16 @@ PAPER = (
 )
 
 
-@public(paper=PAPER)
+@rx.public(paper=PAPER)
 def scale_by_yogi(
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-3,
-    eps_root: ArrayLike = 0.0,
-    initial_accumulator_value: ArrayLike = 1e-6,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-3,
+    eps_root: rx.ArrayLike = 0.0,
+    initial_accumulator_value: rx.ArrayLike = 1e-6,
     *,
     bias_correction: bool = True,
-) -> Rule:
+) -> rx.Rule:
     """Divide the EMA of g by the root of an additively updated estimate of |g|².
 
         mu = b1 mu + (1 - b1) g
@@ -73,30 +68,30 @@ def scale_by_yogi(
         return jnp.full_like(p, initial_accumulator_value)
 
     slots = {
-        "mu": Slot(make=start),
-        "nu": replace(SQUARES, make=start),
+        "mu": rx.Slot(make=start),
+        "nu": replace(rx.SQUARES, make=start),
     }
-    return Rule(
+    return rx.Rule(
         leaf,
         ScaleByAdamState,
         slots,
-        COUNT,
-        from_step(corrections),
+        rx.COUNT,
+        rx.from_step(corrections),
         elementwise=True,
     )
 
 
-@public("optimizer", paper=PAPER)
+@rx.public("optimizer", paper=PAPER)
 def yogi(
-    learning_rate: ScalarOrSchedule,
-    b1: ArrayLike = 0.9,
-    b2: ArrayLike = 0.999,
-    eps: ArrayLike = 1e-3,
+    learning_rate: rx.ScalarOrSchedule,
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-3,
     *,
     bias_correction: bool = True,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: MaskOrFn = None,
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
     """Yogi, with optional weight decay.
 
         p = p - learning_rate (u + weight_decay p),   u of `scale_by_yogi`
@@ -110,8 +105,5 @@ def yogi(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return chain(
-        scale_by_yogi(b1, b2, eps, bias_correction=bias_correction),
-        *decayed(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_yogi(b1, b2, eps, bias_correction=bias_correction)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -4,18 +4,13 @@ import functools as ft
 import re
 from collections.abc import Callable, Sequence
 
-from jax.typing import ArrayLike
-
-from .._engine.base import ArrayTree, GradientTransformationExtraArgs, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, Varied, unchanged
-from .._engine.trees import errors, selection
+from .._engine import rules as rx
+from .._engine.base import ArrayTree
 from .scale import scale_by_learning_rate
 
 
-@public()
-def scale_by_path(factors: ScalarOrSchedule) -> GradientTransformationExtraArgs:
+@rx.public()
+def scale_by_path(factors: rx.ScalarOrSchedule) -> rx.GradientTransformationExtraArgs:
     """Multiply by a factor that depends on the path: u = factor(path) g.
 
     factors: a mapping from path patterns to scalars or schedules; the first pattern
@@ -27,13 +22,13 @@ def scale_by_path(factors: ScalarOrSchedule) -> GradientTransformationExtraArgs:
     return scale_by_learning_rate(factors, flip_sign=False)
 
 
-@public(ranges={"decay": AT_LEAST_0})
+@rx.public(ranges={"decay": rx.AT_LEAST_0})
 def scale_by_depth(
-    decay: ArrayLike,
+    decay: rx.ArrayLike,
     layers: str | Callable[[str], int | None],
     *,
     before: str | Sequence[str] = (),
-) -> Rule:
+) -> rx.Rule:
     """Multiply by a factor that decays from the last layer to the first.
 
         u = decay^(last - i) g in layer i, where `last` is the largest
@@ -51,28 +46,29 @@ def scale_by_depth(
     ahead = (before,) if isinstance(before, str) else tuple(before)
 
     @ft.cache
-    def rule(power: int) -> Rule:
-        return Rule(lambda g, p, ctx: (decay**power * g,), elementwise=True)
+    def rule(power: int) -> rx.Rule:
+        return rx.Rule(lambda g, p, ctx: (decay**power * g,), elementwise=True)
 
     number = layers if callable(layers) else _numbered(layers)
     labels = ft.partial(_powers, number, ahead)
-    keep = Rule(unchanged, elementwise=True)
-    return Rule(keep.leaf, elementwise=True, varied=Varied(labels, rule))
+    keep = rx.Rule(rx.unchanged, elementwise=True)
+    return rx.Rule(keep.leaf, elementwise=True, varied=rx.Varied(labels, rule))
 
 
 def _powers(number: Callable, ahead: tuple, tree: ArrayTree) -> list:
     """The power of the factor for each leaf."""
-    paths = ["/".join(path) for path in selection.leaf_names(tree)]
+    paths = ["/".join(path) for path in rx.selection.leaf_names(tree)]
     if not paths:
         return []
     numbers = list(map(number, paths))
     found = [i for i in numbers if i is not None]
     if not found:
         raise ValueError(
-            f"`layers` of `scale_by_depth` matches no leaf of {errors.list_some(paths)}"
+            "`layers` of `scale_by_depth` matches no leaf of "
+            f"{rx.errors.list_some(paths)}"
         )
     what = "before of scale_by_depth"
-    first = selection.resolve_patterns(ahead, tree, what, is_open=True)
+    first = rx.selection.resolve_patterns(ahead, tree, what, is_open=True)
     start = max(found) - min(found) + 1
     pairs = zip(numbers, first, strict=True)
     return [
@@ -96,6 +92,6 @@ def _numbered(layers: str) -> Callable[[str], int | None]:
         here = path.split("/")
         others = [(*x[:n], *x[n + 1 : len(names)]) for x in (names, here)]
         found = re.fullmatch(form, here[n]) if len(here) >= len(names) else None
-        return int(found[1]) if found and selection.is_match(*others) else None
+        return int(found[1]) if found and rx.selection.is_match(*others) else None
 
     return number

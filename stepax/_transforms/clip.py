@@ -17,40 +17,35 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import abs_sq, any_nan, norm2, safe_sqrt, upcast
-from .._engine.base import EmptyState, GradientTransformationExtraArgs
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.plan import build
-from .._engine.step.rule import Rule, Slot
 from .._wrappers.partition import masked, own_leaves
 
 
-ClipState = EmptyState
-ClipByGlobalNormState = EmptyState
-AdaptiveGradClipState = EmptyState
+ClipState = rx.EmptyState
+ClipByGlobalNormState = rx.EmptyState
+AdaptiveGradClipState = rx.EmptyState
 
 
-@public(holomorphic=False)
-def clip(max_delta: ArrayLike) -> Rule:
+@rx.public(holomorphic=False)
+def clip(max_delta: rx.ArrayLike) -> rx.Rule:
     """Clip each element: u = min(max(g, -max_delta), max_delta).
 
     max_delta: the bound, at least 0.
     """
-    return Rule(
+    return rx.Rule(
         lambda g, p, ctx: (jnp.clip(g, jnp.negative(max_delta), max_delta),),
         elementwise=True,
     )
 
 
-@public()
-def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Rule:
+@rx.public()
+def clip_by_block_rms(
+    threshold: rx.ArrayLike, *, axis_name: rx.AxisName = None
+) -> rx.Rule:
     """Clip the root mean square of each array.
 
         u = g / max(1, rms / threshold),   rms = sqrt(mean |g|²)
@@ -61,13 +56,13 @@ def clip_by_block_rms(threshold: ArrayLike, *, axis_name: AxisName = None) -> Ru
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
 
-    return Rule(lambda g, p, ctx: (at_most(threshold, g, g, parts),))
+    return rx.Rule(lambda g, p, ctx: (at_most(threshold, g, g, parts),))
 
 
 def at_most(
-    threshold: ArrayLike, measured: jax.Array, u: jax.Array, parts: ArraySplit
+    threshold: rx.ArrayLike, measured: jax.Array, u: jax.Array, parts: rx.ArraySplit
 ) -> jax.Array:
     """`u`, divided by the factor by which `measured` is too large."""
     rms = safe_sqrt(parts.mean(jnp.mean(square(measured)), measured))
@@ -76,10 +71,10 @@ def at_most(
     return u / jnp.where(is_within, 1, rms / threshold)
 
 
-@public(paper="arXiv:1211.5063")
+@rx.public(paper="arXiv:1211.5063")
 def clip_by_global_norm(
-    max_norm: ArrayLike, *, axis_name: AxisName = None, where: Any = None
-) -> GradientTransformationExtraArgs:
+    max_norm: rx.ArrayLike, *, axis_name: rx.AxisName = None, where: Any = None
+) -> rx.GradientTransformationExtraArgs:
     """Clip the gradient by its global norm.
 
         u = g                    where ‖g‖ < max_norm
@@ -101,11 +96,11 @@ def clip_by_global_norm(
     if where is not None:
         clipped = clip_by_global_norm(max_norm, axis_name=axis_name)
         return masked(clipped, own_leaves(where))
-    return build(_by_global_norm(max_norm, axis_name))
+    return rx.build(_by_global_norm(max_norm, axis_name))
 
 
-def _by_global_norm(max_norm: ArrayLike, axis_name: AxisName) -> Rule:
-    global_stat = ArraySplit(axis_name).norm_of_all
+def _by_global_norm(max_norm: rx.ArrayLike, axis_name: rx.AxisName) -> rx.Rule:
+    global_stat = rx.ArraySplit(axis_name).norm_of_all
 
     def prepare(scalars, norm, extra):
         factor = max_norm / jnp.where(norm == 0, 1, norm)
@@ -113,7 +108,7 @@ def _by_global_norm(max_norm: ArrayLike, axis_name: AxisName) -> Rule:
 
     # A product, because XLA does not duplicate divisions into consumers of the result:
     # it would write a clipped copy of the gradient to memory.
-    return Rule(
+    return rx.Rule(
         lambda g, p, ctx: (ctx * g,),
         prepare=prepare,
         global_stat=global_stat,
@@ -121,8 +116,10 @@ def _by_global_norm(max_norm: ArrayLike, axis_name: AxisName) -> Rule:
     )
 
 
-@explain_misuse
-def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> jax.Array:
+@rx.explain_misuse
+def unitwise_norm(
+    x: rx.ArrayLike, axis: int | tuple[int, ...] | None = None
+) -> jax.Array:
     """The norm of each unit, broadcast to the shape of `x`.
 
     x: an array.  A unit is the whole array if at most one axis is longer than 1;
@@ -131,7 +128,7 @@ def unitwise_norm(x: ArrayLike, axis: int | tuple[int, ...] | None = None) -> ja
 
     Returns float32 or wider.  Raises a `ValueError` if `axis` is required.
     """
-    return _unitwise_norm(x, axis, ArraySplit(None))
+    return _unitwise_norm(x, axis, rx.ArraySplit(None))
 
 
 def _unitwise_norm(x, axis, parts):
@@ -155,9 +152,12 @@ def _unit(shape, axis):
     return 0 if len(shape) < 4 else tuple(range(len(shape) - 1))
 
 
-@explain_misuse
+@rx.explain_misuse
 def unitwise_clip(
-    g_norm: ArrayLike, max_norm: ArrayLike, grad: ArrayLike, div_eps: ArrayLike = 1e-6
+    g_norm: rx.ArrayLike,
+    max_norm: rx.ArrayLike,
+    grad: rx.ArrayLike,
+    div_eps: rx.ArrayLike = 1e-6,
 ) -> jax.Array:
     """Clip each unit, given its norm.
 
@@ -186,14 +186,14 @@ def unitwise_clip(
         return _narrowed(factor * wide, grad)
 
 
-@public(paper="arXiv:2102.06171")
+@rx.public(paper="arXiv:2102.06171")
 def adaptive_grad_clip(
-    clipping: ArrayLike,
-    eps: ArrayLike = 1e-3,
+    clipping: rx.ArrayLike,
+    eps: rx.ArrayLike = 1e-3,
     axis: int | tuple[int, ...] | None = None,
     *,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Clip the norm of each unit relative to the norm of its parameters (AGC).
 
         u = g                                        where ‖g‖ < c
@@ -205,18 +205,18 @@ def adaptive_grad_clip(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
 
     def leaf(g, p, ctx):
         most = clipping * jnp.maximum(_unitwise_norm(p, axis, parts), eps)
         return (unitwise_clip(_unitwise_norm(g, axis, parts), most, g),)
 
-    return Rule(leaf, needs_params=True)
+    return rx.Rule(leaf, needs_params=True)
 
 
-@explain_misuse
+@rx.explain_misuse
 def per_example_global_norm_clip(
-    grads: Any, l2_norm_clip: ArrayLike
+    grads: Any, l2_norm_clip: rx.ArrayLike
 ) -> tuple[Any, jax.Array]:
     """Clip the gradient of each example by its global norm, and sum over examples.
 
@@ -234,9 +234,9 @@ def per_example_global_norm_clip(
     return jax.tree.map(lambda g: _weighted_sum(g, factor), grads), clipped
 
 
-@explain_misuse
+@rx.explain_misuse
 def per_example_layer_norm_clip(
-    grads: Any, global_l2_norm_clip: ArrayLike, uniform: bool = True
+    grads: Any, global_l2_norm_clip: rx.ArrayLike, uniform: bool = True
 ) -> tuple[Any, Any]:
     """Clip the gradient of each example by its norm per array, and sum over examples.
 
@@ -302,15 +302,15 @@ def _narrowed(x, g):
     return x.astype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
 
 
-@optax_compatible
+@rx.optax_compatible
 class ZeroNansState(NamedTuple):
     """found_nan: whether the last gradient contained NaN, one boolean per parameter."""
 
     found_nan: Any
 
 
-@public()
-def zero_nans() -> Rule:
+@rx.public()
+def zero_nans() -> rx.Rule:
     """Replace NaN by 0, and record which arrays contained NaN.
 
         u = 0 where g is NaN, otherwise g
@@ -321,15 +321,15 @@ def zero_nans() -> Rule:
     def leaf(g, p, ctx, found_nan):
         return jnp.where(jnp.isnan(g), 0, g), any_nan(g)
 
-    flag = Slot(make=lambda p: jnp.zeros([], bool), alike=False)
-    return Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True)
+    flag = rx.Slot(make=lambda p: jnp.zeros([], bool), alike=False)
+    return rx.Rule(leaf, ZeroNansState, {"found_nan": flag}, sanitizes=True)
 
 
-NonNegativeParamsState = EmptyState
+NonNegativeParamsState = rx.EmptyState
 
 
-@public(holomorphic=False)
-def keep_params_nonnegative() -> Rule:
+@rx.public(holomorphic=False)
+def keep_params_nonnegative() -> rx.Rule:
     """Shorten updates that would make a parameter negative, so that it becomes 0.
 
         u = -p where p + g < 0, otherwise g
@@ -340,4 +340,4 @@ def keep_params_nonnegative() -> Rule:
     def leaf(g, p, ctx):
         return (jnp.where(p + g < 0, -p, g),)
 
-    return Rule(leaf, needs_params=True, elementwise=True)
+    return rx.Rule(leaf, needs_params=True, elementwise=True)

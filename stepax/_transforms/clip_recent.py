@@ -18,15 +18,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import percentile, recorded
 from .._engine.arrays.numerics import norm2, safe_increment
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, CAP
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.rule import COUNT, Rule, Slot
-from .._engine.trees.errors import require_one_of
 
 
 class ZClipState(NamedTuple):
@@ -109,10 +104,10 @@ class _Clip(NamedTuple):
     """A rule with its hyperparameters."""
 
     step: Callable
-    threshold: ArrayLike
-    decay: ArrayLike | None
+    threshold: rx.ArrayLike
+    decay: rx.ArrayLike | None
     warmup: int
-    max_norm: ArrayLike
+    max_norm: rx.ArrayLike
 
     def begin(self, count, norm):
         """What the norm of all gradients says about a step, and the new count."""
@@ -157,26 +152,26 @@ _KINDS = {
 }
 
 
-@public(
+@rx.public(
     paper="arXiv:2504.02507",
     ranges={
-        "threshold": CAP,
-        "window": AT_LEAST_1,
-        "warmup": AT_LEAST_0,
-        "max_norm": CAP,
+        "threshold": rx.CAP,
+        "window": rx.AT_LEAST_1,
+        "warmup": rx.AT_LEAST_0,
+        "max_norm": rx.CAP,
     },
 )
 def clip_by_recent_norm(
     rule: Literal["zclip", "autoclip", "adagc"] = "zclip",
     *,
-    threshold: ArrayLike | None = None,
-    decay: ArrayLike | None = None,
+    threshold: rx.ArrayLike | None = None,
+    decay: rx.ArrayLike | None = None,
     window: int = 1024,
     warmup: int | None = None,
-    max_norm: ArrayLike | None = None,
+    max_norm: rx.ArrayLike | None = None,
     per: Literal["all", "leaf"] | None = None,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Clip gradients to a norm that is computed from those of recent steps.
 
         zclip:     x' = m + (θ²/z) s  where z = (x - m)/s > θ;   m, s² from x' by decay
@@ -211,7 +206,7 @@ def clip_by_recent_norm(
         kind.warmup if warmup is None else warmup,
         kind.max_norm if max_norm is None else max_norm,
     )
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
     make = _kept(kind, window)
 
     def prepare_all(scalars, norm, extra):
@@ -231,16 +226,16 @@ def clip_by_recent_norm(
 
     if (per or kind.per) == "leaf":
         slots = {
-            k: Slot(f, "float32", alike=False, kind="other") for k, f in make.items()
+            k: rx.Slot(f, "float32", alike=False, kind="other") for k, f in make.items()
         }
-        return Rule(
-            leaf, kind.State, slots, COUNT, prepare_leaves,
+        return rx.Rule(
+            leaf, kind.State, slots, rx.COUNT, prepare_leaves,
             global_stat=parts.norm_of_all,
         )  # fmt: skip
-    return Rule(
+    return rx.Rule(
         lambda g, p, factor: (factor.astype(g.real.dtype) * g,),
         kind.State,
-        scalars={**COUNT, **make},
+        scalars={**rx.COUNT, **make},
         prepare=prepare_all,
         global_stat=parts.norm_of_all,
         elementwise=True,
@@ -259,8 +254,8 @@ def _kept(kind: _Kind, window: int) -> dict[str, Callable]:
 
 
 def _kind(rule: str, threshold: Any, per: str | None) -> _Kind:
-    require_one_of("rule", rule, _KINDS)
-    require_one_of("per", per, (None, "all", "leaf"))
+    rx.require_one_of("rule", rule, _KINDS)
+    rx.require_one_of("per", per, (None, "all", "leaf"))
     if rule == "autoclip" and isinstance(threshold, int | float) and threshold > 100:
         raise ValueError(
             f"`threshold` is {threshold}, but for autoclip it is a percentile, at most "

@@ -6,31 +6,20 @@ The `weight_decay` and `weight_decay_mask` arguments of optimizers are handled h
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import is_number
 from .._engine.arrays.numerics import safe_increment
-from .._engine.base import (
-    EmptyState,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.recipe import recipe
-from .._engine.factories.registry import public
-from .._engine.step.array_split import ArraySplit, AxisName
-from .._engine.step.plan import build
-from .._engine.step.rule import COUNT, Rule, unchanged
+from .._wrappers.chain import chain
 from .._wrappers.partition import masked
-from .scale import product, value_at
+from .scale import product, scale_by_learning_rate, value_at
 
 
-AddDecayedWeightsState = EmptyState
+AddDecayedWeightsState = rx.EmptyState
 
 # Why some optimizers only support the kind of decay "coupled".
 AVERAGED = {"decay": "its parameters follow a sequence, which would not decay"}
@@ -38,17 +27,17 @@ ESTIMATED = {"decay": "its learning rate is only a factor of an estimated one"}
 STORED = {"decay": "its parameters follow its state, which would not decay"}
 
 
-@optax_compatible
+@rx.optax_compatible
 class WeightDecaySchedule(NamedTuple):
     """count: steps taken, a scalar."""
 
     count: jax.Array
 
 
-@public()
+@rx.public()
 def add_decayed_weights(
-    weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn = None
-) -> GradientTransformationExtraArgs:
+    weight_decay: rx.ScalarOrSchedule = 0.0, mask: rx.MaskOrFn = None
+) -> rx.GradientTransformationExtraArgs:
     """Add a multiple of the parameters to the updates: u = g + weight_decay p.
 
     weight_decay: a scalar, at least 0, or a schedule.
@@ -56,15 +45,15 @@ def add_decayed_weights(
     """
     if mask is not None:
         return masked(add_decayed_weights(weight_decay), mask)
-    return build(_decay(weight_decay))
+    return rx.build(_decay(weight_decay))
 
 
-def _decay(amount: ScalarOrSchedule) -> Rule:
+def _decay(amount: rx.ScalarOrSchedule) -> rx.Rule:
     if is_number(amount) and amount == 0:
         # Without the sum, which would read large parameters once more.
-        return Rule(unchanged, needs_params=True, elementwise=True)
+        return rx.Rule(rx.unchanged, needs_params=True, elementwise=True)
     if not callable(amount):
-        return Rule(
+        return rx.Rule(
             lambda g, p, ctx: (g + amount * p,), needs_params=True, elementwise=True
         )
 
@@ -72,10 +61,10 @@ def _decay(amount: ScalarOrSchedule) -> Rule:
         (count,) = scalars
         return jnp.asarray(amount(count)), (safe_increment(count),)
 
-    return Rule(
+    return rx.Rule(
         lambda g, p, ctx: (g + ctx * p,),
         WeightDecaySchedule,
-        scalars=COUNT,
+        scalars=rx.COUNT,
         prepare=prepare,
         needs_params=True,
         elementwise=True,
@@ -83,10 +72,10 @@ def _decay(amount: ScalarOrSchedule) -> Rule:
 
 
 def decayed(
-    weight_decay: ScalarOrSchedule | None,
-    mask: MaskOrFn,
-    *factors: ScalarOrSchedule,
-) -> tuple[GradientTransformationExtraArgs, ...]:
+    weight_decay: rx.ScalarOrSchedule | None,
+    mask: rx.MaskOrFn,
+    *factors: rx.ScalarOrSchedule,
+) -> tuple[rx.GradientTransformationExtraArgs, ...]:
     """The weight decay stage of a chain, as a tuple; empty if the decay is `None`.
 
     Without decay the state matches Optax 0.2.8, and `params` may be missing.
@@ -100,15 +89,15 @@ def decayed(
 
 
 def decayed_after(
-    learning_rate: ScalarOrSchedule,
-    weight_decay: ScalarOrSchedule,
-    mask: MaskOrFn,
+    learning_rate: rx.ScalarOrSchedule,
+    weight_decay: rx.ScalarOrSchedule,
+    mask: rx.MaskOrFn,
     skip: int = 0,
     is_proximal: bool = False,
-    of_shape: Callable[..., ArrayLike] | None = None,
-    sizes: tuple[ArrayLike, ArrayLike] = (1, 0.0),
-    axis_name: AxisName = None,
-) -> GradientTransformationExtraArgs:
+    of_shape: Callable[..., rx.ArrayLike] | None = None,
+    sizes: tuple[rx.ArrayLike, rx.ArrayLike] = (1, 0.0),
+    axis_name: rx.AxisName = None,
+) -> rx.GradientTransformationExtraArgs:
     """Weight decay of the new parameters, p = (p + u) (1 - learning_rate weight_decay).
 
     It comes after the learning rate in a chain, for optimizers whose authors decay
@@ -124,17 +113,17 @@ def decayed_after(
     return decay if mask is None else masked(decay, mask)
 
 
-@recipe
+@rx.recipe
 def _decay_of_sum(
-    amount: ScalarOrSchedule,
+    amount: rx.ScalarOrSchedule,
     skip: int,
     is_proximal: bool,
     of_shape: Callable | None,
-    max_dim: ArrayLike,
-    otherwise: ArrayLike,
-    axis_name: AxisName,
-) -> Rule:
-    parts = ArraySplit(axis_name)
+    max_dim: rx.ArrayLike,
+    otherwise: rx.ArrayLike,
+    axis_name: rx.AxisName,
+) -> rx.Rule:
+    parts = rx.ArraySplit(axis_name)
 
     def prepare(scalars, stat, extra):
         (count,) = scalars
@@ -148,17 +137,50 @@ def _decay_of_sum(
             amount = ctx * of_shape(parts.shape(p), max_dim, otherwise)
         return (u - amount * (p + u),)
 
-    return Rule(
+    return rx.Rule(
         leaf,
         WeightDecaySchedule,
-        scalars=COUNT,
+        scalars=rx.COUNT,
         prepare=prepare,
         needs_params=True,
         elementwise=of_shape is None,
     )
 
 
-def resolve_mask_alias(mask: MaskOrFn, weight_decay_mask: MaskOrFn) -> MaskOrFn:
+def descend(
+    direction: rx.GradientTransformation,
+    learning_rate: rx.ScalarOrSchedule,
+    weight_decay: rx.ScalarOrSchedule | None,
+    mask: rx.MaskOrFn = None,
+    alias: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
+    """The optimizer p = p - learning_rate (u + weight_decay p) of a direction u.
+
+    weight_decay: `None` leaves that stage out, see `decayed`.
+    mask, alias: which parameters decay, see `resolve_mask_alias`.
+    """
+    decay = decayed(weight_decay, resolve_mask_alias(mask, alias))
+    return chain(direction, *decay, scale_by_learning_rate(learning_rate))
+
+
+def descend_and_decay(
+    direction: rx.GradientTransformation,
+    learning_rate: rx.ScalarOrSchedule,
+    weight_decay: rx.ScalarOrSchedule,
+    mask: rx.MaskOrFn,
+    **options: Any,
+) -> rx.GradientTransformationExtraArgs:
+    """The optimizer p = (p - learning_rate u) (1 - learning_rate weight_decay).
+
+    options: of the decay, see `decayed_after`.
+    """
+    decay = decayed_after(learning_rate, weight_decay, mask, **options)
+    return chain(direction, scale_by_learning_rate(learning_rate), decay)
+
+
+def resolve_mask_alias(
+    mask: rx.MaskOrFn, weight_decay_mask: rx.MaskOrFn
+) -> rx.MaskOrFn:
     """The weight decay mask, given as `mask` (Optax's name) or `weight_decay_mask`."""
     if mask is not None and weight_decay_mask is not None:
         raise ValueError(

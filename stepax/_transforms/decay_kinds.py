@@ -18,27 +18,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import agreement, safe_increment
-from .._engine.base import (
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    MaskOrFn,
-    ScalarOrSchedule,
-    Transformation,
-    recipe_of,
-    require_transformation,
-)
 from .._engine.factories.argument_checks import scalar
 from .._engine.factories.by_path import Wraps
-from .._engine.factories.ranges import POSITIVE
-from .._engine.factories.recipe import Recipe, recipe
-from .._engine.factories.registry import public
-from .._engine.functions.calls import explain_misuse, frozen
-from .._engine.step.plan import build, node_of, walk
-from .._engine.step.rule import COUNT, START, Rule
-from .._engine.trees.errors import require_one_of
+from .._engine.functions.calls import frozen
+from .._engine.step.plan import walk
 from .._wrappers.chain import chain
 from .._wrappers.partition import Partition, masked
 from .decay import WeightDecaySchedule, add_decayed_weights, resolve_mask_alias
@@ -63,8 +49,8 @@ class Decay(Wraps):
 
     amount: Any
     kind: Kind = "decoupled"
-    mask: MaskOrFn = None
-    peak: ArrayLike | None = None
+    mask: rx.MaskOrFn = None
+    peak: rx.ArrayLike | None = None
 
     def __repr__(self) -> str:
         shown = [repr(self.amount), f"kind={self.kind!r}"]
@@ -73,11 +59,11 @@ class Decay(Wraps):
         return f"weight_decay({', '.join(shown)})"
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> rx.Recipe:
         """The call that makes it, for configurations."""
         more = {"kind": self.kind, "mask": self.mask, "peak": self.peak}
         bound = inspect.signature(weight_decay).bind(self.amount, **more)
-        return Recipe(weight_decay, weight_decay, bound)
+        return rx.Recipe(weight_decay, weight_decay, bound)
 
     def _key(self) -> object:
         return frozen((self.amount, self.kind, self.mask, self.peak))
@@ -106,7 +92,9 @@ class Decay(Wraps):
     def taken_by(self, factory: Callable) -> bool:
         return factory.__name__ == "with_weight_decay"
 
-    def around(self, make: Callable, given: inspect.BoundArguments) -> Transformation:
+    def around(
+        self, make: Callable, given: inspect.BoundArguments
+    ) -> rx.Transformation:
         name = f"`{make.__name__}`"
         if "learning_rate" not in given.arguments:
             raise TypeError(
@@ -119,16 +107,18 @@ class Decay(Wraps):
         _require_followed(tx, self, name)
         stage = replace(self, mask=mask), values["learning_rate"], name
         # The other optimizer has its own decay.
-        node = node_of(tx)
+        node = rx.node_of(tx)
         if "adam_weight_decay" in values and isinstance(node, Partition):
             first, *others = node.members
             node = copy.copy(node)
             node.members = (_joined(first, *stage), *others)
-            return build(node)
+            return rx.build(node)
         return _joined(tx, *stage)
 
 
-def _without_decay(given: inspect.BoundArguments, mask: MaskOrFn) -> tuple[dict, Any]:
+def _without_decay(
+    given: inspect.BoundArguments, mask: rx.MaskOrFn
+) -> tuple[dict, Any]:
     """The arguments of a factory without those of its weight decay, and its mask."""
     values, parameters = dict(given.arguments), given.signature.parameters
     changed = {}
@@ -152,8 +142,8 @@ def _require_followed(tx: Any, decay: Decay, name: str) -> None:
     if decay.kind == "coupled":
         return
     for part in walk(tx):
-        made = recipe_of(part)
-        if isinstance(made, Recipe) and (why := made.shared.get("decay")):
+        made = rx.recipe_of(part)
+        if isinstance(made, rx.Recipe) and (why := made.shared.get("decay")):
             own = f"`{made.build.__name__}`"
             after = "" if own == name else f" after {own}"
             own = f"one inside of {own}" if after else "a number, as its authors do"
@@ -163,7 +153,7 @@ def _require_followed(tx: Any, decay: Decay, name: str) -> None:
             )
 
 
-def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> Transformation:
+def _joined(tx: Any, decay: Decay, learning_rate: Any, name: str) -> rx.Transformation:
     """A transformation and the weight decay before or after it."""
     if decay.kind == "coupled":
         made: Any = chain(add_decayed_weights(decay.amount, decay.mask), tx)
@@ -188,10 +178,13 @@ class DecayToStartState(NamedTuple):
     start: Any
 
 
-@recipe
+@rx.recipe
 def _decay_by(
-    rate: ScalarOrSchedule, amount: ScalarOrSchedule, kind: str, peak: ArrayLike
-) -> Rule:
+    rate: rx.ScalarOrSchedule,
+    amount: rx.ScalarOrSchedule,
+    kind: str,
+    peak: rx.ArrayLike,
+) -> rx.Rule:
     """u - f p, with a factor f from the learning rate and the decay, after the step u.
 
     With a schedule there is a step count, whether the kind reads it or not, so that
@@ -216,20 +209,20 @@ def _decay_by(
     is_scheduled = callable(rate) or callable(amount)
     constant: Any = None if is_scheduled else factor(0)
     if kind != "to_start" and not is_scheduled:
-        return Rule(leaf, needs_params=True, elementwise=True)
-    slots = {"start": START} if kind == "to_start" else {}
+        return rx.Rule(leaf, needs_params=True, elementwise=True)
+    slots = {"start": rx.START} if kind == "to_start" else {}
     State = DecayToStartState if slots else WeightDecaySchedule
     options: Any = {"needs_params": True, "elementwise": True}
-    return Rule(leaf, State, slots, COUNT, prepare, **options)
+    return rx.Rule(leaf, State, slots, rx.COUNT, prepare, **options)
 
 
-@explain_misuse
+@rx.explain_misuse
 def weight_decay(
-    amount: ScalarOrSchedule,
+    amount: rx.ScalarOrSchedule,
     kind: Kind = "decoupled",
     *,
-    mask: MaskOrFn = None,
-    peak: ArrayLike | None = None,
+    mask: rx.MaskOrFn = None,
+    peak: rx.ArrayLike | None = None,
 ) -> Any:  # so that type checkers accept it as a number
     """A weight decay of some kind, for the argument `weight_decay` of any optimizer.
 
@@ -251,23 +244,23 @@ def weight_decay(
     Raises a `ValueError` for an unknown kind, and for a `peak` that is missing or
     unused.
     """
-    require_one_of("kind", kind, get_args(Kind))
+    rx.require_one_of("kind", kind, get_args(Kind))
     if (kind == "corrected") != (peak is not None):
         raise ValueError(
             "`peak`, the largest learning rate of the run, belongs to the kind "
             f'"corrected", but `kind` is {kind!r} and `peak` is {peak}'
         )
     if peak is not None:
-        peak = scalar("`weight_decay`: `peak`", peak, allowed=POSITIVE)
+        peak = scalar("`weight_decay`: `peak`", peak, allowed=rx.POSITIVE)
     return Decay(amount, kind, mask, peak)
 
 
-@public("wrapper")
+@rx.public("wrapper")
 def with_weight_decay(
-    inner: GradientTransformation,
-    weight_decay: ScalarOrSchedule | Decay,
-    learning_rate: ScalarOrSchedule | None = None,
-) -> GradientTransformationExtraArgs:
+    inner: rx.GradientTransformation,
+    weight_decay: rx.ScalarOrSchedule | Decay,
+    learning_rate: rx.ScalarOrSchedule | None = None,
+) -> rx.GradientTransformationExtraArgs:
     """Let the parameters of any optimizer decay, as `weight_decay` describes.
 
     Use it for optimizers without an argument `weight_decay`, and for chains.
@@ -280,8 +273,8 @@ def with_weight_decay(
     Raises a `ValueError` if the learning rate is needed but unknown, and if `inner`
     cannot use this decay, with the reason.
     """
-    require_transformation(inner, "`inner` of `with_weight_decay`")
-    made = recipe_of(inner)
+    rx.require_transformation(inner, "`inner` of `with_weight_decay`")
+    made = rx.recipe_of(inner)
     if learning_rate is None and made is not None:
         learning_rate = made.bound.arguments.get("learning_rate")
         if isinstance(learning_rate, Mapping):

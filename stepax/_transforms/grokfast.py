@@ -9,13 +9,10 @@ from typing import Any, Literal, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import ema
 from .._engine.arrays.numerics import safe_increment
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot, zeros_like
 
 
 PAPER = "arXiv:2405.20233"
@@ -28,8 +25,8 @@ class GrokfastEmaState(NamedTuple):
     ema: Any
 
 
-@public(paper=PAPER, ranges={"weight": AT_LEAST_0})
-def grokfast_ema(decay: ArrayLike = 0.98, weight: ArrayLike = 2.0) -> Rule:
+@rx.public(paper=PAPER, ranges={"weight": rx.AT_LEAST_0})
+def grokfast_ema(decay: rx.ArrayLike = 0.98, weight: rx.ArrayLike = 2.0) -> rx.Rule:
     """Add a multiple of the EMA of the gradients, before an optimizer.
 
         s = decay s + (1 - decay) g,   s = g at the first step
@@ -47,8 +44,8 @@ def grokfast_ema(decay: ArrayLike = 0.98, weight: ArrayLike = 2.0) -> Rule:
         mean = jnp.where(is_first, g, ema(mean, g, decay))
         return g + weight * mean, mean
 
-    slots = {"ema": Slot()}
-    return Rule(leaf, GrokfastEmaState, slots, COUNT, prepare, elementwise=True)
+    slots = {"ema": rx.Slot()}
+    return rx.Rule(leaf, GrokfastEmaState, slots, rx.COUNT, prepare, elementwise=True)
 
 
 class GrokfastMaState(NamedTuple):
@@ -61,14 +58,14 @@ class GrokfastMaState(NamedTuple):
     window: Any
 
 
-@public(paper=PAPER, ranges={"weight": AT_LEAST_0, "window": AT_LEAST_1})
+@rx.public(paper=PAPER, ranges={"weight": rx.AT_LEAST_0, "window": rx.AT_LEAST_1})
 def grokfast_ma(
     window: int = 100,
-    weight: ArrayLike = 5.0,
+    weight: rx.ArrayLike = 5.0,
     *,
     reduction: Literal["mean", "sum"] = "mean",
     warmup: bool = True,
-) -> Rule:
+) -> rx.Rule:
     """Add a multiple of the mean of the last gradients, before an optimizer.
 
         u = g + weight mean,   of the last `window` gradients with g
@@ -105,7 +102,9 @@ def grokfast_ma(
 
     def make(p):
         # Sharded like the parameter, which `jnp.zeros` of this shape would not be.
-        return jnp.broadcast_to(cast(jax.Array, zeros_like(p)), (window, *np.shape(p)))
+        return jnp.broadcast_to(
+            cast(jax.Array, rx.zeros_like(p)), (window, *np.shape(p))
+        )
 
-    slots = {"window": Slot(make, alike=False)}
-    return Rule(leaf, GrokfastMaState, slots, COUNT, prepare)
+    slots = {"window": rx.Slot(make, alike=False)}
+    return rx.Rule(leaf, GrokfastMaState, slots, rx.COUNT, prepare)

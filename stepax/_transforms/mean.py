@@ -4,16 +4,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
 
+from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema as mix
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import MOMENTUM
-from .._engine.factories.registry import public
-from .._engine.step.rule import COUNT, Rule, Slot, from_step
 
 
-@optax_compatible
+@rx.optax_compatible
 class EmaState(NamedTuple):
     """count: steps taken.  ema: EMA of the updates, shaped like the parameters."""
 
@@ -21,10 +17,12 @@ class EmaState(NamedTuple):
     ema: Any
 
 
-@public(ranges={"decay": MOMENTUM})
+@rx.public(ranges={"decay": rx.MOMENTUM})
 def ema(
-    decay: ArrayLike, debias: bool = True, accumulator_dtype: DTypeLike | None = None
-) -> Rule:
+    decay: rx.ArrayLike,
+    debias: bool = True,
+    accumulator_dtype: rx.DTypeLike | None = None,
+) -> rx.Rule:
     """Replace the updates by their exponential moving average (EMA).
 
         ema = decay ema + (1 - decay) g
@@ -39,12 +37,12 @@ def ema(
         mean = mix(mean, g, decay)
         return (mean / ctx if debias else mean), mean
 
-    prepare = from_step(lambda t: bias_correction(decay, t) if debias else None)
-    slots = {"ema": Slot(dtype=accumulator_dtype)}
-    return Rule(leaf, EmaState, slots, COUNT, prepare, elementwise=True)
+    prepare = rx.from_step(lambda t: bias_correction(decay, t) if debias else None)
+    slots = {"ema": rx.Slot(dtype=accumulator_dtype)}
+    return rx.Rule(leaf, EmaState, slots, rx.COUNT, prepare, elementwise=True)
 
 
-@optax_compatible
+@rx.optax_compatible
 class ApplyEvery(NamedTuple):
     """count: steps since the last update.  grad_acc: sum since then, shaped like the
     parameters."""
@@ -53,8 +51,8 @@ class ApplyEvery(NamedTuple):
     grad_acc: Any
 
 
-@public()
-def apply_every(k: ArrayLike = 1) -> Rule:
+@rx.public()
+def apply_every(k: rx.ArrayLike = 1) -> rx.Rule:
     """Accumulate k updates and return their sum; return zeros at the other steps.
 
     Transformations before and after it in a chain still run at every step;
@@ -75,11 +73,11 @@ def apply_every(k: ArrayLike = 1) -> Rule:
         grad_acc = jnp.where(is_first, 0, grad_acc) + g
         return jnp.where(is_last, grad_acc, 0), grad_acc
 
-    return Rule(
+    return rx.Rule(
         leaf,
         ApplyEvery,
-        {"grad_acc": Slot(kind="sum")},
-        COUNT,
+        {"grad_acc": rx.Slot(kind="sum")},
+        rx.COUNT,
         prepare,
         elementwise=True,
     )

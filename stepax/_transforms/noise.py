@@ -12,21 +12,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from .. import tree
+from .._engine import rules as rx
 from .._engine.arrays.numerics import has_dtype, safe_increment, upcast
-from .._engine.base import GradientTransformation, transformation
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
 from .._engine.functions import deprecations
 from .._engine.functions.calls import level_of_user
-from .._engine.step.leafwise import map_gradients, require_floats
-from .._engine.trees import errors
-from .._engine.trees.pack import by_leaf
 
 
-@optax_compatible
+@rx.optax_compatible
 class AddNoiseState(NamedTuple):
     """count: steps taken.  rng_key: key for the noise of the next step, a scalar."""
 
@@ -34,14 +28,14 @@ class AddNoiseState(NamedTuple):
     rng_key: jax.Array
 
 
-@public(paper="arXiv:1511.06807")
+@rx.public(paper="arXiv:1511.06807")
 def add_noise(
-    eta: ArrayLike,
-    gamma: ArrayLike,
+    eta: rx.ArrayLike,
+    gamma: rx.ArrayLike,
     key: jax.Array | int | None = None,
     *,
     seed: int | None = None,
-) -> GradientTransformation:
+) -> rx.GradientTransformation:
     """Add Gaussian noise with decaying variance.
 
         u = g + N(0, eta / t^gamma)
@@ -59,11 +53,11 @@ def add_noise(
         return AddNoiseState(jnp.zeros([], jnp.int32), typed_key(key))
 
     def update(updates, state, params=None, **extra_args):
-        errors.require_state("add_noise", AddNoiseState, state)
-        require_floats("add_noise", updates)
+        rx.errors.require_state("add_noise", AddNoiseState, state)
+        rx.require_floats("add_noise", updates)
         return _step(updates, state, eta, gamma)
 
-    return transformation(*by_leaf(init, update))
+    return rx.transformation(*rx.by_leaf(init, update))
 
 
 # Jitted, because compiled noise differs in rounding from noise drawn op by op.
@@ -76,7 +70,7 @@ def _step(updates, state, eta, gamma):
         deviation = jnp.sqrt(eta / upcast(count) ** gamma)
     rng_key, now = jax.random.split(state.rng_key)
     add = ft.partial(_add, deviation)
-    noisy = map_gradients(add, updates, noise=tree.random_like(now, updates))
+    noisy = rx.map_gradients(add, updates, noise=tree.random_like(now, updates))
     return noisy, AddNoiseState(count, rng_key)
 
 

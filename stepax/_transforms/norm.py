@@ -11,33 +11,24 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, upcast
-from .._engine.base import EmptyState, ScalarOrSchedule
-from .._engine.factories.ranges import AT_LEAST_0, POSITIVE
-from .._engine.factories.registry import public
-from .._engine.step.array_split import (
-    ArraySplit,
-    AxisName,
-    floored_norm,
-    floored_root_mean_square,
-)
-from .._engine.step.rule import COUNT, Rule, Slot, copy_of
+from .._engine.step.array_split import floored_root_mean_square
 from .scale import value_at
 
 
-ScaleByTrustRatioState = EmptyState
+ScaleByTrustRatioState = rx.EmptyState
 
 
-@public(paper="arXiv:1708.03888")
+@rx.public(paper="arXiv:1708.03888")
 def scale_by_trust_ratio(
-    min_norm: ArrayLike = 0.0,
-    trust_coefficient: ArrayLike = 1.0,
-    eps: ArrayLike = 0.0,
+    min_norm: rx.ArrayLike = 0.0,
+    trust_coefficient: rx.ArrayLike = 1.0,
+    eps: rx.ArrayLike = 0.0,
     *,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Scale each update to a norm proportional to that of its parameter.
 
         u = trust_coefficient ‖p‖ / (‖g‖ + eps) g
@@ -49,37 +40,37 @@ def scale_by_trust_ratio(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
 
     def leaf(g, p, ctx):
-        p_norm, g_norm = (floored_norm(x, min_norm, parts) for x in (p, g))
+        p_norm, g_norm = (rx.floored_norm(x, min_norm, parts) for x in (p, g))
         is_zero = (p_norm == 0) | (g_norm == 0)
         divisor = jnp.where(is_zero, 1, g_norm + eps)
         return (g * jnp.where(is_zero, 1, trust_coefficient * p_norm / divisor),)
 
-    return Rule(leaf, needs_params=True)
+    return rx.Rule(leaf, needs_params=True)
 
 
-@public()
+@rx.public()
 def scale_by_param_block_norm(
-    min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
-) -> Rule:
+    min_scale: rx.ArrayLike = 1e-3, *, axis_name: rx.AxisName = None
+) -> rx.Rule:
     """Multiply each update by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
-    return Rule(
-        lambda g, p, ctx: (g * floored_norm(p, min_scale, parts),), needs_params=True
+    parts = rx.ArraySplit(axis_name)
+    return rx.Rule(
+        lambda g, p, ctx: (g * rx.floored_norm(p, min_scale, parts),), needs_params=True
     )
 
 
-@public()
+@rx.public()
 def scale_by_param_block_rms(
-    min_scale: ArrayLike = 1e-3, *, axis_name: AxisName = None
-) -> Rule:
+    min_scale: rx.ArrayLike = 1e-3, *, axis_name: rx.AxisName = None
+) -> rx.Rule:
     """Multiply each update by the root mean square of its parameter.
 
         u = max(sqrt(mean |p|²), min_scale) g
@@ -88,21 +79,21 @@ def scale_by_param_block_rms(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
 
     def leaf(g, p, ctx):
         return (g * floored_root_mean_square(p, min_scale, parts),)
 
-    return Rule(leaf, needs_params=True)
+    return rx.Rule(leaf, needs_params=True)
 
 
-@public()
+@rx.public()
 def normalize_by_update_norm(
-    scale_factor: ArrayLike = 1.0,
-    eps: ArrayLike = 1e-6,
+    scale_factor: rx.ArrayLike = 1.0,
+    eps: rx.ArrayLike = 1e-6,
     *,
-    axis_name: AxisName = None,
-) -> Rule:
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Normalize the gradient by its global norm: u = scale_factor g / (‖g‖ + eps).
 
     ‖g‖ = sqrt(Σ |g|²) over all arrays; a zero gradient stays zero.
@@ -112,12 +103,12 @@ def normalize_by_update_norm(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    global_stat = ArraySplit(axis_name).norm_of_all
+    global_stat = rx.ArraySplit(axis_name).norm_of_all
 
     def prepare(scalars, norm, extra):
         return (norm + eps) / scale_factor, ()
 
-    return Rule(
+    return rx.Rule(
         lambda g, p, ctx: (g / ctx,),
         prepare=prepare,
         global_stat=global_stat,
@@ -125,8 +116,8 @@ def normalize_by_update_norm(
     )
 
 
-@public(paper="arXiv:2004.01461")
-def centralize() -> Rule:
+@rx.public(paper="arXiv:2004.01461")
+def centralize() -> rx.Rule:
     """Subtract the mean over all axes but the first: u = g - mean(g).
 
     Arrays with fewer than two axes are unchanged.
@@ -137,7 +128,7 @@ def centralize() -> Rule:
             return (g,)
         return (g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True),)
 
-    return Rule(leaf)
+    return rx.Rule(leaf)
 
 
 class HyperballState(NamedTuple):
@@ -147,18 +138,18 @@ class HyperballState(NamedTuple):
     radius: Any
 
 
-@public(
+@rx.public(
     paper="arXiv:2606.16899",
-    ranges={"radius": AT_LEAST_0, "eps": POSITIVE},
+    ranges={"radius": rx.AT_LEAST_0, "eps": rx.POSITIVE},
     shared={"decay": "it keeps the norm of each array"},
 )
 def hyperball(
-    learning_rate: ScalarOrSchedule,
-    radius: ArrayLike | None = None,
+    learning_rate: rx.ScalarOrSchedule,
+    radius: rx.ArrayLike | None = None,
     *,
-    eps: ArrayLike = 1e-10,
-    axis_name: AxisName = None,
-) -> Rule:
+    eps: rx.ArrayLike = 1e-10,
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
     """Step by a fraction of the radius, and return to the sphere.
 
         q = p - learning_rate r g / max(‖g‖, eps)
@@ -175,13 +166,13 @@ def hyperball(
     axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
         their `PartitionSpec`; without it, each shard is treated as a whole array.
     """
-    parts = ArraySplit(axis_name)
+    parts = rx.ArraySplit(axis_name)
 
     def first_norm(p):
         # `init` may be called outside of `shard_map`, on whole arrays.
         is_inside = jax.sharding.get_abstract_mesh().manual_axes
-        x = upcast(copy_of(p))
-        return floored_norm(x, 0.0, parts if is_inside else ArraySplit(None))
+        x = upcast(rx.copy_of(p))
+        return rx.floored_norm(x, 0.0, parts if is_inside else rx.ArraySplit(None))
 
     def prepare(scalars, stat, extra):
         (count,) = scalars
@@ -189,8 +180,8 @@ def hyperball(
 
     def leaf(g, p, rate, r):
         r = r if radius is None else jnp.full_like(r, radius)
-        q = p - rate * r * g / floored_norm(g, eps, parts)
-        return r * q / floored_norm(q, eps, parts) - p, r
+        q = p - rate * r * g / rx.floored_norm(g, eps, parts)
+        return r * q / rx.floored_norm(q, eps, parts) - p, r
 
-    slots = {"radius": Slot(first_norm, alike=False)}
-    return Rule(leaf, HyperballState, slots, COUNT, prepare, needs_params=True)
+    slots = {"radius": rx.Slot(first_norm, alike=False)}
+    return rx.Rule(leaf, HyperballState, slots, rx.COUNT, prepare, needs_params=True)

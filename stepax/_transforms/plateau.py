@@ -17,16 +17,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment, zero_count
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.ranges import AT_LEAST_0, AT_LEAST_1, UP_TO_1, Range
-from .._engine.factories.registry import public
-from .._engine.step.rule import Rule, real_scalar
 
 
-@optax_compatible
+@rx.optax_compatible
 class ReduceLROnPlateauState(NamedTuple):
     """State of `reduce_on_plateau`; all fields are scalars.
 
@@ -47,34 +43,34 @@ class ReduceLROnPlateauState(NamedTuple):
 
 
 _SHARED = {
-    "scale": real_scalar(1.0),
-    "best_value": real_scalar(jnp.inf),
+    "scale": rx.real_scalar(1.0),
+    "best_value": rx.real_scalar(jnp.inf),
     "plateau_count": zero_count,
     "cooldown_count": zero_count,
     "count": zero_count,
-    "avg_value": real_scalar(),
+    "avg_value": rx.real_scalar(),
 }
 _RANGES = {
-    "factor": Range(0, 1, excludes_least=True, excludes_most=True),
-    "patience": AT_LEAST_0,
-    "rtol": UP_TO_1,
-    "atol": AT_LEAST_0,
-    "cooldown": AT_LEAST_0,
-    "accumulation_size": AT_LEAST_1,
-    "min_scale": UP_TO_1,
+    "factor": rx.Range(0, 1, excludes_least=True, excludes_most=True),
+    "patience": rx.AT_LEAST_0,
+    "rtol": rx.UP_TO_1,
+    "atol": rx.AT_LEAST_0,
+    "cooldown": rx.AT_LEAST_0,
+    "accumulation_size": rx.AT_LEAST_1,
+    "min_scale": rx.UP_TO_1,
 }
 
 
-@public(ranges=_RANGES)
+@rx.public(ranges=_RANGES)
 def reduce_on_plateau(
-    factor: ArrayLike = 0.1,
+    factor: rx.ArrayLike = 0.1,
     patience: int = 10,
-    rtol: ArrayLike = 1e-4,
-    atol: ArrayLike = 0.0,
+    rtol: rx.ArrayLike = 1e-4,
+    atol: rx.ArrayLike = 0.0,
     cooldown: int = 0,
     accumulation_size: int = 1,
-    min_scale: ArrayLike = 0.0,
-) -> Rule:
+    min_scale: rx.ArrayLike = 0.0,
+) -> rx.Rule:
     """Multiply by a scale that is reduced when the loss stops improving: u = scale g.
 
         v improves where v < best - rtol |best| - atol;   then best = v
@@ -134,7 +130,7 @@ def reduce_on_plateau(
         return (scale * g,)
 
     State, reads = ReduceLROnPlateauState, ("value",)
-    return Rule(
+    return rx.Rule(
         leaf, State, scalars=_SHARED, prepare=prepare, reads=reads, elementwise=True
     )
 

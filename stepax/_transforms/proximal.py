@@ -10,25 +10,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import compute_dtype, widen
-from .._engine.base.protocol import (
-    EmptyState,
-    GradientTransformationExtraArgs,
-    ScalarOrSchedule,
-    transformation,
-)
-from .._engine.factories.recipe import recipe
-from .._engine.step.gradients import Gradients, has_no_gradient
-from .._engine.step.rule import COUNT, Rule, Varied, from_step
+from .._engine.arrays.precision import widen
 from .._prox.operators import ByPath, Operator, as_operator
 from .scale import ScaleByScheduleState, value_at
 
 
-@recipe
+@rx.recipe
 def proximal(
-    g: Any, learning_rate: ScalarOrSchedule
-) -> GradientTransformationExtraArgs:
+    g: Any, learning_rate: rx.ScalarOrSchedule
+) -> rx.GradientTransformationExtraArgs:
     """Apply a proximal operator to the parameters after the step.
 
         p + u becomes the minimizer z of a g(z) + |z - (p + u)|² / 2
@@ -49,7 +41,7 @@ def proximal(
     rate = learning_rate
     if isinstance(g, ByPath) and all(map(_is_elementwise, g.operators)):
         rules = [_rule(x, rate) for x in (*g.operators, None)]
-        return _rule(None, rate, Varied(g.indices, rules.__getitem__))  # type: ignore
+        return _rule(None, rate, rx.Varied(g.indices, rules.__getitem__))  # type: ignore
     if _is_elementwise(g):
         return _rule(g, rate)  # type: ignore[return-value]
     return _of_trees(g, rate)
@@ -59,7 +51,9 @@ def _is_elementwise(g: Any) -> bool:
     return isinstance(g, Operator) and g.by_element
 
 
-def _rule(g: Any, rate: ScalarOrSchedule, varied: Varied | None = None) -> Rule:
+def _rule(
+    g: Any, rate: rx.ScalarOrSchedule, varied: rx.Varied | None = None
+) -> rx.Rule:
     def leaf(u, p, now):
         if g is None:
             return (u,)
@@ -67,43 +61,43 @@ def _rule(g: Any, rate: ScalarOrSchedule, varied: Varied | None = None) -> Rule:
 
     options: dict = {"needs_params": True, "elementwise": True, "varied": varied}
     if callable(rate):
-        scheduled = from_step(lambda t: jnp.asarray(value_at(rate, t - 1)))
-        options |= {"scalars": COUNT, "prepare": scheduled}
+        scheduled = rx.from_step(lambda t: jnp.asarray(value_at(rate, t - 1)))
+        options |= {"scalars": rx.COUNT, "prepare": scheduled}
         options |= {"State": ScaleByScheduleState}
-    return Rule(leaf, **options)
+    return rx.Rule(leaf, **options)
 
 
-def _of_trees(g: Any, rate: Any) -> GradientTransformationExtraArgs:
+def _of_trees(g: Any, rate: Any) -> rx.GradientTransformationExtraArgs:
     def init(params):
         is_scheduled = callable(rate)
-        count = COUNT["count"](params)
-        return ScaleByScheduleState(count) if is_scheduled else EmptyState()
+        count = rx.COUNT["count"](params)
+        return ScaleByScheduleState(count) if is_scheduled else rx.EmptyState()
 
     def update(updates, state, params=None, **extra_args):
         if params is None:
             raise ValueError(
                 "`proximal` reads `params`: call `update(updates, state, params)`"
             )
-        gradients = Gradients(updates, params)
+        gradients = rx.Gradients(updates, params)
         now = rate
         if callable(rate):
             now = rate(state.count)
             state = ScaleByScheduleState(safe_increment(state.count))
         rows = list(zip(gradients.leaves, gradients.params, strict=True))
-        seen = [None if has_no_gradient(u) else _sum(u, p) for u, p in rows]
+        seen = [None if rx.has_no_gradient(u) else _sum(u, p) for u, p in rows]
         found = g(gradients.treedef.unflatten(seen), now)
         zs = gradients.treedef.flatten_up_to(found)
         new = [
-            u if has_no_gradient(u) else _less(z, p, u)
+            u if rx.has_no_gradient(u) else _less(z, p, u)
             for (u, p), z in zip(rows, zs, strict=True)
         ]
         return gradients.treedef.unflatten(new), state
 
-    return transformation(init, update)
+    return rx.transformation(init, update)
 
 
 def _sum(u: jax.Array, p: jax.Array) -> jax.Array:
-    wide = compute_dtype(jnp.asarray(p))
+    wide = rx.compute_dtype(jnp.asarray(p))
     return widen(jnp.asarray(p), wide) + widen(jnp.asarray(u), wide)
 
 

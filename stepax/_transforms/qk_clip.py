@@ -11,31 +11,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.tree_util import tree_flatten_with_path
-from jax.typing import ArrayLike
 
-from .._engine.arrays.precision import computed_wide
-from .._engine.base import (
-    EmptyState,
-    GradientTransformationExtraArgs,
-    as_array,
-    init_empty_state,
-    is_array,
-    is_none,
-    transformation,
-)
-from .._engine.factories.ranges import POSITIVE_CAP
-from .._engine.factories.recipe import recipe
-from .._engine.step.gradients import has_no_gradient
-from .._engine.trees import errors, selection
+from .._engine import rules as rx
 
 
-@recipe
+@rx.recipe
 def qk_clip(
-    threshold: ArrayLike,
+    threshold: rx.ArrayLike,
     pairs: Mapping[str, str],
     *,
     head_axis: int | Sequence[int] | None = None,
-) -> GradientTransformationExtraArgs:
+) -> rx.GradientTransformationExtraArgs:
     """Clip attention logits by shrinking the weights of queries and keys.
 
         γ = min(1, threshold / S),   S = largest |logit| of a head
@@ -65,8 +51,8 @@ def qk_clip(
             f"`pairs` of `qk_clip` is {pairs!r}, expected a dict from patterns of "
             'queries to patterns of keys, as {"**/q": "**/k"}'
         )
-    if isinstance(threshold, int | float) and threshold not in POSITIVE_CAP:
-        raise POSITIVE_CAP.refuse("`threshold` of `qk_clip`", threshold)
+    if isinstance(threshold, int | float) and threshold not in rx.POSITIVE_CAP:
+        raise rx.POSITIVE_CAP.refuse("`threshold` of `qk_clip`", threshold)
     axes = (head_axis,) if isinstance(head_axis, int) else tuple(head_axis or ())
 
     def update(updates, state, params=None, *, max_logits=None, **extra_args):
@@ -79,26 +65,26 @@ def qk_clip(
         us, treedef = _flat(updates)
         ps = [x for _, x in _flat(params)[0]]
         if len(ps) != len(us):
-            raise errors.mismatch("params", params, "the updates", updates)
+            raise rx.errors.mismatch("params", params, "the updates", updates)
         found = _pairs(pairs, [path for path, _ in us])
         given = _logits(max_logits, [us[q][0] for q, _ in found])
         new = [u for _, u in us]
         for (q, k), s in zip(found, given, strict=True):
-            if not is_array(ps[q]) or not is_array(ps[k]):
+            if not rx.is_array(ps[q]) or not rx.is_array(ps[k]):
                 continue  # skipped by `None`
             s = _checked(s, ps[q], axes, "/".join(us[q][0]))
             factors = _factors(threshold, s, ps[q], ps[k], axes)
             for i, factor in zip((q, k), factors, strict=True):
-                if factor is not None and not has_no_gradient(new[i]):
+                if factor is not None and not rx.has_no_gradient(new[i]):
                     new[i] = _shrunk(new[i], ps[i], factor)
-        return treedef.unflatten(new), EmptyState()
+        return treedef.unflatten(new), rx.EmptyState()
 
-    return transformation(init_empty_state, update)
+    return rx.transformation(rx.init_empty_state, update)
 
 
 def _flat(tree: Any) -> tuple[list, Any]:
-    rows, treedef = tree_flatten_with_path(tree, is_leaf=is_none)
-    return [(selection.path_names(path), x) for path, x in rows], treedef
+    rows, treedef = tree_flatten_with_path(tree, is_leaf=rx.is_none)
+    return [(rx.selection.path_names(path), x) for path, x in rows], treedef
 
 
 def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]]:
@@ -108,7 +94,7 @@ def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]
         qs, ks = _matches(pattern, paths), _matches(other, paths)
         if len(qs) != len(ks):
             lists = (
-                errors.list_some("/".join(paths[i]) for i in at) for at in (qs, ks)
+                rx.errors.list_some("/".join(paths[i]) for i in at) for at in (qs, ks)
             )
             raise ValueError(
                 f"in `pairs` of `qk_clip`, `{pattern}` matches {len(qs)} queries and "
@@ -121,9 +107,9 @@ def _pairs(pairs: Mapping[str, str], paths: list[tuple]) -> list[tuple[int, int]
 
 def _matches(pattern: str, paths: list[tuple]) -> list[int]:
     names = tuple(pattern.split("/"))
-    found = [i for i, path in enumerate(paths) if selection.is_match(names, path)]
+    found = [i for i, path in enumerate(paths) if rx.selection.is_match(names, path)]
     if not found:
-        listed = errors.list_some("/".join(path) for path in paths)
+        listed = rx.errors.list_some("/".join(path) for path in paths)
         raise ValueError(
             f"the pattern `{pattern}` in `pairs` of `qk_clip` matches no leaf of "
             f"{listed}"
@@ -133,7 +119,7 @@ def _matches(pattern: str, paths: list[tuple]) -> list[int]:
 
 def _logits(max_logits: Any, queries: list[tuple]) -> list:
     """The largest logits of each query."""
-    if is_array(max_logits) and len(queries) == 1:
+    if rx.is_array(max_logits) and len(queries) == 1:
         return [max_logits]
     given = dict(_flat(max_logits)[0])
     if missing := [path for path in queries if path not in given]:
@@ -150,15 +136,15 @@ def _logits(max_logits: Any, queries: list[tuple]) -> list:
 
 
 def _listed(paths: Any) -> str:
-    return errors.list_some("/".join(path) or "the root" for path in paths)
+    return rx.errors.list_some("/".join(path) or "the root" for path in paths)
 
 
 def _checked(s: Any, w: Any, axes: tuple, name: str) -> jax.Array:
     """The largest logits in float32, of a shape that fits the weights."""
     start = f"`max_logits` of `qk_clip` at {name}"
-    if not is_array(s) or jnp.iscomplexobj(as_array(s)):
-        raise TypeError(f"{start} is {errors.describe(s)}, expected real numbers")
-    s, shape = jnp.asarray(as_array(s)).astype(jnp.float32), jnp.shape(w)
+    if not rx.is_array(s) or jnp.iscomplexobj(rx.as_array(s)):
+        raise TypeError(f"{start} is {rx.errors.describe(s)}, expected real numbers")
+    s, shape = jnp.asarray(rx.as_array(s)).astype(jnp.float32), jnp.shape(w)
     if not s.shape:
         return s
     if not all(-len(shape) <= i < len(shape) for i in axes):
@@ -201,7 +187,7 @@ def _along(factor: jax.Array, w: Any, axes: tuple) -> jax.Array:
     return jnp.expand_dims(factor, [i for i in range(w.ndim) if i not in at])
 
 
-@computed_wide
+@rx.computed_wide
 def _shrunk(u, p, factor):
     """The update to `factor (p + u)`; exactly `u` where the factor is 1."""
     return jnp.where(factor == 1, u, factor.astype(u.real.dtype) * (p + u) - p)

@@ -6,40 +6,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
+from .._engine import rules as rx
 from .._engine.arrays.numerics import safe_increment
-from .._engine.arrays.precision import promote_freely
-from .._engine.base import (
-    EmptyState,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    Params,
-    ScalarOrSchedule,
-    Schedule,
-    Updates,
-    init_empty_state,
-    transformation,
-)
-from .._engine.base.optax_types import optax_compatible
-from .._engine.factories.registry import public
-from .._engine.factories.scheduled import scheduled
-from .._engine.step.leafwise import map_gradients
-from .._engine.step.rule import COUNT, Rule
 from .._wrappers.partition import identity
 
 
-ScaleState = EmptyState
+ScaleState = rx.EmptyState
 
 
-def value_at(x: ScalarOrSchedule, count: jax.Array | int) -> Any:
+def value_at(x: rx.ScalarOrSchedule, count: jax.Array | int) -> Any:
     """The scalar `x`, or the value of the schedule `x` after `count` steps."""
     return x(count) if callable(x) else x
 
 
-@scheduled
-@promote_freely
-def product(*factors: ScalarOrSchedule) -> Any:
+@rx.scheduled
+@rx.promote_freely
+def product(*factors: rx.ScalarOrSchedule) -> Any:
     """The product of scalars; a schedule if any factor is one."""
     if any(map(callable, factors)):
         return lambda count: math.prod(value_at(x, count) for x in factors)
@@ -47,24 +30,24 @@ def product(*factors: ScalarOrSchedule) -> Any:
     return math.prod(numbers)
 
 
-@public()
-def scale(step_size: ArrayLike) -> Rule:
+@rx.public()
+def scale(step_size: rx.ArrayLike) -> rx.Rule:
     """Multiply by a constant: u = step_size g.
 
     step_size: the factor.
     """
-    return Rule(lambda g, p, ctx: (step_size * g,), elementwise=True)
+    return rx.Rule(lambda g, p, ctx: (step_size * g,), elementwise=True)
 
 
-@optax_compatible
+@rx.optax_compatible
 class ScaleByScheduleState(NamedTuple):
     """count: steps taken, a scalar."""
 
     count: jax.Array
 
 
-@public()
-def scale_by_schedule(step_size_fn: Schedule) -> Rule:
+@rx.public()
+def scale_by_schedule(step_size_fn: rx.Schedule) -> rx.Rule:
     """Multiply by a factor that depends on the step: u = step_size_fn(t) g.
 
     step_size_fn: maps the number of steps taken before this one to the factor.
@@ -77,15 +60,15 @@ def scale_by_schedule(step_size_fn: Schedule) -> Rule:
     def leaf(g, p, ctx):
         return (ctx * g,)
 
-    return Rule(
-        leaf, ScaleByScheduleState, scalars=COUNT, prepare=prepare, elementwise=True
+    return rx.Rule(
+        leaf, ScaleByScheduleState, scalars=rx.COUNT, prepare=prepare, elementwise=True
     )
 
 
-@public()
+@rx.public()
 def scale_by_learning_rate(
-    learning_rate: ScalarOrSchedule | None = None, *, flip_sign: bool = True
-) -> GradientTransformationExtraArgs:
+    learning_rate: rx.ScalarOrSchedule | None = None, *, flip_sign: bool = True
+) -> rx.GradientTransformationExtraArgs:
     """Multiply by the negated learning rate: u = -learning_rate g.
 
     learning_rate: a scalar or a schedule, see `scale_by_schedule`; `None` leaves the
@@ -101,14 +84,16 @@ def scale_by_learning_rate(
     return scale(sign * rate)
 
 
-@public()
-def scale_by_sign() -> Rule:
+@rx.public()
+def scale_by_sign() -> rx.Rule:
     """Take the sign of each element: u = sign(g)."""
-    return Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True)
+    return rx.Rule(lambda g, p, ctx: (jnp.sign(g),), elementwise=True)
 
 
-@public()
-def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransformation:
+@rx.public()
+def stateless(
+    f: Callable[[rx.Updates, rx.Params | None], rx.Updates],
+) -> rx.GradientTransformation:
     """Make a transformation from a function of the gradients: u = f(g, p).
 
     f: a function of two trees, the gradients and the parameters; the latter is `None`
@@ -118,11 +103,11 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
     def update(updates, state, params=None, **extra_args):
         return f(updates, params), state
 
-    return transformation(init_empty_state, update)
+    return rx.transformation(rx.init_empty_state, update)
 
 
-@public()
-def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
+@rx.public()
+def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> rx.GradientTransformation:
     """Make a transformation from a function of single arrays: u = f(g, p).
 
     f: a function of two arrays, a gradient and its parameter; the latter is `None` if
@@ -131,7 +116,7 @@ def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformat
 
     def update(updates, state, params=None, **extra_args):
         if params is None:
-            return map_gradients(lambda g: f(g, None), updates), state
-        return map_gradients(f, updates, params=params), state
+            return rx.map_gradients(lambda g: f(g, None), updates), state
+        return rx.map_gradients(f, updates, params=params), state
 
-    return transformation(init_empty_state, update)
+    return rx.transformation(rx.init_empty_state, update)

@@ -1,0 +1,102 @@
+"""The door for authors: what optimizers, transforms and wrappers are written with.
+
+They take it by one line, `from .._engine import rules as rx`, and only arithmetic by
+name, so that it reads like the paper: `from .._engine.arrays.moments import ema`.  A
+name is here if several files need it; this module only lists names.
+"""
+
+from jax.typing import ArrayLike, DTypeLike
+
+from .arrays.coding import holds_codes
+from .arrays.placement import replicated, whole_on_mesh_of, with_sharding_of
+from .arrays.precision import (
+    compute_dtype,
+    computed_wide,
+    is_inexact,
+    promote_freely,
+    real_dtype,
+    require_floating,
+    scalar_dtype,
+)
+from .base import (
+    EmptyState,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskedNode,
+    MaskOrFn,
+    OptState,
+    Params,
+    ScalarOrSchedule,
+    Schedule,
+    Transformation,
+    Updates,
+    as_array,
+    init_empty_state,
+    init_of,
+    is_array,
+    is_none,
+    recipe_of,
+    require_transformation,
+    titled,
+    transformation,
+    with_extra_args_support,
+    with_init,
+    with_keywords,
+)
+from .base.optax_types import optax_compatible
+from .factories.ranges import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    CAP,
+    MOMENTUM,
+    POSITIVE,
+    POSITIVE_CAP,
+    UP_TO_1,
+    Range,
+)
+from .factories.recipe import Recipe, recipe
+from .factories.registry import public
+from .factories.scheduled import scheduled
+from .functions.calls import explain_misuse, is_transformation
+from .step.array_split import ArraySplit, AxisName, floored_norm
+from .step.batched import Batched
+from .step.gradients import Gradients, has_no_gradient, is_float0
+from .step.leafwise import (
+    all_finite,
+    check_gradients,
+    is_absent,
+    keep_dtypes,
+    map_gradients,
+    map_stored,
+    require_floats,
+    zeros_like_updates,
+)
+from .step.plan import Composite, build, keeps_dtypes, node_of, step_if
+from .step.rule import (
+    COUNT,
+    MAXIMUM,
+    MEAN_SQUARE,
+    REAL,
+    SQUARES,
+    START,
+    Rule,
+    Slot,
+    Varied,
+    copy_of,
+    from_step,
+    is_trainable,
+    real_scalar,
+    unchanged,
+    zeros_for,
+    zeros_like,
+)
+from .step.turns import Renewal, once_in
+from .trees import errors, selection
+from .trees.apply import apply_updates
+from .trees.coded import dequantize, stored_like
+from .trees.errors import require_one_of
+from .trees.pack import by_leaf, pack
+from .trees.packed import Packed, holds_packed
+from .trees.parts import Part, slots_like_params
+from .trees.search import get_all_with_path
+from .xla.branch import branch, kept_or, varying
