@@ -214,8 +214,7 @@ class _Reader:
         for (i, is_array), label in zip(kept, rule.varied.labels(tree), strict=True):
             found[label] += [i] * is_array
         for label, indices in found.items():
-            own = rule if label is None else rule.varied.rule(label)
-            yield *_call(own, part), True, indices
+            yield *_call(rule.for_label(label), part), True, indices
 
 
 def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 A factory never sees the mapping.  It is called once for each value, and the results are
 merged: rules that differ become one rule with one state, which is varied by leaf
-(`step/varied.py`).  So a rule may use its hyperparameters freely, as long as its
+(`Varied`).  So a rule may use its hyperparameters freely, as long as its
 scalars, which all leaves share, do not depend on them; if they do, the factory declares
 it.
 

@@ -7,7 +7,7 @@ plain loop over the leaves.
 """
 
 import functools as ft
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,34 +18,23 @@ from jax.typing import ArrayLike
 
 from ..arrays import precision
 from ..arrays.numerics import increment, reduce_scalars
+from ..arrays.placement import is_on_mesh
 from ..trees import errors
 from ..trees.labels import Scope
 from ..xla import order
 from ..xla.programs import Shared
 from . import mistakes
 from .batched import Batched
-from .gradients import Gradients, has_no_gradient
+from .gradients import Gradients
 from .leaf_program import measure, run_rules, run_stage
 from .mistakes import Mistake
 from .packed_gradients import PackedGradients
 from .rule import APPLY, Rule
-from .varied import ByLeaf, LeafLabels
 
 
 # The dtype of an integer's gradient, compared in line: a call of `is_float0` for each
 # leaf takes longer.
 _FLOAT0 = jax.dtypes.float0
-
-
-# A state never changes its types.
-def _keep(x: ArrayLike, was: ArrayLike) -> jax.Array:
-    return jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
-
-
-def _is_placed_like(p: Any, g: jax.Array) -> bool:
-    if not isinstance(p, jax.Array):
-        return False
-    return p.shape == g.shape and jax.typeof(p).sharding == jax.typeof(g).sharding
 
 
 @dataclass(slots=True)
@@ -55,7 +44,7 @@ class Leaf:
     at: its index among the leaves of the gradients.
     g: the original gradient; `None` if there is none.
     on: the indices of the rules that change it.
-    label: its labels for the varied rules; `None` if no rule is varied.
+    rules: all rules of the pass, with those for this leaf in place of varied ones.
     u: the update so far.
     p: the parameter; `None` if no rule reads it.
     slots: for each rule, the stored value of each of its slots.
@@ -64,13 +53,10 @@ class Leaf:
     at: int
     g: Any
     on: tuple[int, ...]
-    label: LeafLabels
-    u: Any = field(init=False)
+    rules: tuple[Rule, ...]
+    u: Any
     p: Any = None
     slots: list[list] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.u = self.g
 
 
 class Pass:
@@ -87,13 +73,9 @@ class Pass:
         self.name = "_then_".join(rule.name or rule.State.__name__ for rule in rules)
         self.at_work = tuple(n for n, rule in enumerate(rules) if rule.leaf is not None)
         self.joins = [rule.takes_joined for rule in rules]
-        self.keywords = [mistakes.Keywords(rule) for rule in rules]
-        self.by_leaf = ByLeaf(self.rules)
-        is_elementwise = all(rule.elementwise for rule in rules)
-        self.ordered = rules[-1] is APPLY, is_elementwise
-        self.kernels: dict[tuple, Shared] = {}
-        self.measures: dict[Rule, Shared] = {}
-        self.stages: dict[Rule, Shared] = {}
+        self.is_varied = any(rule.varied for rule in rules)
+        self.replaced: dict[tuple, Rule] = {}
+        self.programs: dict[tuple, Shared] = {}
 
     def __call__(
         self, gradients: Gradients, states: list, scopes: Sequence[Scope], extra: dict
@@ -102,19 +84,30 @@ class Pass:
         # In a rule everything has one precision, but real factors meet complex
         # gradients, which strict promotion would reject.
         with jax.numpy_dtype_promotion("standard"), jax.named_scope(self.name):
-            by_leaf = self.by_leaf
-            labels = by_leaf.labels(gradients, scopes) if by_leaf.at else None
+            rules = self._by_leaf(gradients, scopes) if self.is_varied else None
             if not isinstance(gradients, PackedGradients):
-                return self._run(gradients, states, scopes, extra, labels)
-            runs, reached = gradients.runs(scopes, self.joins, labels)
-            runs.accepted = gradients.accepted
-            labels = runs.labels if by_leaf.at else None
-            new = self._run(runs, states, reached, extra, labels)
+                return self._run(gradients, states, scopes, extra, rules)
+            runs, reached = gradients.runs(scopes, self.joins, rules)
+            new = self._run(runs, states, reached, extra, runs.labels)
             gradients.close(runs)
             return new
 
-    def _run(self, gradients, states, scopes, extra, labels):
-        leaves = self._open(gradients, states, scopes, labels)
+    def _by_leaf(self, gradients, scopes):
+        """The rules for each leaf; a varied one stays where it is out of scope."""
+        columns = []
+        for n, (rule, scope) in enumerate(zip(self.rules, scopes, strict=True)):
+            labels = [None] * len(gradients.leaves)
+            if rule.varied:
+                found = iter(rule.varied.labels(gradients.outline(scope)))
+                within = scope or [True] * len(labels)
+                labels = [next(found, None) if on else None for on in within]
+            for label in {*labels} - {label for m, label in self.replaced if m == n}:
+                self.replaced[n, label] = rule.for_label(label)
+            columns.append([self.replaced[n, label] for label in labels])
+        return list(zip(*columns, strict=True))
+
+    def _run(self, gradients, states, scopes, extra, rules):
+        leaves = self._open(gradients, states, scopes, rules)
         contexts, scalars = self._prepare(gradients, states, leaves, extra)
         self._step(gradients, leaves, contexts)
         if self.rules[-1].batched:
@@ -126,12 +119,17 @@ class Pass:
             for n in range(len(self.rules))
         ]
 
-    def _open(self, gradients, states, scopes, labels):
+    def _open(self, gradients, states, scopes, rules):
         """The leaves, with the parameters and the slots that rules read."""
-        labels = labels or [None] * len(gradients.leaves)
-        active = self._active(gradients.leaves, scopes)
-        rows = zip(gradients.leaves, active, labels, strict=True)
-        leaves = [Leaf(i, *row) for i, row in enumerate(rows)]
+        at_work, leaves = self.at_work, []
+        sees_all = all(scopes[n] is None for n in at_work)
+        for i, g in enumerate(gradients.leaves):
+            on = at_work
+            if g is None or g.dtype == _FLOAT0:
+                on = ()
+            elif not sees_all:
+                on = tuple(n for n in on if scopes[n] is None or scopes[n][i])
+            leaves.append(Leaf(i, g, on, self.rules if rules is None else rules[i], g))
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             if type(state) is not rule.State:
                 rule.check_state(state)
@@ -145,19 +143,6 @@ class Pass:
             for leaf, p in zip(leaves, gradients.params, strict=True):
                 leaf.p = None if readers.isdisjoint(leaf.on) else p
         return leaves
-
-    def _active(self, leaves, scopes):
-        """For each leaf, the indices of the rules that change it."""
-        # Tuples, because they are the keys of `kernels`.
-        at_work = self.at_work
-        if all(scopes[n] is None for n in at_work):
-            return [() if g is None or g.dtype == _FLOAT0 else at_work for g in leaves]
-        return [
-            ()
-            if has_no_gradient(g)
-            else tuple(n for n in at_work if scopes[n] is None or scopes[n][i])
-            for i, g in enumerate(leaves)
-        ]
 
     def _read_slots(self, n, gradients, state, leaves):
         """Give each leaf the slots of a rule."""
@@ -179,17 +164,18 @@ class Pass:
     def _prepare(self, gradients, states, leaves, extra):
         """The contexts that the leaves get, and the new scalars, for each rule.
 
-        Contexts are a dictionary, from the labels of a varied rule or from `None`.
+        Contexts are a dictionary from the rules that run in its place, if it is varied.
         """
         contexts, scalars = [], []
         for n, (rule, state) in enumerate(zip(self.rules, states, strict=True)):
             old = [getattr(state, k) for k in rule.scalars]
-            met = self.by_leaf.met(n, leaves) if rule.varied else [None]
+            met = [leaf.rules[n] for leaf in leaves if n in leaf.on and rule.varied]
+            met = dict.fromkeys(met or [rule])
             if rule.prepare is None:
-                found, new = dict.fromkeys(met), list(map(increment, old))
+                found, new = met, list(map(increment, old))
             else:
-                stat = self._stat(n, leaves, old)
-                found, new = self._prepared(n, met, old, stat, extra)
+                stat, read = self._stat(n, leaves, old), mistakes.declared(rule, extra)
+                found, new = _prepared(met, old, stat, read)
             # A rejected step must not advance the counts, either.
             if gradients.accepted is not None:
                 choose = ft.partial(jnp.where, gradients.accepted)
@@ -197,22 +183,6 @@ class Pass:
             contexts.append(found)
             scalars.append(new)
         return contexts, scalars
-
-    def _prepared(self, n, met, old, stat, extra):
-        """The result of `prepare` of a rule, for each label that leaves have."""
-        rule, read = self.rules[n], self.keywords[n]
-        read = mistakes.declared(rule, extra) if rule.reads else read
-        found, new = {}, old
-        # The scalars do not depend on the label.
-        for label in met:
-            one = rule if label is None else self.by_leaf.of(n, label)
-            made = cast(Callable, one.prepare)(tuple(old), stat, read)
-            is_pair = type(made) is tuple and len(made) == 2
-            is_pair = is_pair and isinstance(made[1], tuple | list)
-            if not is_pair or len(made[1]) != len(old):
-                raise mistakes.unprepared(one, made)
-            found[label], new = made
-        return found, jax.tree.map(_keep, list(new), old)
 
     def _stat(self, n, leaves, scalars):
         """The statistic of all leaves for `prepare`."""
@@ -227,9 +197,15 @@ class Pass:
         parts = []
         for leaf in seen:
             p = leaf.p if rule.needs_params else None
-            one = self._measure(n, leaf.label)
+            one = self._program(measure, leaf.rules[n : n + 1], "_stat")
             parts.append(one(scalars, leaf.u, p, leaf.slots[n]))
         return _add_up(parts) if parts else 0.0
+
+    def _program(self, f, rules, suffix=""):
+        """The program of a function of some rules."""
+        if (f, *rules) not in self.programs:
+            self.programs[f, *rules] = Shared(f, rules, self.name + suffix)
+        return self.programs[f, *rules]
 
     def _step(self, gradients, leaves, contexts):
         """Run the rules that change each leaf."""
@@ -237,9 +213,11 @@ class Pass:
         for leaf in leaves:
             if not leaf.on:
                 continue
-            key = leaf.on, leaf.label
+            key = leaf.on, leaf.rules
             if key not in kernels:
-                kernels[key] = self._kernel(*key, contexts)
+                rules = [leaf.rules[n] for n in leaf.on]
+                ctx = [contexts[n][leaf.rules[n]] for n in leaf.on]
+                kernels[key] = self._program(run_rules, rules), ctx
             kernel, ctx = kernels[key]
             is_traced = isinstance(leaf.u, Tracer)
             # Inside a trace only the trace can be shared.
@@ -247,7 +225,9 @@ class Pass:
             run = ft.partial(run, gradients.accepted, ctx)
             # In line, since most leaves are small and need no order.
             if is_traced and leaf.u.size >= order.WAITS:
-                leaf_order = leaf_order or order.LeafOrder(*self.ordered)
+                leaf_order = leaf_order or order.LeafOrder(
+                    self.rules[-1] is APPLY, all(x.elementwise for x in self.rules)
+                )
                 run = ft.partial(leaf_order.run, run)
             row = [leaf.slots[n] for n in leaf.on]
             try:
@@ -257,18 +237,6 @@ class Pass:
             for n, slots in zip(leaf.on, new, strict=True):
                 leaf.slots[n] = list(slots)
 
-    def _kernel(self, on, labels, contexts):
-        """The kernel of some rules, and their contexts."""
-        # Avoids a call for each leaf if no rule is varied.
-        at = [None] * len(on) if labels is None else self.by_leaf.at_leaf(on, labels)
-        ctx = [contexts[n][label] for n, label in zip(on, at, strict=True)]
-        if (on, labels) not in self.kernels:
-            rules = [self.rules[n] for n in on]
-            if labels is not None:
-                rules = [self.by_leaf.rule(n, labels) for n in on]
-            self.kernels[on, labels] = Shared(run_rules, rules, self.name)
-        return self.kernels[on, labels], ctx
-
     def _batch(self, gradients, leaves, contexts):
         """The whole-matrix stage of the last rule, on all of its arrays at once."""
         last = len(self.rules) - 1
@@ -277,10 +245,9 @@ class Pass:
         groups: dict = {}
         for leaf in touched:
             if stage.wants(leaf.u):
-                label = self.by_leaf.label(last, leaf.label)
-                groups.setdefault(label, []).append(leaf)
-        for label, same in groups.items():
-            self._stack(self.by_leaf.of(last, label), gradients, same, contexts[label])
+                groups.setdefault(leaf.rules[-1], []).append(leaf)
+        for rule, same in groups.items():
+            self._stack(rule, gradients, same, contexts[rule])
         # The leaves came here unrounded, so that the stage rounds once.
         for leaf in touched:
             if precision.is_inexact(leaf.g):
@@ -294,7 +261,7 @@ class Pass:
         ps = [leaf.p if stage.needs_params else None for leaf in leaves]
         homes = self._homes(gradients, leaves)
         try:
-            made = self._stage(rule)(rows, homes, ps, ctx)
+            made = self._program(run_stage, [rule], "_stage")(rows, homes, ps, ctx)
         except Mistake as mistake:
             # They are traced in stacks, so the rule is one of these.
             paths = [gradients.path(leaf.at) for leaf in leaves]
@@ -311,26 +278,14 @@ class Pass:
         slots = self.rules[-1].slots.values()
         if not any(slot.in_leaf and slot.alike for slot in slots):
             return [None] * len(leaves)
-        homes = [leaf.g for leaf in leaves]
-        off_mesh = [jax.typeof(x).sharding.mesh.empty for x in homes]
-        if gradients.all_params is None or all(off_mesh):
-            return [None if off else x for x, off in zip(homes, off_mesh, strict=True)]
+        homes = [leaf.g if is_on_mesh(leaf.g) else None for leaf in leaves]
+        if gradients.all_params is None or all(x is None for x in homes):
+            return homes
         # With automatic axes XLA may shard that, too, and then what is added to it; but
         # it does not move the parameters.
         params = gradients.leaves_of(gradients.all_params, "params")
         pairs = [(params[leaf.at], leaf.g) for leaf in leaves]
         return [p if _is_placed_like(p, g) else g for p, g in pairs]
-
-    def _measure(self, n, labels):
-        rule = self.rules[n] if labels is None else self.by_leaf.rule(n, labels)
-        if rule not in self.measures:
-            self.measures[rule] = Shared(measure, [rule], f"{self.name}_stat")
-        return self.measures[rule]
-
-    def _stage(self, rule):
-        if rule not in self.stages:
-            self.stages[rule] = Shared(run_stage, [rule], f"{self.name}_stage")
-        return self.stages[rule]
 
     def _state(self, n, gradients, old, scope, scalars, leaves):
         rule = self.rules[n]
@@ -341,6 +296,31 @@ class Pass:
             column = [leaf.slots[n][k] for leaf in leaves]
             fields[name] = gradients.tree_of(column, getattr(old, name), scope)
         return rule.State(**fields)
+
+
+def _prepared(rules, old, stat, read):
+    """The context of each rule, which has its own `prepare`, and the new scalars."""
+    contexts, new = {}, old
+    for rule in rules:
+        made = rule.prepare(tuple(old), stat, read)
+        is_pair = type(made) is tuple and len(made) == 2
+        is_pair = is_pair and isinstance(made[1], tuple | list)
+        if not is_pair or len(made[1]) != len(old):
+            raise mistakes.unprepared(rule, made)
+        # The scalars do not depend on the label.
+        contexts[rule], new = made
+    return contexts, jax.tree.map(_keep, list(new), old)
+
+
+# A state never changes its types.
+def _keep(x: ArrayLike, was: ArrayLike) -> jax.Array:
+    return jax.lax.convert_element_type(x, jnp.asarray(was).dtype)
+
+
+def _is_placed_like(p: Any, g: jax.Array) -> bool:
+    if not isinstance(p, jax.Array):
+        return False
+    return p.shape == g.shape and jax.typeof(p).sharding == jax.typeof(g).sharding
 
 
 # Jitted for steps outside of `jit`: one program for all leaves.

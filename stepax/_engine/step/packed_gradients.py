@@ -103,7 +103,8 @@ class PackedGradients(Gradients):
             for k, scope in enumerate(scopes)
         ]
         made = GradientRuns(self, runs, [is_single[run[0]] for run in runs])
-        made.labels = [key(run[0])[2] for run in runs]
+        if labels is not None:
+            made.labels = [labels[arrays[run[0]]] for run in runs]
         return made, seen
 
     def close(self, runs: "GradientRuns") -> None:
@@ -117,10 +118,10 @@ class GradientRuns(Gradients):
     whole: the gradients of the packed tree.
     runs: the indices of the arrays in each, in their order in the vector.
     is_single: whether a run is one array, which then has its own shape.
-    labels: for each run, the label of its arrays.
+    labels: for each run, the label of its arrays; `None` if there are none.
     """
 
-    labels: list
+    labels: list | None = None
 
     def __init__(self, whole: PackedGradients, runs: list, is_single: list[bool]):
         self.whole = whole
@@ -130,6 +131,7 @@ class GradientRuns(Gradients):
         self.leaves = self.leaves_of(whole.packed, "updates")
         self.treedef = jax.tree.structure(self.leaves)
         self.all_params = whole.all_params
+        self.accepted = whole.accepted
 
     def path(self, i: int) -> str:
         paths = jax.tree.leaves_with_path(self.layout.places)

@@ -268,6 +268,17 @@ class Rule:
         """The rule with the name of its factory, unless it has one already."""
         return self if self.name else replace(self, name=name, origin=origin)
 
+    def for_label(self, label: Hashable) -> "Rule":
+        """The rule that runs on leaves with a label; itself if it is not varied."""
+        if self.varied is None or label is None:
+            return self
+        one, origin = self.varied.rule(label), self.origin
+        if one.origin is not None or origin is None:
+            return one
+        # It was made by the call that made this rule.
+        find = ft.partial(_find_for_label, origin.find)
+        return replace(one, origin=replace(origin, at=(origin.at, label), find=find))
+
     @property
     def keeps_gradients(self) -> bool:
         """Whether its slots accumulate gradients; the flags of a sanitizer do not.
@@ -313,8 +324,7 @@ class Rule:
         """The rule for each of the leaves."""
         if self.varied is None or isinstance(params, SlotMark):
             return [self] * size
-        labels = self.varied.labels(params) or [None] * size
-        return [self if x is None else self.varied.rule(x) for x in labels]
+        return list(map(self.for_label, self.varied.labels(params) or [None] * size))
 
     def column(
         self, slot: Slot, ps: list, matrices: list, each: list[Slot] | None = None
@@ -357,6 +367,11 @@ class Rule:
             f"({', '.join(wanted)}), but was given {errors.describe(state)}"
             f"{errors.state_hint(state)}"
         )
+
+
+def _find_for_label(find: Callable, made: Any, at: tuple) -> Rule:
+    index, label = at
+    return find(made, index).varied.rule(label)
 
 
 def _apply() -> Rule:
