@@ -197,7 +197,7 @@ def optimizers(sources: dict[Path, Source]) -> float:
     shares = []
     for file, source in sources.items():
         text = file.read_text()
-        number = len(re.findall(r'^@public\(\s*"optimizer"', text, re.MULTILINE))
+        number = len(re.findall(r'^@(?:rx\.)?public\(\s*"optimizer"', text, re.MULTILINE))
         body = ast.parse(text).body if number else []
         lines = {line for x in body if _is_import(x) for line in _span(x, x)}
         shares += [len(source.code - lines) / max(number, 1)] * number
