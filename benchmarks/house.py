@@ -30,6 +30,7 @@ PACKAGE = Path(__file__).parents[1] / "stepax"
 RUN = Path(__file__).with_name("house_run.py")
 SHORT, LONG = 80, 400  # lines of a file: fewer, more
 _JAXPRS = re.compile(r"\.eqns\b|\bjax\.extend(\.| import )core\b")
+_OPTIMIZER = re.compile(r'^@(?:rx\.)?public\(\s*"optimizer"', re.MULTILINE)
 _HOST = re.compile(r"\bdefault_backend\b|\bcpu_count\b|\bjax\.devices\(")
 _LAYOUT = {
     tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
@@ -197,7 +198,7 @@ def optimizers(sources: dict[Path, Source]) -> float:
     shares = []
     for file, source in sources.items():
         text = file.read_text()
-        number = len(re.findall(r'^@(?:rx\.)?public\(\s*"optimizer"', text, re.MULTILINE))
+        number = len(_OPTIMIZER.findall(text))
         body = ast.parse(text).body if number else []
         lines = {line for x in body if _is_import(x) for line in _span(x, x)}
         shares += [len(source.code - lines) / max(number, 1)] * number

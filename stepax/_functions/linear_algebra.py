@@ -191,12 +191,7 @@ def matrix_inverse_pth_root(
     find = _inverse_root if isinstance(p, int) else _inverse_root_of_any_p
     with jax.numpy_dtype_promotion("standard"):
         root, error = find(
-            upcast(matrix),
-            p,
-            num_iters,
-            ridge_epsilon,
-            error_tolerance,
-            precision,
+            upcast(matrix), p, num_iters, ridge_epsilon, error_tolerance, precision
         )
     return root.astype(_dtype(matrix)), error
 

@@ -52,10 +52,7 @@ class MultiNormalDiagFromLogScale:
         key: a random key.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            mean, scale = (
-                upcast(self._mean),
-                jnp.exp(upcast(self._log_scale)),
-            )
+            mean, scale = (upcast(self._mean), jnp.exp(upcast(self._log_scale)))
             dtype = jnp.promote_types(mean.dtype, scale.dtype)
             noise = jax.random.normal(key, (*shape, *self._shape), dtype)
             return mean + scale * noise
@@ -66,10 +63,7 @@ class MultiNormalDiagFromLogScale:
         x: one sample, or several along leading axes, which the result keeps.
         """
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            mean, log_scale = (
-                upcast(self._mean),
-                upcast(self._log_scale),
-            )
+            mean, log_scale = (upcast(self._mean), upcast(self._log_scale))
             z = (upcast(x) - mean) * jnp.exp(-log_scale)
             densities = -0.5 * jnp.square(z) - log_scale - 0.5 * math.log(2 * math.pi)
             axes = range(-len(self._shape), 0)

@@ -117,9 +117,7 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def mask(
-    where: ArrayLike | None,
-    shape: tuple[int, ...],
-    axes: tuple[int, ...] = (),
+    where: ArrayLike | None, shape: tuple[int, ...], axes: tuple[int, ...] = ()
 ) -> jax.Array | None:
     """`where` broadcast to the given shape; `None` if all elements are included.
 

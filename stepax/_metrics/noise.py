@@ -35,10 +35,7 @@ class Noise(NamedTuple):
 
 @explain_misuse
 def gradient_noise(
-    small: ArrayLike,
-    large: ArrayLike,
-    small_size: ArrayLike,
-    large_size: ArrayLike,
+    small: ArrayLike, large: ArrayLike, small_size: ArrayLike, large_size: ArrayLike
 ) -> Noise:
     """The gradient noise from squared norms of gradients of two batch sizes.
 

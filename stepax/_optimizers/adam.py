@@ -14,9 +14,7 @@ import jax
 from .._engine import rules as rx
 from .._engine.arrays.moments import corrected, corrections, ema, square_like
 from .._engine.arrays.numerics import safe_sqrt
-from .._transforms.decay import (
-    descend,
-)
+from .._transforms.decay import descend
 from .nadam import scale_by_nadam
 
 

@@ -10,9 +10,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema
-from .._transforms.decay import (
-    descend,
-)
+from .._transforms.decay import descend
 from .adam import ScaleByAdamState
 
 

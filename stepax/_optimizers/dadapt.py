@@ -226,10 +226,7 @@ def dadapt_sgd(
 
 
 def _sgd(
-    learning_rate: rx.ScalarOrSchedule,
-    momentum: Any,
-    estim_lr0: Any,
-    weight_decay: Any,
+    learning_rate: rx.ScalarOrSchedule, momentum: Any, estim_lr0: Any, weight_decay: Any
 ) -> rx.Rule:
     """Without decay, which is in the gradients; the first norm is in the state."""
     measures = weight_decay is not None

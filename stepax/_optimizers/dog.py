@@ -154,10 +154,7 @@ def dog(
     learning_rate: rx.ScalarOrSchedule = 1.0,
     init_step: tuple[
         Literal["distance", "learning_rate", "heuristic"], rx.ArrayLike
-    ] = (
-        "heuristic",
-        1e-6,
-    ),
+    ] = ("heuristic", 1e-6),
     eps: rx.ArrayLike = 1e-8,
     weight_decay: rx.ScalarOrSchedule | None = None,
     mask: rx.MaskOrFn = None,

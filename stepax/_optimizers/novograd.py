@@ -90,14 +90,7 @@ def scale_by_novograd(
     )
     slots = {"mu": rx.Slot(dtype=mu_dtype), "nu": scalar}
     return rx.build(
-        rx.Rule(
-            leaf,
-            ScaleByNovogradState,
-            slots,
-            rx.COUNT,
-            prepare,
-            needs_params=True,
-        )
+        rx.Rule(leaf, ScaleByNovogradState, slots, rx.COUNT, prepare, needs_params=True)
     )
 
 

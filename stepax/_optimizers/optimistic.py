@@ -53,12 +53,7 @@ def scale_by_optimistic_gradient(
     slots = {"previous_gradient": rx.Slot(kind="other")}
     first = {"is_initial_step": lambda params: jnp.ones([], bool)}
     return rx.Rule(
-        leaf,
-        ScaleByOptimisticGradientState,
-        slots,
-        first,
-        prepare,
-        elementwise=True,
+        leaf, ScaleByOptimisticGradientState, slots, first, prepare, elementwise=True
     )
 
 

@@ -24,12 +24,7 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import (
-    in_units,
-    power_of_two,
-    safe_increment,
-    zero_count,
-)
+from .._engine.arrays.numerics import in_units, power_of_two, safe_increment, zero_count
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
@@ -252,9 +247,7 @@ def psgd_kron(
     )
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
     return chain(
-        whiten,
-        masked(decay, _matrices),
-        scale_by_learning_rate(learning_rate),
+        whiten, masked(decay, _matrices), scale_by_learning_rate(learning_rate)
     )
 
 

@@ -76,12 +76,7 @@ def scale_by_simplified_ademamix(
 
     slots, count = {"m": rx.Slot(), "n": rx.REAL}, {"t": rx.COUNT["count"]}
     return rx.Rule(
-        leaf,
-        ScaleBySimplifiedAdEMAMixState,
-        slots,
-        count,
-        prepare,
-        elementwise=True,
+        leaf, ScaleBySimplifiedAdEMAMixState, slots, count, prepare, elementwise=True
     )
 
 

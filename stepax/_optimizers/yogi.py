@@ -67,10 +67,7 @@ def scale_by_yogi(
     def start(p):
         return jnp.full_like(p, initial_accumulator_value)
 
-    slots = {
-        "mu": rx.Slot(make=start),
-        "nu": replace(rx.SQUARES, make=start),
-    }
+    slots = {"mu": rx.Slot(make=start), "nu": replace(rx.SQUARES, make=start)}
     return rx.Rule(
         leaf,
         ScaleByAdamState,
