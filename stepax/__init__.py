@@ -65,33 +65,31 @@ from ._optimizers.adabelief import (
     adabelief as adabelief,
     scale_by_belief as scale_by_belief,
 )
-from ._optimizers.adadelta import (
-    ScaleByAdaDeltaState as ScaleByAdaDeltaState,
-    adadelta as adadelta,
-    scale_by_adadelta as scale_by_adadelta,
-)
 from ._optimizers.adafactor import (
     FactoredState as FactoredState,
     adafactor as adafactor,
     scale_by_factored_rms as scale_by_factored_rms,
 )
 from ._optimizers.adagrad import (
+    ScaleByAdaDeltaState as ScaleByAdaDeltaState,
     ScaleByRssState as ScaleByRssState,
+    ScaleBySM3State as ScaleBySM3State,
+    adadelta as adadelta,
     adagrad as adagrad,
+    scale_by_adadelta as scale_by_adadelta,
     scale_by_rss as scale_by_rss,
+    scale_by_sm3 as scale_by_sm3,
+    sm3 as sm3,
 )
 from ._optimizers.adam import (
     ScaleByAdamState as ScaleByAdamState,
+    ScaleByNadamState as ScaleByNadamState,
     adam as adam,
     adamw as adamw,
     nadam as nadam,
     nadamw as nadamw,
     scale_by_adam as scale_by_adam,
-)
-from ._optimizers.adamax import (
-    adamax as adamax,
-    adamaxw as adamaxw,
-    scale_by_adamax as scale_by_adamax,
+    scale_by_nadam as scale_by_nadam,
 )
 from ._optimizers.adan import (
     ScaleByAdanState as ScaleByAdanState,
@@ -100,13 +98,25 @@ from ._optimizers.adan import (
 )
 from ._optimizers.amsgrad import (
     ScaleByAmsgradState as ScaleByAmsgradState,
+    adamax as adamax,
+    adamaxw as adamaxw,
     amsgrad as amsgrad,
+    scale_by_adamax as scale_by_adamax,
     scale_by_amsgrad as scale_by_amsgrad,
+    scale_by_yogi as scale_by_yogi,
+    yogi as yogi,
 )
 from ._optimizers.dog import (
     scale_by_distance_over_gradients as scale_by_distance_over_gradients,
 )
-from ._optimizers.lamb import fromage as fromage, lamb as lamb, lars as lars
+from ._optimizers.lamb import (
+    ScaleByNovogradState as ScaleByNovogradState,
+    fromage as fromage,
+    lamb as lamb,
+    lars as lars,
+    novograd as novograd,
+    scale_by_novograd as scale_by_novograd,
+)
 from ._optimizers.lbfgs import (
     ScaleByLBFGSState as ScaleByLBFGSState,
     lbfgs as lbfgs,
@@ -118,24 +128,11 @@ from ._optimizers.lion import (
     lion as lion,
     scale_by_lion as scale_by_lion,
 )
-from ._optimizers.nadam import (
-    ScaleByNadamState as ScaleByNadamState,
-    scale_by_nadam as scale_by_nadam,
-)
-from ._optimizers.novograd import (
-    ScaleByNovogradState as ScaleByNovogradState,
-    novograd as novograd,
-    scale_by_novograd as scale_by_novograd,
-)
 from ._optimizers.optimistic import (
     optimistic_adam as optimistic_adam,
     optimistic_adam_v2 as optimistic_adam_v2,
     optimistic_gradient_descent as optimistic_gradient_descent,
     scale_by_optimistic_gradient as scale_by_optimistic_gradient,
-)
-from ._optimizers.polyak import (
-    polyak_sgd as polyak_sgd,
-    scale_by_polyak as scale_by_polyak,
 )
 from ._optimizers.radam import radam as radam, scale_by_radam as scale_by_radam
 from ._optimizers.rmsprop import (
@@ -153,17 +150,13 @@ from ._optimizers.rprop import (
 from ._optimizers.sgd import (
     TraceState as TraceState,
     noisy_sgd as noisy_sgd,
+    polyak_sgd as polyak_sgd,
+    scale_by_polyak as scale_by_polyak,
     sgd as sgd,
     sign_sgd as sign_sgd,
     signum as signum,
     trace as trace,
 )
-from ._optimizers.sm3 import (
-    ScaleBySM3State as ScaleBySM3State,
-    scale_by_sm3 as scale_by_sm3,
-    sm3 as sm3,
-)
-from ._optimizers.yogi import scale_by_yogi as scale_by_yogi, yogi as yogi
 from ._transforms.by_path import (
     scale_by_depth as scale_by_depth,
     scale_by_path as scale_by_path,

@@ -4,14 +4,10 @@ import typing as _typing
 
 from ._engine.trees.exported import register_states as _register_states
 from ._names import attributes as _attributes
-from ._optimizers.acprop import acprop as acprop, scale_by_acprop as scale_by_acprop
+from ._optimizers.adabelief import acprop as acprop, scale_by_acprop as scale_by_acprop
 from ._optimizers.adahessian import (
     AdaHessianState as AdaHessianState,
     adahessian as adahessian,
-)
-from ._optimizers.adam_atan2 import (
-    adam_atan2 as adam_atan2,
-    scale_by_adam_atan2 as scale_by_adam_atan2,
 )
 from ._optimizers.adam_mini import (
     AdamMiniState as AdamMiniState,
@@ -20,10 +16,18 @@ from ._optimizers.adam_mini import (
 )
 from ._optimizers.ademamix import (
     ScaleByAdemamixState as ScaleByAdemamixState,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
     ademamix as ademamix,
     scale_by_ademamix as scale_by_ademamix,
+    scale_by_simplified_ademamix as scale_by_simplified_ademamix,
+    simplified_ademamix as simplified_ademamix,
 )
-from ._optimizers.adopt import adopt as adopt, scale_by_adopt as scale_by_adopt
+from ._optimizers.adopt import (
+    adopt as adopt,
+    laprop as laprop,
+    scale_by_adopt as scale_by_adopt,
+    scale_by_laprop as scale_by_laprop,
+)
 from ._optimizers.apollo import (
     APOLLOState as APOLLOState,
     apollo as apollo,
@@ -92,7 +96,6 @@ from ._optimizers.kl_shampoo import (
     scale_by_kl_shampoo as scale_by_kl_shampoo,
     scale_by_kl_soap as scale_by_kl_soap,
 )
-from ._optimizers.laprop import laprop as laprop, scale_by_laprop as scale_by_laprop
 from ._optimizers.madgrad import (
     MadgradState as MadgradState,
     madgrad as madgrad,
@@ -115,9 +118,10 @@ from ._optimizers.muon import (
     muon as muon,
     scale_by_muon as scale_by_muon,
 )
-from ._optimizers.muown import MuownState as MuownState, muown as muown
 from ._optimizers.normuon import (
+    MuownState as MuownState,
     NorMuonState as NorMuonState,
+    muown as muown,
     normuon as normuon,
     scale_by_normuon as scale_by_normuon,
 )
@@ -136,15 +140,15 @@ from ._optimizers.psgd_kron import (
     psgd_kron as psgd_kron,
     scale_by_psgd_kron as scale_by_psgd_kron,
 )
+from ._optimizers.radam import (
+    schedule_free_radam as schedule_free_radam,
+)
 from ._optimizers.schedule_free import (
     ScheduleFreeState as ScheduleFreeState,
     schedule_free as schedule_free,
     schedule_free_adamw as schedule_free_adamw,
     schedule_free_eval_params as schedule_free_eval_params,
     schedule_free_sgd as schedule_free_sgd,
-)
-from ._optimizers.schedule_free_radam import (
-    schedule_free_radam as schedule_free_radam,
 )
 from ._optimizers.scion import (
     ScionState as ScionState,
@@ -155,11 +159,6 @@ from ._optimizers.shampoo import (
     ShampooState as ShampooState,
     scale_by_shampoo as scale_by_shampoo,
     shampoo as shampoo,
-)
-from ._optimizers.simplified_ademamix import (
-    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
-    scale_by_simplified_ademamix as scale_by_simplified_ademamix,
-    simplified_ademamix as simplified_ademamix,
 )
 from ._optimizers.soap import (
     SoapState as SoapState,
@@ -180,6 +179,8 @@ from ._optimizers.splus import (
     splus_eval_params as splus_eval_params,
 )
 from ._optimizers.stable_adamw import (
+    adam_atan2 as adam_atan2,
+    scale_by_adam_atan2 as scale_by_adam_atan2,
     scale_by_stable_adam as scale_by_stable_adam,
     stable_adamw as stable_adamw,
 )

@@ -57,7 +57,7 @@ from .factories.ranges import (
 from .factories.recipe import Recipe, recipe
 from .factories.registry import public
 from .factories.scheduled import scheduled
-from .functions.calls import explain_misuse, is_transformation
+from .functions.calls import explain_misuse, is_transformation, pass_on
 from .step.array_split import ArraySplit, AxisName, floored_norm
 from .step.batched import Batched
 from .step.gradients import Gradients, has_no_gradient, is_float0

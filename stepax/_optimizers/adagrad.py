@@ -1,12 +1,18 @@
-"""AdaGrad: divide by the root of the sum of all squared gradients.
+"""AdaGrad, Adadelta and SM3: divide by the root of past squared gradients.
 
 Duchi, Hazan and Singer, 2011, Adaptive Subgradient Methods for Online Learning and
-Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal.
+Stochastic Optimization (Journal of Machine Learning Research 12), Figure 1, diagonal;
+Zeiler, 2012, ADADELTA: An Adaptive Learning Rate Method (arXiv:1212.5701), Algorithm 1;
+Anil, Gupta, Koren and Singer, 2019, Memory-Efficient Adaptive Optimization
+(arXiv:1901.11150), Algorithm SM3-II, whose accumulators are one for each slice of an
+array along each axis.
 
-Differences from the paper, as in Optax: eps is added inside the square root;
-`eps_in_sqrt=False` adds it outside.
+Differences from the papers, as in Optax: AdaGrad adds eps inside the square root, and
+outside with `eps_in_sqrt=False`; SM3 has momentum on the updates and, for b2 below 1,
+EMAs instead of sums.
 """
 
+import functools as ft
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,9 +20,12 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import square_like
-from .._engine.arrays.numerics import safe_sqrt
-from .._transforms.decay import descend
+from .._engine.arrays.moments import ema, square, square_like
+from .._engine.arrays.numerics import nan_max, safe_sqrt
+from .._transforms.decay import add_decayed_weights, descend
+from .._transforms.scale import scale_by_learning_rate
+from .._wrappers.chain import chain
+from .._wrappers.partition import identity
 
 
 PAPER = "https://jmlr.org/papers/v12/duchi11a.html"
@@ -90,3 +99,149 @@ def adagrad(
     """
     direction = scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt)
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
+
+
+@rx.optax_compatible
+class ScaleByAdaDeltaState(NamedTuple):
+    """e_g, e_x: EMAs of |g|² and of |u|², shaped like the parameters."""
+
+    e_g: Any
+    e_x: Any
+
+
+@rx.public(paper="arXiv:1212.5701")
+def scale_by_adadelta(rho: rx.ArrayLike = 0.9, eps: rx.ArrayLike = 1e-6) -> rx.Rule:
+    """Rescale the gradient to the RMS of past updates.
+
+        e_g = rho e_g + (1 - rho) |g|²
+        u = sqrt(e_x + eps) / sqrt(e_g + eps) g
+        e_x = rho e_x + (1 - rho) |u|²
+
+    rho: decay rate of both EMAs, in [0, 1].
+    eps: added inside both square roots, above 0; it sets the size of the first update.
+
+    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
+    """
+
+    def leaf(g, p, ctx, e_g, e_x):
+        e_g = ema(e_g, square(g), rho)
+        u = jnp.sqrt(e_x + eps) / jnp.sqrt(e_g + eps) * g
+        return u, e_g, ema(e_x, square(u), rho)
+
+    return rx.Rule(
+        leaf, ScaleByAdaDeltaState, {"e_g": rx.REAL, "e_x": rx.REAL}, elementwise=True
+    )
+
+
+@rx.public("optimizer", paper="arXiv:1212.5701")
+def adadelta(
+    learning_rate: rx.ScalarOrSchedule | None = None,
+    rho: rx.ArrayLike = 0.9,
+    eps: rx.ArrayLike = 1e-6,
+    weight_decay: rx.ScalarOrSchedule = 0.0,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
+    """Adadelta: p = p - learning_rate u, with u of `scale_by_adadelta`.
+
+    Weight decay is added to the gradient: g + weight_decay p.
+
+    learning_rate: a scalar or a schedule; 1 in the paper.  With `None` the updates are
+        u itself, as in Optax, and have to be subtracted.
+    rho: decay rate of the EMAs of |g|² and |u|², in [0, 1].
+    eps: added inside both square roots, above 0; it sets the size of the first update.
+    weight_decay: a scalar, at least 0, or a schedule.
+    weight_decay_mask: which parameters decay; see `masked`.
+
+    In bfloat16 `e_g` and `e_x` stop changing: widen them with `with_state_dtypes`.
+    """
+    is_bare = learning_rate is None
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_adadelta(rho, eps),
+        identity() if is_bare else scale_by_learning_rate(learning_rate),
+    )
+
+
+@rx.optax_compatible
+class ScaleBySM3State(NamedTuple):
+    """mu: for each parameter, a list of accumulators, one vector per axis.
+
+    nu: EMA of the updates, shaped like the parameters.
+    """
+
+    mu: Any
+    nu: Any
+
+
+@rx.public(paper="arXiv:1901.11150", ranges={"b2": rx.UP_TO_1})
+def scale_by_sm3(
+    b1: rx.ArrayLike = 0.9, b2: rx.ArrayLike = 1.0, eps: rx.ArrayLike = 1e-8
+) -> rx.Rule:
+    """Divide by the root of an upper bound on the sum of |g|², and average the result.
+
+        s = b2 min(mu_1, ..., mu_n) + (1 - b2) |g|²,   |g|² itself for b2 = 1
+        u = b1 u + (1 - b1) g / sqrt(s + eps),   0 where s = 0
+        mu_k = max of s over all axes but k
+
+    b1, b2: decay rates of the update u and of the squares s, in [0, 1].
+    eps: added inside the square root, at least 0.
+
+    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
+    """
+
+    def leaf(g, p, ctx, bound, u):
+        weight = jnp.where(b2 == 1, 1.0, 1.0 - b2)
+        s = weight * square(g) + b2 * bound
+        is_zero = s == 0
+        inverse = jnp.where(is_zero, 0, jax.lax.rsqrt(jnp.where(is_zero, 1, s) + eps))
+        u = ema(u, g * inverse, b1)
+        return u, s, u
+
+    slots = {
+        "mu": rx.Slot(is_wide=True, encode=_maxima, decode=_minimum),
+        "nu": rx.Slot(),
+    }
+    return rx.Rule(leaf, ScaleBySM3State, slots)
+
+
+@rx.public("optimizer", paper="arXiv:1901.11150")
+def sm3(
+    learning_rate: rx.ScalarOrSchedule,
+    momentum: rx.ArrayLike = 0.9,
+    *,
+    weight_decay: rx.ScalarOrSchedule | None = None,
+    weight_decay_mask: rx.MaskOrFn = None,
+) -> rx.GradientTransformationExtraArgs:
+    """SM3, with optional weight decay.
+
+        p = p - learning_rate (u + weight_decay p)
+
+    u is that of `scale_by_sm3` for b1 = momentum.
+
+    learning_rate, weight_decay: scalars or schedules; no decay if `None`.
+    weight_decay_mask: which parameters decay; see `masked`.
+    momentum: decay rate of the EMA of the updates, in [0, 1].
+
+    In bfloat16 `mu` stops changing: widen it with `with_state_dtypes`.
+    """
+    direction = scale_by_sm3(momentum)
+    return descend(direction, learning_rate, weight_decay, weight_decay_mask)
+
+
+def _maxima(s: jax.Array) -> list[jax.Array]:
+    """For each axis, the largest element of each slice; a scalar itself."""
+    if s.ndim < 2:
+        return [s]
+    rest = (tuple(j for j in range(s.ndim) if j != k) for k in range(s.ndim))
+    return [nan_max(s, axes, initial=0) for axes in rest]
+
+
+def _minimum(maxima: list[jax.Array]) -> jax.Array:
+    """For each element, the smallest accumulator of its slices."""
+    n = len(maxima)
+    across = [
+        jnp.expand_dims(x.real, tuple(j for j in range(n) if j != k)) if x.ndim else x
+        for k, x in enumerate(maxima)
+    ]
+    shape = jnp.broadcast_shapes(*(x.shape for x in across))
+    return ft.reduce(jnp.minimum, (jnp.broadcast_to(x, shape) for x in across))

@@ -2,20 +2,32 @@
 
 Kingma and Ba, 2015, Adam: A Method for Stochastic Optimization (arXiv:1412.6980),
 Algorithm 1; Loshchilov and Hutter, 2019 (arXiv:1711.05101); Dozat, 2016, Incorporating
-Nesterov Momentum into Adam.
+Nesterov Momentum into Adam, and its Algorithm 2, with the schedule of its experiments,
+as in PyTorch, for momentum that increases at first.
 
 Difference from Dozat: `nu` is bias-corrected as in Adam, without his factor of b2.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import corrected, corrections, ema, square_like
-from .._engine.arrays.numerics import safe_sqrt
+from .._engine.arrays.moments import (
+    bias_correction,
+    corrected,
+    corrections,
+    ema,
+    square_like,
+)
+from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._transforms.decay import descend
-from .nadam import scale_by_nadam
+
+
+NADAM = "https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ"
+_RANGES = {"momentum_decay": rx.AT_LEAST_0}
 
 
 @rx.optax_compatible
@@ -123,11 +135,65 @@ def adamw(
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)
 
 
-@rx.public(
-    "optimizer",
-    paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ",
-    ranges={"momentum_decay": rx.AT_LEAST_0},
-)
+@rx.optax_compatible
+class ScaleByNadamState(NamedTuple):
+    """count: steps taken.  momentum_product: product of the momenta of all steps.
+
+    mu, nu: EMAs of g and of |g|², shaped like the parameters.
+    """
+
+    count: jax.Array
+    momentum_product: jax.Array
+    mu: Any
+    nu: Any
+
+
+@rx.public(paper=NADAM, ranges=_RANGES)
+def scale_by_nadam(
+    b1: rx.ArrayLike = 0.9,
+    b2: rx.ArrayLike = 0.999,
+    eps: rx.ArrayLike = 1e-8,
+    eps_root: rx.ArrayLike = 0.0,
+    momentum_decay: rx.ArrayLike = 4e-3,
+) -> rx.Rule:
+    """Adam with Nesterov momentum that increases to `b1`.
+
+        b(t) = b1 (1 - 0.96^(t momentum_decay) / 2),   B(t) = b(1) ... b(t)
+        mu = b1 mu + (1 - b1) g,   nu = b2 nu + (1 - b2) |g|²
+        m = b(t + 1) mu / (1 - B(t + 1)) + (1 - b(t)) g / (1 - B(t))
+        u = m / (sqrt(nu / (1 - b2^t) + eps_root) + eps)
+
+    b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
+    eps, eps_root: added outside and inside the square root; at least 0.
+    momentum_decay: how fast the momentum increases, at least 0.
+
+    In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
+    """
+
+    def momentum(t, dtype):
+        exponent = momentum_decay * math.log(0.96) * t.astype(dtype)
+        return b1 * (1 - 0.5 * jnp.exp(exponent))
+
+    def prepare(scalars, stat, extra):
+        count, product = scalars
+        t = safe_increment(count)
+        now, later = (momentum(x, product.dtype) for x in (t, t + 1))
+        product = product * now
+        ahead, here = later / (1 - product * later), (1 - now) / (1 - product)
+        return (ahead, here, bias_correction(b2, t)), (t, product)
+
+    def leaf(g, p, ctx, mu, nu):
+        ahead, here, c2 = ctx
+        mu = ema(mu, g, b1)
+        nu = ema(nu, square_like(g, nu), b2)
+        return (ahead * mu + here * g) / (safe_sqrt(nu / c2 + eps_root) + eps), mu, nu
+
+    slots = {"mu": rx.Slot(), "nu": rx.MEAN_SQUARE}
+    scalars = {**rx.COUNT, "momentum_product": rx.real_scalar(1.0)}
+    return rx.Rule(leaf, ScaleByNadamState, slots, scalars, prepare, elementwise=True)
+
+
+@rx.public("optimizer", paper=NADAM, ranges=_RANGES)
 def nadam(
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike = 0.9,
@@ -161,7 +227,7 @@ def nadam(
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
-@rx.public("optimizer", paper="https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ")
+@rx.public("optimizer", paper=NADAM)
 def nadamw(
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike = 0.9,

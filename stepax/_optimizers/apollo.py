@@ -197,17 +197,5 @@ def apollo(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    direction = scale_by_apollo(
-        rank,
-        b1,
-        b2,
-        eps,
-        scale=scale,
-        scale_type=scale_type,
-        scale_front=scale_front,
-        norm_growth_limit=norm_growth_limit,
-        update_proj_gap=update_proj_gap,
-        key=key,
-        sampler=sampler,
-    )
+    direction = rx.pass_on(scale_by_apollo, locals())
     return descend_and_decay(direction, learning_rate, weight_decay, weight_decay_mask)

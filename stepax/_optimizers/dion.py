@@ -145,15 +145,7 @@ def dion(
 
     Raises a `ValueError` for arrays that are not matrices.
     """
-    direction = scale_by_dion(
-        rank,
-        beta,
-        eps,
-        key=key,
-        sampler=sampler,
-        weight_dimension_numbers=weight_dimension_numbers,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_dion, locals())
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)
 
 
@@ -282,14 +274,5 @@ def dion2(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    direction = scale_by_dion2(
-        fraction,
-        ef_decay,
-        eps,
-        ns_coeffs=ns_coeffs,
-        ns_steps=ns_steps,
-        shape_factor=shape_factor,
-        weight_dimension_numbers=weight_dimension_numbers,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_dion2, locals())
     return descend(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -11,6 +11,7 @@ Differences from Optax: scalars in the state are stored in float32 or wider; a z
 gradient gives a zero update, even with eps = 0.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -84,6 +85,20 @@ def _statistics(g, p, start):
     return jnp.sum(square(g)), jnp.sum(square(p - start))
 
 
+def _scaled(State: type, scalars: Mapping[str, Callable], prepare: Callable) -> rx.Rule:
+    """Gradients times the context, which is made of the sums of `_statistics`."""
+    return rx.Rule(
+        lambda g, p, eta, start: (eta * g, start),
+        State,
+        {"init_params": rx.START},
+        scalars,
+        prepare,
+        lambda g, p, scalars, start: _statistics(g, p, start),
+        needs_params=True,
+        elementwise=True,
+    )
+
+
 @rx.recipe
 def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
     kind, first = init_step
@@ -102,21 +117,12 @@ def _scale_by_dog(init_step: tuple, eps: rx.ArrayLike) -> rx.Rule:
         eta = jnp.where(is_first, first, eta) if kind == "learning_rate" else eta
         return eta, (jnp.zeros_like(is_first), r, squares)
 
-    rule = rx.Rule(
-        lambda g, p, eta, start: (eta * g, start),
-        DoGState,
-        {"init_params": rx.START},
-        {
-            "is_init_step": lambda params: jnp.ones([], bool),
-            "max_dist": rx.real_scalar(distances[kind]),
-            "sum_sq_norm_grads": rx.real_scalar(),
-        },
-        prepare,
-        lambda g, p, scalars, start: _statistics(g, p, start),
-        needs_params=True,
-        elementwise=True,
-    )
-    return rule
+    scalars = {
+        "is_init_step": lambda params: jnp.ones([], bool),
+        "max_dist": rx.real_scalar(distances[kind]),
+        "sum_sq_norm_grads": rx.real_scalar(),
+    }
+    return _scaled(DoGState, scalars, prepare)
 
 
 @rx.recipe
@@ -128,23 +134,15 @@ def _scale_by_dowg(init_estim_sq_dist: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Ru
         v = v + r2 * squares
         return quotient(r2, safe_sqrt(v) + eps), (v, r2)
 
-    rule = rx.Rule(
-        lambda g, p, eta, start: (eta * g, start),
-        DoWGState,
-        {"init_params": rx.START},
-        {
-            "weighted_sq_norm_grads": rx.real_scalar(),
-            "estim_sq_dist": rx.real_scalar(init_estim_sq_dist),
-        },
-        prepare,
-        lambda g, p, scalars, start: _statistics(g, p, start),
-        needs_params=True,
-        elementwise=True,
-    )
-    return rule
+    scalars = {
+        "weighted_sq_norm_grads": rx.real_scalar(),
+        "estim_sq_dist": rx.real_scalar(init_estim_sq_dist),
+    }
+    return _scaled(DoWGState, scalars, prepare)
 
 
-def _descent(scaling, learning_rate, weight_decay, mask):
+def _descent(scaling, learning_rate, weight_decay, mask, alias):
+    mask = resolve_mask_alias(mask, alias)
     (decay,) = decayed(weight_decay, mask) or (identity(),)
     return chain(decay, scaling, scale_by_learning_rate(learning_rate))
 
@@ -183,12 +181,8 @@ def dog(
             f"`init_step` is {init_step!r}, expected a pair of one of {kinds} and a "
             "number"
         )
-    return _descent(
-        _scale_by_dog(tuple(init_step), eps),
-        learning_rate,
-        weight_decay,
-        resolve_mask_alias(mask, weight_decay_mask),
-    )
+    scaling = _scale_by_dog(tuple(init_step), eps)
+    return _descent(scaling, learning_rate, weight_decay, mask, weight_decay_mask)
 
 
 @rx.public("optimizer", paper=DOWG, shared=ESTIMATED)
@@ -213,12 +207,8 @@ def dowg(
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
     """
     first = eps if init_estim_sq_dist is None else init_estim_sq_dist
-    return _descent(
-        _scale_by_dowg(first, eps),
-        learning_rate,
-        weight_decay,
-        resolve_mask_alias(mask, weight_decay_mask),
-    )
+    scaling = _scale_by_dowg(first, eps)
+    return _descent(scaling, learning_rate, weight_decay, mask, weight_decay_mask)
 
 
 @rx.public(paper=DOG, shared=ESTIMATED)

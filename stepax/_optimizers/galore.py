@@ -279,13 +279,5 @@ def galore(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    direction = scale_by_galore(
-        rank,
-        update_proj_gap,
-        scale,
-        base_optimizer,
-        weight_dimension_numbers,
-        side=side,
-        stagger=stagger,
-    )
+    direction = rx.pass_on(scale_by_galore, locals())
     return descend(direction, learning_rate, weight_decay, mask, weight_decay_mask)

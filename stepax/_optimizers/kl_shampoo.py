@@ -102,25 +102,7 @@ def scale_by_kl_shampoo(
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    return kl_rule(
-        KLShampooState,
-        KLOptions(
-            b1,
-            b2,
-            shampoo_beta,
-            eps,
-            precondition_frequency,
-            init_factor,
-            max_inverse_root,
-            damped_statistics,
-            normalize_grads,
-            max_precond_dim,
-            mu_dtype,
-            factor_dtype,
-            stagger,
-            axis_name,
-        ),
-    )
+    return kl_rule(KLShampooState, rx.pass_on(KLOptions, locals()))
 
 
 @rx.public(paper=PAPER, ranges=_RANGES)
@@ -160,25 +142,7 @@ def scale_by_kl_soap(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    return kl_rule(
-        KLSoapState,
-        KLOptions(
-            b1,
-            b2,
-            shampoo_beta,
-            eps,
-            precondition_frequency,
-            init_factor,
-            max_inverse_root,
-            damped_statistics,
-            normalize_grads,
-            max_precond_dim,
-            mu_dtype,
-            factor_dtype,
-            stagger,
-            axis_name,
-        ),
-    )
+    return kl_rule(KLSoapState, rx.pass_on(KLOptions, locals()))
 
 
 @rx.public("optimizer", paper=PAPER, ranges=_RANGES)
@@ -223,22 +187,7 @@ def kl_shampoo(
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    direction = scale_by_kl_shampoo(
-        b1,
-        b2,
-        shampoo_beta,
-        eps,
-        precondition_frequency,
-        init_factor=init_factor,
-        max_inverse_root=max_inverse_root,
-        damped_statistics=damped_statistics,
-        normalize_grads=normalize_grads,
-        max_precond_dim=max_precond_dim,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        stagger=stagger,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_kl_shampoo, locals())
     return descend_and_decay(
         direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )
@@ -288,22 +237,7 @@ def kl_soap(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    direction = scale_by_kl_soap(
-        b1,
-        b2,
-        shampoo_beta,
-        eps,
-        precondition_frequency,
-        init_factor=init_factor,
-        max_inverse_root=max_inverse_root,
-        damped_statistics=damped_statistics,
-        normalize_grads=normalize_grads,
-        max_precond_dim=max_precond_dim,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        stagger=stagger,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_kl_soap, locals())
     return descend_and_decay(
         direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )

@@ -58,13 +58,8 @@ def scale_by_lion(
             raise ValueError(f"`mode` is {mode!r}, expected one of {list(signs)}")
         return signs[mode](ema(mu, g, b1)), ema(mu, g, b2)
 
-    return rx.Rule(
-        leaf,
-        ScaleByLionState,
-        {"mu": rx.Slot(dtype=mu_dtype)},
-        rx.COUNT,
-        elementwise=True,
-    )
+    slots = {"mu": rx.Slot(dtype=mu_dtype)}
+    return rx.Rule(leaf, ScaleByLionState, slots, rx.COUNT, elementwise=True)
 
 
 @rx.public("optimizer", paper="arXiv:2302.06675", ranges=_RANGES)

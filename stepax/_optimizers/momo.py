@@ -57,13 +57,26 @@ class MomoAdamState(NamedTuple):
     count: jax.Array
 
 
-def _shared(lower_bound):
-    return {
+def _rule(leaf, State, slots, lower_bound, prepare, leaf_stat):
+    """The optimizer with the scalars of the model."""
+    scalars = {
         "barf": rx.real_scalar(),
         "gamma": rx.real_scalar(),
         "lb": rx.real_scalar(lower_bound),
         **rx.COUNT,
     }
+    rule = rx.Rule(
+        leaf,
+        State,
+        slots,
+        scalars,
+        prepare,
+        leaf_stat,
+        needs_params=True,
+        reads=("value",),
+        elementwise=True,
+    )
+    return rx.build(rule)
 
 
 _WHY = "it chooses one step size for all parameters, by a model of the loss"
@@ -126,19 +139,8 @@ def momo(
         return _move(p, tau * d, pull, proximal_decay), d
 
     bounds = lower_bound, adapt_lower_bound
-    return rx.build(
-        rx.Rule(
-            leaf,
-            MomoState,
-            {"exp_avg": rx.Slot()},
-            _shared(lower_bound),
-            prepare,
-            leaf_stat,
-            needs_params=True,
-            reads=("value",),
-            elementwise=True,
-        )
-    )
+    slots = {"exp_avg": rx.Slot()}
+    return _rule(leaf, MomoState, slots, lower_bound, prepare, leaf_stat)
 
 
 @rx.public("optimizer", paper=PAPER, shared=_ONE)
@@ -206,19 +208,8 @@ def momo_adam(
         return _move(p, tau * d / D, pull, proximal_decay), d, v
 
     bounds = lower_bound, adapt_lower_bound
-    return rx.build(
-        rx.Rule(
-            leaf,
-            MomoAdamState,
-            {"exp_avg": rx.Slot(), "exp_avg_sq": rx.REAL},
-            _shared(lower_bound),
-            prepare,
-            leaf_stat,
-            needs_params=True,
-            reads=("value",),
-            elementwise=True,
-        )
-    )
+    slots = {"exp_avg": rx.Slot(), "exp_avg_sq": rx.REAL}
+    return _rule(leaf, MomoAdamState, slots, lower_bound, prepare, leaf_stat)
 
 
 def _model(shared, total, extra, weight, rates, bounds):

@@ -252,21 +252,8 @@ def muon(
     )
     if spec is not None:
         by_shape = matrices.on_matrices(by_shape, find, ())
-    orthogonal = scale_by_muon(
-        ns_coeffs,
-        ns_steps,
-        beta,
-        eps,
-        mu_dtype,
-        nesterov=nesterov,
-        adaptive=adaptive,
-        preconditioning=preconditioning,
-        weight_dimension_numbers=spec,
-        ns_dtype=ns_dtype,
-        sharding=sharding,
-        axis_name=axis_name,
-        bias_correction=bias_correction,
-    )
+    given = locals() | {"weight_dimension_numbers": spec}
+    orthogonal = rx.pass_on(scale_by_muon, given)
     for_matrices = chain(
         orthogonal,
         by_shape,

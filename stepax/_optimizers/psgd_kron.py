@@ -229,22 +229,7 @@ def psgd_kron(
     mu_dtype, factor_dtype: storage dtypes of the EMA and of Q.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    whiten = scale_by_psgd_kron(
-        b1,
-        preconditioner_update_probability=preconditioner_update_probability,
-        max_size_triangular=max_size_triangular,
-        min_ndim_triangular=min_ndim_triangular,
-        memory_save_mode=memory_save_mode,
-        momentum_into_precond_update=momentum_into_precond_update,
-        precond_lr=precond_lr,
-        precond_init_scale=precond_init_scale,
-        merge_dims=merge_dims,
-        key=key,
-        sampler=sampler,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        axis_name=axis_name,
-    )
+    whiten = rx.pass_on(scale_by_psgd_kron, locals())
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
     return chain(
         whiten, masked(decay, _matrices), scale_by_learning_rate(learning_rate)

@@ -272,25 +272,7 @@ def shampoo(
     stagger: whether matrices take turns, so that no step renews the roots of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    direction = scale_by_shampoo(
-        b1,
-        b2,
-        b3,
-        eps,
-        precondition_frequency=precondition_frequency,
-        start_preconditioning_step=start_preconditioning_step,
-        block_size=block_size,
-        grafting=grafting,
-        grafting_b2=grafting_b2,
-        grafting_eps=grafting_eps,
-        bias_correction=bias_correction,
-        inverse_exponents=inverse_exponents,
-        statistics=statistics,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        stagger=stagger,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_shampoo, locals())
     is_plain = is_number(momentum) and momentum == 0
     return chain(
         direction,

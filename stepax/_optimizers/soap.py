@@ -223,22 +223,7 @@ def soap(
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
-    direction = scale_by_soap(
-        b1,
-        b2,
-        shampoo_beta,
-        eps,
-        precondition_frequency,
-        max_precond_dim,
-        merge_dims=merge_dims,
-        precondition_1d=precondition_1d,
-        normalize_grads=normalize_grads,
-        bias_correction=bias_correction,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        stagger=stagger,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_soap, locals())
     return descend_and_decay(
         direction, learning_rate, weight_decay, weight_decay_mask, skip=1
     )

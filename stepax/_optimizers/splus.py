@@ -199,18 +199,7 @@ def splus(
     stagger: whether matrices take turns, so that no step renews the bases of all.
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
-    direction = scale_by_splus(
-        b1,
-        b2,
-        inverse_every=inverse_every,
-        eps=eps,
-        max_dim=max_dim,
-        nonstandard_constant=nonstandard_constant,
-        mu_dtype=mu_dtype,
-        factor_dtype=factor_dtype,
-        stagger=stagger,
-        axis_name=axis_name,
-    )
+    direction = rx.pass_on(scale_by_splus, locals())
     average: Any = _average(ema_rate)
     return chain(
         direction,

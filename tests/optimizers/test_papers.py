@@ -37,12 +37,10 @@ from papers import (
 )
 
 from stepax._optimizers.adabelief import adabelief, scale_by_belief
-from stepax._optimizers.adadelta import adadelta
-from stepax._optimizers.adagrad import scale_by_rss
+from stepax._optimizers.adagrad import adadelta, scale_by_rss
 from stepax._optimizers.adam import scale_by_adam
-from stepax._optimizers.adamax import scale_by_adamax
 from stepax._optimizers.adan import scale_by_adan
-from stepax._optimizers.amsgrad import scale_by_amsgrad
+from stepax._optimizers.amsgrad import scale_by_adamax, scale_by_amsgrad, scale_by_yogi
 from stepax._optimizers.lion import scale_by_lion
 from stepax._optimizers.optimistic import (
     optimistic_adam,
@@ -52,7 +50,6 @@ from stepax._optimizers.radam import scale_by_radam
 from stepax._optimizers.rmsprop import rmsprop, scale_by_rms, scale_by_stddev
 from stepax._optimizers.rprop import scale_by_rprop
 from stepax._optimizers.sgd import sgd, sign_sgd, signum
-from stepax._optimizers.yogi import scale_by_yogi
 
 
 def to_options(**options):

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from stepax._optimizers.adafactor import adafactor, scale_by_factored_rms
-from stepax._optimizers.lamb import fromage, lamb, lars
-from stepax._optimizers.novograd import novograd, scale_by_novograd
-from stepax._optimizers.polyak import polyak_sgd, scale_by_polyak
+from stepax._optimizers.adagrad import scale_by_sm3, sm3
+from stepax._optimizers.lamb import fromage, lamb, lars, novograd, scale_by_novograd
 from stepax._optimizers.rprop import rprop
-from stepax._optimizers.sm3 import scale_by_sm3, sm3
+from stepax._optimizers.sgd import polyak_sgd, scale_by_polyak
 
 
 norm = np.linalg.norm

@@ -29,7 +29,6 @@ ELSEWHERE = {
     "_linesearch.backtracking": "shares its search with the other line search",
     "_linesearch.zoom": "shares its search with the other line search",
     "_transforms.decay_kinds": "a wrapper, beside the other stages of weight decay",
-    "_optimizers.nadam": "the rule of `nadam`, which is beside `adam`",
 }
 
 imports = ft.cache(found)

@@ -87,6 +87,16 @@ def explain_misuse(f: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def pass_on(f: Callable[..., R], arguments: Mapping[str, Any]) -> R:
+    """Call `f` with the arguments that bear the names of its parameters.
+
+    arguments: those of the caller, as `locals()` has them at its beginning.
+
+    Raises a `KeyError` for a parameter without an argument, so that none is forgotten.
+    """
+    return f(**{k: arguments[k] for k in inspect.signature(f).parameters})
+
+
 # Python looks these up on the type, and not by `__getattr__`.
 _BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 _OTHERS = """
