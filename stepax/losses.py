@@ -7,12 +7,10 @@ from ._losses.binary import (
     sigmoid_focal_loss as sigmoid_focal_loss,
 )
 from ._losses.contrastive import (
-    ntxent as ntxent,
-    triplet_margin_loss as triplet_margin_loss,
-)
-from ._losses.cosine import (
     cosine_distance as cosine_distance,
     cosine_similarity as cosine_similarity,
+    ntxent as ntxent,
+    triplet_margin_loss as triplet_margin_loss,
 )
 from ._losses.ctc import (
     ctc_loss as ctc_loss,
@@ -26,9 +24,12 @@ from ._losses.divergence import (
 )
 from ._losses.margin import (
     hinge_loss as hinge_loss,
+    make_fenchel_young_loss as make_fenchel_young_loss,
     multiclass_hinge_loss as multiclass_hinge_loss,
     multiclass_perceptron_loss as multiclass_perceptron_loss,
+    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
     perceptron_loss as perceptron_loss,
+    sparsemax_loss as sparsemax_loss,
 )
 from ._losses.regression import (
     huber_loss as huber_loss,
@@ -48,11 +49,6 @@ from ._losses.softmax import (
     smooth_labels as smooth_labels,
     softmax_cross_entropy as softmax_cross_entropy,
     softmax_cross_entropy_with_integer_labels as softmax_cross_entropy_with_integer_labels,
-)
-from ._losses.sparsemax import (
-    make_fenchel_young_loss as make_fenchel_young_loss,
-    multiclass_sparsemax_loss as multiclass_sparsemax_loss,
-    sparsemax_loss as sparsemax_loss,
 )
 from ._names import attributes as _attributes
 

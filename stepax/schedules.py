@@ -30,11 +30,6 @@ from ._schedules.basic import (
     linear_schedule as linear_schedule,
     polynomial_schedule as polynomial_schedule,
 )
-from ._schedules.long_runs import (
-    warmup_cosine_restarts_schedule as warmup_cosine_restarts_schedule,
-    warmup_inverse_sqrt_schedule as warmup_inverse_sqrt_schedule,
-    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
-)
 from ._schedules.picture import plot as plot
 from ._schedules.piecewise import (
     cosine_onecycle_schedule as cosine_onecycle_schedule,
@@ -47,7 +42,10 @@ from ._schedules.warmup import (
     sgdr_schedule as sgdr_schedule,
     warmup_constant_schedule as warmup_constant_schedule,
     warmup_cosine_decay_schedule as warmup_cosine_decay_schedule,
+    warmup_cosine_restarts_schedule as warmup_cosine_restarts_schedule,
     warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
+    warmup_inverse_sqrt_schedule as warmup_inverse_sqrt_schedule,
+    warmup_stable_decay_schedule as warmup_stable_decay_schedule,
 )
 from ._wrappers.inject import (
     InjectHyperparamsState as InjectHyperparamsState,

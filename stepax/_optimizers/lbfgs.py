@@ -87,13 +87,9 @@ def scale_by_lbfgs(
     Raises a `ValueError` if `memory_size` is below 1, or if `params` is missing.
     """
 
-    def stack(x):
-        return jnp.broadcast_to(x, (memory_size, *x.shape))
-
     def init(params):
-        p, u, s, y = (jax.tree.map(rx.zeros_like, params) for _ in range(4))
-        s, y = (jax.tree.map(stack, x) for x in (s, y))
-        return ScaleByLBFGSState(zero_count(), p, u, s, y, jnp.zeros(memory_size))
+        trees = first_columns(memory_size, params)
+        return ScaleByLBFGSState(zero_count(), *trees, jnp.zeros(memory_size))
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
@@ -105,7 +101,7 @@ def scale_by_lbfgs(
             return [leaves[i] for i in live]
 
         trees = state._asdict()
-        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
+        columns = {k: gradients.leaves_of(trees[k], k) for k in COLUMNS}
         _check(gradients, live, columns)
         old = state._replace(**{name: pick(x) for name, x in columns.items()})
         g, p = pick(gradients.leaves), list(map(jnp.asarray, pick(gradients.params)))
@@ -158,7 +154,18 @@ def lbfgs(
     return chain(direction, descend, identity() if linesearch is None else linesearch)
 
 
-_COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
+# The fields of the state with a leaf for each parameter, also in `lbfgsb`.
+COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
+
+
+def first_columns(memory_size: int, params: Any) -> tuple[Any, Any, Any, Any]:
+    """Their values before the first step, with an empty memory."""
+
+    def stack(x):
+        return jnp.broadcast_to(x, (memory_size, *x.shape))
+
+    p, u, s, y = (jax.tree.map(rx.zeros_like, params) for _ in range(4))
+    return p, u, jax.tree.map(stack, s), jax.tree.map(stack, y)
 
 
 def _check(gradients: rx.Gradients, live: list[int], columns: dict[str, list]) -> None:
@@ -178,7 +185,7 @@ def _check(gradients: rx.Gradients, live: list[int], columns: dict[str, list]) -
 @precision.promote_freely
 def _step(g, p, old, is_scaled, positive_only):
     """One step for lists of leaves; the fields of the state are lists, too."""
-    kept = _cast(p, old.params), _cast(g, old.updates)
+    kept = cast(p, old.params), cast(g, old.updates)
     memories = old.diff_params_memory, old.diff_updates_memory
     gathering = gather_short(g, *kept, *memories)
     pairs = zip(kept, (old.params, old.updates), strict=True)
@@ -198,7 +205,7 @@ def _step(g, p, old, is_scaled, positive_only):
             return _older_scale(q, pairs, weight)
 
         gamma, unit = map(hold, rx.branch(is_kept, lambda: tuple(scale), older))
-    u = _cast(_direction(q, pairs, gamma, unit), narrow)
+    u = cast(_direction(q, pairs, gamma, unit), narrow)
     u, s, y = map(gathering.split, (u, pairs.s, pairs.y))
     count = safe_increment(old.count)
     return u, ScaleByLBFGSState(count, *kept, s, y, pairs.weights)
@@ -283,7 +290,7 @@ def _older_scale(g, pairs, like):
     scale that limits the norm of the step to 1."""
     _, s, y, weight = pairs.of(pairs.newest())
     is_curved = hold(weight != 0)
-    unit, square = scaled_square(choose(is_curved, _cast(y, g), g), like.dtype)
+    unit, square = scaled_square(choose(is_curved, cast(y, g), g), like.dtype)
     curved = dot(s, y).astype(like.dtype) / unit / jnp.where(is_curved, square, 1)
     return jnp.where(
         is_curved, curved, 1 / jnp.maximum(safe_sqrt(square), 1 / unit)
@@ -302,7 +309,8 @@ def _map(f, *lists):
     return [f(*xs) for xs in zip(*lists, strict=True)]
 
 
-def _cast(xs, like):
+def cast(xs: list, like: list) -> list:
+    """Arrays in the dtypes of others."""
     return _map(lambda x, y: x.astype(y.dtype), xs, like)
 
 

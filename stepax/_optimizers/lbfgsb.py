@@ -30,6 +30,7 @@ from .._linesearch.zoom import scale_by_zoom_linesearch
 from .._wrappers.partition import identity
 from . import bounds
 from .bounded_model import compact, minimize, room
+from .lbfgs import COLUMNS, cast, first_columns
 
 
 class LBFGSBState(NamedTuple):
@@ -127,7 +128,7 @@ def lbfgsb(
         if callable(f := extra_args.get("value_fn")):
             extra_args["value_fn"] = bounds.within(f, gradients, live, box)
         trees = state._asdict()
-        columns = {k: gradients.leaves_of(trees[k], k) for k in _COLUMNS}
+        columns = {k: gradients.leaves_of(trees[k], k) for k in COLUMNS}
         old = {k: pick(x) for k, x in columns.items()}
         d, most, new = _step(g, start, box, state._replace(**old, linesearch=()))
         line = _zoom(max_learning_rate=most) if linesearch is _SEARCH else search
@@ -145,17 +146,9 @@ def lbfgsb(
     return rx.transformation(init, update, inner={"linesearch": search})
 
 
-_COLUMNS = "params", "updates", "diff_params_memory", "diff_updates_memory"
-
-
 def _first_state(memory_size: int, params: Any, linesearch: Any) -> LBFGSBState:
     """The state before the first step, with an empty memory."""
-
-    def stack(x):
-        return jnp.broadcast_to(x, (memory_size, *x.shape))
-
-    p, u, s, y = (jax.tree.map(rx.zeros_like, params) for _ in range(4))
-    trees = p, u, jax.tree.map(stack, s), jax.tree.map(stack, y)
+    trees = first_columns(memory_size, params)
     small = jnp.result_type(float)  # for the linear solves
     a, b = (jnp.zeros((memory_size, memory_size), small) for _ in range(2))
     scalars = zero_count(), jnp.ones([], small), a, b
@@ -217,7 +210,7 @@ def _step(g, p, box, old):
 
 def _remember(old, p, g, dtype):
     """The state, with the newest pair in place of the oldest if it has curvature."""
-    p, g = _cast(p, old.params), _cast(g, old.updates)
+    p, g = cast(p, old.params), cast(g, old.updates)
     s = [x - was for x, was in zip(p, old.params, strict=True)]
     y = [x - was for x, was in zip(g, old.updates, strict=True)]
     flat_s, flat_y = _flat(s, dtype), _flat(y, dtype)
@@ -291,7 +284,3 @@ def _leaves(x, like):
     places = zip(it.pairwise(ends), like, strict=True)
     parts = [(y, x[a:b].reshape(y.shape)) for (a, b), y in places]
     return [rx.with_sharding_of(y, part).astype(y.dtype) for y, part in parts]
-
-
-def _cast(xs, like):
-    return [x.astype(y.dtype) for x, y in zip(xs, like, strict=True)]
