@@ -24,7 +24,13 @@ import jax.numpy as jnp
 
 from .._engine import rules as rx
 from .._engine.arrays.moments import bias_correction, ema, square
-from .._engine.arrays.numerics import in_units, power_of_two, safe_increment, zero_count
+from .._engine.arrays.numerics import (
+    in_units,
+    power_of_two,
+    safe_increment,
+    upcast,
+    zero_count,
+)
 from .._transforms.decay import add_decayed_weights
 from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
@@ -171,6 +177,7 @@ def scale_by_psgd_kron(
 
 def _kinds(shape, scale, limits):
     """For each axis its length, whether its factor is triangular, and its scale."""
+    scale = upcast(scale) if isinstance(scale, jax.Array) else scale
     size = scale ** (1 / len(shape))
     pairs = zip(shape, _triangular(shape, *limits), strict=True)
     return [(n, is_full, size) for n, is_full in pairs]

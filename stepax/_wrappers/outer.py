@@ -270,7 +270,8 @@ def _met(
         _moved, u, idle=lambda u, a, *_: a, anchor=anchor, mean=mean, d=d, v=v
     )
     here = _here(u, params)
-    way = _back if far.blend == 1 else ft.partial(_part_of_the_way, far.blend)
+    is_whole = not isinstance(far.blend, jax.Array) and far.blend == 1
+    way = _back if is_whole else ft.partial(_part_of_the_way, far.blend)
     back = map_gradients(way, u, anchor=anchor, here=here, params=params)
     return back, anchor, keep_dtypes(new, state)
 
@@ -290,7 +291,8 @@ def _back(u, a, here, p):
 
 
 def _part_of_the_way(blend, u, a, here, p):
-    way = upcast(here) + blend * (upcast(a) - upcast(here))
+    whole = upcast(a) - upcast(here)
+    way = upcast(here) + jnp.asarray(blend, whole.dtype) * whole
     return (way - upcast(p)).astype(u.dtype)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ARGUMENTS, OTHERS, make, rows
+from cases import ARGUMENTS, OTHERS, make, rows, traits
 from injection import inject
 from keywords import keywords
 
@@ -413,8 +413,10 @@ def test_a_step_outside_of_jit_is_that_of_jit_after_numbers_of_any_kind(row):
         forget()
         for kind in order:
             # In a matrix that is orthogonal small elements are differences.  Some
-            # updates are differences of parameters, which round to 2^-23 of 2.
-            bound = 3e-6 * np.max(np.abs(wanted[kind])) + 2.0**-22
+            # updates are differences of parameters, which round to 2^-23 of 2.  A
+            # decomposition amplifies roundings by its gaps: 6e-6 on some processors.
+            share = 1e-5 if "batched" in traits(row.name) else 3e-6
+            bound = share * np.max(np.abs(wanted[kind])) + 2.0**-22
             try:
                 found = step(kind)["w"]
                 np.testing.assert_allclose(found, wanted[kind], 0, bound)

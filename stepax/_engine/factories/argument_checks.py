@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from ..arrays.lifted import Lifted
 from ..base import Transformation, holds_array
 from ..functions.calls import refuse_operators
 from ..functions.signatures import Hint, members, of_parameters, signature
@@ -255,6 +256,9 @@ def scalar(
         raise TypeError(f"{subject} must be {wanted}, but is {_shown(x)}{_hint(x)}")
     if isinstance(x, Real):
         return _within(subject, x, x, allowed)
+    # In a trace that serves other numbers; each was checked when it was given.
+    if isinstance(x, Lifted):
+        return x
     # Numbers other than Python's, which are `Real`: arrays and scalars of JAX and
     # NumPy.
     x = jnp.asarray(x) if holds_array(x) else x

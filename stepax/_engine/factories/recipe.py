@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arrays.lifted import Lifted
 from ..base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -203,7 +204,7 @@ def recipe(
         # The recipe keeps the user's arguments, with copies of mutable containers; the
         # factory gets checked schedules and wider hyperparameters.
         for k, x in checks.checked(bound.arguments).items():
-            if type(x) in CONSTANTS:
+            if type(x) in CONSTANTS or isinstance(x, Lifted):
                 given.arguments[k] = bound.arguments[k] = x
                 continue
             if isinstance(x, ByPath):

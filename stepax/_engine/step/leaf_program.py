@@ -177,6 +177,9 @@ def run_stage(rules, rows, homes, params, ctx):
         if not isinstance(out, tuple | list) or len(out) != 1 + len(slots):
             raise mistakes.wrong_number(rule, out, 1 + len(slots))
         rest = list(zip(stage.slots, slots, out[1:], stored, strict=True))
+        for (name, _, new, _), x in zip(rest, was, strict=True):
+            if isinstance(x, jax.Array) and new.dtype != x.dtype:
+                mistakes.check_dtype(rule, f"`{name}`", new, x)
         parts: list = [encoded(rule, *rest[i]) for i in alike]
         wholes = [encoded(rule, *rest[i]) for i in others]
         return Row((out[0].astype(u.dtype), *parts), tuple(wholes))

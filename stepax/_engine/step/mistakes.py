@@ -121,8 +121,11 @@ def check_dtype(
     # For example an imaginary part, or the fraction of a float.
     most = max(_rank(old.dtype), _rank(np.dtype(np.float32)) if rounds else 0)
     if _rank(new.dtype) > most:
-        is_complex = jnp.issubdtype(new.dtype, jnp.complexfloating)
-        hint = "; a complex argument needs complex parameters" * is_complex
+        hint = ""
+        if jnp.issubdtype(new.dtype, jnp.complexfloating):
+            hint = "; a complex argument needs complex parameters"
+            if what in map("`{}`".format, rule.slots):
+                hint = "; a moment of complex numbers needs a complex dtype, or none"
         text = f"made {what} of dtype {new.dtype}, not {old.dtype},"
         raise Mistake(rule, text, hint)
 

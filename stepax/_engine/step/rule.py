@@ -94,8 +94,7 @@ class Slot:
         if self.is_wide and self.dtype is None and dtype == jnp.float16:
             dtype = jnp.float32
         if jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating):
-            # A real dtype says how wide; no complex numbers are narrower than these.
-            dtype = jnp.complex128 if dtype == jnp.float64 else jnp.complex64
+            x = jnp.real(x)  # as Optax stores it; a step that would lose a part raises
         # Strongly typed, or the first step would change the type, and `jit` retrace.
         x = jax.lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(dtype))
         x = put(p, x)
