@@ -3,6 +3,7 @@
 Docstrings become Markdown; decorators and named tuples complete the definitions.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from enum import EnumType
@@ -61,6 +62,14 @@ class Docstrings(griffe.Extension):
     def __init__(self) -> None:
         self.wrong: list[str] = []
 
+    def on_function(self, *, func: griffe.Function, **kwargs) -> None:
+        func.returns = plain(func.returns)
+        for x in func.parameters:
+            x.annotation, x.default = plain(x.annotation), plain(x.default)
+
+    def on_attribute(self, *, attr: griffe.Attribute, **kwargs) -> None:
+        attr.annotation = plain(attr.annotation)
+
     def on_package(self, *, pkg: griffe.Module, **kwargs) -> None:
         for name in subjects():
             thing = target(pkg, name)
@@ -73,6 +82,21 @@ class Docstrings(griffe.Extension):
             if not thing.is_module:
                 said = f"\n\nSource: `{place(thing)}`, line {thing.lineno}."
                 thing.docstring.value += said
+
+
+def plain(x: Any) -> Any:
+    """An expression without `rx`, the module by which authors import the engine."""
+    if isinstance(x, list):
+        return [plain(y) for y in x]
+    if not isinstance(x, griffe.Expr):
+        return x
+    if isinstance(x, griffe.ExprAttribute) and str(x.first) == "rx":
+        name = x.last
+        return griffe.ExprName(str(name.canonical_name), parent=x.first.parent)
+    for field in dataclasses.fields(x):
+        if field.name != "parent":
+            setattr(x, field.name, plain(getattr(x, field.name)))
+    return x
 
 
 def complete(thing: griffe.Object, name: Name) -> None:
@@ -94,7 +118,7 @@ def as_decorated(thing: griffe.Function, name: Name) -> None:
     for key, x in parameters(name.value).items():
         if x.default is x.empty:
             thing.parameters[key].default = None
-    if str(thing.returns) == "Rule" and thing.decorators:
+    if str(plain(thing.returns)) == "Rule" and thing.decorators:
         thing.returns = "GradientTransformationExtraArgs"
 
 
