@@ -222,7 +222,7 @@ DIFFERENCES = [
     Difference(
         "what lies in a narrower dtype beside others is widened",
         "Optax fails",
-        says("lax.clamp requires arguments to have the same dtypes"),
+        says(r"lax.(clamp|select) requires arguments to have the same dtypes"),
         Program(
             "(a((3,), 'float32', 0), a((3,), 'bfloat16', 1))",
             "o.contrib.mechanize(o.sgd(0.1))",
