@@ -21,16 +21,8 @@ from .._engine.arrays.moments import square
 from .._engine.arrays.numerics import eps_in, in_units, quotient, safe_sqrt
 from .._transforms.decay import descend
 from .._transforms.noise import typed_key
-from . import matrices
+from . import matrices, orthogonal
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
-from .orthogonal import (
-    Coefficients,
-    ShapeFactor,
-    adjoint,
-    check_shape_factor,
-    newton_schulz,
-    shape_factor as factor_of_shape,
-)
 
 
 DION, DION2 = "arXiv:2504.05295", "arXiv:2512.16928"
@@ -91,13 +83,13 @@ def scale_by_dion(
     def factored(g, ctx, momentum, basis):
         # In units: the squares of a large or small momentum are out of range.
         momentum, unit = in_units(momentum + g, (-2, -1))
-        left = jnp.linalg.qr(adjoint(momentum) @ basis)[0]
+        left = jnp.linalg.qr(orthogonal.adjoint(momentum) @ basis)[0]
         right = momentum @ left
-        momentum = unit * (momentum - (1 - beta) * (right @ adjoint(left)))
+        momentum = unit * (momentum - (1 - beta) * (right @ orthogonal.adjoint(left)))
         norms = safe_sqrt(jnp.sum(square(right), -2, keepdims=True))
         basis = quotient(right, norms + eps_in(unit, eps))
-        factor = factor_of_shape(g.shape[-2:], "spectral")
-        return factor * (basis @ adjoint(left)), momentum, basis
+        factor = orthogonal.shape_factor(g.shape[-2:], "spectral")
+        return factor * (basis @ orthogonal.adjoint(left)), momentum, basis
 
     slots = {
         "momentum": rx.Slot(in_leaf=False),
@@ -168,9 +160,9 @@ def scale_by_dion2(
     ef_decay: rx.ArrayLike = 0.95,
     eps: rx.ArrayLike = 1e-8,
     *,
-    ns_coeffs: Coefficients = "polar_express",
+    ns_coeffs: orthogonal.Coefficients = "polar_express",
     ns_steps: int = 5,
-    shape_factor: ShapeFactor = "spectral",
+    shape_factor: orthogonal.ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
@@ -190,16 +182,16 @@ def scale_by_dion2(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    check_shape_factor(shape_factor)
-    orthogonal = newton_schulz(ns_coeffs, ns_steps, eps)
+    orthogonal.check_shape_factor(shape_factor)
+    iterate = orthogonal.newton_schulz(ns_coeffs, ns_steps, eps)
 
     def part(g, ctx, momentum):
         # Slices are columns here: the sides are swapped if there are fewer rows.
         inputs, outputs = g.shape[-2:]
         is_wide = outputs > inputs
-        factor = factor_of_shape((inputs, outputs), shape_factor)
+        factor = orthogonal.shape_factor((inputs, outputs), shape_factor)
         m = (momentum + g).mT if is_wide else momentum + g
-        pair = _largest(m, fraction, ef_decay, lambda m: factor * orthogonal(m))
+        pair = _largest(m, fraction, ef_decay, lambda m: factor * iterate(m))
         return tuple(x.mT if is_wide else x for x in pair)
 
     slots = {"momentum": rx.Slot(in_leaf=False)}
@@ -215,19 +207,19 @@ def scale_by_dion2(
     )
 
 
-def _largest(m, fraction, ef_decay, orthogonal):
-    """`orthogonal` of the largest columns, in their place, and the rest of `m`."""
+def _largest(m, fraction, ef_decay, iterate):
+    """`iterate` of the largest columns, in their place, and the rest of `m`."""
     n, sizes = m.shape[-1], jnp.sum(jnp.abs(m), -2, keepdims=True)
     order = jnp.argsort(-sizes, -1)
     rank = jnp.argsort(order, -1)
     if isinstance(fraction, jax.Array):
         # Their number may be traced.  Columns of zeros do not affect the others.
         is_chosen = rank < jnp.ceil(fraction * n)
-        u = orthogonal(jnp.where(is_chosen, m, 0))
+        u = iterate(jnp.where(is_chosen, m, 0))
     else:
         k = math.ceil(fraction * n)
         is_chosen = rank < k
-        o = orthogonal(_columns(m, order[..., :k]))
+        o = iterate(_columns(m, order[..., :k]))
         # All others take the column of zeros after them.
         o = jnp.concatenate([o, jnp.zeros_like(o[..., :1])], -1)
         u = _columns(o, jnp.minimum(rank, k))
@@ -249,9 +241,9 @@ def dion2(
     weight_decay: rx.ScalarOrSchedule = 0.01,
     weight_decay_mask: rx.MaskOrFn = None,
     *,
-    ns_coeffs: Coefficients = "polar_express",
+    ns_coeffs: orthogonal.Coefficients = "polar_express",
     ns_steps: int = 5,
-    shape_factor: ShapeFactor = "spectral",
+    shape_factor: orthogonal.ShapeFactor = "spectral",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:

@@ -145,6 +145,11 @@ def of_order_1(matrix: jax.Array) -> jax.Array:
     return in_units(matrix)[0]
 
 
+def not_0(x: jax.Array) -> jax.Array:
+    """A divisor: 1 in place of 0."""
+    return jnp.where(x == 0, 1, x)
+
+
 def eigenbasis(matrix: jax.Array) -> jax.Array:
     """The eigenvectors of a Hermitian matrix as columns, largest eigenvalue first.
 

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._engine import rules as rx
-from .._engine.arrays.numerics import strong_type
 from .._linesearch.line import search_dtype
+from .sophia import moved_params, nothing, with_fixed
 
 
 # The ratios of decreases below and above which the damping changes, by these factors.
@@ -120,14 +120,13 @@ def gauss_newton(
     ):
         rx.errors.require_state("gauss_newton", GaussNewtonState, state)
         _require(outputs_fn, loss_fn, params)
-        moved = rx.map_gradients(_array, updates, idle=_nothing, params=params)
-        whole = lambda x: jax.tree.map(_either, x, params, is_leaf=rx.is_none)
-        outputs_at = lambda x: outputs_fn(whole(x))
+        moved = moved_params(updates, params)
+        outputs_at = lambda x: outputs_fn(with_fixed(x, params))
         model = _linearized(outputs_at, loss_fn, moved)
         start, last = tree.zeros_like(moved), None
         if remembers:
             start = rx.map_gradients(
-                lambda g, x: momentum * x, updates, idle=_nothing, last=state.last
+                lambda g, x: momentum * x, updates, idle=nothing, last=state.last
             )
         if solve == "cg":
             d = _by_products(model, start, state.damping, steps)
@@ -137,7 +136,11 @@ def gauss_newton(
         u = rx.map_gradients(lambda g, x: x.astype(g.dtype), updates, d=taken)
         if remembers:
             last = rx.map_gradients(
-                _newest, updates, idle=_oldest, d=d, last=state.last
+                lambda g, d, last: d,
+                updates,
+                idle=lambda g, d, last: last,
+                d=d,
+                last=state.last,
             )
         found = GaussNewtonState(state.count + 1, new, ratio, last)
         return u, rx.keep_dtypes(found, state)
@@ -258,23 +261,3 @@ def _refuse_complex(path: Any, p: Any) -> None:
 
 def _zeros(p: Any) -> jax.Array | None:
     return jnp.zeros_like(p) if rx.is_trainable(p) else None
-
-
-def _array(g: Any, p: Any) -> jax.Array:
-    return strong_type(jnp.asarray(p))
-
-
-def _either(x: Any, p: Any) -> Any:
-    return p if x is None else x
-
-
-def _newest(g: Any, d: Any, last: Any) -> Any:
-    return d
-
-
-def _oldest(g: Any, d: Any, last: Any) -> Any:
-    return last
-
-
-def _nothing(*_: Any) -> None:
-    return None

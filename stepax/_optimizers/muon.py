@@ -27,18 +27,8 @@ from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
 from .._wrappers.partition import partition
-from . import matrices
+from . import matrices, orthogonal
 from .adam import adamw
-from .orthogonal import (
-    NORMS,
-    Coefficients,
-    ShapeFactor,
-    check_shape_factor,
-    coefficients,
-    divisor,
-    orthogonalize,
-    shape_factor as factor_of_shape,
-)
 
 
 PAPER = "https://kellerjordan.github.io/posts/muon"
@@ -76,7 +66,7 @@ class MuonState(NamedTuple):
 
 @rx.public(paper=PAPER)
 def scale_by_muon(
-    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
     beta: rx.ArrayLike = 0.95,
     eps: rx.ArrayLike = 1e-8,
@@ -116,10 +106,10 @@ def scale_by_muon(
         whole array.
     bias_correction: whether m is corrected; Jordan's is not.
     """
-    numbers = coefficients(ns_coeffs, ns_steps)
-    rx.require_one_of("preconditioning", preconditioning, NORMS)
+    numbers = orthogonal.coefficients(ns_coeffs, ns_steps)
+    rx.require_one_of("preconditioning", preconditioning, orthogonal.NORMS)
     check_sharding(sharding)
-    norm = divisor(ns_coeffs, preconditioning)
+    norm = orthogonal.divisor(ns_coeffs, preconditioning)
     is_stack = weight_dimension_numbers is not None
 
     def prepare(scalars, stat, extra):
@@ -137,13 +127,13 @@ def scale_by_muon(
             return corrected(mu, g, beta, *ctx[:2]), mu
         return ema(mu, g, beta) if nesterov else mu, mu
 
-    def orthogonal(m, ctx):
-        o = orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
+    def orthogonalized(m, ctx):
+        o = orthogonal.orthogonalize(m, ctx[-1], norm, eps, ns_dtype).astype(m.dtype)
         return (_dual_norm(m, o) * o if adaptive else o,)
 
     wants = ft.partial(_is_matrix, is_stack)
     batched = rx.Batched(
-        orthogonal, wants, sharding=sharding, split=rx.ArraySplit(axis_name)
+        orthogonalized, wants, sharding=sharding, split=rx.ArraySplit(axis_name)
     )
 
     scalars = {**rx.COUNT, "ns_coeffs": lambda params: jnp.array(numbers, float)}
@@ -174,10 +164,10 @@ def _scale_by_shape(
     consistent_rms: rx.ArrayLike | None,
     is_stack: bool,
     axis_name: rx.AxisName,
-    kind: ShapeFactor = "jordan",
+    kind: orthogonal.ShapeFactor = "jordan",
 ) -> rx.Rule:
     """Scale updates by a factor of the matrix shape."""
-    check_shape_factor(kind)
+    orthogonal.check_shape_factor(kind)
     parts = rx.ArraySplit(axis_name)
     # An array may be traced, so it is only compared with `None`.
     how: tuple = (kind,) if consistent_rms is None else ("rms", consistent_rms)
@@ -185,7 +175,7 @@ def _scale_by_shape(
     def leaf(g, p, ctx):
         if not _is_matrix(is_stack, g):
             return (g,)
-        return (factor_of_shape(parts.shape(g)[-2:], *how) * g,)
+        return (orthogonal.shape_factor(parts.shape(g)[-2:], *how) * g,)
 
     return rx.Rule(leaf)
 
@@ -193,7 +183,7 @@ def _scale_by_shape(
 @rx.public("optimizer", paper=PAPER)
 def muon(
     learning_rate: rx.ScalarOrSchedule,
-    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
     beta: rx.ArrayLike = 0.95,
     eps: rx.ArrayLike = 1e-8,
@@ -215,7 +205,7 @@ def muon(
     sharding: Sharding = "auto",
     axis_name: rx.AxisName = None,
     bias_correction: bool = True,
-    shape_factor: ShapeFactor = "jordan",
+    shape_factor: orthogonal.ShapeFactor = "jordan",
     adam_eps: rx.ArrayLike | None = None,
     adam_nesterov: bool | None = None,
 ) -> rx.GradientTransformationExtraArgs:
@@ -253,9 +243,9 @@ def muon(
     if spec is not None:
         by_shape = matrices.on_matrices(by_shape, find, ())
     given = locals() | {"weight_dimension_numbers": spec}
-    orthogonal = rx.pass_on(scale_by_muon, given)
+    direction = rx.pass_on(scale_by_muon, given)
     for_matrices = chain(
-        orthogonal,
+        direction,
         by_shape,
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),

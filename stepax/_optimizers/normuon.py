@@ -30,16 +30,8 @@ from .._engine.arrays.numerics import (
 )
 from .._transforms.decay import STORED, descend
 from .._transforms.scale import value_at
-from . import matrices
+from . import matrices, orthogonal
 from .muon import DimensionNumbersOrFn, MuonDimensionNumbers
-from .orthogonal import (
-    Coefficients,
-    ShapeFactor,
-    check_shape_factor,
-    newton_schulz,
-    norm_of,
-    shape_factor as factor_of_shape,
-)
 
 
 PAPER = "arXiv:2510.05491"
@@ -61,14 +53,14 @@ class NorMuonState(NamedTuple):
 def scale_by_normuon(
     b1: rx.ArrayLike = 0.95,
     b2: rx.ArrayLike = 0.95,
-    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
     eps: rx.ArrayLike = 1e-7,
     norm_eps: rx.ArrayLike = 1e-10,
     mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
-    shape_factor: ShapeFactor = "jordan",
+    shape_factor: orthogonal.ShapeFactor = "jordan",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
@@ -90,19 +82,19 @@ def scale_by_normuon(
 
     Raises a `ValueError` for arrays that are not matrices, and unknown names.
     """
-    check_shape_factor(shape_factor)
-    orthogonal = newton_schulz(ns_coeffs, ns_steps, eps)
+    orthogonal.check_shape_factor(shape_factor)
+    iterate = orthogonal.newton_schulz(ns_coeffs, ns_steps, eps)
 
     def leaf(g, p, ctx, mu):
         mu = ema(mu, g, b1)
         return ema(mu, g, b1) if nesterov else mu, mu
 
     def normalized(m, ctx, nu):
-        o = orthogonal(m)
+        o = iterate(m)
         nu = ema(nu, jnp.sum(square(o), -2) / max(m.shape[-2], 1), b2)
         u = quotient(o, (safe_sqrt(nu) + norm_eps)[..., None, :])
-        size = quotient(norm_of(o), norm_of(u) + norm_eps)
-        return factor_of_shape(m.shape[-2:], shape_factor) * size * u, nu
+        size = quotient(orthogonal.norm_of(o), orthogonal.norm_of(u) + norm_eps)
+        return orthogonal.shape_factor(m.shape[-2:], shape_factor) * size * u, nu
 
     slots = {
         "mu": rx.Slot(dtype=mu_dtype),
@@ -122,7 +114,7 @@ def normuon(
     learning_rate: rx.ScalarOrSchedule,
     b1: rx.ArrayLike = 0.95,
     b2: rx.ArrayLike = 0.95,
-    ns_coeffs: Coefficients = (3.4445, -4.775, 2.0315),
+    ns_coeffs: orthogonal.Coefficients = (3.4445, -4.775, 2.0315),
     ns_steps: int = 5,
     eps: rx.ArrayLike = 1e-7,
     norm_eps: rx.ArrayLike = 1e-10,
@@ -131,7 +123,7 @@ def normuon(
     mu_dtype: rx.DTypeLike | None = None,
     *,
     nesterov: bool = True,
-    shape_factor: ShapeFactor = "jordan",
+    shape_factor: orthogonal.ShapeFactor = "jordan",
     weight_dimension_numbers: DimensionNumbersOrFn = None,
     axis_name: rx.AxisName = None,
 ) -> rx.GradientTransformationExtraArgs:
@@ -248,7 +240,7 @@ def muown(
 
     Raises a `ValueError` for arrays that are not matrices.
     """
-    orthogonal = newton_schulz("polar_express_long", ns_steps, ns_eps)
+    iterate = orthogonal.newton_schulz("polar_express_long", ns_steps, ns_eps)
 
     def prepare(scalars, stat, extra):
         (count,) = scalars
@@ -270,7 +262,7 @@ def muown(
         across = quotient(length, aim) * (g - w * along)
         momentum = beta * momentum + across
         size = rate * direction_scale * max(g.shape[-2:]) ** 0.5
-        v = aim * w - size * orthogonal(across + beta * momentum)
+        v = aim * w - size * iterate(across + beta * momentum)
         mu, unit = ema(mu, along, b1), power_of_two(jnp.maximum(root, jnp.abs(along)))
         # In units: the square of a large or small gradient is out of range.  By the
         # inverse: XLA would divide by c1 times the unit, which may underflow.

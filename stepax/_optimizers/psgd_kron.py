@@ -36,7 +36,7 @@ from .._transforms.noise import typed_key
 from .._transforms.scale import scale_by_learning_rate, value_at
 from .._wrappers.chain import chain
 from .._wrappers.partition import masked
-from .factors import along, factor_slot, gram, on_axis
+from .factors import along, factor_slot, gram, not_0, on_axis
 
 
 PAPER = "arXiv:2211.04422"
@@ -324,22 +324,18 @@ def _stepped(q, a, b, axis, step_size):
     if q.ndim == 1:
         others = tuple(i for i in range(a.ndim) if i != axis)
         a2, b2 = jnp.sum(square(a), others), jnp.sum(square(b), others)
-        return q - step_size * (a2 - b2) / _not_0(jnp.max(a2 + b2)) * q
+        return q - step_size * (a2 - b2) / not_0(jnp.max(a2 + b2)) * q
     a2, b2 = gram(a, axis), gram(b, axis)
-    return q - step_size * jnp.triu(a2 - b2) @ q / _not_0(_lower_bound(a2 + b2))
+    return q - step_size * jnp.triu(a2 - b2) @ q / not_0(_lower_bound(a2 + b2))
 
 
 def _lower_bound(s):
     """A lower bound of the spectral norm of a positive semi-definite matrix."""
     top = jnp.max(jnp.abs(s))
-    s = s / _not_0(top)
+    s = s / not_0(top)
     x = s @ s[:, jnp.argmax(jnp.sum(square(s), 0))]
-    x = x / _not_0(jnp.sqrt(jnp.sum(square(x))))
+    x = x / not_0(jnp.sqrt(jnp.sum(square(x))))
     return jnp.sqrt(jnp.sum(square(s @ x))) * top
-
-
-def _not_0(x):
-    return jnp.where(x == 0, 1, x)
 
 
 def _bounded(factors, is_balanced):

@@ -37,7 +37,7 @@ from .._engine.arrays.numerics import every_finite, in_units, norm2, safe_sqrt
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
 from .._wrappers.chain import chain
-from .factors import factor_slot, factored_rule, gram, on_axes
+from .factors import factor_slot, factored_rule, gram, not_0, on_axes
 from .sgd import trace
 
 
@@ -144,12 +144,12 @@ def scale_by_shampoo(
         due, of_statistics, scale, of_squares = ctx
         f = g
         if has_mean:
-            f, mu = ema(mu, g, b3) / _not_0(scale), ema(mu, g, b1)
+            f, mu = ema(mu, g, b3) / not_0(scale), ema(mu, g, b1)
             f = f if is_number(b1) else jnp.where(b1 == 0, g, f)
         like = f
         if keeps_squares:
             nu = _squares(nu, g, None if grafting == "adagrad" else grafting_b2)
-            like = f / _not_0(safe_sqrt(nu / _not_0(of_squares)) + grafting_eps)
+            like = f / not_0(safe_sqrt(nu / not_0(of_squares)) + grafting_eps)
 
         arrays = [x.reshape(g.shape or (1,)) for x in (g, f, like)]
         # Not in the branch, where a number would become a literal of the program.
@@ -282,10 +282,6 @@ def shampoo(
     )
 
 
-def _not_0(x):
-    return jnp.where(x == 0, 1, x)
-
-
 def _zeros(side, dtype):
     n, length = side
     return jnp.zeros((n, length, length), dtype)
@@ -322,7 +318,7 @@ def _inverse_root(matrix, scale, eps, exponent):
     values = (values - jnp.minimum(values[0], 0)) * (unit / top) + scale * eps / top
     # Smaller eigenvalues are rounding errors, whose roots would be noise of any size.
     values = jnp.maximum(values, least * (unit / top))
-    roots = jnp.where(values > 0, _not_0(values) ** -exponent, 0)
+    roots = jnp.where(values > 0, not_0(values) ** -exponent, 0)
     roots = roots * (scale**exponent * top**-exponent)
     return (vectors * roots[None]) @ jnp.conj(vectors.T)
 

@@ -267,8 +267,8 @@ def _reporter(every, clip_threshold):
     threshold = jnp.inf if clip_threshold is None else clip_threshold
 
     def report(count, u):
-        won = rx.map_gradients(lambda u: _won(u, threshold), u, idle=_nothing)
-        size = tree.size(rx.map_gradients(lambda u: u, u, idle=_nothing))
+        won = rx.map_gradients(lambda u: _won(u, threshold), u, idle=nothing)
+        size = tree.size(rx.map_gradients(lambda u: u, u, idle=nothing))
         rate = tree.sum(won) / max(size, 1)
 
         def show():
@@ -294,21 +294,29 @@ def _key(seed):
 
 def _sampled(obj_fn, updates, params, draw):
     """z ∘ H z for the parameters that have a gradient; the others are held constant."""
-    moved = rx.map_gradients(
-        lambda g, p: strong_type(jnp.asarray(p)), updates, idle=_nothing, params=params
-    )
+    moved = moved_params(updates, params)
 
     def loss(x):
-        return obj_fn(
-            jax.tree.map(
-                lambda x, p: p if x is None else x, x, params, is_leaf=rx.is_none
-            )
-        )
+        return obj_fn(with_fixed(x, params))
 
     z = draw(moved)
     _, products = jax.jvp(jax.grad(loss), (moved,), (z,))
     return tree.mul(z, products)
 
 
-def _nothing(*_: Any) -> None:
+def moved_params(updates: Any, params: Any) -> Any:
+    """The parameters that have a gradient, and `None` for the others."""
+    return rx.map_gradients(
+        lambda g, p: strong_type(jnp.asarray(p)), updates, idle=nothing, params=params
+    )
+
+
+def with_fixed(moved: Any, params: Any) -> Any:
+    """All parameters: those that are moved, and the others as they are."""
+    return jax.tree.map(
+        lambda x, p: p if x is None else x, moved, params, is_leaf=rx.is_none
+    )
+
+
+def nothing(*_: Any) -> None:
     return None
