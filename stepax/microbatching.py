@@ -24,26 +24,7 @@ from ._engine.arrays.numerics import upcast
 from ._engine.functions.calls import explain_misuse
 from ._engine.step.array_split import require_axes, weighted_mean
 from ._engine.trees import errors
-from ._functions.microbatches import (
-    Parts,
-    Weights,
-    axes_by_name,
-    axes_of,
-    axis_of,
-    count_of,
-    cut,
-    least,
-    mapped_by_name,
-    paths,
-    place,
-    positional,
-    require_weighted,
-    spread,
-    start,
-    takes_keyword,
-    types_of,
-    zeros,
-)
+from ._functions import microbatches as mb
 from ._names import attributes
 
 
@@ -115,11 +96,11 @@ def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     leaves, treedef = jax.tree.flatten(tree)
 
     def one(x, name):
-        at = axis_of(x, axis, f"the leaf at {name}")
-        count_of(jnp.shape(x)[at], microbatch_size, f"the leaf at {name}")
-        return jnp.swapaxes(cut(x, at, microbatch_size), at, at + 1)
+        at = mb.axis_of(x, axis, f"the leaf at {name}")
+        mb.count_of(jnp.shape(x)[at], microbatch_size, f"the leaf at {name}")
+        return jnp.swapaxes(mb.cut(x, at, microbatch_size), at, at + 1)
 
-    return treedef.unflatten(map(one, leaves, paths(tree)))
+    return treedef.unflatten(map(one, leaves, mb.paths(tree)))
 
 
 @explain_misuse
@@ -160,16 +141,16 @@ def microbatch(
     numbers = [argnums] if isinstance(argnums, int) else list(argnums)
     names = [argnames] if isinstance(argnames, str) else list(argnames)
     _check_plan(microbatch_size, num_real_microbatches)
-    known, ordered = axes_of(numbers, names, in_axes), positional(fun)
-    is_read = "weight" not in names and not takes_keyword(fun, "weight")
+    known, ordered = mb.axes_of(numbers, names, in_axes), mb.positional(fun)
+    is_read = "weight" not in names and not mb.takes_keyword(fun, "weight")
 
     def run(*args, **kwargs):
         weight = kwargs.pop("weight", None) if is_read else None
-        places = {place(k, args, kwargs, ordered): axis for k, axis in known.items()}
+        places = {mb.place(k, args, kwargs, ordered): axis for k, axis in known.items()}
         if microbatch_size is None and weight is None and axis_name is None:
             return fun(*args, **kwargs)
-        parts = Parts(args, kwargs, places, microbatch_size)
-        weights = None if weight is None else Weights(weight, parts)
+        parts = mb.Parts(args, kwargs, places, microbatch_size)
+        weights = None if weight is None else mb.Weights(weight, parts)
         return _loop(fun, parts, accumulator, num_real_microbatches, weights, axis_name)
 
     return run
@@ -204,14 +185,14 @@ def micro_vmap(
         raise ValueError(f"`out_axes` is {out_axes}, expected 0")
     _check_plan(microbatch_size, num_real_microbatches)
     if isinstance(in_axes, Mapping):
-        mapped = mapped_by_name(fun, in_axes, vmap_fn)
+        mapped = mb.mapped_by_name(fun, in_axes, vmap_fn)
     else:
         mapped = vmap_fn(fun, in_axes=in_axes, out_axes=0)
 
     def aggregated(*args, **kwargs):
         found = mapped(*args, **kwargs)
         kinds = _broadcast(accumulator, found)
-        names, (leaves, treedef) = paths(found), jax.tree.flatten(found)
+        names, (leaves, treedef) = mb.paths(found), jax.tree.flatten(found)
         each = zip(kinds, leaves, names, strict=True)
         return treedef.unflatten(_aggregate(k, x, name) for k, x, name in each)
 
@@ -219,8 +200,8 @@ def micro_vmap(
         if microbatch_size is None:
             return aggregated(*args, **kwargs)
         if isinstance(in_axes, Mapping):
-            parts = Parts(
-                args, kwargs, axes_by_name(in_axes, args, kwargs), microbatch_size
+            parts = mb.Parts(
+                args, kwargs, mb.axes_by_name(in_axes, args, kwargs), microbatch_size
             )
             return _loop(aggregated, parts, accumulator, num_real_microbatches)
         several = isinstance(in_axes, tuple | list)
@@ -231,7 +212,7 @@ def micro_vmap(
                 "argument"
             )
         places = {**dict(enumerate(axes)), **dict.fromkeys(kwargs, 0)}
-        parts = Parts(args, kwargs, places, microbatch_size)
+        parts = mb.Parts(args, kwargs, places, microbatch_size)
         return _loop(aggregated, parts, accumulator, num_real_microbatches)
 
     return run
@@ -269,7 +250,7 @@ def micro_grad(
     Returns a function like `fun` that returns the gradients and an `Aux`.
     """
     batched = [batch_argnums] if isinstance(batch_argnums, int) else [*batch_argnums]
-    ordered = positional(fun)
+    ordered = mb.positional(fun)
     gradient = jax.value_and_grad(fun, argnums, has_aux=has_aux)
 
     def one(places, *args, **kwargs):
@@ -287,7 +268,7 @@ def micro_grad(
         return transform_fn(g), Aux(value, metrics_fn(g), aux)
 
     def run(*args, **kwargs):
-        places = {place(k, args, kwargs, ordered) for k in batched}
+        places = {mb.place(k, args, kwargs, ordered) for k in batched}
         mapped = micro_vmap(
             ft.partial(one, places),
             in_axes=tuple(0 if k in places else None for k in range(len(args))),
@@ -310,7 +291,7 @@ def _check_plan(size, real):
 def _broadcast(accumulator, result):
     """The accumulator of each leaf of a result."""
     try:
-        return spread(accumulator, result)
+        return mb.spread(accumulator, result)
     except (ValueError, TypeError):
         reference = "the result"
         raise errors.mismatch("accumulator", accumulator, reference, result) from None
@@ -321,13 +302,15 @@ def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
         args, kwargs = call
         return jax.tree.map(jnp.asarray, fun(*args, **kwargs))
 
-    types = types_of(lambda: evaluate(parts.take(0) if parts.count else parts.like()))
+    types = mb.types_of(
+        lambda: evaluate(parts.take(0) if parts.count else parts.like())
+    )
     kinds = _broadcast(accumulator, types)
     structs, treedef = jax.tree.flatten(types)
-    each = zip(kinds, structs, paths(types), strict=True)
+    each = zip(kinds, structs, mb.paths(types), strict=True)
     ways = [_way(k, s, parts.count, name, weights) for k, s, name in each]
     if weights is not None:
-        require_weighted(k for k in kinds if k in _WEIGHTED)
+        mb.require_weighted(k for k in kinds if k in _WEIGHTED)
 
     def step(i, carries):
         values = jax.tree.leaves(evaluate(parts.take(i)))
@@ -335,8 +318,8 @@ def _loop(fun, parts, accumulator, real, weights=None, axis_name=None):
         return [way.update(carry, x, i) for way, carry, x in each]
 
     among = frozenset() if weights is None else weights.varying
-    carries = [start(way, s, among) for way, s in zip(ways, structs, strict=True)]
-    last = parts.count if real is None else least(real, parts.count)
+    carries = [mb.start(way, s, among) for way, s in zip(ways, structs, strict=True)]
+    last = parts.count if real is None else mb.least(real, parts.count)
     if parts.count:
         carries = jax.lax.fori_loop(0, last, step, carries)
     results = [way.finalize(x) for way, x in zip(ways, carries, strict=True)]
@@ -399,7 +382,9 @@ def _way(kind, struct, count, name, weights):
         return mean + (x - mean) / (i + 1).astype(x.real.dtype)
 
     update = mix if kind is AccumulationType.RUNNING_MEAN else add
-    return Accumulator(lambda s: wide(zeros(s.shape, s)), update, finish, lambda x: x)
+    return Accumulator(
+        lambda s: wide(mb.zeros(s.shape, s)), update, finish, lambda x: x
+    )
 
 
 def _check_kind(kind, struct, name):
@@ -421,7 +406,7 @@ def _concat(struct, count):
     at = min(len(struct.shape), 1)  # position of the microbatch axis; 0 for scalars
 
     def init(s):
-        return zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
+        return mb.zeros((*s.shape[:at], count, *s.shape[at:]), s, at)
 
     def update(rows, x, i):
         return jax.lax.dynamic_update_index_in_dim(rows, x.astype(rows.dtype), i, at)
