@@ -6,6 +6,7 @@ Docstrings become Markdown; decorators and named tuples complete the definitions
 import dataclasses
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from enum import EnumType
 from functools import cache
 from importlib import import_module
@@ -101,6 +102,9 @@ def plain(x: Any) -> Any:
 
 def complete(thing: griffe.Object, name: Name) -> None:
     """Tell griffe what it cannot see in a definition."""
+    for member in (thing, *(thing.members.values() if thing.is_class else ())):
+        if not member.is_alias and not member.is_module and not member.is_class:
+            without_door(member)
     if thing.is_function:
         as_decorated(thing, name)
     if hasattr(name.value, "_fields"):
@@ -111,6 +115,32 @@ def complete(thing: griffe.Object, name: Name) -> None:
         said += "\n\n" + "\n".join(f"    {x.name} = {x.value!r}" for x in name.value)
     line = thing.docstring.lineno if thing.docstring else thing.lineno
     thing.docstring = griffe.Docstring(said, lineno=line, parent=thing)
+
+
+def without_door(thing: griffe.Object) -> None:
+    """Annotations as users write them, without modules that only our files import."""
+    if thing.is_attribute:
+        thing.annotation = bare(thing.annotation)
+        return
+    thing.returns = bare(thing.returns)
+    for parameter in thing.parameters:
+        parameter.annotation = bare(parameter.annotation)
+
+
+def bare(x: Any) -> Any:
+    """An expression without our private modules: `name` for `rx.name`."""
+    if isinstance(x, griffe.ExprAttribute) and is_private(x.first):
+        return x.last
+    if isinstance(x, list | tuple):
+        return type(x)(map(bare, x))
+    if isinstance(x, griffe.Expr) and not isinstance(x, griffe.ExprName):
+        for field in fields(x):
+            setattr(x, field.name, bare(getattr(x, field.name)))
+    return x
+
+
+def is_private(x: Any) -> bool:
+    return isinstance(x, griffe.ExprName) and x.canonical_path.startswith("stepax._")
 
 
 def as_decorated(thing: griffe.Function, name: Name) -> None:
