@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import user_reports
+from .bench.cases import GPTS
 from .pages import write_table, wrong_lines
 
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 README = "README.md"
 RECORDED = "docs/evidence/figures.json"
 BENCH = "docs/evidence/bench/reference.json"
-GPU = "docs/evidence/gpu.json"
+GPU = "docs/evidence/bench/h100.json"
 PICTURE = "docs/assets/speed.svg"
 
 # Sentences with a measured figure: a time, a rate, or a ratio of times or evaluations.
@@ -61,12 +62,26 @@ def seconds(shape: str, case: str, key: str, library: str = "optax") -> float:
     return next(x[key] for x in rows if (x["shape"], x["case"], x["library"]) == here)
 
 
-def on_gpu(case: str) -> str:
-    """The ratios to Optax on a GPU, from the lowest to the highest."""
-    found = [x["/ Optax"] for x in stored(GPU)["rows"] if x["case"] == case]
+def on_gpu(case: str, shapes: tuple[str, ...] = (), way: str = "stepax") -> str:
+    """The ratios to Optax on a GPU, from the lowest to the highest.
+
+    shapes: trees; all that were measured if empty.
+    """
+    found = [
+        f"{x['ratios']['optax']['step'][0]:.2f}"
+        for x in stored(GPU)["rows"]
+        if (x["case"], x["library"]) == (case, way)
+        and (not shapes or x["shape"] in shapes)
+    ]
     if not found:
         return "not measured"
     return found[0] if min(found) == max(found) else f"{min(found)} to {max(found)}"
+
+
+def gpu() -> str:
+    """The GPU of that run, in words."""
+    (name,) = stored(GPU)["about"]["machine"]["devices"]
+    return f"one {name.split()[1]}"
 
 
 def cells(page: str, first: str) -> list[list[str]]:
@@ -164,29 +179,21 @@ CLAIMS = (
     Claim("docs/small_arrays.md", _many),
 )
 
-# What a bar of the picture is called, its shape and case in the run on a CPU, and its
-# case in that on a GPU.
-BARS = (
-    ("clip + AdamW", "large", "clip + adamw", "clip + adamw"),
-    ("LAMB", "large", "lamb", "lamb"),
-    ("Adafactor", "large", "adafactor", "adafactor"),
-    ("Muon", "vit", "muon", "muon"),
-    ("AdamW in MultiSteps", "large", "multi_steps(adamw, 4)", "multi_steps(adamw, 4)"),
-    ("AdamW, 600 arrays, packed", "small", "adamw, packed", "adamw, packed"),
+# What a bar of the picture is called, its shape and case in the run on a CPU, and the
+# shapes on a GPU, all if there are none.
+BARS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("clip + AdamW", "large", "clip + adamw", GPTS),
+    ("LAMB", "large", "lamb", ()),
+    ("Adafactor", "large", "adafactor", ()),
+    ("Muon", "vit", "muon", ()),
+    ("AdamW in MultiSteps", "large", "multi_steps(adamw, 4)", ()),
+    ("AdamW, 600 arrays, packed", "small", "adamw, packed", ("small",)),
 )
 
 
 def machine() -> str:
     """The machine of the reference run."""
     return f"{stored(BENCH)['about']['machine']['cores']} CPU cores"
-
-
-def gpu_table() -> list[str]:
-    """The table of the run on a GPU, for docs/bench.md."""
-    columns = stored(GPU)["about"]["columns"]
-    rows = [[x[k] for k in columns] for x in stored(GPU)["rows"]]
-    table = [["", *columns[1:]], ["---"] * len(columns), *rows]
-    return [f"| {' | '.join(row)} |" for row in table]
 
 
 def switch() -> list[str]:
@@ -263,9 +270,10 @@ def short() -> list[str]:
         f"    - fused, by `stepax.step`: {times(fused, way='stepax.step')}",
         f"    - 600 small arrays: {times(small, 'small')}; packed, AdamW "
         f"{two(ratio('small', 'adamw, packed'))}",
-        f"- On {stored(GPU)['about']['machine']}, with an earlier version: clip + "
-        f"AdamW {on_gpu('clip + adamw')}, LAMB {on_gpu('lamb')}, Adafactor "
-        f"{on_gpu('adafactor')}, Muon {on_gpu('muon')}",
+        f"- On {gpu()}: AdamW {on_gpu('adamw', GPTS)}, clip + AdamW "
+        f"{on_gpu('clip + adamw', GPTS)}, LAMB {on_gpu('lamb')}, Adafactor "
+        f"{on_gpu('adafactor')}, Muon {on_gpu('muon')}; fused, MultiSteps "
+        f"{on_gpu('multi_steps(adamw, 4)', way='stepax.step')}",
         "- PyTorch's fused AdamW on the same cores: Stepax takes "
         f"{two(versus_torch('adamw'))} of its time, with clipping "
         f"{two(versus_torch('clip + adamw'))}",
@@ -310,7 +318,6 @@ def board() -> list[str]:
 
 TABLES: dict[tuple[str, str], Callable[[], list[str]]] = {
     (README, "switch"): switch,
-    ("docs/bench.md", "gpu"): gpu_table,
     ("docs/bench.md", "short"): short,
     ("docs/leaderboard.md", "short"): board,
 }
@@ -326,20 +333,17 @@ def picture() -> str:
         f"<title>Time of a step relative to Optax, on {machine()}</title>",
         f'<text x="{left}" y="18" font-weight="bold">time of a step on {machine()}, '
         "Optax = 1</text>",
-        f'<text x="{width}" y="18" text-anchor="end">{stored(GPU)["about"]["machine"]}'
-        "</text>",
-        f'<text x="{width}" y="34" text-anchor="end" font-size="11">an earlier version'
-        "</text>",
+        f'<text x="{width}" y="18" text-anchor="end">{gpu()}</text>',
     ]
-    for i, (name, shape, case, elsewhere) in enumerate(BARS):
+    for i, (name, shape, case, shapes) in enumerate(BARS):
         y, x = top + height * i, ratio(shape, case)
         lines += [
             f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{name}</text>',
             f'<rect x="{left}" y="{y + 2}" width="{x * unit:.0f}" height="16" rx="2" '
             'fill="#5b6ee1"/>',
             f'<text x="{left + x * unit + 6:.0f}" y="{y + 14}">{two(x)}</text>',
-            f'<text x="{width}" y="{y + 14}" text-anchor="end">{on_gpu(elsewhere)}'
-            "</text>",
+            f'<text x="{width}" y="{y + 14}" text-anchor="end">'
+            f"{on_gpu(case, shapes)}</text>",
         ]
     lines += [
         f'<path d="M{left + unit} {top - 4}V{bottom}" stroke="#808080" '

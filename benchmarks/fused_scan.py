@@ -2,10 +2,12 @@
 
 Run it with `python -m benchmarks.fused_scan`; `--write` puts the table into
 `docs/fused_scan.md`.  Programs run in turn in one process; times are ratios of medians.
+On a GPU, give it layers that fill it: `--width 2048 --batch 4096`.
 """
 
 import argparse
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from benchmarks.pages import write_table
 PAGE = Path(__file__).parents[1] / "docs" / "fused_scan.md"
 MARK = "fused_scan: written by `python -m benchmarks.fused_scan --write`"
 LAYERS, WIDTH, BATCH, ROUNDS = 24, 512, 32, 9
+TURN = 0.1  # seconds of a turn, at least
 OPTIMIZERS = {
     "adamw": stepax.adamw,
     "lion": stepax.lion,
@@ -73,41 +76,63 @@ def fused(tx, params, state, x):
 FORMS = {"all gradients first": plain, "a loop by hand": by_hand, "`fused_scan`": fused}
 
 
-def measured(name: str) -> list[list[str]]:
+def measured(name: str, width: int, batch: int) -> list[list[str]]:
     """The rows of an optimizer: temporaries, and the ratio of times to the first."""
     tx = OPTIMIZERS[name](1e-3)
-    shape = jax.random.normal(jax.random.key(0), (LAYERS, WIDTH, WIDTH)) / WIDTH**0.5
+    shape = jax.random.normal(jax.random.key(0), (LAYERS, width, width)) / width**0.5
     params = {"in": shape, "out": shape + 0.01}
     size = sum(p.size for p in jax.tree.leaves(params))
-    state, x = jax.vmap(tx.init)(params), jnp.ones((BATCH, WIDTH))
-    programs, carries, seconds = {}, {}, {}
-    for form, f in FORMS.items():
-        lowered = jax.jit(partial(f, tx), donate_argnums=(0, 1)).lower(params, state, x)
-        programs[form], seconds[form] = lowered.compile(), []
-        carries[form] = jax.tree.map(jnp.copy, (params, state))
-    for _ in range(ROUNDS):
-        for form, program in programs.items():
-            run = partial(program, *carries[form], x)
-            carries[form], passed = timed(run)
-            seconds[form].append(passed)
-    medians = {form: statistics.median(each) for form, each in seconds.items()}
+    state, x = jax.vmap(tx.init)(params), jnp.ones((batch, width))
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(lambda f: compiled(f, tx, params, state, x), FORMS.values())
+        programs = dict(zip(FORMS, made, strict=True))
+    carries = {form: jax.tree.map(jnp.copy, (params, state)) for form in FORMS}
+    medians = seconds(programs, carries, x)
     rows = []
     for form, program in programs.items():
         temporaries = program.memory_analysis().temp_size_in_bytes / size
         ratio = medians[form] / medians["all gradients first"]
-        rows.append([f"`{name}`", form, f"{temporaries:.2f}", f"{ratio:.2f}"])
+        took = f"{1e3 * medians[form]:.1f}"
+        rows.append([f"`{name}`", form, f"{temporaries:.2f}", f"{ratio:.2f}", took])
     return rows
+
+
+def compiled(f, tx, params, state, x):
+    jitted = jax.jit(partial(f, tx), donate_argnums=(0, 1))
+    return jitted.lower(params, state, x).compile()
+
+
+def seconds(programs, carries, x) -> dict[str, float]:
+    """The median of the seconds of a step of each program."""
+
+    def turn(form, steps):
+        for _ in range(steps):
+            carries[form] = programs[form](*carries[form], x)
+        return carries[form]
+
+    found, many = {form: [] for form in programs}, {}
+    for form in programs:
+        timed(partial(turn, form, 1))
+        many[form] = max(1, round(TURN / timed(partial(turn, form, 1))[1]))
+    for _ in range(ROUNDS):
+        for form, steps in many.items():
+            found[form].append(timed(partial(turn, form, steps))[1] / steps)
+    return {form: statistics.median(each) for form, each in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table")
+    add = parser.add_argument
+    add("--write", action="store_true", help="write the table")
+    add("--width", type=int, default=WIDTH, help="of a layer (default: %(default)s)")
+    add("--batch", type=int, default=BATCH, help="examples (default: %(default)s)")
     asked = parser.parse_args()
     head = ["optimizer", "step", "temporaries, bytes per parameter", "time"]
+    print(jax.devices()[0].device_kind, asked.width, asked.batch)
     rows = [head, ["---"] * len(head)]
     for name in OPTIMIZERS:
-        for row in measured(name):
-            print(*row, sep="  ", flush=True)
+        for *row, milliseconds in measured(name, asked.width, asked.batch):
+            print(*row, milliseconds, "ms", sep="  ", flush=True)
             rows.append(row)
     if asked.write:
         write_table(PAGE, (f"| {' | '.join(row)} |" for row in rows), MARK)

@@ -4,19 +4,23 @@ Install JAX for your GPU, Optax and PyTorch, and run in the root of the reposito
 
     python -m benchmarks.gpu measure h100.json
     python -m benchmarks.gpu profile "clip + adamw" --tree gpt1b --out .
+    python -m benchmarks.fused_scan --width 2048 --batch 4096
     python -m benchmarks.on_gpu
 
-1. `measure` takes steps on trees of 124 million and of a billion parameters: seconds,
+1. `measure` takes steps on trees of 64 million to a billion parameters: seconds,
    bytes beside the bandwidth of a copy in the same run, and the memory that XLA plans.
-   It ends after `--minutes`, by default 7; the same command then goes on, and says when
-   nothing is left.  A case has a process of its own: one that fails, as for want of
-   memory, is named and left out.  Expect 15 to 25 minutes in all, mostly of compiling.
+   It first compiles all programs, on all cores, in one to three minutes, and then takes
+   about ten seconds for a case.  After `--minutes`, by default 9, it begins no further
+   case; the same command then goes on.  A case that fails, as for want of memory, is
+   named and left out.  With `--profiles FOLDER` it profiles, in the time that is left,
+   what takes longer than in Optax or in PyTorch's fused step.
 2. `profile` takes some steps of a case, in one to three minutes, and prints kernels:
    how often they run in a step, for how long, how fast they read and write.  The table
    and the optimized program are files in `--out`.  Look first for kernels far below the
    bandwidth of a copy; if all kernels together take much less time than the step, the
    host is too slow.  `--way` is `stepax`, `stepax.step` or `optax`.
-3. `on_gpu` compares all optimizers with the same on a CPU, and measures `offload`;
+3. `fused_scan` compares a training step that updates in the backward pass.
+4. `on_gpu` compares all optimizers with the same on a CPU, and measures `offload`;
    about five minutes.
 
 A file of `measure` in docs/evidence/bench becomes tables of docs/bench.md by `make
@@ -25,106 +29,135 @@ the commands in narrow trees, on a CPU as well.
 """
 
 import argparse
+import fnmatch
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from benchmarks.bench import report, results
+from benchmarks.bench import ahead, command, report, results
 from benchmarks.bench.cases import CASES, GPTS
-from benchmarks.bench.measure import installed, make_runners, ways
-from benchmarks.bench.rounds import timed
-from benchmarks.bench.shapes import SHAPES, abstract, filled, size
+from benchmarks.bench.measure import (
+    IN_ONE,
+    OURS,
+    Plan,
+    installed,
+    make_runners,
+    numbers,
+    ways,
+)
+from benchmarks.bench.rounds import Limits, timed
+from benchmarks.bench.shapes import SHAPES, abstract, size
+from benchmarks.bench.stages import Built
 
 from . import kernels
 
 
 TINY = 8  # divisor of widths
-LIMITS = "--rounds", "5", "--seconds", "6"
+LIMITS = Limits(least=9, most=100, seconds=4.0, width=0.02)
 # PyTorch needs memory as well, in the same process.
 MEMORY = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
 }
 STEPS = 3  # periods that a profile has
+# From these ratios of a step on, a profile tells where the time goes.
+SLOWER = {"optax": 1.02, "torch fused": 1.03}
+# Trees, the first ones first, and what is measured on those that are not of a GPT.
+TREES = (*GPTS, "large", "small", "gpt256")
+OF_SMALL = ("adamw", "clip + adamw", "adamw, packed", "clip + adamw, packed")
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Trees and cases, those last that take longest to compile.
+    """Trees and cases, in the order of measuring.
 
-    SOAP, whose decompositions are programs of their own for each matrix, is on a narrow
-    tree as well: on GPT-2 it compiles for minutes.
+    Those in bfloat16 are the last of a tree, whose numbers the others share, and SOAP
+    on GPT-2 is the last of all, since it takes longest to compile.
     """
     found = [
         (shape, name)
-        for shape in (*reversed(GPTS), "gpt256")
+        for shape in TREES
         for name, case in CASES.items()
-        if shape in case.shapes + case.on_gpu
+        if shape in case.shapes + case.on_gpu and (shape != "small" or name in OF_SMALL)
     ]
-    is_slow = lambda name: name.startswith(("muon", "soap"))
-    return sorted(found, key=lambda x: (is_slow(x[1]), x == ("gpt2", "soap")))
+    is_slow = lambda x: x[0] == "gpt2" and x[1].startswith("soap")
+    place = lambda x: TREES.index(x[0])
+    is_narrow = lambda x: CASES[x[1]].dtype == jnp.bfloat16
+    return sorted(found, key=lambda x: (is_slow(x), place(x), is_narrow(x)))
 
 
-def measure(path: Path, minutes: float, tiny: bool) -> list[str]:
+def measure(path: Path, args: argparse.Namespace) -> list[str]:
     """Measure what the file lacks, and return what failed."""
-    rows = results.read(path)[1] if path.exists() else []
+    begin = time.monotonic()
+    until = begin + 60 * args.minutes
+    # A cached program would seem to compile in no time.
+    jax.config.update("jax_enable_compilation_cache", False)
+    plan = Plan(TINY if args.tiny else 1, LIMITS, installed())
+    about = results.surroundings([], plan.divisor, LIMITS)
+    about["commands"] = ["python -m benchmarks.gpu measure"]
+    rows = results.kept(path, about)
     done = {(row["shape"], row["case"]) for row in rows}
-    missing = [pair for pair in pairs() if pair not in done]
-    end, failed = time.monotonic() + 60 * minutes, []
-    for i, (shape, name) in enumerate(missing):
-        try:
-            told = _measured(shape, name, path, tiny, end - time.monotonic())
-        except subprocess.TimeoutExpired:
-            print(f"{len(missing) - i} left; the same command goes on")
-            break
-        except RuntimeError as error:
-            told = f"failed: {error}"
-            failed.append(f"{name} on {shape}")
-        print(f"{name} on {shape}: {told}", flush=True)
-    else:
-        print(f"nothing left; failed: {', '.join(failed) or 'none'}")
-    if path.exists():
-        about, rows = results.read(path)
-        about["commands"] = ["python -m benchmarks.gpu measure"]
-        results.save(rows, about, path)
-    return failed
+    fits = lambda x: any(fnmatch.fnmatch(f"{x[0]}: {x[1]}", y) for y in args.only)
+    missing = [pair for pair in pairs() if pair not in done and fits(pair)]
+    plan = plan._replace(programs=ahead.compiled(missing, plan, args.threads))
+    print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    left = command.measure_all(missing, plan, rows, about, path, until)
+    if left:
+        print(f"{left} left; the same command goes on")
+    print("failed: ", *about.get("failed", ["none"]), sep="\n", flush=True)
+    if args.profiles:
+        _profile_slower(rows, plan, args.profiles, until)
+    return about.get("failed", [])
 
 
-def _measured(shape, name, path, tiny, seconds):
-    """Measure a case in a process of its own; returns what it tells."""
-    # A pattern of this name alone, as a plain word is in other names, too.
-    only = f"[{name[0]}]{name[1:]}"
-    words = ["--shapes", shape, "--only", only, "--json", str(path), *LIMITS]
-    words += ["--png", str(path.with_suffix(".png")), *["--quick"][: int(tiny)]]
-    process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench", *words],
-        capture_output=True,
-        text=True,
-        timeout=max(seconds, 0),
-        env=os.environ | MEMORY,
-    )
-    lines = (process.stdout + process.stderr).strip().splitlines() or ["no output"]
-    if process.returncode:
-        raise RuntimeError(lines[-1])
-    found = [x for x in lines if re.match(r" *1/1 ", x)]
-    return re.sub(r"^.*?  step ", "", found[0]) if found else lines[-1]
+def slower(rows: list[dict]) -> list[tuple[str, str]]:
+    """Trees and cases whose step takes longer than in another library, or has no rival.
+
+    Those that lose most come first.
+    """
+    alone = {x for x, case in CASES.items() if case.libraries and not case.is_stepwise}
+    found = {(x["shape"], x["case"]): 0.0 for x in rows if x["case"] in alone}
+    for row in rows:
+        for rival, limit in SLOWER.items():
+            ratio = row.get("ratios", {}).get(rival, {}).get("step", [0.0])[0]
+            if ratio > limit:
+                pair = row["shape"], row["case"]
+                found[pair] = max(found.get(pair, 0.0), ratio / limit)
+    return sorted(found, key=lambda pair: -found[pair])
+
+
+def _profile_slower(rows, plan, folder, until):
+    for shape, name in slower(rows):
+        if (shape, name) not in plan.programs or time.monotonic() > until:
+            continue
+        for library, built in plan.programs[shape, name].items():
+            if library != OURS:
+                text = profiled(name, shape, library, built, folder, plan.divisor)
+                print(text, flush=True)
 
 
 def profile(name: str, tree: str, library: str, folder: Path, tiny: bool) -> str:
     """The table of the kernels of a case, which is written into the folder as well."""
-    case, shapes = CASES[name], SHAPES[tree].make(TINY if tiny else 1)
+    case, divisor = CASES[name], TINY if tiny else 1
     way = ways(case, installed())[library]
-    built = way.build(way.make(), abstract(shapes, case.dtype))
+    built = way.build(way.make(), abstract(SHAPES[tree].make(divisor), case.dtype))
+    return profiled(name, tree, library, built, folder, divisor)
+
+
+def profiled(
+    name: str, tree: str, library: str, built: Built, folder: Path, divisor: int
+) -> str:
+    """The same of a program that is compiled."""
+    case, shapes = CASES[name], SHAPES[tree].make(divisor)
+    way = ways(case, installed())[library]
     program: Any = built.run
-    fill = lambda seed, scale: filled(shapes, seed, scale, case.dtype)
-    run = make_runners({library: way}, {library: built}, fill(0, 1.0), fill(1, 1e-2))[
-        library
-    ]
+    trees = numbers(SHAPES[tree], divisor, case.dtype)
+    run = make_runners({library: way}, {library: built}, *trees)[library]
     run(2 * case.calls)
     steps = STEPS * case.calls
     seconds = timed(lambda: run(steps))[1] / steps
@@ -145,7 +178,7 @@ def profile(name: str, tree: str, library: str, folder: Path, tiny: bool) -> str
     return "\n".join(lines)
 
 
-def _memory(built: Any, numbers: int) -> str:
+def _memory(built: Built, numbers: int) -> str:
     """Bytes for each parameter, as XLA plans them and as the device has seen them."""
     plan = {k: built.counts[k] for k in ("bytes", "temporaries", "held")}
     told = ", ".join(f"{k} {x:.1f}" for k, x in plan.items())
@@ -154,7 +187,7 @@ def _memory(built: Any, numbers: int) -> str:
     return f"for each parameter: {told}{seen}"
 
 
-def main(argv: list[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description=__doc__,
@@ -163,12 +196,21 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     add = commands.add_parser("measure").add_argument
     add("file", type=Path, help="the results, a .json; what it has is not repeated")
-    add("--minutes", type=float, default=7.0, help="then end (default: %(default)g)")
+    add("--minutes", type=float, default=9.0, help="then end (default: %(default)g)")
     add("--tiny", action="store_true", help="trees an eighth as wide")
+    add("--threads", type=int, default=os.cpu_count(), help="that compile")
+    add(
+        "--only",
+        nargs="+",
+        default=["*"],
+        metavar="PATTERN",
+        help='of "TREE: CASE", such as "gpt2: *"',
+    )
+    add("--profiles", type=Path, metavar="FOLDER", help="of what is slower than others")
     add = commands.add_parser("profile").add_argument
     add("case", choices=list(CASES), metavar="CASE", help=", ".join(CASES))
     add("--tree", choices=list(SHAPES), default="gpt1b")
-    add("--way", choices=("stepax", "stepax.step", "optax"), default="stepax.step")
+    add("--way", choices=(OURS, IN_ONE, "optax"), default=IN_ONE)
     add(
         "--out",
         type=Path,
@@ -176,9 +218,15 @@ def main(argv: list[str] | None = None) -> int:
         help="a folder for the table and the program",
     )
     add("--tiny", action="store_true", help="trees an eighth as wide")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    for name, value in MEMORY.items():
+        os.environ.setdefault(name, value)
     if args.command == "measure":
-        return 1 if measure(args.file, args.minutes, args.tiny) else 0
+        return 1 if measure(args.file, args) else 0
     print(profile(args.case, args.tree, args.way, args.out, args.tiny))
     return 0
 

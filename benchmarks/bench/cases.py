@@ -141,12 +141,21 @@ CASES = {
         on_gpu=("large", *GPTS),
         libraries=("stepax",),
     ),
+    "adamw, 4 bits": Case(
+        lambda lib, rate: lib.low_bit_states(lib.adamw(rate), 4),
+        (),
+        on_gpu=("large", *GPTS),
+        libraries=("stepax",),
+    ),
     "inject_hyperparams(adamw)": Case(
         lambda lib, rate: lib.inject_hyperparams(lib.adamw)(rate)
     ),
     "adamw, average of params": Case(averaged),
     "adamw, packed": Case(
-        lambda lib, rate: lib.adamw(rate), ("small", "many"), arrange=packed
+        lambda lib, rate: lib.adamw(rate),
+        ("small", "many"),
+        arrange=packed,
+        on_gpu=("gpt2",),
     ),
     "clip + adamw, packed": Case(clipped, ("small", "many"), arrange=packed),
     "muon": Case(
@@ -154,6 +163,13 @@ CASES = {
         ("vit",),
         on_gpu=GPTS,
         has_floor=True,
+    ),
+    "muon, bfloat16": Case(
+        lambda lib, rate: lib.contrib.muon(rate, ns_dtype=jnp.bfloat16),
+        (),
+        on_gpu=GPTS,
+        has_floor=True,
+        libraries=("stepax",),
     ),
     # Bases are renewed every ten steps, all at once or in turns.
     "soap": Case(
@@ -168,6 +184,7 @@ CASES = {
         lambda lib, rate: lib.contrib.soap(rate, stagger=True),
         ("gpt256",),
         calls=10,
+        on_gpu=("gpt2",),
         is_stepwise=True,
         libraries=("stepax",),
     ),

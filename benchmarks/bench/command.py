@@ -3,7 +3,11 @@
 import argparse
 import fnmatch
 import importlib.util
+import math
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -64,7 +68,8 @@ def _new(args):
     rows = results.kept(args.json, about)
     done = {(each["shape"], each["case"]) for each in rows}
     try:
-        _measure_all([x for x in pairs if x not in done], plan, rows, about, args)
+        missing = [x for x in pairs if x not in done]
+        measure_all(missing, plan, rows, about, args.json)
     except KeyboardInterrupt:
         print("ended early; these are the results so far")
     return about, rows
@@ -82,10 +87,25 @@ def _say_what_is_missing():
             print(f"{name} is not installed, so {so}: pip install {name}")
 
 
-def _measure_all(pairs, plan, rows, about, args):
+def measure_all(
+    pairs: list[tuple[str, str]],
+    plan: Plan,
+    rows: list[dict],
+    about: dict[str, Any],
+    path: Path | None,
+    until: float = math.inf,
+) -> int:
+    """Measure pairs of a tree and a case, add their rows, and save all of them.
+
+    until: value of `time.monotonic` from which no further case is begun.
+
+    Returns how many were not begun.
+    """
     rate = bandwidth.copy_rate() if on_gpu() and pairs else None
     with open_display(len(pairs)) as display:
         for number, (shape, case) in enumerate(pairs):
+            if time.monotonic() > until:
+                return len(pairs) - number
             tell = lambda text, number=number: display.tell(text, number)
             try:
                 found = _measured(shape, case, plan, tell)
@@ -100,8 +120,9 @@ def _measure_all(pairs, plan, rows, about, args):
                 bandwidth.add_rates(found, rate)
             rows += found
             display.finish(shape, case, found, number + 1, len(pairs))
-            if args.json:
-                results.save(rows, about, args.json)
+            if path:
+                results.save(rows, about, path)
+    return 0
 
 
 def _measured(shape, case, plan, tell):
@@ -123,14 +144,16 @@ def ordered(rows: list[dict]) -> list[dict]:
 def tables(rows: list[dict], about: dict) -> dict[str, report.Table]:
     """All tables of a run, by title."""
     width, is_quick, found = about["limits"]["width"], about["divisor"] > 1, {}
-    for shape in dict.fromkeys(each["shape"] for each in rows):
+    # Programs that were compiled at once have no times but those of a step.
+    has_stages = any("compile" in each for each in rows)
+    for shape in dict.fromkeys(each["shape"] for each in rows if has_stages):
         title = f"{shape}: {SHAPES[shape].what}"
         title += ", an eighth as wide" if is_quick else ""
         title += "; ratios to Optax in parentheses"
         found[title] = report.times(rows, shape, width)
         found[f"{shape}: counts, Stepax / Optax"] = report.counts(rows, shape)
     if "copy rate" in about:
-        found["memory traffic"] = report.on_device(rows, width)
+        found["steps on a GPU"] = report.on_device(rows, width)
     if not is_quick:
         found["goals"] = report.goals(rows)
     return found

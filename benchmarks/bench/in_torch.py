@@ -1,5 +1,6 @@
 """The same optimizers in PyTorch, where available."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,8 @@ def muon(torch: Any, params: list, how: dict) -> Any:
 
 
 # The only way of those that are not written in three.
-ONLY = {muon: "torch loop"}
+LOOP = "torch loop"
+ONLY = {muon: LOOP}
 
 # The optimizer, whether gradients are clipped, and whether the rate is scheduled.
 MADE: dict[str, tuple[Callable, bool, bool]] = {
@@ -66,6 +68,7 @@ MADE: dict[str, tuple[Callable, bool, bool]] = {
     "clip + scheduled adamw, mask": (masked_adamw, True, True),
     "adafactor": (adafactor, False, False),
     "muon": (muon, False, False),
+    "muon, bfloat16": (muon, False, False),
 }
 
 
@@ -85,6 +88,8 @@ def steps(case: str, params: list, gradients: list) -> tuple[list, dict[str, Cal
     found: dict[str, Callable] = {}
     state = None
     for name, how in HOW.items():
+        if place == "cuda" and name == LOOP and make not in ONLY:
+            continue  # waits for the host, many times as long as the others
         if make is adafactor and "fused" in how:
             continue  # the optimizer lacks this implementation
         if ONLY.get(make, name) != name:
@@ -102,6 +107,15 @@ def wait() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def release() -> None:
+    """Give the memory of tensors that are no longer used back to the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _step(torch, optimizer, tensors, is_clipped, is_scheduled):

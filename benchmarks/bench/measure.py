@@ -3,12 +3,13 @@
 Steps by two calls and steps in one, of the same library, count as two libraries.
 """
 
+import functools as ft
 import importlib
 import importlib.util
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from . import in_torch, products
 from .cases import CASES, RATE, Case
 from .ratios import QUANTITIES, Rounds, all_ratios
 from .rounds import Limits, record, take_turns, timed as timed
-from .shapes import SHAPES, abstract, filled, size
+from .shapes import SHAPES, Shape, abstract, filled, size
 from .stages import Built, build, bytes_of_first_call, in_one, two_calls
 
 
@@ -26,6 +27,7 @@ TURN = 0.03  # minimum seconds of the steps of a turn
 SMALL = 5_000_000  # largest number of parameters to also measure without `jit`
 TORCH = 70_000_000  # largest number of parameters for which PyTorch fits, too, on a CPU
 OURS, IN_ONE, PRODUCTS = "stepax", "stepax.step", "its products"
+WAITING = "bytes of a waiting call"
 WAYS = OURS, IN_ONE  # those whose ratios to the others are shown
 TINY = {"w": (3, 2), "b": (2,)}  # a tree to run all of the code once
 
@@ -36,11 +38,14 @@ class Plan(NamedTuple):
     divisor: divisor of the widths of the trees.
     limits: when to stop.
     libraries: the installed libraries.
+    programs: by tree and case, programs that are already compiled, by name, or the
+        error that compiling them raised.
     """
 
     divisor: int
     limits: Limits
     libraries: tuple[str, ...]
+    programs: Mapping[tuple[str, str], dict[str, Built] | Exception] = {}
 
 
 def installed() -> tuple[str, ...]:
@@ -95,15 +100,22 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
     tree, about = SHAPES[shape].make(plan.divisor), CASES[case]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     all_ways = ways(about, plan.libraries)
+    if "torch" in plan.libraries:
+        in_torch.release()  # the tensors of the case before
     found = {name: Measured({}, {}) for name in all_ways}
     built: dict[str, Built] = {}
     shapes = abstract(tree, about.dtype)
-    for name in _compile(all_ways, shapes, plan, found, built):
-        yield "compile", name
+    is_compiled = (shape, case) in plan.programs
+    if is_compiled:
+        built = _known(plan.programs[shape, case])
+        for name, program in built.items():
+            found[name].counts.update(program.counts)
+    else:
+        for name in _compile(all_ways, shapes, plan, found, built):
+            yield "compile", name
     yield "fill", shape
-    fill = lambda seed, scale: filled(tree, seed, scale, about.dtype)
-    params, gradients = fill(0, 1.0), fill(1, 1e-2)
-    if size(tree)[1] <= SMALL:
+    params, gradients = numbers(SHAPES[shape], plan.divisor, about.dtype)
+    if size(tree)[1] <= SMALL and not is_compiled:
         for name in _without_jit(all_ways, params, gradients, plan, found):
             yield "un-jitted", name
     runners = make_runners(all_ways, built, params, gradients)
@@ -118,6 +130,19 @@ def measure(shape: str, case: str, plan: Plan) -> Iterator[tuple[str, Any]]:
     for name in timer(runners, about.calls, plan, found):
         yield "step", name
     yield "done", _rows({"shape": shape, "case": case}, tree, load, found)
+
+
+def _known(programs: dict[str, Built] | Exception) -> dict[str, Built]:
+    if isinstance(programs, Exception):
+        raise programs
+    return programs
+
+
+@ft.lru_cache(1)  # the cases of a tree share them
+def numbers(shape: Shape, divisor: int, dtype: Any) -> tuple[dict, dict]:
+    """Parameters and gradients, as NumPy arrays."""
+    tree = shape.make(divisor)
+    return filled(tree, 0, 1.0, dtype), filled(tree, 1, 1e-2, dtype)
 
 
 def _turns(turn, quantities, plan, found, names, least=None):
@@ -143,13 +168,21 @@ def _compile(all_ways, params, plan, found, built):
         # What JAX does only once in a process is not part of any round.
         way.build(way.make(RATE / 2), abstract(TINY, way.case.dtype))
     yield from _turns(turn, ("trace + lower", "compile"), plan, found, all_ways, 1)
-    way = all_ways[IN_ONE]
-    if way.case.calls > 1 and not way.case.is_stepwise:
+    if waits(all_ways[IN_ONE].case):
         yield IN_ONE
-        # Not of two calls: XLA would remove zeros that they do add.
-        how = way.lib, params, way.case.arrange, way.take
-        first = bytes_of_first_call(way.make(), *how)
-        found[IN_ONE].counts["bytes of a waiting call"] = first
+        found[IN_ONE].counts[WAITING] = bytes_of_waiting(all_ways[IN_ONE], params)
+
+
+def waits(case: Case) -> bool:
+    """Whether some calls of a period do less than others, as counters tell."""
+    return case.calls > 1 and not case.is_stepwise
+
+
+def bytes_of_waiting(way: Way, params: Any) -> float:
+    """Bytes per parameter of the first call of a period."""
+    # Only of our step in one: in two calls XLA would remove zeros that they do add.
+    how = way.lib, params, way.case.arrange, way.take
+    return bytes_of_first_call(way.make(), *how)
 
 
 def _without_jit(all_ways, params, gradients, plan, found):

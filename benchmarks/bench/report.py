@@ -24,6 +24,7 @@ COUNTS = {
     "temporaries": 1,
     "held": 1,
 }
+ON_DEVICE = {"bytes": 0, "held": 1}
 TORCH = {
     "step / torch fused": "torch fused",
     "foreach": "torch foreach",
@@ -109,17 +110,28 @@ def _is_between(goal, result):
 
 
 def on_device(rows: list[dict], width: float) -> Table:
-    """Steps on a GPU: their rate of memory traffic beside that of a copy."""
+    """Steps on a GPU: their rate of memory traffic beside that of a copy.
+
+    Bytes are those that XLA counts and plans to hold, ours before those of Optax.
+    """
+    at = {(row["shape"], row["case"], row["library"]): row for row in rows}
     lines = []
     for row in rows:
         if row["library"] in WAYS and "of copy" in row:
             way = ", fused" if row["library"] == IN_ONE else ""
             ratios = (shown(row, "step", x, width) for x in ("optax", *TORCH.values()))
-            rates = f"{row['bytes per second'] / 1e12:.2f}", f"{row['of copy']:.2f}"
+            theirs = at.get((row["shape"], row["case"], "optax"))
+            counts = (
+                " / ".join(f"{x[key]:.{n}f}" for x in (row, theirs) if x)
+                for key, n in ON_DEVICE.items()
+            )
             time = f"{row['step'] / 1e-3:.2f}"
-            lines.append([row["case"] + way, row["shape"], time, *ratios, *rates])
+            lines.append(
+                [row["case"] + way, row["shape"], time, *ratios]
+                + [f"{row['of copy']:.2f}", *counts]
+            )
     ratios = ["/ Optax", *(f"/ {x}" for x in TORCH.values())]
-    return ["", "on", "step, ms", *ratios, "TB/s", "of a copy"], lines
+    return ["", "on", "step, ms", *ratios, "rate / copy", *ON_DEVICE], lines
 
 
 def in_words(about: dict[str, Any], rows: list[dict]) -> str:

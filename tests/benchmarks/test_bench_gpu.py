@@ -1,7 +1,6 @@
 """The commands for a GPU: they go on where they ended, and read profiles rightly."""
 
 import json
-import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import compiled, gpu, kernels
-from benchmarks.bench import in_torch, results
-from benchmarks.bench.cases import CASES
+from benchmarks.bench import ahead, in_torch, measure, results
+from benchmarks.bench.measure import WAYS
 from benchmarks.bench.rounds import Limits
 from benchmarks.bench.shapes import SHAPES, Shape
 
@@ -116,28 +115,21 @@ def test_a_case_is_profiled_into_files(tiny, tmp_path, capsys):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Processes that write a row at once; the names of their cases, in order."""
+    """Cases that are compiled and measured at once; their names, in order."""
     seen = []
 
-    def run(words, timeout, **options):
-        if timeout <= 0:
-            raise subprocess.TimeoutExpired(words, timeout)
-        given = dict(zip(words, words[1:], strict=False))
-        (name,) = [
-            x for x in CASES if x == given["--only"].replace("[", "").replace("]", "")
-        ]
-        seen.append((given["--shapes"], name))
+    def measure_one(shape, name, plan):
+        assert (shape, name) in plan.programs
+        seen.append((shape, name))
         if name == "lion":
-            return subprocess.CompletedProcess(words, 1, "", "out of memory")
-        path = gpu.Path(given["--json"])
-        rows = results.read(path)[1] if path.exists() else []
-        row = {"shape": given["--shapes"], "case": name, "library": "stepax"}
-        about = results.surroundings([], 1, Limits(1, 1, 0.0, 0.05))
-        results.save([*rows, row], about, path)
-        line = f" 1/1  {given['--shapes']:8}  {name:29}step 1.00 ms"
-        return subprocess.CompletedProcess(words, 0, line, "")
+            raise RuntimeError("out of memory")
+        found = {way: measure.Measured({"step": [1e-3] * 9}, {}) for way in WAYS}
+        about = {"shape": shape, "case": name}
+        yield "done", measure._rows(about, SHAPES[shape].make(1), 0.0, found)
 
-    monkeypatch.setattr(gpu.subprocess, "run", run)
+    compiled = lambda pairs, plan, threads: dict.fromkeys(pairs, {})
+    monkeypatch.setattr(gpu.ahead, "compiled", compiled)
+    monkeypatch.setattr(gpu.command, "measure", measure_one)
     return seen
 
 
@@ -145,10 +137,9 @@ def test_measuring_goes_on_and_names_what_failed(measured, tmp_path, capsys):
     path = tmp_path / "out.json"
     assert gpu.main(["measure", str(path)]) == 1
     told = capsys.readouterr().out
-    assert "adamw on gpt1b: 1.00 ms" in told
-    assert "lion on gpt1b: failed: out of memory" in told
-    assert "nothing left; failed: lion on gpt1b, lion on gpt2" in told
-    assert measured == gpu.pairs() and len(measured) > 10
+    assert "step 1.00 ms, 1.00 fused" in told
+    assert "gpt2: lion: RuntimeError: out of memory" in told
+    assert measured == gpu.pairs() and len(measured) > 40
     assert json.loads(path.read_text())["about"]["commands"] == [
         "python -m benchmarks.gpu measure"
     ]
@@ -161,6 +152,53 @@ def test_measuring_ends_in_time(measured, tmp_path, capsys):
     assert gpu.main(["measure", str(tmp_path / "out.json"), "--minutes", "0"]) == 0
     assert not measured
     assert f"{len(gpu.pairs())} left" in capsys.readouterr().out
+
+
+def test_only_what_is_asked_for_is_measured(measured, tmp_path):
+    gpu.main(["measure", str(tmp_path / "out.json"), "--only", "small: *", "*: adam"])
+    assert measured == [x for x in gpu.pairs() if x[0] == "small" or x[1] == "adam"]
+
+
+@pytest.mark.slow
+def test_programs_that_are_compiled_before_are_measured(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "LIMITS", Limits(1, 1, 0.0, 0.05))
+    path = tmp_path / "out.json"
+    only = "--only", "gpt2: multi*", "gpt2: adamw, packed"
+    assert gpu.main(["measure", str(path), "--threads", "2", *only]) == 0
+    _, rows = results.read(path)
+    assert {row["case"] for row in rows} == {"multi_steps(adamw, 4)", "adamw, packed"}
+    waiting = {row["library"] for row in rows if measure.WAITING in row}
+    assert waiting == {"stepax.step"}
+    assert not any("compile" in row for row in rows)
+    assert all(row["step"] > 0 for row in rows)
+
+
+def test_a_case_that_cannot_be_compiled_is_an_error_of_its_own(monkeypatch):
+    def build(way, tx, params):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(measure.Way, "build", build)
+    plan = measure.Plan(1, Limits(1, 1, 0.0, 0.05), ("stepax",))
+    pair = "gpt256", "soap"
+    programs = ahead.compiled([pair], plan, 2)
+    with pytest.raises(MemoryError, match="too large"):
+        next(measure.measure(*pair, plan._replace(programs=programs)))
+
+
+def test_what_is_slower_than_others_is_profiled_before_what_has_no_rival():
+    def row(shape, name, **ratios):
+        ratios = {k.replace("_", " "): {"step": [x]} for k, x in ratios.items()}
+        return {"shape": shape, "case": name, "ratios": ratios}
+
+    rows = [
+        row("gpt2", "adamw, 8 bits"),
+        row("gpt2", "adamw", optax=1.01, torch_fused=1.2),
+        row("large", "lamb", optax=0.8),
+        row("gpt1b", "muon", optax=1.5),
+        row("gpt256", "soap"),
+    ]
+    found = gpu.slower(rows)
+    assert found == [("gpt1b", "muon"), ("gpt2", "adamw"), ("gpt2", "adamw, 8 bits")]
 
 
 def test_torch_takes_a_step_of_muon():
@@ -177,4 +215,6 @@ def test_the_trees_of_a_gpu_have_all_that_is_to_be_measured():
     both = {name for shape, name in found if shape == "gpt1b"}
     assert both | {"soap"} <= {name for shape, name in found if shape == "gpt2"}
     assert {"adamw", "adamw, 8 bits", "adamw, float32 masters", "muon"} <= both
-    assert found[-1] == ("gpt2", "soap")
+    assert {"adamw, 4 bits", "lamb"} <= {x for shape, x in found if shape == "large"}
+    assert [shape for shape, _ in found[-2:]] == ["gpt2", "gpt2"]
+    assert found[-1][1] == "soap, staggered"
