@@ -190,7 +190,12 @@ from ._transforms.grokfast import (
     grokfast_ema as grokfast_ema,
     grokfast_ma as grokfast_ma,
 )
-from ._transforms.norm import HyperballState as HyperballState, hyperball as hyperball
+from ._transforms.norm import (
+    HyperballState as HyperballState,
+    floor_updates as floor_updates,
+    hyperball as hyperball,
+    radial_brake as radial_brake,
+)
 from ._transforms.plateau import (
     ReduceLROnPlateauState as ReduceLROnPlateauState,
     reduce_on_plateau as reduce_on_plateau,

@@ -4,7 +4,10 @@ You, Gitman and Ginsburg, 2017, Large Batch Training of Convolutional Networks
 (arXiv:1708.03888), for the trust ratio; Yong et al., 2020, Gradient Centralization
 (arXiv:2004.01461), equation 1; Wen, Dang, Lyu, Ma and Liang, 2026, Fantastic
 Pretraining Optimizers and Where to Find Them II: Hyperball Optimization
-(arXiv:2606.16899), with the norms of the records of modded-nanogpt.
+(arXiv:2606.16899), with the norms of the records of modded-nanogpt.  From the records
+of its third track: floors of updates, of whole arrays (2026-04-30, "Skylight-001") and
+of rows (2026-06-19, "RowFloor"), and the radial brake (2026-05-11), with the formula in
+the documentation of NVIDIA's Emerging-Optimizers 0.5.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import safe_increment, upcast
+from .._engine.arrays.numerics import abs_sq, safe_increment, safe_sqrt, upcast
 from .._engine.step.array_split import floored_root_mean_square
 from .scale import value_at
 
@@ -185,3 +188,82 @@ def hyperball(
 
     slots = {"radius": rx.Slot(first_norm, alike=False)}
     return rx.Rule(leaf, HyperballState, slots, rx.COUNT, prepare, needs_params=True)
+
+
+RECORDS = "https://github.com/KellerJordan/modded-nanogpt"
+
+
+@rx.public(paper=RECORDS, ranges={"outward": rx.UP_TO_1, "inward": rx.UP_TO_1})
+def radial_brake(
+    outward: rx.ArrayLike = 0.5,
+    inward: rx.ArrayLike = 1.0,
+    *,
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
+    """Keep only a part of the change of each parameter's norm.
+
+        q = p + g,   n = ‖p‖ + s (‖q‖ - ‖p‖),   s = outward if ‖q‖ > ‖p‖, else inward
+        p = n q / ‖q‖
+
+    Put it last in a chain, after the learning rate.  An array that becomes zero stays
+    so.  Norms are those of whole arrays; mask arrays that start at zero, such as
+    biases, whose first step would be shortened, too.
+
+    outward, inward: the part that is kept of an increase and of a decrease of the norm,
+        in [0, 1]; both 1 change nothing, both 0 keep the norm, as `hyperball` does.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    """
+    parts = rx.ArraySplit(axis_name)
+
+    def leaf(g, p, ctx):
+        q = p + g
+        was, now = (rx.floored_norm(x, 0.0, parts) for x in (p, q))
+        part = jnp.where(now > was, outward, inward).astype(now.dtype)
+        # Of what is taken away from q, so that with a part of 1 the update is exact.
+        less = (1 - part) * (now - was) / jnp.where(now == 0, 1, now)
+        return (g - less * q,)
+
+    return rx.Rule(leaf, needs_params=True)
+
+
+@rx.public(paper=RECORDS, ranges={"ratio": rx.AT_LEAST_0})
+def floor_updates(
+    ratio: rx.ArrayLike = 0.35,
+    axis: int | None = None,
+    *,
+    axis_name: rx.AxisName = None,
+) -> rx.Rule:
+    """Lengthen updates that are short beside their parameters.
+
+        u = g max(1, ratio ‖p‖ / ‖g‖)
+
+    Put it after an orthogonalization and before the learning rate.  Updates of 0 stay.
+
+    ratio: the least norm of an update, relative to that of its parameter; at least 0.
+    axis: norms are those of the slices along this axis: 0 for rows, -1 for the weights
+        of each output of a kernel (inputs, outputs); whole arrays if `None`, as are
+        arrays with fewer than two axes.
+    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
+        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    """
+    parts = rx.ArraySplit(axis_name)
+
+    def leaf(g, p, ctx):
+        along = _others(g.ndim, axis)
+
+        def norm(x):
+            squares = jnp.sum(abs_sq(x), along, keepdims=True)
+            return safe_sqrt(parts.sum(squares, x, along))
+
+        length, least = norm(g), ratio * norm(p)
+        factor = jnp.where(length > 0, least / jnp.where(length > 0, length, 1), 1)
+        return (g * jnp.maximum(1, factor),)
+
+    return rx.Rule(leaf, needs_params=True)
+
+
+def _others(ndim, axis):
+    """All axes, or all but one for arrays with two axes or more."""
+    left_out = None if axis is None or ndim < 2 else axis % ndim
+    return tuple(i for i in range(ndim) if i != left_out)

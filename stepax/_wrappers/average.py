@@ -161,19 +161,36 @@ def average(
 
 
 @explain_misuse
-def averaged_params(state: OptState, params: Params, name: str | None = None) -> Params:
-    """The averaged parameters, in the dtypes of the parameters.
+def averaged_params(
+    state: OptState,
+    params: Params,
+    name: str | None = None,
+    *,
+    blend: ArrayLike = 1.0,
+) -> Params:
+    """The averaged parameters a, or (1 - blend) p + blend a, in the parameters' dtypes.
 
     state: that of `averages`, or a state that contains it, such as that of `chain`,
         `MultiSteps` or `partition`.
     params: the parameters; leaves without an average, such as integers, are taken from
         here.
     name: of the average, if there are several.
+    blend: weight of the average, usually in [0, 1]; below 1 while the parameters still
+        move, which an average follows late.
 
     Raises a `ValueError` if there is no such average, if there are several and `name`
     is missing, or if it does not fit `params`.
     """
-    return average_of(chosen("averaged_params", state, name), params)
+    states = chosen("averaged_params", state, name)
+    if is_number(blend) and blend == 1:
+        return average_of(states, params)
+    wide = jax.tree.map(_wide_copy, params)
+
+    def between(p, x, a):
+        return (x + blend * (a - x)).astype(p.dtype) if is_inexact(p) else p
+
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(between, params, wide, average_of(states, wide))
 
 
 def average_of(states: list[AverageState], params: Params) -> Params:
