@@ -1,6 +1,5 @@
 """`diagnose` runs the rules."""
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,15 +13,16 @@ from .._engine.base.protocol import (
     is_array,
     require_transformation,
 )
+from .._engine.factories.ranges import whole_number
 from .._engine.functions.calls import explain_misuse
 from .._engine.inspect.components import Component, examine
 from .._engine.step.gradients import Gradients
 from .._engine.trees.apply import map_pairs
 from .._engine.trees.pack import unpack
-from .findings import Diagnosis, Finding, collected
-from .stages import View, view_of
+from .findings import Diagnosis, Finding, Problem, collected
 from .table import CHECKS
 from .trial import trial
+from .view import View, view_of
 
 
 @explain_misuse
@@ -51,23 +51,23 @@ def diagnose(
     state: the state from which to read injected hyperparameters and counts; the initial
         state if `None`.
 
-    Raises a `TypeError` if `tx` is not a transformation or `steps` not a whole number,
-    a `ValueError` for `steps` below 1 and for gradients of another structure, and the
-    errors of `tx.init`.
+    Raises a `TypeError` if `tx` is not a transformation, a `ValueError` if `steps` is
+    not a whole number or below 1 and for gradients of another structure, and the errors
+    of `tx.init`.
     Returns a tuple of findings, which prints as a table; `.require()` raises a
     `ValueError` if errors or warnings are among them.
     """
     require_transformation(tx, "`tx` of `diagnose`")
     params, gradients, state = unpack((params, gradients, state))
-    _check_gradients(gradients, params)
-    view = examine(tx, params, lambda part, seen: view_of(part, seen, state))
-    needs = ["static"]
+    if gradients is not None:
+        map_pairs(_check_gradient, ("params", "gradients"), params, gradients)
     if steps is not None:
-        view.steps = _whole(steps)
-        needs.append("run")
-    found = [x for need in needs for x in _run(need, view)]
+        steps = whole_number("steps` of `diagnose", steps)
+    view = examine(tx, params, lambda part, seen: view_of(part, seen, state))
+    view.steps, view.gradients = steps or 1, gradients
+    found = [*_run("static", view), *(_run("run", view) if steps else ())]
     if gradients is not None and _are_real((params, gradients)):
-        found += _tried(view, tx, params, gradients, state)
+        found += _tried(view, tx, params, state)
     return collected(found)
 
 
@@ -84,27 +84,26 @@ def static_findings(view: View | None) -> Diagnosis:
     return Diagnosis() if view is None else collected(_run("static", view))
 
 
-def _tried(view: View, *args: Any) -> Iterator[Finding]:
-    """What a trial step shows; args: transformation, parameters, gradients, state."""
-    if found := list(_run("gradients", view, args[2])):
-        yield from found
-        return
+def _tried(view: View, tx: Any, params: Any, state: Any) -> list[Finding]:
+    """What gradients and a trial step with them show."""
+    if found := list(_run("gradients", view)):
+        return found
     try:
-        taken = trial(view, *args)
+        view.trials = [trial(view, tx, params, state)]
     except Exception as error:
         # Its keywords are not known.
-        yield _failed("the trial step", error, "call `diagnose` without `gradients`")
-        return
-    yield from _run("step", view, taken)
+        return [_failed("the trial step", error, "call `diagnose` without `gradients`")]
+    return list(_run("step", view))
 
 
-def _run(needs: str, *args: Any) -> Iterator[Finding]:
-    for code, severity, need, rule, _, cure in CHECKS:
-        if need != needs:
-            continue
+def _run(need: str, view: View) -> Iterator[Finding]:
+    for code, severity, _, over, rule, _, cure in (x for x in CHECKS if x.need == need):
         try:
-            for message, paths, own in list(rule(*args)):
-                yield Finding(code, severity, message, paths, own or cure, _link(code))
+            for at in getattr(view, over):
+                for found in rule(at):
+                    x = found if isinstance(found, Problem) else Problem(found)
+                    paths = at.paths if x.paths is None else x.paths
+                    yield Finding(code, severity, x.message, paths, x.cure or cure)
         except Exception as error:  # never stop a training script
             yield _failed(f"the rule `{code}`", error, "please report it")
 
@@ -112,31 +111,12 @@ def _run(needs: str, *args: Any) -> Iterator[Finding]:
 def _failed(what: str, error: Exception, cure: str) -> Finding:
     lines = str(error).splitlines() or [""]
     message = f"{what} failed with {type(error).__name__}: {lines[0][:200]}"
-    return Finding("check-failed", "note", message, (), cure, _link("check-failed"))
+    return Finding("check-failed", "note", message, (), cure)
 
 
-def _link(code: str) -> str:
-    return f"docs/diagnose.md#{code}"
-
-
-def _whole(steps: Any) -> int:
-    if isinstance(steps, bool) or not hasattr(steps, "__index__"):
-        raise TypeError(
-            f"`steps` of `diagnose` must be a whole number, but is {steps!r}"
-        )
-    number = operator.index(steps)
-    if number < 1:
-        raise ValueError(f"`steps` of `diagnose` must be at least 1, but is {steps!r}")
-    return number
-
-
-def _check_gradients(gradients: Any, params: Any) -> None:
-    def leaf(p, g, check):
-        if is_array(p) and g is not None:
-            check()
-
-    if gradients is not None:
-        map_pairs(leaf, ("params", "gradients"), params, gradients)
+def _check_gradient(p, g, check):
+    if is_array(p) and g is not None:
+        check()
 
 
 def _are_real(tree: Any) -> bool:

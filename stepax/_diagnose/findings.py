@@ -1,6 +1,6 @@
 """What `diagnose` returns: findings, which print as a table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -13,14 +13,20 @@ SEVERITIES = ("error", "warning", "note")
 
 
 class Problem(NamedTuple):
-    """What a rule finds: a message, and the parameters concerned.
+    """What a rule finds.
 
+    message: what is wrong, and what it does.
+    paths: the parameters concerned; `None` for those that the rule was called for.
     cure: what to write instead, if it differs from that of the rule.
     """
 
     message: str
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] | None = None
     cure: str = ""
+
+
+# What a rule yields: a message, or a problem with paths or a cure of its own.
+Found = Iterator[str | Problem]
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,6 @@ class Finding:
     message: what is wrong, and what it does.
     paths: the parameters concerned, or the part in the chain if no parameter is.
     cure: what to write instead.
-    link: where the code is explained.
     """
 
     code: str
@@ -41,7 +46,11 @@ class Finding:
     message: str
     paths: tuple[str, ...]
     cure: str
-    link: str
+
+    @property
+    def link(self) -> str:
+        """Where the code is explained."""
+        return f"docs/diagnose.md#{self.code}"
 
 
 class Diagnosis(Printable, tuple[Finding, ...]):

@@ -1,54 +1,54 @@
-"""What rules read: for each parameter, the parts that change its update, in order.
+"""Stages, which change updates, and what they do to them: sign, scale, decay, ...
 
-Most parameters are treated alike.  Those that the same parts change, with the same
+This is known of Stepax's own factories only; a test measures it for all of these.
+Most parameters are treated alike.  Those that the same stages change, with the same
 arguments, are one track, so that a rule looks at each kind of treatment once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .._engine.base.protocol import is_none
-from .._engine.factories.arguments import Call
 from .._engine.factories.registry import ROWS
-from .._engine.factories.scheduled import StatefulSchedule, WrappedSchedule
-from .._engine.inspect.components import Component, open_components
+from .._engine.factories.scheduled import values_of
+from .._engine.inspect.components import Component
 from .._engine.inspect.names import part_name
-from .._engine.step.gradients import Gradients
-from .._engine.step.plan import Composite, node_of
+from .._engine.step.plan import node_of
 from .._engine.step.rule import Rule
-from .._engine.trees import selection
 from .._engine.trees.paths import join
-from .._optimizers import matrices
-from .._optimizers.muon import MuonDimensionNumbers
 from .._wrappers import accumulate, inject
 
 
+# The factors of scales.
+_FACTORS = {"scale": "step_size", "scale_by_schedule": "step_size_fn"}
+# The amount of decay in each of these; of optimizers it is `weight_decay`.
+_AMOUNTS = {"_decay_by": "amount", "_decay_of_sum": "amount"}
+# They run functions of users.
+_UNKNOWN = ("", "stateless", "stateless_with_tree_map")
+# Parts of optimizers that descend by themselves.
+_DESCENDING = ("scale_by_madgrad", "scale_by_cocob", "hyperball")
 # Wrappers that return the rules they are given, with slots that are stored otherwise.
 _REWRITING = ("low_bit_states", "with_state_dtypes", "rowwise")
+# fmt: off
+NORM_CLIPS = (
+    "clip_by_global_norm", "clip_by_block_rms", "adaptive_grad_clip",
+    "clip_by_recent_norm",
+)
+# Rules whose updates do not grow with gradients, though they keep no squares.
+_NORMALIZING = (
+    "scale_by_sign", "scale_by_lion", "scale_by_cautious_lion", "scale_by_rprop",
+    "scale_by_trust_ratio", "scale_by_lbfgs", "scale_by_curvature", "normalize",
+    "normalize_by_update_norm", "hyperball", "_scale_by_dog", "_scale_by_dowg",
+    "scale_by_distance_over_gradients", "scale_by_polyak", "scale_by_sm3",
+)
+# fmt: on
 # From the first steps to more than any run has.
 COUNTS = (0, *dict.fromkeys(int(10 ** (n / 3)) for n in range(28)))
-
-
-class Leaf(NamedTuple):
-    """A parameter."""
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def path(self) -> str:
-        return "/".join(self.names)
-
-    @property
-    def is_float(self) -> bool:
-        return jnp.issubdtype(self.dtype, jnp.inexact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +70,88 @@ class Stage:
     around: tuple[Component, ...]
 
     def __str__(self) -> str:
-        of = (
-            f" of `{name_of(self.owner)}`"
-            if self.owner not in (None, self.part)
-            else ""
-        )
+        is_inner = self.owner not in (None, self.part)
+        of = f" of `{name_of(self.owner)}`" if is_inner else ""
         return f"`{part_name(self.part)}`{of}"
+
+    def is_beside(self, other: "Stage") -> bool:
+        """Whether both belong to one optimizer."""
+        return self.owner is not None and self.owner is other.owner
+
+    @property
+    def factor(self) -> Any:
+        """The number or schedule by which a scale multiplies; `None` if it is none."""
+        return self.given.get(_FACTORS.get(self.name, ""))
+
+    @property
+    def rate(self) -> Any:
+        """The number or schedule by which it multiplies steps; `None` without one."""
+        return self.given.get("learning_rate") if self.descends else self.factor
+
+    @property
+    def descends(self) -> bool:
+        """Whether it makes whole steps, with the learning rate and the sign."""
+        row = ROWS.get(self.name)
+        return self.name in _DESCENDING or bool(row and row.kind == "optimizer")
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether it applies a learning rate, rather than another factor."""
+        is_given = name_of(self.part) == "scale_by_learning_rate"
+        return self.descends or (is_given and self.factor is not None)
+
+    @property
+    def scales(self) -> bool:
+        """Whether it multiplies updates by a factor of the user."""
+        return self.factor is not None or self.descends
+
+    @property
+    def sign(self) -> int | None:
+        """The sign of the factor from what comes in to what goes out, if known."""
+        if self.name in _UNKNOWN:
+            return None
+        if self.descends:
+            own = _sign_of(self.given.get("learning_rate", 1.0))
+            return None if own is None else -own
+        factor = 0 if self.name == "set_to_zero" else self.factor
+        return 1 if factor is None else _sign_of(factor)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it multiplies updates by 0, and is meant to.
+
+        A learning rate of 0 for some paths is how to freeze them, and an injected
+        number may be set in the state before each step.
+        """
+        is_injected = any(map(is_injection, self.around))
+        is_settable = is_injected and not callable(self.rate)
+        is_meant = self.name == "set_to_zero" or self.is_varied or is_settable
+        return is_meant and self.sign == 0
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether its updates have a size of their own, whatever gradients have."""
+        nodes = [node_of(part.tx) for part in self.part.walk()]
+        rules = [node for node in nodes if isinstance(node, Rule)]
+        if self.name in _NORMALIZING or not rules or self.name in ("", *NORM_CLIPS):
+            return self.name in _NORMALIZING
+        slots = rules[0].slots.values()
+        return bool(rules[0].batched) or any(slot.is_positive for slot in slots)
+
+    @property
+    def decays(self) -> bool:
+        """Whether it pulls parameters to zero."""
+        amount = self.given.get(_AMOUNTS.get(self.name, "weight_decay"))
+        is_some = amount is not None and value_of(amount, otherwise=1) != 0
+        return bool(self.name) and is_some
+
+
+class Leaf(NamedTuple):
+    """A parameter."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class Track(NamedTuple):
@@ -88,150 +164,39 @@ class Track(NamedTuple):
     def paths(self) -> tuple[str, ...]:
         return tuple(leaf.path for leaf in self.leaves)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether they are meant not to move."""
+        return any(stage.is_frozen for stage in self.stages)
 
-@dataclass
-class View:
-    """A transformation as rules see it.
 
-    parts: its components, with abstract arrays in their states.
-    leaves: the parameters; `None` for what is not an array.
-    tree: the parameters' shapes.
-    states: the states in a given one, by the identity of their components.
-    tracks: the parameters by the stages that change them.
-    steps: how many calls of `update` the run will have; 1 if unknown.
+class Place(NamedTuple):
+    """A stage of a track, between those before and those after it.
+
+    matrices: the paths of what it takes as matrices, and orthogonalizes.
     """
 
-    parts: list[Component]
-    leaves: list[Leaf | None]
-    tree: Any
-    states: Mapping[int, Any]
-    tracks: list[Track]
-    steps: int = 1
+    track: Track
+    before: tuple[Stage, ...]
+    stage: Stage
+    after: tuple[Stage, ...]
+    matrices: tuple[str, ...]
 
-    def placed(self) -> Iterator[tuple[Track, tuple, Stage, tuple]]:
-        """Each stage of each track, between those before and those after it."""
-        for track in self.tracks:
-            for n, stage in enumerate(track.stages):
-                yield track, track.stages[:n], stage, track.stages[n + 1 :]
-
-    def is_matrix(self, spec: Any, leaf: Leaf) -> bool:
-        """Whether dimension numbers name the axes of a parameter."""
-        kind, what = MuonDimensionNumbers, "weight_dimension_numbers"
-        found = matrices.resolve(spec, self.tree, kind, what)
-        return found[self.leaves.index(leaf)] is not None
-
-    def count(self, parts: tuple[Component, ...]) -> int:
-        """The steps in the given state, as the innermost of some parts counts them."""
-        for part in reversed(parts):
-            state = self.states.get(id(part))
-            fields = getattr(state, "_fields", ())  # every tuple has a method `count`
-            for name in ("count", "step_count", "gradient_step"):
-                if name in fields:
-                    return int(getattr(state, name))
-        return 0
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.track.paths
 
 
-def view_of(component: Component, gradients: Gradients, state: Any = None) -> View:
-    """The view of components, while they are examined.
-
-    state: the state from which to read injected hyperparameters and counts.
-    """
-    tree = gradients.treedef.unflatten(gradients.leaves)
-    rows = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_none)[0]
-    name = selection.path_names
-    leaves = [x if x is None else Leaf(name(at), x.shape, x.dtype) for at, x in rows]
-    parts, states = list(component.walk()), {}
-    if state is not None:
-        known = open_components(component.tx, state).walk()
-        states = {id(part): x.state for part, x in zip(parts, known, strict=True)}
-    seen: list[list[Stage]] = [[] for _ in leaves]
-    for stage, indices in _Reader(gradients, states).stages(component, None, ()):
-        for i in indices:
-            seen[i].append(stage)
-    tracks: dict[tuple[Stage, ...], list[Leaf]] = {}
-    for stages, leaf in zip(seen, leaves, strict=True):
-        if leaf is not None:
-            tracks.setdefault(tuple(stages), []).append(leaf)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-    found = [Track(stages, tuple(xs)) for stages, xs in tracks.items()]
-    return View(parts, leaves, shapes, states, found)
-
-
-class _Reader:
-    """Walks components in the order in which they change updates."""
-
-    def __init__(self, gradients: Gradients, states: Mapping[int, Any]):
-        self.gradients, self.states = gradients, states
-
-    def stages(self, part, owner, around) -> Iterator[tuple[Stage, list[int]]]:
-        owner = part if owner is None and _kind(part) == "optimizer" else owner
-        inner = self._inner(part)
-        for below in inner:
-            yield from self.stages(below, owner, (*around, part))
-        if not inner and not isinstance(node_of(part.tx), Composite):
-            for name, given, is_varied, indices in self._calls(part):
-                yield Stage(part, name, given, is_varied, owner, around), indices
-
-    def _inner(self, part: Component) -> list[Component]:
-        """The components that change updates in place of this one."""
-        if isinstance(node_of(part.tx), Composite):
-            return part.parts
-        if not part.parts or not _passes_on(part):
-            return []
-        made = self._with_values(part) if is_injection(part) else None
-        # Others that it calls see something else than the gradients.
-        return part.parts[:1] if made is None else [made]
-
-    def _with_values(self, part: Component) -> Component | None:
-        """What a part injects into, with schedules and the values in the state."""
-        given = part.recipe.bound.arguments
-        call = Call(given["inner_factory"], given["args"], given["kwargs"])
-        numbers, functions = call.sort({*given["static"], *call.unused_additions()})
-        state = self.states.get(id(part))
-        kept = {} if state is None else state.hyperparams
-        values = {k: kept.get(k, x) for k, x in numbers.items()}
-        values = {k: value_of(x, otherwise=x) for k, x in values.items()}
-        for kind in (_plain, _typical):  # one that the factory takes, or a number
-            try:
-                made = call.again(values | {k: kind(f) for k, f in functions.items()})
-                path = part.parts[0].path
-                return open_components(made, None, self.gradients, part.scope, path)
-            except Exception:
-                continue
-        return None
-
-    def _calls(self, part: Component) -> Iterator[tuple[str, Mapping, bool, list[int]]]:
-        """The call that made a part, once for all labels of its leaves."""
-        leaves = self.gradients.leaves
-        pairs = zip(leaves, part.scope or [True] * len(leaves), strict=True)
-        kept = [(i, g is not None) for i, (g, on) in enumerate(pairs) if on]
-        indices, rule = [i for i, is_array in kept if is_array], node_of(part.tx)
-        if not isinstance(rule, Rule) or rule.varied is None:
-            yield *_call(rule, part), False, indices
-            return
-        tree = self.gradients.outline(part.scope)
-        found = {x: [] for x in rule.varied.labels(tree)}
-        for (i, is_array), label in zip(kept, rule.varied.labels(tree), strict=True):
-            found[label] += [i] * is_array
-        for label, indices in found.items():
-            yield *_call(rule.for_label(label), part), True, indices
-
-
-def _call(rule: Any, part: Component) -> tuple[str, Mapping[str, Any]]:
-    """The factory of a rule or closure and its arguments, if it is one of Stepax."""
-    if isinstance(rule, Rule) and rule.origin is not None:
-        is_ours = rule.origin.build.__module__.startswith("stepax.")
-        return (rule.name, dict(rule.origin.bound.arguments)) if is_ours else ("", {})
-    name = name_of(part)
-    return name, dict(part.recipe.bound.arguments) if name else {}
+def product(stages: Iterable[Stage]) -> int | None:
+    """The sign of several stages together, if it is known."""
+    signs = [stage.sign for stage in stages]
+    return math.prod(x for x in signs if x is not None) if None not in signs else None
 
 
 def name_of(part: Component | None) -> str:
     """The factory that made a part; "" if it is not one of Stepax."""
-    if part is None or part.recipe is None:
-        return ""
-    build = part.recipe.build
-    return build.__name__ if build.__module__.startswith("stepax.") else ""
+    build = part.recipe.build if part and part.recipe else None
+    return build.__name__ if build and build.__module__.startswith("stepax.") else ""
 
 
 def where(part: Component) -> tuple[str]:
@@ -239,21 +204,13 @@ def where(part: Component) -> tuple[str]:
     return (join(part.path) or name_of(part) or part_name(part),)
 
 
-def _kind(part: Component) -> str:
+def kind_of(part: Component) -> str:
     """The kind of a factory in the registry; that of what a wrapper rewrites."""
     recipe = part.recipe
     while recipe is not None and recipe.build.__name__ in _REWRITING:
         recipe = getattr(recipe.bound.arguments["inner"], "recipe", None)
     row = ROWS.get(recipe.build.__name__) if recipe else None
     return row.kind if row and recipe and row.factory is recipe.factory else ""
-
-
-def _passes_on(part: Component) -> bool:
-    """Whether a closure changes updates by the first transformation that it calls."""
-    # Those of other kinds measure something, or transform it before they divide by it.
-    if _kind(part) in ("optimizer", "transform", "measure"):
-        return name_of(part) == "scale_by_galore"
-    return name_of(part) != "scale_by_curvature"
 
 
 def is_injection(part: Component) -> bool:
@@ -274,36 +231,24 @@ def accumulated(part: Component) -> int | None:
 
 def value_of(x: Any, otherwise: Any = None) -> Any:
     """A scalar as a Python number, if it is known."""
-    if isinstance(x, bool | int | float):
-        return x
     is_array = isinstance(x, np.ndarray | np.generic | jax.Array)
-    if not is_array or isinstance(x, Tracer) or np.ndim(x) or np.iscomplexobj(x):
+    if not (is_array or isinstance(x, int | float)) or isinstance(x, Tracer):
         return otherwise
-    return np.asarray(x).item()
+    return otherwise if np.ndim(x) or np.iscomplexobj(x) else np.asarray(x).item()
 
 
-def _plain(f: Any) -> Any:
-    """A schedule as a function of the count."""
-    if isinstance(f, StatefulSchedule) and not isinstance(f, WrappedSchedule):
-        raise TypeError("its values depend on what it has seen")
-    return f.schedule_fn if isinstance(f, WrappedSchedule) else f
-
-
-def _typical(f: Any) -> float:
-    """The largest value of a schedule; an error if its sign changes."""
-    values = sampled(_plain(f), COUNTS)
-    if values is None or values.min() < 0 < values.max():
-        raise ValueError("its values have different signs")
-    return float(values[np.abs(values).argmax()])
-
-
-def sampled(schedule: Callable, counts: Any) -> np.ndarray | None:
+def sampled(schedule: Callable, counts: Any = COUNTS) -> np.ndarray | None:
     """The values of a schedule after some numbers of steps, if it has any."""
     try:
-        return np.asarray(jax.vmap(schedule)(jnp.asarray(counts, jnp.int32)), float)
-    except Exception:  # it branches on the count, or is not of JAX
-        pass
-    try:
-        return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
+        return values_of(schedule, counts)
     except Exception:
         return None
+
+
+def _sign_of(x: Any) -> int | None:
+    """The sign of a number, or of all values of a schedule."""
+    values = sampled(x) if callable(x) else np.asarray([value_of(x, np.nan)])
+    if values is None or np.isnan(values).any():
+        return None
+    is_up, is_down = bool((values > 0).any()), bool((values < 0).any())
+    return None if is_up and is_down else is_up - is_down

@@ -1,6 +1,7 @@
-"""What is stored: dtypes, sizes, averages, integers, and where NaN is seen."""
+"""What parameters and states are: their shapes, names, dtypes, sizes, and NaN."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -8,73 +9,126 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._engine.base.protocol import is_none
 from .._engine.inspect.components import Component
 from .._engine.inspect.names import part_name
 from .._engine.inspect.narrow_means import warnings
 from .._engine.inspect.owners import owned_arrays
-from .findings import Problem
-from .stages import (
-    Stage,
-    Track,
-    View,
-    accumulated,
-    is_injection,
-    name_of,
-    value_of,
-    where,
-)
+from .._engine.trees import selection
+from .findings import Found, Problem
+from .stages import accumulated, is_injection, name_of, value_of, where
+from .view import Place, Track, View
 
 
-# What returns the parameters for evaluation.
-_AVERAGES = {
-    "averages": "swap_averages",
-    "schedule_free": "contrib.schedule_free_eval_params",
-    "schedule_free_sgd": "contrib.schedule_free_eval_params",
-    "schedule_free_adamw": "contrib.schedule_free_eval_params",
-    "schedule_free_radam": "contrib.schedule_free_eval_params",
-    "gpa": "contrib.gpa_eval_params",
-    "gpa_adamw": "contrib.gpa_eval_params",
-    "ema_nesterov": "contrib.ema_nesterov_eval_params",
-    "splus": "contrib.splus_eval_params",
-}
-_CHECKS = {"zero_nans": "ZeroNansState", "apply_if_finite": "ApplyIfFiniteState"}
+# Of a whole name, and of a word in it, such as `token_embedding` or `LayerNorm_0`.
+_VECTORS = ("bias", "scale", "lm_head")
+_WORD = re.compile(r"embed\w*|norms?\d*|\w*norm")
+_MANY = 16
+# Optimizers with a function `..._eval_params`, by the beginning of their names.
+_AVERAGING = ("schedule_free", "gpa", "ema_nesterov", "splus")
+_CHECKS = {"ZeroNansState": "zero_nans", "ApplyIfFiniteState": "apply_if_finite"}
 _LARGE = 3
 # One that chooses by shape chooses another parameter if all have one of these.
 _SHAPES = (None, (), (64,), (64, 64), (64, 64, 64))
 
 
-def narrow_mean(view: View) -> Iterator[Problem]:
+def matrix_left_out(track: Track) -> Found:
+    """Stacks of matrices, which the default choice of axes does not take."""
+    stacks = [x for x in track.leaves if len(x.shape) > 2]
+    paths = tuple(x.path for x in stacks if min(x.shape[-2:]) >= _MANY)
+    for part in [x.owner or x.part for x in track.stages if paths]:
+        given = part.recipe.bound.arguments if name_of(part) else {}
+        specs = [x for k, x in given.items() if k.endswith("weight_dimension_numbers")]
+        if specs[:1] == [None]:
+            what = "does not take these stacks as matrices, but arrays of two axes"
+            yield Problem(f"by default `{name_of(part)}` {what}", paths)
+            return
+
+
+def matrix_taken_for_vectors(at: Place) -> Found:
+    """Embeddings, heads and stacks of vectors that are orthogonalized."""
+    if paths := tuple(path for path in at.matrices if _is_of_vectors(path)):
+        what = "an embedding, a head, or a stack of biases or norm scales"
+        yield Problem(f"{at.stage} takes {what} for a matrix", paths)
+
+
+def _is_of_vectors(path: str) -> bool:
+    names = path.split("/")
+    split = re.sub(r"([a-z])([A-Z])", r"\1_\2", path).lower()
+    is_word = any(map(_WORD.fullmatch, re.split(r"[^a-z0-9]+", split)))
+    return is_word or any(name.lower() in _VECTORS for name in names)
+
+
+def integers(track: Track) -> Found:
+    """Parameters of integers that an optimizer is to train."""
+    if track.stages and not any(x.name == "set_to_zero" for x in track.stages):
+        yield "these parameters are integers, without a gradient"
+
+
+def pattern_matches_nothing(view: View) -> Found:
+    """Functions that choose parameters by their paths, and choose none."""
+    found: dict[tuple, Problem] = {}  # a stage of an optimizer has its mask, too
+    for part in view.parts if view.tracks else ():
+        for name, choose, wanted in _choices(part):
+            if wanted not in _chosen(choose, view, wanted):
+                what = (
+                    f"the label {wanted!r}" if name == "param_labels" else f"`{name}`"
+                )
+                message = f"{what} of `{name_of(part)}` selects no path"
+                found.setdefault((choose, wanted), Problem(message, where(part)))
+    yield from found.values()
+
+
+def _choices(part: Component) -> Iterator[tuple[str, Callable, Any]]:
+    """The masks and labels of a part that are functions, with what they may return."""
+    given = part.recipe.bound.arguments if name_of(part) else {}
+    for name in ("mask", "weight_decay_mask", "freeze_mask", "param_labels"):
+        if inspect.isfunction(given.get(name)):
+            for wanted in given["transforms"] if name == "param_labels" else (True,):
+                yield name, given[name], wanted
+
+
+def _chosen(choose: Callable, view: View, wanted: Any) -> set:
+    """What a mask or labels choose, whatever the shapes are; `wanted` if they fail."""
+    found: set = set()
+    for shape in _SHAPES:
+        new = lambda x, s=shape: jax.ShapeDtypeStruct(
+            x.shape if s is None else s, x.dtype
+        )
+        try:
+            found |= set(jax.tree.leaves(choose(jax.tree.map(new, view.shapes))))
+        except Exception:
+            return {wanted}
+    return found
+
+
+def narrow_mean(view: View) -> Found:
     """Averages whose dtype is too narrow."""
     for text in warnings(view.parts[0]):
         what, _, cure = text.partition(": ")
         yield Problem(what, (what.split("`")[1],), cure)
 
 
-def eps_underflows(view: View) -> Iterator[Problem]:
+def eps_underflows(at: Place) -> Found:
     """An epsilon that is 0 in the dtype in which it is added."""
-    for track, _, stage, _ in view.placed():
-        given, dtype = _epsilons(track, stage)
-        for name, value in given.items():
-            value = value_of(value)
-            if isinstance(value, float) and value > 0 == np.asarray(value).astype(
-                dtype
-            ):
-                what = f"is 0 in {dtype.name}, in which it is added"
-                yield Problem(f"`{name}={value:g}` of {stage} {what}", track.paths)
+    given, dtype = _epsilons(at)
+    for name, x in given.items():
+        number = np.float64(value_of(x, otherwise=0))
+        if number > 0 == number.astype(dtype):
+            what = f"is 0 in {dtype.name}, in which it is added"
+            yield f"`{name}={number:g}` of {at.stage} {what}"
 
 
-def _epsilons(track: Track, stage: Stage) -> tuple[Mapping[str, Any], np.dtype]:
+def _epsilons(at: Place) -> tuple[Mapping[str, Any], np.dtype]:
     """The epsilons of a stage, and the dtype in which they are added."""
-    if not stage.name:  # Optax computes in the dtype of the parameters
-        dtypes = [leaf.dtype for leaf in track.leaves if leaf.is_float]
-        narrowest = min(dtypes, key=lambda x: jnp.finfo(x).bits, default=jnp.float32)
-        return _of_optax(stage.part.tx.update), np.dtype(narrowest)
+    if not at.stage.name:  # Optax computes in the dtype of the parameters
+        dtypes = [x.dtype for x in at.track.leaves]
+        narrowest = min(dtypes, key=lambda x: jnp.finfo(x).bits)
+        return _of_optax(at.stage.part.tx.update), narrowest
     dtype: Any = jnp.float32  # rules compute in it, or in a wider one
-    for part in filter(is_injection, stage.around):
+    for part in filter(is_injection, at.stage.around):
         dtype = part.recipe.bound.arguments["dtype"] or dtype
     is_eps = lambda name: name.startswith("eps") or name.endswith("_eps")
-    return {k: x for k, x in stage.given.items() if is_eps(k)}, np.dtype(dtype)
+    return {k: x for k, x in at.stage.given.items() if is_eps(k)}, np.dtype(dtype)
 
 
 def _of_optax(f: Any, depth: int = 4) -> dict[str, Any]:
@@ -89,103 +143,47 @@ def _of_optax(f: Any, depth: int = 4) -> dict[str, Any]:
     return found
 
 
-def accumulation_of_nan(view: View) -> Iterator[Problem]:
-    """Checks for NaN that do not see the gradients of single micro-batches."""
-    for part in view.parts:
-        is_foreign = accumulated(part) is not None and part.recipe is None
-        kinds = set(_kinds(part.state)) if is_foreign else set()
-        for name in [k for k, kind in _CHECKS.items() if kind in kinds]:
-            what = f"inside of `{part_name(part)}` sees only the mean of the gradients"
-            yield Problem(f"`{name}` {what}", where(part))
-    for _, before, stage, _ in view.placed():
-        late = {x for y in before for x in y.around if accumulated(x) is not None}
-        own = [x for x in (*stage.around, stage.part) if name_of(x) in _CHECKS]
-        if own and late and not late & set(stage.around):
-            what = "comes after the accumulation, whose mean a NaN has reached already"
-            yield Problem(f"`{name_of(own[-1])}` {what}", where(own[-1]))
+def nan_in_mean(view: View) -> Found:
+    """Checks for NaN in an accumulation, which see only means of gradients."""
+    is_check = lambda x: type(x).__name__ in _CHECKS
+    foreign = [x for x in view.parts if x.recipe is None and accumulated(x) is not None]
+    for part in foreign:
+        what = f"inside of `{part_name(part)}` sees only the mean of the gradients"
+        for x in filter(is_check, jax.tree.leaves(part.state, is_leaf=is_check)):
+            yield Problem(f"`{_CHECKS[type(x).__name__]}` {what}", where(part))
 
 
-def _kinds(state: Any) -> Iterator[str]:
-    """The names of the named tuples in a state."""
-    yield type(state).__name__
-    children, _ = jax.tree.flatten(state, is_leaf=lambda x: x is not state)
-    for child in children:
-        if child is not state:
-            yield from _kinds(child)
+def nan_after_mean(at: Place) -> Found:
+    """Checks for NaN behind an accumulation."""
+    late = {x for y in at.before for x in y.around if accumulated(x) is not None}
+    parts = (*at.stage.around, at.stage.part)
+    own = [x for x in parts if name_of(x) in _CHECKS.values()]
+    if own and late and not late & set(at.stage.around):
+        what = "comes after the accumulation, whose mean a NaN has reached already"
+        yield Problem(f"`{name_of(own[-1])}` {what}", where(own[-1]))
 
 
-def integers(view: View) -> Iterator[Problem]:
-    """Parameters of integers that an optimizer is to train."""
-    for track in view.tracks:
-        paths = tuple(leaf.path for leaf in track.leaves if not leaf.is_float)
-        is_frozen = any(stage.name == "set_to_zero" for stage in track.stages)
-        if paths and track.stages and not is_frozen:
-            yield Problem("these parameters are integers, without a gradient", paths)
-
-
-def averages_without_swap(view: View) -> Iterator[Problem]:
-    """Optimizers whose parameters for evaluation are others than those in training."""
-    for part in view.parts:
-        if call := _AVERAGES.get(name_of(part)):
-            what = "parameters in training are not those to evaluate"
-            cure = f"evaluate and save those of `stepax.{call}`"
-            yield Problem(f"with `{name_of(part)}`, {what}", where(part), cure)
-            return
-
-
-def large_state(view: View) -> Iterator[Problem]:
+def large_state(view: View) -> Found:
     """Parameters in 16 bits with several times their bytes in float32."""
     size = lambda x: int(np.prod(x.shape)) * np.dtype(x.dtype).itemsize
-    leaves = [x for x in view.leaves if x and x.is_float and x.dtype.itemsize <= 2]
-    names = {x.names for x in leaves}
-    rows = owned_arrays(view.parts[0].state, [x.names for x in view.leaves if x])
-    kept = sum(size(x) for at, x in rows if at in names and x.dtype == jnp.float32)
-    own = sum(map(size, leaves))
+    leaves = [x for track in view.tracks for x in track.leaves]
+    narrow = {tuple(x.path.split("/")): x for x in leaves if x.dtype.itemsize <= 2}
+    rows = owned_arrays(view.parts[0].state, selection.leaf_names(view.shapes))
+    kept = sum(size(x) for at, x in rows if at in narrow and x.dtype == jnp.float32)
+    own = sum(map(size, narrow.values()))
     if kept > _LARGE * own:
         what = f"takes {kept / own:.3g} times their bytes"
         message = f"the float32 state of 16-bit parameters {what}"
-        yield Problem(message, tuple(x.path for x in leaves))
+        yield Problem(message, tuple(x.path for x in narrow.values()))
 
 
-def pattern_matches_nothing(view: View) -> Iterator[Problem]:
-    """Functions that choose parameters by their paths, and choose none."""
-    seen = set()
-    for part in view.parts if any(view.leaves) else ():
-        for name, choose, wanted in _choices(part):
-            found = _chosen(choose, view)
-            if (
-                found is not None
-                and wanted not in found
-                and (choose, wanted) not in seen
-            ):
-                seen.add((choose, wanted))  # a stage of an optimizer has it, too
-                what = (
-                    f"the label {wanted!r}" if name == "param_labels" else f"`{name}`"
-                )
-                message = f"{what} of `{name_of(part)}` selects no path"
-                yield Problem(message, where(part))
-
-
-def _choices(part: Component) -> Iterator[tuple[str, Callable, Any]]:
-    """The masks and labels of a part that are functions, with what they may return."""
-    given = part.recipe.bound.arguments if name_of(part) else {}
-    for name in ("mask", "weight_decay_mask", "freeze_mask", "param_labels"):
-        if inspect.isfunction(given.get(name)):
-            for wanted in given["transforms"] if name == "param_labels" else (True,):
-                yield name, given[name], wanted
-
-
-def _chosen(choose: Callable, view: View) -> set | None:
-    """The values of a mask or label function, whatever the shapes are."""
-    found = set()
-    try:
-        for shape in _SHAPES:
-            new = lambda x, s=shape: jax.ShapeDtypeStruct(
-                x.shape if s is None else s, x.dtype
-            )
-            keep = lambda x, new=new: None if x is None else new(x)
-            tree = jax.tree.map(keep, view.tree, is_leaf=is_none)
-            found |= set(jax.tree.leaves(choose(tree)))
-    except Exception:
-        return None
-    return found
+def averages_without_swap(view: View) -> Found:
+    """Optimizers whose parameters for evaluation are others than those in training."""
+    for part in view.parts:
+        name = name_of(part)
+        calls = [f"contrib.{x}_eval_params" for x in _AVERAGING if name.startswith(x)]
+        for call in ["swap_averages"] if name == "averages" else calls:
+            message = f"with `{name}`, parameters in training are not those to evaluate"
+            cure = f"evaluate and save those of `stepax.{call}`"
+            yield Problem(message, where(part), cure)
+            return

@@ -5,11 +5,10 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._engine.base import is_array
+from .._engine.factories.scheduled import values_of
 from .._engine.functions.calls import explain_misuse
 from .._engine.functions.signatures import name_of
 from .._engine.trees import errors
@@ -81,7 +80,4 @@ def _values(name: Any, schedule: Any, counts: np.ndarray) -> np.ndarray:
             "count, a number, or a mapping of names to these"
         )
     at: Any = schedule if callable(schedule) else lambda _: schedule
-    try:
-        return np.asarray(jax.vmap(lambda t: jnp.asarray(at(t)))(counts), float)
-    except jax.errors.ConcretizationTypeError:  # it branches on the count
-        return np.array([float(at(int(t))) for t in counts])
+    return values_of(at, counts)

@@ -27,6 +27,9 @@ CODES = """
 """.split()
 
 
+_ROUNDING = lambda tx: stepax.stochastic_rounding(tx, 0)
+
+
 def _params(dtype: str = "float32") -> dict[str, jax.Array]:
     return {"kernel": jnp.ones((16, 16), dtype), "bias": jnp.ones(16, dtype)}
 
@@ -64,10 +67,10 @@ _DIAGNOSE: Any = stepax.diagnose
     [
         (lambda p: _DIAGNOSE(stepax.adam, p), TypeError, "`tx` of `diagnose`"),
         (lambda p: _DIAGNOSE(None, p), TypeError, "`tx` of `diagnose`"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=0), ValueError, "at least 1"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=-1), ValueError, "but is -1"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=2.5), TypeError, "whole number.* is 2.5"),
-        (lambda p: _DIAGNOSE(_TX, p, steps=True), TypeError, "whole number.* is True"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=0), ValueError, "is 0, .* 1 or more"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=-1), ValueError, "is -1, .* 1 or more"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=2.5), ValueError, "2.5, .* whole number"),
+        (lambda p: _DIAGNOSE(_TX, p, steps=True), ValueError, "True, .* whole number"),
         (lambda p: _DIAGNOSE(_TX, p, gradients=[1.0]), ValueError, "gradients"),
         (
             lambda p: _DIAGNOSE(_TX, p, gradients=p | {"bias": p["kernel"]}),
@@ -97,7 +100,8 @@ def test_a_rule_that_fails_is_a_note(need, monkeypatch):
         raise KeyError("nothing here")
         yield
 
-    check = Check("broken", "error", need, broken, "common", "none")
+    over = "trials" if need == "step" else "whole"
+    check = Check("broken", "error", need, over, broken, "common", "none")
     monkeypatch.setattr(module, "CHECKS", (check, *CHECKS))
     tx, params = stepax.scale_by_adam(), _params()
     found = stepax.diagnose(tx, params, steps=10, gradients=params)
@@ -131,6 +135,13 @@ def test_a_trial_step_leaves_its_arguments(dtype):
     assert not any(x.is_deleted() for x in jax.tree.leaves(given))
     assert "check-failed" not in found.codes
     assert "update-rounds-away" not in found.codes
+
+
+@pytest.mark.parametrize("wrap", [stepax.master_weights, _ROUNDING])
+def test_parameters_that_are_kept_elsewhere_may_stand_still(wrap):
+    params = _params("bfloat16")
+    tx = wrap(stepax.sgd(1e-5))
+    assert stepax.diagnose(tx, params, gradients=params).alarms == ()
 
 
 def test_steps_that_round_away_are_seen_in_float16():

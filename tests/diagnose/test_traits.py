@@ -11,8 +11,7 @@ import pytest
 
 import stepax
 import stepax.contrib
-from stepax._diagnose import traits
-from stepax._diagnose.stages import View, view_of
+from stepax._diagnose.view import View, view_of
 from stepax._engine.inspect.components import examine
 
 
@@ -63,7 +62,7 @@ def _view(tx: Any) -> View:
 def test_signs_are_those_of_steps(row):
     tx = cases.make(row)
     (track,) = _view(tx).tracks
-    signs = [traits.sign(stage) for stage in track.stages]
+    signs = [stage.sign for stage in track.stages]
     if row.name in OTHERS:
         return
     u, g = _after(tx, 1.0), np.asarray(G["w"]).ravel()
@@ -78,7 +77,7 @@ def test_what_normalizes_does_not_grow_with_gradients(row):
     (track,) = _view(tx).tracks
     if row.name in (*OTHERS, *RECTIFIED, "set_to_zero", "freeze"):
         return
-    is_known = any(map(traits.normalizes, track.stages))
+    is_known = any(stage.normalizes for stage in track.stages)
     clips = any("clip" in stage.name for stage in track.stages)
     ratio = np.linalg.norm(_after(tx, 100.0)) / np.linalg.norm(_after(tx, 1.0))
     # Shampoo's powers, PSGD and MADGRAD's roots grow with less than the gradient.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import safe_increment
@@ -106,6 +107,15 @@ def _check_count(name: str, bound: inspect.BoundArguments) -> None:
 def _kept(x: object) -> Any:
     # An iterator can be read only once: by the call, but not by the recipe.
     return copy_containers(list(x) if isinstance(x, Iterator) else x)
+
+
+def values_of(schedule: Schedule, counts: Any) -> np.ndarray:
+    """The values of a schedule after these numbers of steps, in double precision."""
+    try:
+        at = jnp.asarray(counts, jnp.int32)
+        return np.asarray(jax.vmap(lambda t: jnp.asarray(schedule(t)))(at), float)
+    except Exception:  # it branches on the count, or is not of JAX
+        return np.asarray([np.asarray(schedule(int(t))) for t in counts], float)
 
 
 @runtime_checkable
