@@ -291,3 +291,21 @@ def test_factors_that_are_not_renewed_are_not_copied(row, name):
 def test_factors_are_not_stored_in_integers(row):
     with pytest.raises(TypeError, match="`factor_dtype` must be a real floating-point"):
         make(row, factor_dtype="int8")
+
+
+@pytest.mark.thinned
+@everyone
+def test_matrices_of_one_shape_share_a_trace(row):
+    """A decomposition is in the program once for each shape, as is all of a stage."""
+    tx = make(row)
+
+    def lines(number):
+        p = _params([(6, 4)] * number)
+        text = jax.jit(tx.update).lower(p, tx.init(p), p).as_text()
+        return len(text.splitlines()), text.count("custom_call @lapack")
+
+    (two, twice), (six, often) = lines(2), lines(6)
+    assert often == twice
+    # Of each matrix a call for what precedes the stage, one for the stage, and one for
+    # what follows it.
+    assert (six - two) / 4 <= 3
