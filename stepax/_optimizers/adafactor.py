@@ -75,8 +75,7 @@ def scale_by_factored_rms(
         long.
     epsilon: added to |g|², above 0.
     decay_rate_fn: maps t and `decay_rate` to the decay rate b.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `clip_by_block_rms`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
     In bfloat16 `v`, `v_col` and `v_row` stop changing: widen them with
     `with_state_dtypes`.

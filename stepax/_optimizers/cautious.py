@@ -72,8 +72,7 @@ def scale_by_cautious_adam(
 
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps: added to the square root, at least 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -92,8 +91,7 @@ def scale_by_cautious_lion(
 
     b1: weight of the EMA in the interpolation, in [0, 1].
     b2: decay rate of the EMA of g, in [0, 1].
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     return _made_cautious(scale_by_lion(b1, b2), _divisor_of_lion, axis_name)
 
@@ -181,8 +179,7 @@ def cautious(
     inner: an optimizer, with its learning rate.
     descends: whether v goes against the gradient; `False` for a direction without a
         learning rate, such as `scale_by_adam`: k is then 1 where v g > 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     base = rx.with_keywords(inner, "`inner` of `cautious`")
     agreeing = _agreeing(-1 if descends else 1, axis_name)

@@ -53,8 +53,7 @@ def lars(
     eps: added to ‖d‖, at least 0.
     momentum: decay rate of the trace, in [0, 1].
     nesterov: whether to use Nesterov momentum.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `scale_by_trust_ratio`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -89,8 +88,7 @@ def lamb(
     b1, b2: decay rates of the EMAs of g and |g|², in [0, 1].
     eps, eps_root: added outside and inside the square root; at least 0.
     mask, weight_decay_mask: which parameters decay (aliases: give one); see `masked`.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `scale_by_trust_ratio`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
@@ -122,8 +120,7 @@ def fromage(
     weight_decay: a scalar, at least 0, or a schedule; no decay if `None`.
     weight_decay_mask: which parameters decay; see `masked`.
     min_norm: lower bound of both norms, above 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `scale_by_trust_ratio`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
 
     def shrink(rate):
@@ -180,8 +177,7 @@ def scale_by_novograd(
         of `partition`.
     mu_dtype: storage dtype of `mu`; the parameter's if `None`, as always for `nu`.
         In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `scale_by_trust_ratio`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     in_parts = rx.ArraySplit(axis_name)
     if weight_decay_mask is not None:
@@ -239,8 +235,7 @@ def novograd(
     eps, eps_root: added outside and inside the square root; at least 0.
     weight_decay: a scalar, at least 0, or a schedule.
     weight_decay_mask: which parameters decay; see `masked`.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`; see
-        `scale_by_trust_ratio`.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
 
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """

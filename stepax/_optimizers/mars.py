@@ -54,8 +54,7 @@ def scale_by_mars_correction(
 
     b1: decay rate of the optimizer's EMA of the gradients, in [0, 1).
     gamma: strength of the correction, at least 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
     strength = gamma * b1 / one_minus(b1)

@@ -84,8 +84,7 @@ def clip_by_global_norm(
     infinite elements NaN.
 
     max_norm: the bound, at least 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     where: which arrays are measured and clipped, all if `None`: a mask or path patterns
         as of `masked`; a transformation by `masked`, for its own arrays; or a partition
         and a label of it, as in `(contrib.muon(0.02), "adam")`.
@@ -202,8 +201,7 @@ def adaptive_grad_clip(
     clipping: the largest ratio ‖g‖ / ‖p‖, above 0.
     eps: lower bound of ‖p‖, so that parameters at zero can move.
     axis: the axes that a unit spans; see `unitwise_norm`.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
 

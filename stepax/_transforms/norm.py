@@ -40,8 +40,7 @@ def scale_by_trust_ratio(
     min_norm: lower bound of both norms, at least 0.
     trust_coefficient: factor of the trust ratio, above 0.
     eps: added to the divisor, at least 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
 
@@ -61,8 +60,7 @@ def scale_by_param_block_norm(
     """Multiply each update by the norm of its parameter: u = max(‖p‖, min_scale) g.
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
     return rx.Rule(
@@ -79,8 +77,7 @@ def scale_by_param_block_rms(
         u = max(sqrt(mean |p|²), min_scale) g
 
     min_scale: lower bound of the factor, above 0, so that parameters at zero can move.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
 
@@ -103,8 +100,7 @@ def normalize_by_update_norm(
 
     scale_factor: norm of the result.
     eps: added to the divisor, above 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     global_stat = rx.ArraySplit(axis_name).norm_of_all
 
@@ -166,8 +162,7 @@ def hyperball(
     learning_rate: length of a step relative to r; a scalar or a schedule.
     radius: r for all arrays, at least 0; the initial norm of each if `None`.
     eps: lower bound of norms that are divided by, above 0.
-    axis_name: mesh axis over which arrays are sharded inside `shard_map`, or
-        their `PartitionSpec`; without it, each shard is treated as a whole array.
+    axis_name: mesh axis of sharded arrays inside `shard_map`; see `clip_by_block_rms`.
     """
     parts = rx.ArraySplit(axis_name)
 
