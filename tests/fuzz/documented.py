@@ -265,6 +265,24 @@ DIFFERENCES = [
         Program(A, "o.sgd(0.1, momentum=0.9, accumulator_dtype='bfloat16')"),
     ),
     Difference(
+        # Updates are differences of iterates, and may be smaller than their rounding.
+        "a narrow iterate of schedule-free is rounded once a step, in Optax twice",
+        "other numbers",
+        uses(r"schedule_free.*state_dtype='(float32|bfloat16)"),
+        Program(
+            "a((2, 3), 'float64', 0)",
+            "o.contrib.schedule_free_adamw(state_dtype='bfloat16')",
+        ),
+    ),
+    Difference(
+        "a mask of a tree without arrays masks nothing, where Optax masks the tree",
+        "other structure",
+        both(lambda program, finding: "a(" not in program.params, says("MaskedNode")),
+        Program(
+            "{'w': {'w': {}}}", "o.selective_transform(o.adam(0.1), freeze_mask=True)"
+        ),
+    ),
+    Difference(
         "MADGRAD weighs in double for parameters in double",
         "other numbers",
         # Of the parameters, which `lookahead` compares: its updates may be far smaller.
