@@ -79,7 +79,7 @@ def _of_block(x: np.ndarray, first: tuple, shape: tuple) -> int:
     for i, j in itertools.product(*starts):
         w = words[i : i + some, j : j + BLOCK]
         if _is_small(w.dtype):
-            w = w.astype(np.float32).astype(np.int32).view(np.uint32)
+            w = w.astype(np.int32).view(np.uint32)
         start = (runs[i : i + some] + np.uint32(j % 2**32)) * FACTOR
         factors = _FACTORS[: w.shape[1]] + start[:, None]
         factors |= np.uint32(1)
@@ -130,7 +130,9 @@ def _words(x: jax.Array) -> list:
     if x.dtype == bool:
         return [x.astype(np.uint8)]
     if _is_small(x.dtype):
-        x = x.astype(np.float32).astype(np.int32)
+        x = x.astype(np.int32)
+    if x.dtype.name == "float4_e2m1fn":  # NumPy has one in each byte
+        return [jax.lax.bitcast_convert_type(x, jnp.uint4).astype(np.uint8)]
     if x.dtype.itemsize == 8:
         pairs = jax.lax.bitcast_convert_type(x, np.uint32)
         return [pairs[..., 0], pairs[..., 1]]
@@ -138,8 +140,8 @@ def _words(x: jax.Array) -> list:
 
 
 def _is_small(dtype: Any) -> bool:
-    """Whether elements have fewer bits than a byte."""
-    return dtype.name in ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
+    """Whether elements are integers of fewer bits than a byte."""
+    return dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
 def _factors(shape: tuple, n: int, stride: int) -> jax.Array:

@@ -84,6 +84,29 @@ def test_each_flipped_bit_and_pairs_of_signs_are_noticed(dtype):
             assert digest.digest(y) != wanted
 
 
+# The dtypes of at most 16 bits, and how many they have.
+NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4} | {
+    "int8": 8, "uint8": 8, "float8_e3m4": 8, "float8_e4m3": 8, "float8_e4m3fn": 8,
+    "float8_e4m3b11fnuz": 8, "float8_e4m3fnuz": 8, "float8_e5m2": 8,
+    "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
+    "float16": 16, "bfloat16": 16, "int16": 16, "uint16": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_each_pattern_of_bits_has_its_digest(dtype):
+    number, kind = 2 ** NARROW[dtype], jnp.dtype(dtype)
+    patterns = np.arange(number).astype(f"uint{8 * kind.itemsize}")
+    is_integer = jnp.issubdtype(kind, jnp.integer)
+    x = patterns.astype(kind) if is_integer else patterns.view(kind)
+    some = range(0, number, max(1, number // 256))
+    found = {digest.digest(x[i : i + 1]) for i in some}
+    assert len(found) == len(some)
+    for i in range(0, number, max(1, number // 16)):
+        low, high = map(int, digest._digest(jnp.asarray(x[i : i + 1])))
+        assert low + (high << 32) == digest.digest(x[i : i + 1]), i
+
+
 def test_a_digest_needs_little_memory():
     x = np.ones(2**21, np.float32)
     digest.digest(x)

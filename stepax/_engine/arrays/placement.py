@@ -148,10 +148,9 @@ def placed(p: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         mesh: Any = getattr(p.sharding, "mesh", None)
         is_here = isinstance(mesh, Mesh) and not isinstance(x, Tracer)
         return put_on(x, NamedSharding(mesh, spec)) if is_here else x
-    if x is not p:
-        # A constant does not depend on parameters, and a program without any is not on
-        # a mesh.
-        x, _ = jax.lax.optimization_barrier((x, p))
+    # A constant does not depend on parameters, and a program without any is not on a
+    # mesh.  And XLA would also move an array that is not read in any other sharding.
+    x, _ = jax.lax.optimization_barrier((x, p))
     mesh = jax.typeof(p).sharding.mesh
     return moved(x, NamedSharding(mesh, spec))
 
