@@ -6,6 +6,7 @@ when a release is made, on the oldest JAX that is supported.
 
 import json
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import cases
 import exports
 import jax
 import jax.numpy as jnp
@@ -112,12 +114,37 @@ def write_exports(folder: Path) -> None:
         exports.write(folder / f"{name}.out.npz", jax.jit(f)(*args))
 
 
+def of_each_class() -> dict[str, Any]:
+    """For each class of states its instance that has the number i in field i."""
+    sizes = {name: len(fields) for name, fields in schemas().items()}
+    return {name: EXPORTED[name](*range(n)) for name, n in sizes.items()}
+
+
+def of_each_factory() -> dict[str, Any]:
+    """First states in NumPy's arrays, one for each structure that there is."""
+
+    def stored(x):
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(x) if is_key else x)
+
+    p, found = {"w": jnp.ones((2, 4)), "b": jnp.ones(2)}, {}
+    for row in (param.values[0] for param in cases.rows()):
+        state = jax.tree.map(stored, cases.make(row).init(p))
+        found.setdefault(jax.tree.structure(state), (row.name, state))
+    return dict(found.values())
+
+
+def write_pickles(folder: Path) -> None:
+    for made in (of_each_class, of_each_factory):
+        (folder / made.__name__).write_bytes(pickle.dumps(made(), protocol=5))
+
+
 def write(folder: Path) -> None:
     """Write the files of this version."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in schemas().items()]
     (folder / "states.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    for made in (write_checkpoints, write_exports):
+    for made in (write_checkpoints, write_exports, write_pickles):
         name = made.__name__.removeprefix("write_")
         with tempfile.TemporaryDirectory() as temporary:
             made(Path(temporary))

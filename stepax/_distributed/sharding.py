@@ -2,7 +2,7 @@
 
 import itertools as it
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import Literal, Var
@@ -56,7 +56,11 @@ def state_sharding(
     """
     require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
-    shapes = init_shapes(tx, params)
+    shapes, found = init_shapes(tx, params), _pinned(tx, params)
+    params = found.parts
+
+    def share(x, p=None):
+        return jax.tree.map(lambda y: _along_equal(y.shape, p), x)
 
     def put(x, p=None):
         if not (is_array(x) or is_coded(x)):
@@ -74,36 +78,57 @@ def state_sharding(
         return NamedSharding(mesh, spec, memory_kind=memory_kind)
 
     leaves, treedef = jax.tree.flatten(map_beside(put, shapes, params))
-    firm, loose, kinds = _pinned(tx, params)
     if memory_kind is None:
-        leaves = list(map(_in_memory, leaves, kinds))
-    return treedef.unflatten(map(_decided, leaves, firm, loose))
+        leaves = list(map(_in_memory, leaves, found.kinds))
+    alike = jax.tree.leaves(map_beside(share, shapes, params))
+    alike = [x if yes else None for x, yes in zip(alike, found.is_read, strict=True)]
+    return treedef.unflatten(map(_decided, leaves, found.firm, found.loose, alike))
 
 
 def _in_memory(place: NamedSharding, kind: str | None) -> NamedSharding:
     return place if kind is None else place.with_memory_kind(kind)
 
 
-def _decided(place: NamedSharding, firm: Any, loose: Any) -> NamedSharding:
+def _decided(
+    place: NamedSharding, firm: Any, loose: Any, alike: PartitionSpec | None
+) -> NamedSharding:
     """The sharding of an array, from that of its parameter and those set by `init`."""
     # Devices that replicate the parameter share its state.
     spec = loose if firm is None and not any(place.spec) else firm
+    spec = alike if spec is None and not any(place.spec) else spec
     return place if spec is None else place.update(spec=_merged(spec, place.spec))
 
 
-def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list, list]:
-    """The sharding that `init` itself gives to each array of the state, or `None`.
+class _Pinned(NamedTuple):
+    """What `init` itself does to each array of the state, in order; `None` for nothing.
 
-    The first list has shardings that always apply, the second one those that apply
-    unless the array follows a sharded parameter; the third one has kinds of memory.
+    parts: the parameters as shapes, sharded as `init` reads them; a tree.
+    firm: shardings that always apply.
+    loose: those that apply unless the array follows a sharded parameter.
+    kinds: kinds of memory.
+    is_read: whether it is computed from parameters.
     """
+
+    parts: Any
+    firm: list
+    loose: list
+    kinds: list
+    is_read: list[bool]
+
+
+def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
     # Types do not contain shardings along automatic mesh axes, but the program does.
     init, arrays = init_and_arrays(tx, params)
     jaxpr, firm, loose = jax.make_jaxpr(init)(arrays).jaxpr, {}, {}
+    read, parts = set(jaxpr.invars), {}
     for eqn in jaxpr.eqns:
+        given = [x for x in eqn.invars if isinstance(x, Var)]
+        if not read.isdisjoint(given):
+            read.update(eqn.outvars)
         place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
         if eqn.primitive.name in ("sharding_constraint", "reshard"):
             firm[eqn.outvars[0]] = place.spec
+            parts |= dict.fromkeys(given, place.spec) | parts
         elif eqn.primitive.name == "device_put":
             for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
                 if isinstance(x, Var):
@@ -113,10 +138,28 @@ def _pinned(tx: GradientTransformation, params: Params) -> tuple[list, list, lis
             # divided.
             other = eqn.invars[-1]
             loose[eqn.outvars[0]] = firm.get(other) if isinstance(other, Var) else None
-    read = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
+    made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
     spaces: list[Any] = [x.aval.memory_space for x in jaxpr.outvars]
-    kinds = ["pinned_host" if x == jax.memory.Space.Host else None for x in spaces]
-    return [firm.get(x) for x in read], [loose.get(x) for x in read], kinds
+    return _Pinned(
+        _as_read(params, [parts.get(x) for x in jaxpr.invars]),
+        [firm.get(x) for x in made],
+        [loose.get(x) for x in made],
+        ["pinned_host" if x == jax.memory.Space.Host else None for x in spaces],
+        [x in read for x in made],
+    )
+
+
+def _as_read(params: Params, specs: list) -> Params:
+    """The parameters as shapes, in these shardings where they are not `None`."""
+    arrays, rebuild = partition_arrays(params)
+
+    def one(p, spec):
+        sharding: Any = sharding_of(p)
+        if spec is not None:
+            sharding = sharding.update(spec=_merged(spec, sharding.spec))
+        return jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=sharding)
+
+    return rebuild(map(one, arrays, specs))
 
 
 def _merged(spec: PartitionSpec, otherwise: PartitionSpec) -> PartitionSpec:
@@ -221,6 +264,15 @@ def mesh_of(params: Params, mesh: Mesh | None) -> Mesh:
     if mesh is None:
         raise ValueError("there are no parameters to take a mesh from; pass `mesh`")
     return mesh
+
+
+def _along_equal(shape: tuple, p: Any) -> PartitionSpec:
+    """The spec of an array that has as many axes as a parameter: of equal ones."""
+    if p is None or len(shape) != len(p.shape):
+        return PartitionSpec()
+    entries = (*p.sharding.spec, *[None] * len(shape))
+    rows = zip(shape, p.shape, entries, strict=False)
+    return PartitionSpec(*(x if n == length else None for n, length, x in rows))
 
 
 def spec_like(shape: tuple, p_shape: tuple, spec: PartitionSpec) -> PartitionSpec:

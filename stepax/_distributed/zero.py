@@ -1,7 +1,7 @@
 """Sharding the optimizer state over devices, or keeping it in host memory."""
 
 import functools as ft
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .._engine.arrays.coding import is_coded
 from .._engine.arrays.numerics import is_numeric
-from .._engine.arrays.placement import mesh_sharding, put_on
+from .._engine.arrays.placement import mesh_sharding, put_on, shard_like
 from .._engine.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
@@ -72,7 +72,7 @@ def zero(
 
     def init(params):
         parts = jax.tree.map(split.take, params)
-        return split.state(inner.init(parts), params)
+        return split.state(map_beside(split.first, inner.init(parts), parts), parts)
 
     def update(updates, state, params=None, **extra_args):
         g, p = jax.tree.map(split.take, (updates, params))
@@ -136,6 +136,16 @@ class _Split:
         stack = self._move(jnp.stack(xs), spec)
         return [stack[i] for i in range(len(xs))]
 
+    def first(self, x: Any, p: Any = None) -> Any:
+        """An array of the first state where its parameter is, if it has its shape."""
+        is_alike = isinstance(p, Tracer) and is_array(x) and x.shape == p.shape
+        if not is_alike or self.is_explicit or (at := self._at(p)) is None:
+            return x
+        # Stages on whole matrices divide theirs over all axes of the mesh, which a
+        # selection of both would prefer to the sharding of the parameter.
+        spec = [self.axis if i == at else None for i in range(x.ndim)]
+        return shard_like(p, self._move(x, spec))
+
     def state(self, state: Any, params: Any) -> Any:
         """Shard a state like the parameters."""
 
@@ -146,9 +156,10 @@ class _Split:
                 return type(x)(*(self._part(y, at) for y in x))
             if not is_array(x):
                 return x
-            marked = PartitionSpec(*[i == at for i in range(p.ndim)])
-            found = tuple(spec_like(x.shape, p.shape, marked))
-            return self._put(x, found.index(True), self.axis) if True in found else x
+            spec = self._free_spec(p)
+            spec[at] = self.axis
+            found = spec_like(x.shape, p.shape, PartitionSpec(*spec))
+            return self._move(x, found) if self.axis in found else x
 
         return map_beside(one, state, params)
 
@@ -187,7 +198,7 @@ class _Split:
             return [PartitionSpec.UNCONSTRAINED] * x.ndim
         return self._spec(x)
 
-    def _move(self, x: Any, spec: list[Any]) -> Any:
+    def _move(self, x: Any, spec: Iterable[Any]) -> Any:
         to = NamedSharding(self.mesh, PartitionSpec(*spec))
         if not isinstance(x, Tracer):
             return jax.device_put(x, to)

@@ -9,9 +9,6 @@ from keywords import keywords
 
 import stepax
 from stepax import checkpoint
-from stepax._engine.inspect.components import open_components
-from stepax._engine.step.plan import node_of
-from stepax._engine.step.rule import Rule
 from stepax.distributed import init_sharded, offload, state_sharding, zero
 
 
@@ -57,17 +54,11 @@ def reset(tx, state, p):
     return stepax.tree.reset(tx, state, p, "**" if jax.tree.leaves(state) else ())
 
 
-def has_a_stage_on_matrices(tx):
-    """Whether some rule divides its work on whole matrices among the devices."""
-    nodes = [node_of(part.tx) for part in open_components(tx, None).walk()]
-    return any(isinstance(node, Rule) and bool(node.batched) for node in nodes)
-
-
-def assert_same_place(name, sharding, x, is_free):
+def assert_same_place(name, sharding, x):
     kinds = sharding.memory_kind, x.sharding.memory_kind
     assert kinds[0] == kinds[1], (name, kinds)
     is_same = sharding.is_equivalent_to(x.sharding, x.ndim)
-    assert is_same or is_free, (name, sharding, x.sharding)
+    assert is_same, (name, sharding, x.sharding)
 
 
 @pytest.mark.few(4)
@@ -100,13 +91,8 @@ def test_all_that_make_a_state_agree_with_the_step(row, form, mesh_name, tmp_pat
             step.lower(p, state, p)
         places = {k: jax.tree.map(lambda x: x.sharding, x) for k, x in found.items()}
         places["state_sharding"] = state_sharding(tx, p)
-    # The work of a stage is divided, and along automatic axes the compiler may leave a
-    # moment that it reads divided as well: NorMuon's.  Under `zero` it may leave any
-    # statistic of a row divided or whole, as it finds cheaper: Apollo's, for one.
-    is_compilers = "zero" in form or form == "both" or has_a_stage_on_matrices(tx)
-    is_free = "explicit" not in mesh_name and is_compilers
     for name, shardings in places.items():
         rows = zip(jax.tree.leaves(shardings), jax.tree.leaves(after), strict=True)
         for sharding, x in rows:
-            assert_same_place(name, sharding, x, is_free)
+            assert_same_place(name, sharding, x)
     assert len(traces) == 1

@@ -1,6 +1,7 @@
 """What each release has written, this version reads: states, checkpoints, programs."""
 
 import json
+import pickle
 import shutil
 import zipfile
 from pathlib import Path
@@ -76,6 +77,31 @@ def test_a_program_of_a_release_still_runs(name, unpacked):
     for x, y in zip(found, wanted, strict=True):
         # Another XLA may contract a product and a sum: a few ulps of entries up to 4.
         np.testing.assert_allclose(x, y, rtol=2e-6, atol=2e-6)
+
+
+# A pickle names modules, which may move with a release: it is read by its own.
+def pickled(name):
+    with zipfile.ZipFile(releases.FOLDER / stepax.__version__ / "pickles.zip") as found:
+        return pickle.loads(found.read(name))
+
+
+def test_a_pickle_of_each_class_is_read_by_its_release():
+    found = pickled("of_each_class")
+    assert {*found} == {*releases.schemas()}
+    for name, state in found.items():
+        assert type(state) is EXPORTED[name]
+        assert tuple(state) == tuple(range(len(state._fields)))
+
+
+def test_a_pickle_of_each_factory_is_the_state_that_it_makes_today():
+    found, made = pickled("of_each_factory"), releases.of_each_factory()
+    assert {*found} == {*made}
+    for name, state in found.items():
+        assert jax.tree.structure(state) == jax.tree.structure(made[name])
+        for x, y in zip(
+            jax.tree.leaves(state), jax.tree.leaves(made[name]), strict=True
+        ):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype), name
 
 
 def test_no_file_names_the_machine_that_wrote_it(release):
