@@ -128,7 +128,8 @@ def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
         place = eqn.params.get("sharding", eqn.params.get("dst_sharding"))
         if eqn.primitive.name in ("sharding_constraint", "reshard"):
             firm[eqn.outvars[0]] = place.spec
-            parts |= dict.fromkeys(given, place.spec) | parts
+            for x in given:
+                parts.setdefault(x, place.spec)
         elif eqn.primitive.name == "device_put":
             for x, moved in zip(eqn.invars, eqn.outvars, strict=True):
                 if isinstance(x, Var):
