@@ -76,7 +76,13 @@ def zero(
 
     def update(updates, state, params=None, **extra_args):
         g, p = jax.tree.map(split.take, (updates, params))
-        u, new = inner.update(g, state, p, **extra_args)
+        like = jax.tree.structure(updates)
+        # Line searches read gradients, too.
+        extra = {
+            k: jax.tree.map(split.take, x) if jax.tree.structure(x) == like else x
+            for k, x in extra_args.items()
+        }
+        u, new = inner.update(g, state, p, **extra)
         new = split.state(new, updates)
         return split.give(u), new
 
