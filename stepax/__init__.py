@@ -214,6 +214,7 @@ from ._transforms.scale import (
     scale_by_learning_rate as scale_by_learning_rate,
     scale_by_schedule as scale_by_schedule,
     scale_by_sign as scale_by_sign,
+    scale_gradient as scale_gradient,
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
 )
@@ -359,7 +360,6 @@ if _typing.TYPE_CHECKING:
         power_iteration as power_iteration,
     )
     from ._functions.multi_normal import multi_normal as multi_normal
-    from ._functions.scale_gradient import scale_gradient as scale_gradient
     from ._minimize.driver import minimize as minimize
     from ._minimize.quadratic import quadratic_program as quadratic_program
     from ._minimize.result import (

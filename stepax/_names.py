@@ -24,7 +24,6 @@ _HOMES = {
     "_functions.fused_scan": ("FusedScan", "fused_scan"),
     "_functions.linear_algebra": ("matrix_inverse_pth_root", "nnls", "power_iteration"),
     "_functions.multi_normal": ("multi_normal",),
-    "_functions.scale_gradient": ("scale_gradient",),
     "_minimize.driver": ("minimize",),
     "_minimize.quadratic": ("quadratic_program",),
     "_minimize.result": ("MinimizeHistory", "MinimizeResult", "MinimizeStatus"),

@@ -1,4 +1,4 @@
-"""Scaling by a constant, a schedule or a learning rate, signs, and users' functions."""
+"""Scaling updates or derivatives; the learning rate, signs, and users' functions."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._engine import rules as rx
-from .._engine.arrays.numerics import safe_increment
+from .._engine.arrays.numerics import is_numeric, safe_increment
 from .._wrappers.partition import identity
 
 
@@ -120,3 +121,45 @@ def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> rx.GradientTransfor
         return rx.map_gradients(f, updates, params=params), state
 
     return rx.transformation(rx.init_empty_state, update)
+
+
+@rx.explain_misuse
+def scale_gradient(inputs: Any, scale: rx.ArrayLike) -> Any:
+    """The identity, with its derivative multiplied by a scalar.
+
+        f(x) = x,   ∂f/∂x = scale
+
+    Unlike in Optax, `scale` may be traced, and forward-mode derivatives work, too.
+
+    inputs: a tree; leaves without a derivative are unchanged.
+    scale: a scalar; 0 gives a derivative of 0, even for NaN or infinite cotangents.
+
+    Raises ValueError if `scale` is not a scalar.
+    """
+    if np.shape(scale) != ():
+        raise ValueError(f"`scale` has shape {np.shape(scale)}, expected a number")
+    is_known = isinstance(scale, int | float | np.generic)
+    if is_known and scale == 1:
+        return inputs
+
+    def leaf(x):
+        if not rx.is_array(x) or not is_numeric(x):
+            return x
+        if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+            return x
+        if is_known and scale == 0:
+            return jax.lax.stop_gradient(x)
+        return _scaled(jnp.asarray(x), jnp.asarray(scale))
+
+    return jax.tree.map(leaf, inputs)
+
+
+@jax.custom_jvp
+def _scaled(x, scale):
+    return x
+
+
+@_scaled.defjvp
+def _tangent(primals, tangents):
+    (x, scale), (dx, _) = primals, tangents
+    return _scaled(x, scale), scale.astype(dx.dtype) * dx
