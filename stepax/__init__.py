@@ -137,15 +137,13 @@ from ._optimizers.optimistic import (
 from ._optimizers.radam import radam as radam, scale_by_radam as scale_by_radam
 from ._optimizers.rmsprop import (
     ScaleByRmsState as ScaleByRmsState,
+    ScaleByRpropState as ScaleByRpropState,
     ScaleByRStdDevState as ScaleByRStdDevState,
     rmsprop as rmsprop,
-    scale_by_rms as scale_by_rms,
-    scale_by_stddev as scale_by_stddev,
-)
-from ._optimizers.rprop import (
-    ScaleByRpropState as ScaleByRpropState,
     rprop as rprop,
+    scale_by_rms as scale_by_rms,
     scale_by_rprop as scale_by_rprop,
+    scale_by_stddev as scale_by_stddev,
 )
 from ._optimizers.sgd import (
     TraceState as TraceState,

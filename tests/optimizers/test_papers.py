@@ -47,8 +47,12 @@ from stepax._optimizers.optimistic import (
     optimistic_gradient_descent,
 )
 from stepax._optimizers.radam import scale_by_radam
-from stepax._optimizers.rmsprop import rmsprop, scale_by_rms, scale_by_stddev
-from stepax._optimizers.rprop import scale_by_rprop
+from stepax._optimizers.rmsprop import (
+    rmsprop,
+    scale_by_rms,
+    scale_by_rprop,
+    scale_by_stddev,
+)
 from stepax._optimizers.sgd import sgd, sign_sgd, signum
 
 

@@ -14,7 +14,7 @@ import pytest
 from stepax._optimizers.adafactor import adafactor, scale_by_factored_rms
 from stepax._optimizers.adagrad import scale_by_sm3, sm3
 from stepax._optimizers.lamb import fromage, lamb, lars, novograd, scale_by_novograd
-from stepax._optimizers.rprop import rprop
+from stepax._optimizers.rmsprop import rprop
 from stepax._optimizers.sgd import polyak_sgd, scale_by_polyak
 
 
