@@ -39,6 +39,11 @@ class Collective:
     bytes: int
 
 
+def table_of(found: tuple[Collective, ...]) -> Table:
+    rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in found]
+    return ["collective", "count", "bytes on a device"], rows or [["none", "0", "0 B"]]
+
+
 @dataclass(frozen=True, repr=False)
 class Audit(Printable):
     """The result of `audit`; printed as text, or in color by `rich`.
@@ -72,11 +77,9 @@ class Audit(Printable):
             ["temporaries", show_bytes(self.temporaries), ""],
             ["operations per device", f"{self.work:.4g}", f"{self.share:.3g} times"],
         ]
-        rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
-        rows = rows or [["none", "0", "0 B"]]
         return [
             ([f"on {self.devices} devices", "", "even share"], whole),
-            (["collective", "count", "bytes on a device"], rows),
+            table_of(self.collectives),
         ]
 
 
@@ -110,7 +113,7 @@ def audit(
     step = jax.jit(lambda g, s, p: bare.update(g, s, p, **extra_args))
     try:
         with jax.set_mesh(Mesh(np.empty((), object), ())):
-            lowered = step.lower(*jax.tree.map(_on_one, (shapes, state, shapes)))
+            lowered = step.lower(*jax.tree.map(on_one, (shapes, state, shapes)))
     except ValueError:
         pass  # a part of `tx` brings its own mesh with explicit axes, like `zero`
     work, whole, n = _work(compiled), _work(lowered), mesh.size
@@ -141,10 +144,10 @@ def _shape(x):
 def _free(x):
     """The shape without a single-device sharding, since JAX may move such arrays."""
     is_placed = isinstance(sharding_of(x), NamedSharding)
-    return x if is_placed else _on_one(x)
+    return x if is_placed else on_one(x)
 
 
-def _on_one(x):
+def on_one(x):
     """The shape without a sharding."""
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 

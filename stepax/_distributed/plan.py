@@ -24,7 +24,7 @@ from .._engine.base import (
 from .._engine.factories.registry import ROWS
 from .._engine.functions.calls import explain_misuse, is_transformation
 from .._engine.inspect.tables import Printable, Table, show_bytes
-from .audit import Collective, computing
+from .audit import Collective, computing, on_one, table_of
 from .plan_count import Exchange, count
 from .plan_place import abstract_mesh, placed
 from .sharding import init_and_arrays
@@ -144,7 +144,7 @@ class Plan(Printable):
         axes = ", ".join(f"{name}={n}" for name, n in self.mesh)
         return [
             ([f"on {self.devices} devices: {axes}", "one device", "all"], self._held()),
-            (["collective", "count", "bytes on a device"], self._collectives()),
+            table_of(self.collectives),
             (["along", "devices", "collectives", "a device sends"], self._links()),
             (
                 ["work of a device", "", "even share"],
@@ -167,10 +167,6 @@ class Plan(Printable):
             *([f"- without {name}", "", ""] for name in self.not_counted),
             ["during a step, about", show(self.peak), ""],
         ]
-
-    def _collectives(self):
-        rows = [[x.kind, str(x.count), show_bytes(x.bytes)] for x in self.collectives]
-        return rows or [["none", "0", "0 B"]]
 
     def _links(self):
         rows = [
@@ -210,10 +206,8 @@ def plan(
         state, (whole, mine, host) = _state(made, params)
         done = count(_traced(made, params, state, extra), dict(mesh.shape))
 
-    def bare(tree):
-        return jax.tree.map(_bare, tree)
-
-    whole_step = _traced(computing(made), *map(bare, (params, state, extra)))
+    bare = jax.tree.map(on_one, (params, state, extra))
+    whole_step = _traced(computing(made), *bare)
     alone = count(whole_step, dict.fromkeys(mesh.shape, 1)).work
     arrays = [x for x in jax.tree.leaves(params) if is_array(x)]
     total, part = _bytes(arrays), _bytes(arrays, True)
@@ -303,11 +297,6 @@ def _explained(error: Exception) -> str:
             "mesh, as in `lambda mesh: zero(adamw(1e-3), mesh)`"
         )
     return ""
-
-
-def _bare(x: Any) -> Any:
-    """The shape without a sharding."""
-    return jax.ShapeDtypeStruct(x.shape, x.dtype) if is_array(x) else x
 
 
 def _by_kind(exchanges: list[Exchange]) -> tuple[Collective, ...]:

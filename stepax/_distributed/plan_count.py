@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from .._engine.arrays.placement import axis_names
 from .._engine.xla.jaxprs import programs_in
 from .plan_join import Sum, joined, read_by
 
@@ -172,7 +173,7 @@ class _Shards:
         kind, sums = "all-reduce", _summed(eqn)[::-1]
         if name in _MANUAL:
             kind = _MANUAL[name]
-            sums = [_names(eqn.params.get("axes", eqn.params.get("axis_name")))]
+            sums = [axis_names(eqn.params.get("axes", eqn.params.get("axis_name")))]
         for axes in filter(None, map(self._several, sums)):
             for x in eqn.outvars:
                 yield Exchange(
@@ -386,14 +387,8 @@ def _needed(steps: list[_Step], returned: Iterable[int]) -> list[_Step]:
 
 def _spec(aval: Any) -> list[tuple]:
     """The mesh axes along each axis of an array."""
-    found = [_names(x) for x in aval.sharding.spec]
+    found = [axis_names(x) for x in aval.sharding.spec]
     return [*found, *[()] * (len(aval.shape) - len(found))]
-
-
-def _names(entry: Any) -> tuple:
-    if entry is None:
-        return ()
-    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"}

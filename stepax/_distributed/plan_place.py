@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from .._engine.arrays.numerics import has_dtype
+from .._engine.arrays.placement import axis_names
 from .._engine.base import Params, is_array, is_none
 from .._engine.functions.calls import nearest
 from .._engine.trees.errors import list_some
@@ -108,9 +109,7 @@ def _along_longest(shape: tuple, mesh: AbstractMesh, names: tuple) -> PartitionS
 
 
 def _check(shape: tuple, mesh: AbstractMesh, spec: PartitionSpec, where: str) -> None:
-    entries = [
-        () if x is None else x if isinstance(x, tuple) else (x,) for x in tuple(spec)
-    ]
+    entries = list(map(axis_names, spec))
     _require_axes(mesh, [name for names in entries for name in names], where)
     if len(entries) > len(shape):
         raise ValueError(

@@ -83,13 +83,16 @@ def spec_of_runs(shape: tuple[int, ...], sharding: NamedSharding) -> PartitionSp
     Axes that cannot be divided evenly are not sharded.
     """
     spec, sizes = sharding.spec, sharding.mesh.shape
-    parts = [math.prod(sizes[name] for name in _names(entry)) for entry in spec]
+    parts = [math.prod(sizes[name] for name in axis_names(entry)) for entry in spec]
     rows = zip(spec, parts, shape, strict=False)
     return PartitionSpec(*(x if size % n == 0 else None for x, n, size in rows))
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+def axis_names(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a spec."""
+    if entry is None:
+        return ()
+    return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
 def apart(x: jax.Array, axis: int, length: int) -> jax.Array:

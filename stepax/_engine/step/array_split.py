@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from ..arrays.numerics import abs_sq, safe_sqrt, strong_type, upcast
+from ..arrays.placement import axis_names
 from ..functions.signatures import NAMES
 from ..trees import reduce
 from ..xla.branch import varying
@@ -43,7 +44,7 @@ class ArraySplit:
             axis_name = PartitionSpec()
         elif not isinstance(axis_name, PartitionSpec):
             axis_name = PartitionSpec(axis_name)
-        self.entries = [_names(entry) for entry in axis_name]
+        self.entries = [axis_names(entry) for entry in axis_name]
 
     def over(self, x: jax.Array, axis: Axes = None) -> tuple[str, ...]:
         """The mesh axes over which an array is split along the given axes."""
@@ -212,12 +213,6 @@ def padded_stack(xs: Sequence | jax.Array, number: int) -> jax.Array:
     """A stack of arrays, padded to a multiple of `number`."""
     # Padded with the first array: a stage need not be defined for zeros.
     return jnp.stack([*xs, *[xs[0]] * (-len(xs) % number)])
-
-
-def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    return tuple(entry) if isinstance(entry, tuple) else (entry,)
 
 
 def _indices(axis: int | Sequence[int], ndim: int) -> Sequence[int]:
