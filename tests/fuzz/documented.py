@@ -283,6 +283,12 @@ DIFFERENCES = [
         ),
     ),
     Difference(
+        "`mu_dtype` of AdEMAMix is that of means of g; Optax's `nu` has it, too",
+        "other dtype|other numbers",
+        uses(r"(scale_by_)?ademamix.*mu_dtype='(float32|bfloat16)"),
+        Program(A, "o.contrib.scale_by_ademamix(mu_dtype='bfloat16')"),
+    ),
+    Difference(
         "MADGRAD weighs in double for parameters in double",
         "other numbers",
         # Of the parameters, which `lookahead` compares: its updates may be far smaller.
