@@ -6,7 +6,6 @@ Docstrings become Markdown; decorators and named tuples complete the definitions
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from enum import EnumType
 from functools import cache
 from importlib import import_module
@@ -86,12 +85,12 @@ class Docstrings(griffe.Extension):
 
 
 def plain(x: Any) -> Any:
-    """An expression without `rx`, the module by which authors import the engine."""
+    """An expression without our private modules: `name` for `rx.name`."""
     if isinstance(x, list):
         return [plain(y) for y in x]
     if not isinstance(x, griffe.Expr):
         return x
-    if isinstance(x, griffe.ExprAttribute) and str(x.first) == "rx":
+    if isinstance(x, griffe.ExprAttribute) and is_private(x.first):
         name = x.last
         return griffe.ExprName(str(name.canonical_name), parent=x.first.parent)
     for field in dataclasses.fields(x):
@@ -100,11 +99,12 @@ def plain(x: Any) -> Any:
     return x
 
 
+def is_private(x: Any) -> bool:
+    return isinstance(x, griffe.ExprName) and x.canonical_path.startswith("stepax._")
+
+
 def complete(thing: griffe.Object, name: Name) -> None:
     """Tell griffe what it cannot see in a definition."""
-    for member in (thing, *(thing.members.values() if thing.is_class else ())):
-        if not member.is_alias and not member.is_module and not member.is_class:
-            without_door(member)
     if thing.is_function:
         as_decorated(thing, name)
     if hasattr(name.value, "_fields"):
@@ -115,32 +115,6 @@ def complete(thing: griffe.Object, name: Name) -> None:
         said += "\n\n" + "\n".join(f"    {x.name} = {x.value!r}" for x in name.value)
     line = thing.docstring.lineno if thing.docstring else thing.lineno
     thing.docstring = griffe.Docstring(said, lineno=line, parent=thing)
-
-
-def without_door(thing: griffe.Object) -> None:
-    """Annotations as users write them, without modules that only our files import."""
-    if thing.is_attribute:
-        thing.annotation = bare(thing.annotation)
-        return
-    thing.returns = bare(thing.returns)
-    for parameter in thing.parameters:
-        parameter.annotation = bare(parameter.annotation)
-
-
-def bare(x: Any) -> Any:
-    """An expression without our private modules: `name` for `rx.name`."""
-    if isinstance(x, griffe.ExprAttribute) and is_private(x.first):
-        return x.last
-    if isinstance(x, list | tuple):
-        return type(x)(map(bare, x))
-    if isinstance(x, griffe.Expr) and not isinstance(x, griffe.ExprName):
-        for field in fields(x):
-            setattr(x, field.name, bare(getattr(x, field.name)))
-    return x
-
-
-def is_private(x: Any) -> bool:
-    return isinstance(x, griffe.ExprName) and x.canonical_path.startswith("stepax._")
 
 
 def as_decorated(thing: griffe.Function, name: Name) -> None:
