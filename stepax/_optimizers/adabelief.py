@@ -17,14 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import (
-    bias_correction,
-    corrected,
-    corrections,
-    ema,
-    one_minus,
-    square,
-)
+from .._engine.arrays import moments
+from .._engine.arrays.moments import corrected, corrections, ema, square
 from .._engine.arrays.numerics import safe_sqrt
 from .._transforms.decay import descend
 
@@ -125,7 +119,7 @@ def scale_by_acprop(
     In bfloat16 `nu` stops changing: widen it with `with_state_dtypes`.
     """
     # The value of `nu` when all gradients are zero.
-    nothing = eps_root / one_minus(b2)
+    nothing = eps_root / moments.one_minus(b2)
 
     def leaf(g, p, c2, mu, nu):
         is_new = (mu == 0) & (nu <= nothing)
@@ -136,7 +130,7 @@ def scale_by_acprop(
 
     slots = {"mu": rx.Slot(), "nu": rx.REAL}
     # The first step does not divide by it.
-    prepare = rx.from_step(lambda t: bias_correction(b2, jnp.maximum(t - 1, 1)))
+    prepare = rx.from_step(lambda t: moments.bias_correction(b2, jnp.maximum(t - 1, 1)))
     return rx.Rule(leaf, ScaleByBeliefState, slots, rx.COUNT, prepare, elementwise=True)
 
 

@@ -15,13 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import (
-    bias_correction,
-    corrected,
-    corrections,
-    ema,
-    square_like,
-)
+from .._engine.arrays import moments
+from .._engine.arrays.moments import corrected, corrections, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._transforms.decay import descend
 
@@ -180,7 +175,7 @@ def scale_by_nadam(
         now, later = (momentum(x, product.dtype) for x in (t, t + 1))
         product = product * now
         ahead, here = later / (1 - product * later), (1 - now) / (1 - product)
-        return (ahead, here, bias_correction(b2, t)), (t, product)
+        return (ahead, here, moments.bias_correction(b2, t)), (t, product)
 
     def leaf(g, p, ctx, mu, nu):
         ahead, here, c2 = ctx

@@ -15,15 +15,8 @@ from typing import Any, NamedTuple
 import jax
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import (
-    NEAR,
-    bias_correction,
-    bounded_square,
-    ema,
-    is_near_1,
-    is_number,
-    square_like,
-)
+from .._engine.arrays import moments
+from .._engine.arrays.moments import bias_correction, bounded_square, ema, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._transforms.decay import descend
 
@@ -170,7 +163,7 @@ def scale_by_simplified_ademamix(
     """
 
     # Optax's order of operations, which cancels in 1 - b2 for b2 near 1.
-    is_usual = is_number(b2) and not is_near_1(b2, NEAR)
+    is_usual = moments.is_number(b2) and not moments.is_near_1(b2, moments.NEAR)
 
     def prepare(scalars, stat, extra):
         (count,) = scalars

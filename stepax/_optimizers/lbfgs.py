@@ -25,14 +25,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays import precision
-from .._engine.arrays.numerics import (
-    has_dtype,
-    safe_divide,
-    safe_increment,
-    safe_sqrt,
-    zero_count,
-)
+from .._engine.arrays import numerics, precision
+from .._engine.arrays.numerics import safe_divide, safe_increment, safe_sqrt
 from .._linesearch.line import (
     choose,
     divided,
@@ -89,7 +83,7 @@ def scale_by_lbfgs(
 
     def init(params):
         trees = first_columns(memory_size, params)
-        return ScaleByLBFGSState(zero_count(), *trees, jnp.zeros(memory_size))
+        return ScaleByLBFGSState(numerics.zero_count(), *trees, jnp.zeros(memory_size))
 
     def update(updates, state, params=None, **extra_args):
         rx.errors.require_state("scale_by_lbfgs", ScaleByLBFGSState, state)
@@ -171,7 +165,7 @@ def first_columns(memory_size: int, params: Any) -> tuple[Any, Any, Any, Any]:
 def _check(gradients: rx.Gradients, live: list[int], columns: dict[str, list]) -> None:
     for name, column in columns.items():
         for i in live:
-            if not has_dtype(column[i]):
+            if not numerics.has_dtype(column[i]):
                 raise ValueError(
                     f"`scale_by_lbfgs` has nothing in `{name}` for the gradient at "
                     f"{gradients.path(i)}: the parameter did not exist when `init` was "

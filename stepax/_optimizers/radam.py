@@ -18,18 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import (
-    bias_correction,
-    corrected,
-    corrections,
-    ema,
-    is_number,
-    logarithm_near_1,
-    one_minus,
-    power,
-    square,
-    square_like,
-)
+from .._engine.arrays import moments
+from .._engine.arrays.moments import corrected, corrections, ema, square, square_like
 from .._engine.arrays.numerics import safe_increment, safe_sqrt
 from .._transforms.decay import add_decayed_weights, descend
 from .._transforms.scale import scale_by_learning_rate, value_at
@@ -126,13 +116,13 @@ def rectifier(b2: rx.ArrayLike, rho: jax.Array, is_steady: jax.Array) -> jax.Arr
 
 
 def _most_gradients(b2):
-    return 2 / one_minus(b2) - 1
+    return 2 / moments.one_minus(b2) - 1
 
 
 def _rho(b2, t, c2):
     """rho in Optax's order, unless b2 is so near 1 that its terms are far larger."""
-    usual = _most_gradients(b2) - 2 * t * power(b2, t) / c2
-    log, is_near = logarithm_near_1(b2)
+    usual = _most_gradients(b2) - 2 * t * moments.power(b2, t) / c2
+    log, is_near = moments.logarithm_near_1(b2)
     if is_near is False:
         return usual
     return jnp.where(is_near, _of_logarithm(log, t.astype(usual.dtype)), usual)
@@ -144,7 +134,7 @@ def number_of_gradients(b2: rx.ArrayLike, t: jax.Array) -> jax.Array:
     In float32, for b2 = 0.999, the two terms of its formula leave an error of 0.02.
     """
     least = 1e-30  # bound of b2, so that its logarithm is finite
-    if is_number(b2):
+    if moments.is_number(b2):
         log = math.log(max(b2, least))
     else:
         log = jnp.log(jnp.maximum(b2, least))
@@ -183,7 +173,7 @@ def _scale_by_steady_rms(b2: rx.ArrayLike, eps: rx.ArrayLike) -> rx.Rule:
     """Divide by the root mean square, once it averages enough gradients."""
 
     def correction(t):
-        c2 = bias_correction(b2, t)
+        c2 = moments.bias_correction(b2, t)
         return c2, number_of_gradients(b2, t) > _STEADY
 
     def leaf(g, p, ctx, nu):

@@ -27,12 +27,8 @@ import jax
 import jax.numpy as jnp
 
 from .._engine import rules as rx
-from .._engine.arrays.moments import (
-    bias_correction as correction,
-    bounded_square,
-    ema,
-    is_number,
-)
+from .._engine.arrays import moments
+from .._engine.arrays.moments import bias_correction as correction, bounded_square, ema
 from .._engine.arrays.numerics import every_finite, in_units, norm2, safe_sqrt
 from .._transforms.decay import add_decayed_weights
 from .._transforms.scale import scale_by_learning_rate
@@ -125,7 +121,7 @@ def scale_by_shampoo(
     rx.require_one_of("grafting", grafting, _GRAFTINGS)
     rx.require_one_of("statistics", statistics, _STATISTICS)
     b3 = b1 if b3 is None else b3
-    has_mean = not (is_number(b1) and b1 == 0)
+    has_mean = not (moments.is_number(b1) and b1 == 0)
     keeps_squares = grafting not in (None, "sgd")
     when = precondition_frequency, start_preconditioning_step
     renewal = rx.Renewal(_due, when, stagger)
@@ -145,7 +141,7 @@ def scale_by_shampoo(
         f = g
         if has_mean:
             f, mu = ema(mu, g, b3) / not_0(scale), ema(mu, g, b1)
-            f = f if is_number(b1) else jnp.where(b1 == 0, g, f)
+            f = f if moments.is_number(b1) else jnp.where(b1 == 0, g, f)
         like = f
         if keeps_squares:
             nu = _squares(nu, g, None if grafting == "adagrad" else grafting_b2)
@@ -273,7 +269,7 @@ def shampoo(
     axis_name: mesh axis of sharded arrays inside `shard_map`; see `scale_by_muon`.
     """
     direction = rx.pass_on(scale_by_shampoo, locals())
-    is_plain = is_number(momentum) and momentum == 0
+    is_plain = moments.is_number(momentum) and momentum == 0
     return chain(
         direction,
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -301,7 +297,7 @@ def _squares(nu, g, decay):
 
 def _added(old, new, decay):
     """The EMA, or the sum for a decay of 1; the old matrix if that would overflow."""
-    if is_number(decay):
+    if moments.is_number(decay):
         made = old + new if decay == 1 else ema(old, new, decay)
     else:
         made = decay * old + jnp.where(decay == 1, 1, 1 - decay) * new
