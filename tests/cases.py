@@ -141,6 +141,12 @@ def keeps_factors(tx: Any) -> bool:
     return any(stage is not None and stage.slots for stage in stages)
 
 
+@ft.cache
+def keeps_factors_of(name: str) -> bool:
+    row = ROWS[name]
+    return row.kind not in OTHERS and keeps_factors(make(row))
+
+
 # What a rule may use of the engine.
 USES = ("slots", "scalars", "leaf_stat", "global_stat", "batched", "elementwise")
 

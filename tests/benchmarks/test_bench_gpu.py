@@ -201,6 +201,7 @@ def test_what_is_slower_than_others_is_profiled_before_what_has_no_rival():
     assert found == [("gpt1b", "muon"), ("gpt2", "adamw"), ("gpt2", "adamw, 8 bits")]
 
 
+@pytest.mark.slow
 def test_torch_takes_a_step_of_muon():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     arrays = [np.ones((4, 3), np.float32), np.ones(3, np.float32)]

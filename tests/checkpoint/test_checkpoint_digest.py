@@ -37,6 +37,7 @@ def reference(x):
     return low + (high << 32)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_digest_is_the_sum_of_its_formula_on_every_sharding(dtype):
     mesh = jax.make_mesh((2, 4), ("a", "b"))

@@ -82,7 +82,7 @@ def meshes():
     return [jax.sharding.NamedSharding(mesh, x) for x in specs]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("most", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", ["bfloat16", "complex64"])
 def test_shards_are_compared_and_changed_where_they_are(dtype, most):

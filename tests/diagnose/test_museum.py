@@ -23,6 +23,7 @@ def test_programs_are_found_where_they_are_wrong():
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow("test_optimizers_of_the_registry_are_right")
 def test_cures_are_silent():
     loud = []
     for exhibit in EXHIBITS:
@@ -40,7 +41,7 @@ def test_cures_are_better_as_the_page_says():
     assert [k for k, (before, after) in pairs.items() if not after < before] == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda x: x.code)
 def test_cures_are_better_when_measured_again(exhibit):
     before, after = measured(exhibit)

@@ -30,7 +30,7 @@ from examples.demo import network, training
 OPTIMIZERS = [case.values[0] for case in cases.rows(kind="optimizer")]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_optimizers_of_the_registry_are_right(name):
     params, loud = MODELS[name](), []
@@ -64,6 +64,7 @@ GONE_ON = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("schedule", "steps"), GONE_ON)
 def test_runs_that_go_on_are_right(schedule, steps):
     shapes = {"w": jax.ShapeDtypeStruct((3,), "float32")}
@@ -173,7 +174,7 @@ IN_HALF = {"narrow-mean", "update-rounds-away"}
 NEED_LOSS = {"value", "value_fn", "obj_fn", "grad"}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("where", ["float32", "float16", "mesh"])
 @pytest.mark.parametrize("row", cases.rows(kind="optimizer"))
 def test_a_trial_step_finds_nothing_and_changes_nothing(row, where):
@@ -222,6 +223,7 @@ def _loud(made: list, meant: tuple[str, ...]) -> list[tuple[str, str, str]]:
     return [(repr(tx), x.code, x.message) for tx, x in found if x.code not in meant]
 
 
+@pytest.mark.slow("test_optimizers_of_the_registry_are_right")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of deprecated names
 def test_random_nests_raise_nothing_and_all_rules_run():
     wrong = []

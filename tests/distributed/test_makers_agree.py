@@ -61,7 +61,7 @@ def assert_same_place(name, sharding, x):
     assert is_same, (name, sharding, x.sharding)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mesh_name", MESHES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("row", rows())

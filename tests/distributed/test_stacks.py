@@ -51,7 +51,7 @@ def _counts(found):
     return {x.kind: x.count for x in found.collectives}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("test_devices_share_the_work_the_state_and_few_messages")
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_device_works_on_some_of_the_matrices(kind, spec):

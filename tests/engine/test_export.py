@@ -47,7 +47,7 @@ def program(tx, form):
     return scan_of(tx), (jax.tree.map(lambda *x: jnp.stack(x), *gs), tx.init(p), p)
 
 
-@pytest.mark.thinned
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", ["step", "scan"])
 @pytest.mark.parametrize("row", rows())
 def test_an_exported_step_gives_the_same_bits(row, form):

@@ -37,8 +37,12 @@ def my_lion(b1: float = 0.9, b2: float = 0.99):
 
 def test_a_rule_of_ones_own_is_a_good_transformation():
     testing.check(my_lion)
-    testing.check(my_lion, b1=0.5)
     assert my_lion.paper == "arXiv:2302.06675"  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow("test_a_rule_of_ones_own_is_a_good_transformation")
+def test_a_rule_of_ones_own_is_one_with_other_arguments():
+    testing.check(my_lion, b1=0.5)
 
 
 @pytest.mark.few(1)

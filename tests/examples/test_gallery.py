@@ -17,7 +17,7 @@ PROGRAMS = sorted(
 NEEDS = {"one_nan": "optax", "resumed": "orbax.checkpoint", "vision": "sklearn"}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_runs_in_its_small_form_and_draws(name):
     if name in NEEDS:

@@ -61,8 +61,9 @@ def test_products_are_with_the_whole_matrices():
         return jax.nn.logsumexp(out["out"]) + jnp.mean(out["out"] ** 2)
 
     vector = lambda p: outputs(unravel(p))["out"].reshape(-1)
-    j = jax.jacobian(vector)(flat)
-    h = jax.hessian(lambda y: curved({"out": y.reshape(3, 2)}))(vector(flat))
+    j = jax.jit(jax.jacobian(vector))(flat)
+    hessian = jax.hessian(lambda y: curved({"out": y.reshape(3, 2)}))
+    h = jax.jit(hessian)(vector(flat))
     v = jnp.arange(6.0)
     for given in (v, unravel(v)):
         found = ours.ggn_product(outputs, curved, PARAMS, given)
@@ -73,7 +74,7 @@ def test_products_are_with_the_whole_matrices():
     def losses(params):
         return jnp.sum((outputs(params)["out"] - TARGETS) ** 2, axis=1)
 
-    g = jax.jacobian(lambda p: losses(unravel(p)))(flat)
+    g = jax.jit(jax.jacobian(lambda p: losses(unravel(p))))(flat)
     found = ours.fisher_product(losses, PARAMS, unravel(v))
     np.testing.assert_allclose(ravel_pytree(found)[0], g.T @ g @ v / 3, rtol=1e-5)
     with pytest.raises(ValueError, match="expected a tree like `params`"):

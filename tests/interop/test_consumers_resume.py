@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 
 import stepax
 
@@ -84,6 +85,7 @@ def train_at_once(folder):
     np.savez(folder / "at_once", *arrays(run))
 
 
+@pytest.mark.slow("test_the_end_of_a_process_waits_for_what_is_saved")
 def test_a_killed_run_resumes_to_the_last_bit(tmp_path):
     command = [sys.executable, __file__, str(tmp_path)]
     root = str(Path(stepax.__file__).parents[1])

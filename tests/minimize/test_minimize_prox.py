@@ -159,8 +159,9 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.few(1)
+@pytest.mark.parametrize("take", [jax.jacfwd, jax.jacrev])
 @pytest.mark.parametrize("kind", KINDS)
-def test_derivatives_are_those_of_differences(x64, kind):
+def test_derivatives_are_those_of_differences(x64, kind, take):
     """With respect to weights, arguments and closed-over arrays."""
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(2, 8, 5)))
@@ -174,8 +175,7 @@ def test_derivatives_are_those_of_differences(x64, kind):
     a, h = jnp.array([0.05, 0.3, 1.0, 2.0]), 1e-5
     run = jax.jit(jax.vmap(outputs))
     slope = (run(a[None] + h * jnp.eye(4)) - run(a[None] - h * jnp.eye(4))).T / (2 * h)
-    for take in jax.jacfwd, jax.jacrev:
-        np.testing.assert_allclose(jax.jit(take(outputs))(a), slope, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(take(outputs))(a), slope, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -76,9 +76,11 @@ def check_all(seeds: Any, sizes: Any) -> None:
     assert not wrong
 
 
-def test_random_programs_are_solved_and_infeasible_ones_named():
+@pytest.mark.few(1)
+@pytest.mark.parametrize("n", [2, 12])
+def test_random_programs_are_solved_and_infeasible_ones_named(n):
     with jax.enable_x64(True):
-        check_all(range(12), 6 * [2, 12])
+        check_all(range(12), 12 * [n])
 
 
 @pytest.mark.slow("200 programs of ten sizes, each compiled twice")
@@ -145,6 +147,7 @@ WITHOUT: dict[str, tuple[tuple, dict, MinimizeStatus]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("double", [False, True])
 def test_what_has_no_solution_is_named(double):
     with jax.enable_x64(double):
@@ -154,6 +157,7 @@ def test_what_has_no_solution_is_named(double):
         assert not any(bool(r.success) for r in found.values())
 
 
+@pytest.mark.slow("random programs, whose conditions of optimality are checked")
 def test_simple_programs_have_the_known_solution():
     inside = solve(EYE, [1, 2])
     np.testing.assert_allclose(inside.params, [-1, -2], rtol=1e-6)
@@ -181,7 +185,7 @@ def loss(arrays):
     rows = {"equality": (a, b), "inequality": (g, None, high)}
     found = solve(q, c, **rows, bounds=(low, None))
     pulls = sum(jnp.sum(y**2) for y in found.multipliers.values())
-    return jnp.sum(jnp.sin(found.params)) + found.value + pulls
+    return jnp.sum(jnp.sin(found.params)) + found.value + pulls, found.multipliers
 
 
 def test_derivatives_are_those_of_differences():
@@ -191,10 +195,10 @@ def test_derivatives_are_those_of_differences():
         a = np.ones((1, 4))
         limits = a, a @ np.full(4, 0.2), g, g @ np.full(4, 0.2) + 0.05, np.zeros(4)
         arrays = [jnp.asarray(x) for x in (root @ root.T, r.normal(size=4), *limits)]
+        value = jax.jit(lambda arrays: loss(arrays)[0])
+        slopes, multipliers = jax.jit(jax.grad(loss, has_aux=True))(arrays)
         # Some of all kinds of limits are active.
-        found = solve(*arrays[:2], inequality=(g, None, limits[3]), bounds=(0, None))
-        assert all((y != 0).any() for y in found.multipliers.values())
-        value, slopes = jax.jit(loss), jax.jit(jax.grad(loss))(arrays)
+        assert all((y != 0).any() for y in multipliers.values())
         for i, (x, slope) in enumerate(zip(arrays, slopes, strict=True)):
             d = jnp.asarray(r.normal(size=x.shape))
             at = lambda t, i=i, x=x, d=d: value(
@@ -204,6 +208,7 @@ def test_derivatives_are_those_of_differences():
             np.testing.assert_allclose(jnp.sum(slope * d), difference, 1e-5, 1e-7)
 
 
+@pytest.mark.slow
 def test_a_batch_is_each_alone():
     with jax.enable_x64(True):
         c = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))

@@ -81,7 +81,7 @@ HARD: dict[str, tuple] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("name", HARD)
 def test_hard_starts_reach_a_minimum(name, dtype):
@@ -102,7 +102,7 @@ def test_hard_starts_reach_a_minimum(name, dtype):
             np.testing.assert_allclose(found.params, minimum, atol=atol)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow("test_random_programs_are_solved_and_infeasible_ones_named")
 @pytest.mark.parametrize("distance", [0.0, 1.0, 50.0])
 def test_parallel_lines_without_a_common_point_are_infeasible(distance):
     lines = [equality(total, 0.0), equality(total, distance + 1.0)]

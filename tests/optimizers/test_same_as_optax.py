@@ -244,7 +244,7 @@ def test_every_argument_set_belongs_to_a_row():
     assert set(SETS) | set(NARROW) <= {row.name for row in ROWS.values()}
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("name", "call"), TABLE)
 def test_float32_is_equal_to_the_last_bit(name, call):
     params, grads = problem(jnp.float32)
@@ -288,7 +288,7 @@ def assert_un_jitted_is_close(name, call, expected, steps=12):
 WIDE_TABLE = [x for x in TABLE if x.id != "adafactor-2"]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "call"), WIDE_TABLE)
 def test_float64_is_equal_to_the_last_bit(name, call, x64):
     params, grads = problem(jnp.float64)

@@ -83,7 +83,7 @@ def gaps(found):
     return norms / np.linalg.norm(found[ONE], axis=-1)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("row", "options"), list(cases()))
 def test_the_scale_of_gradients_does_not_matter(row, options):
     """To 1e-3; in bfloat16 to 2^-7, twice the rounding of what is iterated.
@@ -110,7 +110,7 @@ def whitening():
     ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("row", whitening())
 def test_whitened_updates_are_finite(row):
     """Up to 1e18, whose square is still a float32."""

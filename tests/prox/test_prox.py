@@ -37,7 +37,7 @@ EVERY |= {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [x for x in EVERY if x != "from_projection"])
 def test_no_point_has_a_lower_cost(x64, name):
     """Neither nearby points, nor the point itself, up to 1e-12 of rounding."""
@@ -68,7 +68,7 @@ def test_what_is_no_number_is_left_alone():
         assert z == {k: y for k, y in x.items() if k != "a"}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MADE)
 def test_derivatives_are_those_of_differences(x64, name):
     f = jax.jit(lambda x, weight: MADE[name](weight)(x, 0.9))
@@ -77,27 +77,32 @@ def test_derivatives_are_those_of_differences(x64, name):
         check_grads(f, (jnp.asarray(2 * x), 0.6), order=1, atol=1e-6, rtol=1e-6)
 
 
-def test_total_variation_is_that_of_its_dual(x64):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("n", [2, 20])
+def test_total_variation_is_that_of_its_dual(n, x64):
     """z = x - D'u with |u| <= t, where u minimizes |x - D'u|."""
     rng = np.random.default_rng(1)
     z_of = jax.jit(lambda x, t: prox.total_variation(t)(x, 1.0))
-    for n in 2, 20:
-        for t in 0.1, 1.0, 20.0:
-            x = rng.normal(size=n).cumsum()
-            d = np.diff(np.eye(n), axis=0)
-            u = scipy.optimize.lsq_linear(d.T, x, (-t, t), tol=1e-15, max_iter=999).x
-            z = z_of(jnp.asarray(x), t)
-            np.testing.assert_allclose(z, x - d.T @ u, atol=1e-9)
+    for t in 0.1, 1.0, 20.0:
+        x = rng.normal(size=n).cumsum()
+        d = np.diff(np.eye(n), axis=0)
+        u = scipy.optimize.lsq_linear(d.T, x, (-t, t), tol=1e-15, max_iter=999).x
+        z = z_of(jnp.asarray(x), t)
+        np.testing.assert_allclose(z, x - d.T @ u, atol=1e-9)
+
+
+def test_total_variation_of_equal_elements_or_one_leaves_them(x64):
     flat = jnp.array([1.0, 1.0, 2.0])  # equal elements, and no weight
     np.testing.assert_allclose(prox.total_variation(0.0)(flat, 1.0), flat)
     assert prox.total_variation(1.0)(jnp.ones(1), 1.0) == 1
 
 
-def test_equal_singular_values_have_derivatives(x64):
-    slope = jax.jacobian(lambda x: prox.nuclear(1.0)(x, 1.0))(2 * jnp.eye(3))
-    assert np.isfinite(slope).all()
-    small = jax.jacobian(lambda x: prox.nuclear(1.0)(x, 1.0))(jnp.zeros((3, 2)))
-    assert not small.any()
+@pytest.mark.few(1)
+@pytest.mark.parametrize("shape", [(3, 3), (3, 2)])
+def test_equal_singular_values_have_derivatives(shape, x64):
+    slope = jax.jit(jax.jacobian(lambda x: prox.nuclear(1.0)(x, 1.0)))
+    assert np.isfinite(slope(2 * jnp.eye(*shape))).all()
+    assert not slope(jnp.zeros(shape)).any()
 
 
 def test_values_are_those_of_the_formulas():
@@ -120,6 +125,7 @@ def test_values_are_those_of_the_formulas():
     assert prox.total_variation(1.0).value(x["a"]) == pytest.approx(7.0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
 def test_each_leaf_keeps_its_dtype(dtype):
     """Computed in float32, and rounded once, to 2^-8 in bfloat16."""

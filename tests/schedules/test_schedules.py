@@ -117,7 +117,7 @@ def assert_same_bits(name, args):
         assert (arrived | (ours == theirs)).all(), (way, at, ours, theirs)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(5)
 @each_case
 def test_values_are_those_of_optax_bit_for_bit(name, args):
     assert_same_bits(name, args)
@@ -152,7 +152,7 @@ def test_formulas_of_the_docstrings_hold_in_float64(x64):
     after = lambda step, later, sooner: np.where(t < step, sooner, later)
     return_ = after(6, line(p, p / 10, 6, 10), line(p / 10, p, 0, 6))
     scales = {4: 0.5, 9: 3.0}
-    for schedule, formula in (
+    pairs = (
         (s.linear_schedule(i, e, 20, 3), line(i, e, 3, 20)),
         (s.polynomial_schedule(i, e, 2, 20, 3), (i - e) * (1 - done(3, 20)) ** 2 + e),
         (s.exponential_decay(i, 4, 0.8, 3), i * rate(3, 4)),
@@ -190,8 +190,9 @@ def test_formulas_of_the_docstrings_hold_in_float64(x64):
             s.warmup_exponential_decay_schedule(i, p, 9, 4, 0.8, 2),
             after(9, p * rate(11, 4), line(i, p, 0, 9)),
         ),
-    ):
-        values = schedule(jnp.arange(30))
+    )
+    found = jax.jit(lambda count: [schedule(count) for schedule, _ in pairs])
+    for values, (_, formula) in zip(found(jnp.arange(30)), pairs, strict=True):
         assert values.dtype == jnp.float64
         close(values, formula, scale=1.0)
 
@@ -271,7 +272,9 @@ def test_stairs_change_at_multiples_of_their_width():
         schedule = schedules.exponential_decay(1.0, width, 0.5, staircase=True)
         wanted = 0.5 ** (np.arange(10 * width) // width)
         for f in (schedule, jax.jit(schedule)):
-            np.testing.assert_array_equal(f(jnp.arange(10 * width)), wanted)
+            # Of one length, as each is compiled; powers beyond these underflow.
+            found = np.asarray(f(jnp.arange(830)))[: 10 * width]
+            np.testing.assert_array_equal(found, wanted)
 
 
 ABSENT = [

@@ -34,7 +34,7 @@ def scipys(**options):
 
 
 @pytest.mark.parametrize("row", few.TABLE, ids=lambda x: f"{x[0]}-{len(x[2])}")
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_standard_problems_are_solved(row, x64):
     _, fun, start, minimum = row
     found = stepax.least_squares(stacked(fun), jnp.asarray(start, float))
@@ -47,7 +47,7 @@ def test_standard_problems_are_solved(row, x64):
 
 @pytest.mark.parametrize("fit", strd.collect(), ids=lambda x: x.name)
 @pytest.mark.parametrize("i", (0, 1))
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_certified_values_are_found(fit, i, x64):
     found = stepax.least_squares(
         fit.residuals, jnp.asarray(fit.starts[i]), max_steps=5000
@@ -88,7 +88,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("solver", ("qr", "cg"))
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_bounded_minima_are_those_of_scipy(name, solver, x64):
     lower, upper = (np.array(x, float) for x in BOUNDS[name])
     found = stepax.least_squares(
@@ -158,6 +158,17 @@ def test_covariance_is_that_of_curve_fit(x64):
     model = lambda x, a, b, c: a * np.exp(-b * x) + c
     _, wanted = optimize.curve_fit(model, _X, _Y, START)
     np.testing.assert_allclose(found.covariance(), wanted, rtol=1e-4)
+    with pytest.raises(ValueError, match="solver='qr'"):
+        stepax.least_squares(decay, START, solver="cg").covariance()
+    singular = stepax.least_squares(
+        lambda p: p[0] + p[1] - jnp.arange(3.0), jnp.zeros(2)
+    )
+    assert singular.success and np.all(np.isinf(singular.covariance()))
+
+
+@pytest.mark.slow("test_covariance_is_that_of_curve_fit")
+def test_covariances_of_a_batch_are_those_of_each(x64):
+    wanted = stepax.least_squares(decay, START).covariance()
     batch = jax.vmap(lambda y: stepax.least_squares(decay, START, args=(y,)))(
         jnp.stack([_Y, _Y])
     )
@@ -165,12 +176,6 @@ def test_covariance_is_that_of_curve_fit(x64):
     np.testing.assert_allclose(each[1], wanted, rtol=1e-4)
     with pytest.raises(ValueError, match="map over it"):
         batch.covariance()
-    with pytest.raises(ValueError, match="solver='qr'"):
-        stepax.least_squares(decay, START, solver="cg").covariance()
-    singular = stepax.least_squares(
-        lambda p: p[0] + p[1] - jnp.arange(3.0), jnp.zeros(2)
-    )
-    assert singular.success and np.all(np.isinf(singular.covariance()))
 
 
 def test_more_parameters_than_residuals():
@@ -253,32 +258,43 @@ def test_a_step_that_is_not_finite_is_taken_back():
     np.testing.assert_allclose(found.params, np.exp([-5]), rtol=1e-4)
 
 
-def test_derivatives_are_those_of_differences(x64):
-    y = jnp.asarray(_Y)
+def fit(y, scale, edge):
+    bounds = (jnp.array([0.0, 0.0, 0.3]) + edge, None)
+    found = stepax.least_squares(
+        decay, START + 0.5, args=(y,), loss="soft_l1", scale=scale, bounds=bounds,
+        tol=Tolerances(gradient=1e-13),
+    )  # fmt: skip
+    return found.params, found.value, found.residuals
 
-    def fit(y, scale, edge):
-        bounds = (jnp.array([0.0, 0.0, 0.3]) + edge, None)
-        found = stepax.least_squares(
-            decay, START + 0.5, args=(y,), loss="soft_l1", scale=scale, bounds=bounds,
-            tol=Tolerances(gradient=1e-13),
-        )  # fmt: skip
-        return found.params, found.value, found.residuals
 
-    point, h = (y, jnp.asarray(0.1), jnp.asarray(0.0)), 1e-6
-    backward = jax.jacrev(fit, (0, 1, 2))(*point)
-    forward = jax.jacfwd(fit, (0, 1, 2))(*point)
-    along = lambda j, d: jnp.tensordot(j, jnp.asarray(d), jnp.ndim(d))
-    for direction in ((y, 0.0, 0.0), (0 * y, 1.0, 0.0), (0 * y, 0.0, 1.0)):
+def slopes(derivative):
+    """The arguments, and the derivatives of each result with respect to each."""
+    point = jnp.asarray(_Y), jnp.asarray(0.1), jnp.asarray(0.0)
+    return point, jax.jit(derivative(fit, (0, 1, 2)))(*point)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("derivative", (jax.jacrev, jax.jacfwd))
+def test_derivatives_are_those_of_differences(derivative, x64):
+    (point, found), run, h = slopes(derivative), jax.jit(fit), 1e-6
+    along = lambda j, d: np.tensordot(j, d, np.ndim(d))
+    for direction in ((_Y, 0.0, 0.0), (0 * _Y, 1.0, 0.0), (0 * _Y, 0.0, 1.0)):
         ends = [
-            fit(*[x + t * d for x, d in zip(point, direction, strict=True)])
+            run(*[x + t * d for x, d in zip(point, direction, strict=True)])
             for t in (h, -h)
         ]
-        for i, (up, down) in enumerate(zip(*ends, strict=True)):
-            pair = [sum(map(along, js[i], direction)) for js in (backward, forward)]
+        for js, up, down in zip(found, *ends, strict=True):
             # Differences of a minimum known to 1e-12 or so.
             wanted = (up - down) / (2 * h)
-            np.testing.assert_allclose(pair[0], wanted, rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(pair[1], pair[0], rtol=1e-8, atol=1e-10)
+            slope = sum(map(along, js, direction))
+            np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow("test_derivatives_are_those_of_differences")
+def test_derivatives_forward_and_backward_are_the_same(x64):
+    (_, backward), (_, forward) = slopes(jax.jacrev), slopes(jax.jacfwd)
+    for x, y in zip(jax.tree.leaves(backward), jax.tree.leaves(forward), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-10)
 
 
 REFUSED = {

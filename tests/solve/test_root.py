@@ -22,7 +22,7 @@ HARD = {"Chebyquad 8"}
 
 
 @pytest.mark.parametrize("system", systems.collect(), ids=lambda x: x.name)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_what_hybr_solves_is_solved(system, x64):
     found = stepax.root(system.fun, jnp.asarray(system.x0))
     if system.name in HARD:
@@ -32,6 +32,7 @@ def test_what_hybr_solves_is_solved(system, x64):
     assert np.max(np.abs(system.fun(found.params))) <= 1e-6
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ("newton", "krylov", "broyden"))
 def test_each_method_solves_a_tree_and_has_derivatives(method, x64):
     run = lambda a: stepax.root(curves, START, args=a, method=method, tol=1e-12)
@@ -44,6 +45,13 @@ def test_each_method_solves_a_tree_and_has_derivatives(method, x64):
         slope = derivative(lambda a: run(a).params)(2.0)["u"]
         # Differences of order h².
         np.testing.assert_allclose(slope, wanted, rtol=1e-8)
+
+
+@pytest.mark.slow("test_each_method_solves_a_tree_and_has_derivatives")
+@pytest.mark.parametrize("method", ("newton", "krylov", "broyden"))
+def test_each_method_has_second_derivatives(method, x64):
+    run = lambda a: stepax.root(curves, START, args=a, method=method, tol=1e-12)
+    h = 1e-5
     second = jax.hessian(lambda a: run(a).params["u"])(2.0)
     ups, downs = (jax.grad(lambda a: run(a).params["u"])(2.0 + t) for t in (h, -h))
     np.testing.assert_allclose(second, (ups - downs) / (2 * h), rtol=1e-6)
@@ -142,7 +150,7 @@ def cosines(x, a):
 
 @pytest.mark.parametrize("memory", (0, 1, 5))
 @pytest.mark.parametrize("damping", (1.0, 0.5))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_fixed_points_are_found(memory, damping, x64):
     start = {"x": jnp.arange(3.0), "name": "cosine"}
     f = lambda p, a: {"x": jnp.cos(p["x"]) * a, "name": p["name"]}
@@ -209,7 +217,9 @@ def test_a_solver_of_ones_own_has_derivatives(x64):
     jax.jit(jax.grad(lambda a: loop(1.0, a, count=70)))(0.9)
 
 
-def test_optimality_of_a_tree_with_aux_and_closed_values(x64):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("derivative", (jax.jacfwd, jax.jacrev))
+def test_optimality_of_a_tree_with_aux_and_closed_values(derivative, x64):
     matrix = jnp.array([[3.0, 1.0], [1.0, 2.0]])
 
     def solution(weight, b):
@@ -225,10 +235,9 @@ def test_optimality_of_a_tree_with_aux_and_closed_values(x64):
 
     exact = lambda weight, b: jnp.linalg.solve(matrix * weight, b)
     at = jnp.asarray(1.5), jnp.array([1.0, -1.0])
-    for derivative in (jax.jacfwd, jax.jacrev):
-        for i in (0, 1):
-            found = derivative(solution, i)(*at)
-            np.testing.assert_allclose(found, derivative(exact, i)(*at), rtol=1e-9)
+    found, wanted = (jax.jit(derivative(f, (0, 1)))(*at) for f in (solution, exact))
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
 # --- bad input -----------------------------------------------------------------------

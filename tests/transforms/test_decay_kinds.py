@@ -221,6 +221,7 @@ def test_kinds_may_differ_by_path():
 ALONE = "coupled", "to_start"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rate", [PEAK, RATE], ids=["number", "schedule"])
 def test_each_pair_of_kinds_by_path_is_both_or_named(rate):
     kinds: dict[str, Any] = {k: decay(k) for k in FORMULAS} | {"number": W}

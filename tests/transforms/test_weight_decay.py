@@ -264,6 +264,7 @@ def equations(tx: Any, p: Any) -> int:
     return len(jax.make_jaxpr(update)(p, tx.init(p), p).eqns)
 
 
+@pytest.mark.thinned
 @those(lambda row: is_optional(row) and row.name not in FIRST)
 def test_decay_costs_a_product_and_a_sum_for_each_parameter(row):
     p = parameters()

@@ -75,6 +75,7 @@ def test_a_debiased_average_is_optax_s_mean_of_the_parameters():
         np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_uniform_average_is_pytorch_s():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     p = jnp.array([1.0, -2.0, 0.5])
