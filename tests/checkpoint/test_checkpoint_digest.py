@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 from stepax._checkpoint import digest
 
@@ -40,7 +40,7 @@ def reference(x):
 @pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_digest_is_the_sum_of_its_formula_on_every_sharding(dtype):
-    mesh = jax.make_mesh((2, 4), ("a", "b"))
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     x = array_of(dtype, (16, 8))
     wanted = reference(np.asarray(x))
     assert digest.digest(x) == digest.digest(np.asarray(x)) == wanted
