@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from .._engine.trees.errors import list_some
@@ -71,12 +72,7 @@ def _by(
     return groups
 
 
-def _name(x: Entry) -> tuple:
-    return x.owner, x.own
-
-
-def _where(x: Entry) -> tuple:
-    return x.where
+_name, _where = attrgetter("owner", "own"), attrgetter("where")
 
 
 def _pairs(old: list, new: list, arrays: list, places: list) -> dict[int, int]:

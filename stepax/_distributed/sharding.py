@@ -56,8 +56,8 @@ def state_sharding(
     """
     require_transformation(tx, "`tx` of `state_sharding`")
     mesh = mesh_of(params, mesh)
-    shapes, found = init_shapes(tx, params), _pinned(tx, params)
-    params = found.parts
+    found = _pinned(tx, params)
+    shapes, params = found.shapes, found.parts
 
     def share(x, p=None):
         return jax.tree.map(lambda y: _along_equal(y.shape, p), x)
@@ -102,6 +102,7 @@ def _decided(
 class _Pinned(NamedTuple):
     """What `init` itself does to each array of the state, in order; `None` for nothing.
 
+    shapes: the state with shapes instead of arrays.
     parts: the parameters as shapes, sharded as `init` reads them; a tree.
     firm: shardings that always apply.
     loose: those that apply unless the array follows a sharded parameter.
@@ -109,6 +110,7 @@ class _Pinned(NamedTuple):
     is_read: whether it is computed from parameters.
     """
 
+    shapes: OptState
     parts: Any
     firm: list
     loose: list
@@ -119,8 +121,9 @@ class _Pinned(NamedTuple):
 def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
     # Types do not contain shardings along automatic mesh axes, but the program does.
     init, arrays = init_and_arrays(tx, params)
-    jaxpr, firm, loose = jax.make_jaxpr(init)(arrays).jaxpr, {}, {}
-    read, parts = set(jaxpr.invars), {}
+    program, shapes = jax.make_jaxpr(init, return_shape=True)(arrays)
+    jaxpr, firm, loose, parts = program.jaxpr, {}, {}, {}
+    read = set(jaxpr.invars)
     for eqn in jaxpr.eqns:
         given = [x for x in eqn.invars if isinstance(x, Var)]
         if not read.isdisjoint(given):
@@ -142,6 +145,7 @@ def _pinned(tx: GradientTransformation, params: Params) -> _Pinned:
     made = [None if isinstance(x, Literal) else x for x in jaxpr.outvars]
     spaces: list[Any] = [x.aval.memory_space for x in jaxpr.outvars]
     return _Pinned(
+        shapes,
         _as_read(params, [parts.get(x) for x in jaxpr.invars]),
         [firm.get(x) for x in made],
         [loose.get(x) for x in made],
