@@ -104,7 +104,7 @@ def test_a_stage_s_own_rule_is_a_good_transformation():
 @pytest.mark.parametrize("kind, spec", list(it.product(KINDS, SPECS)))
 def test_devices_share_the_state_and_the_work(kind, spec):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(KINDS[kind],))
-    p, place = _params(), NamedSharding(mesh, SPECS[spec])
+    p, place = _params(8), NamedSharding(mesh, SPECS[spec])
     there = jax.device_put(p, place)
     with jax.set_mesh(mesh):
         u, state = _steps(two_sided(), there)
