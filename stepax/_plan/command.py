@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -83,20 +84,19 @@ def planned(
     optimizer: str,
     mesh: dict[str, int],
     *,
-    bits: int | None = None,
     masters: bool = False,
     sharded: bool = False,
-    on_host: bool = False,
+    **options: Any,
 ) -> Plan:
     """The plan of a model of the table.
 
+    options: others of `transformation`.
     masters: whether parameters are bfloat16, with float32 master weights in the state.
     sharded: whether to use `zero`, with parameters replicated along the axis `data`;
         otherwise these are sharded along it.
     """
     shapes = MODELS[model].shapes(jnp.bfloat16 if masters else jnp.float32)
-    options: dict[str, Any] = {"bits": bits, "masters": masters}
-    options |= {"sharded": sharded, "on_host": on_host}
+    options |= {"masters": masters, "sharded": sharded}
     return plan(
         lambda mesh: transformation(optimizer, mesh=mesh, **options),
         shapes,
@@ -156,9 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(mesh: dict[str, int], args: argparse.Namespace) -> None:
-    number = 1
-    for n in mesh.values():
-        number *= n
+    number = math.prod(mesh.values())
     if args.devices and args.devices != number:
         raise ValueError(
             f"--mesh has {number} devices, but --devices is {args.devices}: give one "
