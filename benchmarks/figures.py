@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from . import user_reports
+from . import record_parts, user_reports
 from .bench.cases import GPTS
 from .pages import write_table, wrong_lines
 
@@ -320,6 +320,7 @@ TABLES: dict[tuple[str, str], Callable[[], list[str]]] = {
     (README, "switch"): switch,
     ("docs/bench.md", "short"): short,
     ("docs/leaderboard.md", "short"): board,
+    ("docs/matrices.md", "record"): lambda: record_parts.table(record_parts.read()),
 }
 
 
