@@ -38,7 +38,8 @@ def state_sharding(
 
     Arrays shaped like a parameter are sharded like it; additional leading axes, such as
     those of a history, are not sharded.  Statistics over some axes of a parameter, such
-    as row sums, are sharded along the remaining axes if their lengths identify them.
+    as row sums, are sharded along the remaining axes if their lengths identify them;
+    what `init` computes from a parameter, with as many axes, along those of its length.
     Arrays that `init` itself shards, such as factors of preconditioners or the state
     under `zero`, keep that sharding.  All other arrays are replicated.
 

@@ -46,7 +46,8 @@ def zero(
     Each device receives its shard of the gradients, stores its shard of the state and
     computes its shard of the updates, which are then gathered: updates of one shape and
     dtype together, up to 32 MiB.  An array is sharded along its longest axis that is
-    divisible by the number of devices, or replicated if there is none.
+    divisible by the number of devices, or replicated if there is none.  Keywords with
+    the structure of the gradients are sharded like them.
 
     tx: a transformation, of any library.
     mesh: the mesh; an abstract one in plans.
