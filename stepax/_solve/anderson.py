@@ -54,15 +54,15 @@ class _Stepper(Stepper):
     def __init__(self, memory: int, problem: Problem):
         self._memory, self._problem = memory, problem
 
-    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
-        at = self._problem.place(x, self._problem.fun(x))
-        empty = jnp.zeros((self._memory, len(x)), x.dtype)
-        size = jnp.max(jnp.abs(x + at.r))
-        state = _State(empty, empty, jnp.zeros([], jnp.int32), size)
-        return at, state, self._code(at, at, state, True)
+    def begin(self, x: jax.Array) -> _State:
+        empty, none = jnp.zeros((self._memory, len(x)), x.dtype), jnp.zeros([], x.dtype)
+        return _State(empty, empty, jnp.zeros([], jnp.int32), none)
 
-    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
+    def step(
+        self, at: Place, state: _State, steps: jax.Array
+    ) -> tuple[Place, _State, Any, jax.Array]:
         problem, damping = self._problem, self._problem.number.astype(at.x.dtype)
+        is_start = steps < 0
         x = at.x + damping * at.r
         if self._memory:
             c = _combine(state.dr, at.r)
@@ -70,11 +70,14 @@ class _Stepper(Stepper):
         new = problem.place(x, problem.fun(x))
         is_plain = state.count == 0
         is_fine = jnp.isfinite(new.value)
-        is_taken = hold(is_fine & (is_plain | (new.value <= _GROWTH**2 * at.value)))
-        size = jnp.maximum(state.size, jnp.max(jnp.abs(x)))
+        is_lower = is_plain | (new.value <= _GROWTH**2 * at.value)
+        is_taken = hold(is_start | is_fine & is_lower)
+        image = jnp.where(is_start, x + new.r, x)
+        size = jnp.maximum(state.size, jnp.max(jnp.abs(image)))
         state = state._replace(size=jnp.where(is_taken, size, state.size))
         if self._memory:
-            state = self._remember(state, new.x - at.x, new.r - at.r, is_taken)
+            is_pair = is_taken & ~is_start
+            state = self._remember(state, new.x - at.x, new.r - at.r, is_pair)
         new = choose(is_taken, new, at)
         return new, state, 1, self._code(at, new, state, is_fine | ~is_plain)
 

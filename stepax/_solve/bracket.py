@@ -35,7 +35,7 @@ class _State(NamedTuple):
     half: half the width at which an interval is done.
     room: half the width that an interval may have now, as n0 halvings are spare.
     k1: the strength of the move towards the middle.
-    is_open: whether an element has opposite signs, and is not done.
+    is_open: whether an element is not done.
     """
 
     a: jax.Array
@@ -46,7 +46,6 @@ class _State(NamedTuple):
     room: jax.Array
     k1: jax.Array
     is_open: jax.Array
-    has_none: jax.Array
 
 
 class Bracket(Stepper):
@@ -57,35 +56,38 @@ class Bracket(Stepper):
         short = problem.short
         self._precision = 2 * problem.eps if short is None else short
 
-    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
-        del x
+    def begin(self, x: jax.Array) -> _State:
+        """The state with the upper ends evaluated; the first step does the others."""
         a, b = self._problem.box
-        fa, fb = self._problem.fun(a), self._problem.fun(b)
         size = jnp.maximum(jnp.abs(a), jnp.abs(b))
         half = jnp.maximum(self._precision * size, jnp.finfo(a.dtype).tiny)
         width = b - a
         halvings = jnp.ceil(jnp.log2(jnp.maximum(width / (2 * half), 1)))
-        room = half * 2 ** (halvings + _SLACK)
-        has_none = jnp.sign(fa) * jnp.sign(fb) > 0
+        # Twice that, as the first step does not halve it.
+        room = half * 2 ** (halvings + _SLACK + 1)
         k1 = _K1 / jnp.where(width > 0, width, 1)
-        state = _State(a, b, fa, fb, half, room, k1, ~has_none, jnp.any(has_none))
-        return self._end(state, jnp.isfinite(fa) & jnp.isfinite(fb))
+        f = self._problem.fun(b)
+        return _State(a, b, f, f, half, room, k1, jnp.ones_like(x, bool))
 
-    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
-        x = self._next(state)
+    def step(
+        self, at: Place, state: _State, steps: jax.Array
+    ) -> tuple[Place, _State, Any, jax.Array]:
+        is_start = steps < 0
+        x = jnp.where(is_start, state.a, self._next(state))
         f = self._problem.fun(x)
-        is_left = jnp.sign(f) == jnp.sign(state.fa)
-        is_left, is_right = state.is_open & is_left, state.is_open & ~is_left
-        is_zero = state.is_open & (f == 0)
+        is_left = is_start | state.is_open & (jnp.sign(f) == jnp.sign(state.fa))
+        is_right = state.is_open & ~is_left
+        is_left |= is_right & (f == 0)
         new = state._replace(
-            a=jnp.where(is_left | is_zero, x, state.a),
-            fa=jnp.where(is_left | is_zero, f, state.fa),
+            a=jnp.where(is_left, x, state.a),
+            fa=jnp.where(is_left, f, state.fa),
             b=jnp.where(is_right, x, state.b),
             fb=jnp.where(is_right, f, state.fb),
             room=state.room / 2,
         )
-        place, state, code = self._end(new, jnp.isfinite(f))
-        return place, state, 1, code
+        is_finite = jnp.isfinite(f) & jnp.isfinite(new.fb)
+        place, state, code = self._end(new, is_finite)
+        return place, state, jnp.where(is_start, 2, 1), code
 
     def _next(self, state: _State) -> jax.Array:
         """The next point of each interval: interpolate, truncate, project."""
@@ -114,9 +116,10 @@ class Bracket(Stepper):
         is_short = state.b - state.a <= 2 * state.half
         limit = self._problem.tol.gradient
         is_small = jnp.abs(r) <= (0 if limit is None else limit)
-        is_open = state.is_open & ~is_short & ~is_small
+        has_none = jnp.sign(state.fa) * jnp.sign(state.fb) > 0
+        is_open = state.is_open & ~is_short & ~is_small & ~has_none
         code = jnp.where(jnp.all(is_small), CONVERGED, PRECISE)
-        code = jnp.where(state.has_none, NO_SIGN_CHANGE, code)
+        code = jnp.where(jnp.any(has_none), NO_SIGN_CHANGE, code)
         code = jnp.where(jnp.any(is_open), RUNNING, code)
         code = jnp.where(jnp.all(is_finite), code, NOT_FINITE)
         return self._problem.place(x, r), state._replace(is_open=is_open), code

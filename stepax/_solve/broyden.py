@@ -34,14 +34,14 @@ class Broyden(Stepper):
     def __init__(self, problem: Problem):
         self._problem = problem
 
-    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
-        at = self._problem.place(x, self._problem.fun(x))
-        code = code_of(self._problem, at.norm, at, at, True)
-        zero = jnp.zeros([], jnp.int32)
-        return at, _State(at.norm, self._inverse_at(x), zero), code
+    def begin(self, x: jax.Array) -> _State:
+        n, zero = len(x), jnp.zeros([], jnp.int32)
+        return _State(jnp.zeros([], x.dtype), jnp.zeros((n, n), x.dtype), zero)
 
-    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
-        problem, h = self._problem, state.inverse
+    def step(
+        self, at: Place, state: _State, steps: jax.Array
+    ) -> tuple[Place, _State, Any, jax.Array]:
+        problem, h, is_start = self._problem, state.inverse, steps < 0
         d = -(h @ at.r)
         is_new = state.age == 0
         most = jnp.where(is_new, _TRIALS, _TRIALS_OLD)
@@ -52,14 +52,16 @@ class Broyden(Stepper):
         fits = jnp.abs(inner) > problem.eps * jnp.sqrt(jnp.sum(s * s) * jnp.sum(hy**2))
         change = (s - hy)[:, None] * (sh / jnp.where(fits, inner, 1))[None]
         updated = h + jnp.where(fits & found.is_done, change, 0)
+        is_kept = found.is_done & ~is_start
         inverse = jax.lax.cond(
-            found.is_done, lambda: updated, lambda: self._inverse_at(at.x)
+            is_kept, lambda: updated, lambda: self._inverse_at(at.x)
         )
-        age = jnp.where(found.is_done, state.age + 1, 0)
-        code = code_of(problem, state.first, at, found.place, found.is_done)
+        age = jnp.where(is_kept, state.age + 1, 0)
+        first = jnp.where(is_start, found.place.norm, state.first)
+        code = code_of(problem, first, at, found.place, found.is_done)
         # With a new inverse there is another attempt.
         code = jnp.where(found.is_done | is_new, code, RUNNING)
-        return found.place, _State(state.first, inverse, age), found.count, code
+        return found.place, _State(first, inverse, age), found.count, code
 
     def _inverse_at(self, x: jax.Array) -> jax.Array:
         push = jax.linearize(self._problem.fun, x)[1]

@@ -24,18 +24,20 @@ _NEAR, _TRIALS = 0.1, 10
 
 
 def triangle(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """R of a = Q R, of shape (n, n), and the first n elements of Q' b.
+    """R of a = Q R, above the diagonal, and the first n elements of Q' b.
 
     a: shape (m, n), with m >= n.
     """
     n = a.shape[1]
-    whole = jnp.linalg.qr(jnp.concatenate([a, b[:, None]], axis=1), mode="r")
+    whole = jnp.linalg.qr(jnp.concatenate([a, b[:, None]], axis=1), mode="raw")[0].T
     return whole[:n, :n], whole[:n, n]
 
 
 class _Trial(NamedTuple):
+    """The step for a damping of `root` squared, which is at least `least`."""
+
     z: jax.Array
-    damping: jax.Array
+    root: jax.Array
     least: jax.Array
     count: jax.Array
     is_done: jax.Array
@@ -54,31 +56,32 @@ def damped_step(
     # Relative to each column, since parameters with small ones may move far.
     floor = n**0.5 * eps * jnp.where(sizes > 0, sizes, 1)
     # A damping that suffices.
-    most = jnp.sqrt(jnp.sum((q @ a) ** 2)) / radius
+    most = n**0.5 * jnp.sqrt(jnp.sum(q * q)) / radius
+    right = jnp.concatenate([jnp.zeros_like(q), -q])
 
     def attempt(t):
-        # On top, where b is 0, so that no reflection cancels elements of q.
-        above = jnp.diag(jnp.maximum(jnp.sqrt(t.damping), floor))
-        b = jnp.concatenate([jnp.zeros_like(q), q])
-        r, b = triangle(jnp.concatenate([above, a]), b)
-        z = -solve_triangular(r, b)
+        # On top, where the right side is 0, so that no reflection cancels elements of
+        # q.
+        above = jnp.diag(jnp.maximum(t.root, floor))
+        r, b = triangle(jnp.concatenate([above, a]), right)
+        z = solve_triangular(r, b)
         size = jnp.sqrt(jnp.sum(z * z))
-        safe = jnp.where(size > 0, size, 1)
-        slope = jnp.sum(solve_triangular(r, z / safe, trans=1) ** 2) * safe
-        # Newton's step for 1 / |z|; from below it never goes too far.
-        excess = size - radius
-        newton = t.damping + excess * size / (radius * jnp.where(slope > 0, slope, 1))
+        slope = jnp.sum(solve_triangular(r, z, trans=1) ** 2) / size
+        # Newton's step for 1 / |z|; from below it never goes too far.  It is NaN where z
+        # is 0, which ends the search.
+        excess, damping = size - radius, t.root**2
+        newton = damping + excess * size / (radius * slope)
         newton = jnp.where(jnp.isfinite(newton), newton, most)
         is_first = t.count == 0
         is_near = jnp.abs(excess) <= _NEAR * radius
         is_done = is_near | is_first & (excess < 0)
         least = jnp.where(excess > 0, jnp.maximum(t.least, newton), t.least)
         damping = jnp.maximum(jnp.where(is_first, guess, newton), least)
-        damping = jnp.where(is_done, t.damping, damping)
-        return _Trial(z, damping, least, t.count + 1, is_done)
+        root = jnp.where(is_done, t.root, jnp.sqrt(damping))
+        return _Trial(z, root, least, t.count + 1, is_done)
 
     is_done = jnp.zeros([], bool)
     first = _Trial(jnp.zeros_like(q), zero, zero, jnp.zeros([], jnp.int32), is_done)
     goes_on = lambda t: ~t.is_done & (t.count < _TRIALS)
     end = while_loop(goes_on, attempt, first)
-    return end.z, end.damping
+    return end.z, end.root**2

@@ -78,12 +78,17 @@ class Problem(NamedTuple):
 class Stepper:
     """A method for one problem.  A code is `RUNNING`, or says why the run ends."""
 
-    def begin(self, x: jax.Array) -> tuple[Place, Any, jax.Array]:
-        """The place of the start, the first state, and the code."""
+    def begin(self, x: jax.Array) -> Any:
+        """The state before the start is evaluated, which the first step does."""
         raise NotImplementedError
 
-    def step(self, at: Place, state: Any) -> tuple[Place, Any, Any, jax.Array]:
-        """The next place and state, the number of evaluations, and the code."""
+    def step(
+        self, at: Place, state: Any, steps: jax.Array
+    ) -> tuple[Place, Any, Any, jax.Array]:
+        """The next place and state, the number of evaluations, and the code.
+
+        steps: how many have been taken, -1 at the start, whose value is infinite.
+        """
         raise NotImplementedError
 
     def more(self, state: Any) -> Any:
@@ -163,15 +168,21 @@ class Iteration:
 
     def run(self) -> Solved:
         """The whole run."""
-        return self.finish(self.advance(self.begin(), self._inputs.max_steps))
+        return self.finish(self.advance(self._first(), self._inputs.max_steps))
 
     def begin(self) -> Run:
-        at, state, code = self._method.begin(self._xs.join(self._inputs.moving))
-        zero, history = jnp.zeros([], jnp.int32), None
+        """The run at its start."""
+        return self.advance(self._first(), jnp.zeros([], jnp.int32))
+
+    def _first(self) -> Run:
+        """The run before its start, so that the function occurs once in a program."""
+        x = self._xs.join(self._inputs.moving)
+        far, zero = jnp.full([], jnp.inf, x.dtype), jnp.zeros([], jnp.int32)
+        at = Place(x, jnp.zeros(self._rs.size, x.dtype), far, far)
+        history = None
         if self._setup.length is not None:
-            empty = jnp.full(self._setup.length + 1, jnp.nan, at.value.dtype)
-            history = empty.at[0].set(at.value), empty.at[0].set(at.norm)
-        return Run(at, state, zero, zero + 1, code, history)
+            history = (jnp.full(self._setup.length + 1, jnp.nan, x.dtype),) * 2
+        return Run(at, self._method.begin(x), zero - 1, zero, zero + RUNNING, history)
 
     def advance(self, run: Run, limit: jax.Array) -> Run:
         """Take steps until the end, or until `limit`."""
@@ -202,7 +213,7 @@ class Iteration:
         )
 
     def _step(self, run: Run) -> Run:
-        at, state, count, code = self._method.step(run.at, run.state)
+        at, state, count, code = self._method.step(run.at, run.state, run.steps)
         steps = run.steps + 1
         history = run.history
         if history is not None:

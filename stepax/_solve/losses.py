@@ -55,7 +55,7 @@ LOSSES: dict[str, Callable] = {
 def value_of(loss: str, scale: Any, r: jax.Array) -> jax.Array:
     """The value of a vector of residuals, a scalar."""
     if loss == "linear":
-        return 0.5 * jnp.sum(r * r)
+        return jnp.sum(0.5 * (r * r))
     scale = scale.astype(r.dtype)
     return 0.5 * scale**2 * jnp.sum(LOSSES[loss]((r / scale) ** 2)[0])
 

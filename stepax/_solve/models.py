@@ -1,7 +1,7 @@
 """Linear models of the residuals, and their minimizers within a trust region.
 
-A model is of the residuals with the rows weighted, J s + r; `scale` measures steps:
-the region is |scale s| <= radius.
+A model is of the residuals with the rows weighted, J s + r; `scale`, the largest norms
+of the columns so far, measures steps: the region is |scale s| <= radius.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from .._minimize.bundle import while_loop
 from .dense import damped_step, triangle
+from .loop import Place
 
 
 class Proposal(NamedTuple):
@@ -31,57 +32,69 @@ class Proposal(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """J = Q R, as R with its columns scaled to norm 1, these norms, and q = Q' r.
+    """J = Q A D, with A triangular and D the scale, and q = Q' r.
 
+    norms: those of the columns of J.
     grad: J' r.
     """
 
-    r: jax.Array
+    a: jax.Array
     q: jax.Array
     norms: jax.Array
     grad: jax.Array
+    scale: jax.Array
 
     def propose(
-        self, fun: Any, x: Any, scale: Any, radius: Any, damping: Any, box: Any
+        self, fun: Any, at: Place, radius: Any, damping: Any, box: Any
     ) -> Proposal:
         """The step; with a box (lower, upper) around x, parameters end at its sides."""
         del fun
-        ratios = self.norms / scale
-        a = self.r * ratios[None]
+        known = self.a, self.q, self.norms / self.scale, radius, damping
         if box is None:
-            z, damping = damped_step(a, self.q, ratios, radius, damping)
+            z, damping = damped_step(*known)
         else:
-            sides = [(side - x) * scale for side in box]
-            free = is_free(x, self.grad, box)
-            z, damping = _within(a, self.q, ratios, radius, damping, sides, free)
-        change = a @ z
-        s = z / scale
-        length = jnp.sqrt(jnp.sum(z * z))
-        slope = change @ self.q
-        return Proposal(s, length, -slope - 0.5 * change @ change, slope, damping)
+            sides = [(side - at.x) * self.scale for side in box]
+            z, damping = _within(*known, sides, is_free(at.x, self.grad, box))
+        change, s = self.a @ z, z / self.scale
+        return _proposal(s, change, self.grad, self.scale, lambda _: damping)
 
 
-def dense(push: Callable, size: int, w: Any, r: jax.Array, forward: bool) -> Dense:
+def _proposal(s: Any, change: Any, grad: Any, scale: Any, damping: Any) -> Proposal:
+    """A step from its J s; `damping` is a function of its length."""
+    slope, square = jnp.sum(jnp.stack([grad * s, (scale * s) ** 2]), axis=1)
+    length, fall = jnp.sqrt(square), -slope - 0.5 * jnp.sum(change**2)
+    return Proposal(s, length, fall, slope, damping(length))
+
+
+def dense(
+    push: Callable, scale: jax.Array, w: Any, r: jax.Array, forward: bool
+) -> Dense:
     """The model from the derivative along a vector, a linear function.
 
-    size: number of parameters; w: factors of the rows, or `None`.
+    scale: the largest so far; w: factors of the rows, or `None`.
     """
-    like = jnp.zeros(size, r.dtype)
+    size = len(scale)
     if forward:
         j = jax.vmap(push, out_axes=1)(jnp.eye(size, dtype=r.dtype))
     else:
-        pull = jax.linear_transpose(push, like)
+        pull = jax.linear_transpose(push, scale)
         j = jax.vmap(lambda v: pull(v)[0])(jnp.eye(len(r), dtype=r.dtype))
     j = j if w is None else w[:, None] * j
+    top = jnp.max(jnp.abs(j), axis=0)
+    unit = jnp.where(top > 0, top, 1)
+    norms = top * jnp.sqrt(jnp.sum((j / unit[None]) ** 2, axis=0))
+    scale = _wider(scale, norms)
     missing = max(0, size - len(r))
-    upper, q = triangle(jnp.pad(j, ((0, missing), (0, 0))), jnp.pad(r, (0, missing)))
-    # Householder's reflections are the same for columns of any norm.
-    top = jnp.max(jnp.abs(upper), axis=0)
-    upper = upper / jnp.where(top > 0, top, 1)[None]
-    lengths = jnp.sqrt(jnp.sum(upper * upper, axis=0))
-    upper = upper / jnp.where(top > 0, lengths, 1)[None]
-    norms = top * jnp.where(top > 0, lengths, 1)
-    return Dense(upper, q, norms, norms * (upper.T @ q))
+    rows = jnp.pad(j / scale[None], ((0, missing), (0, 0)))
+    a, q = triangle(rows, jnp.pad(r, (0, missing)))
+    a = jnp.triu(a)
+    return Dense(a, q, norms, scale * jnp.sum(q[:, None] * a, axis=0), scale)
+
+
+def _wider(scale: jax.Array, norms: jax.Array) -> jax.Array:
+    """The largest norms so far, 1 for those that are 0."""
+    largest = jnp.maximum(scale, norms)
+    return jnp.where(largest > 0, largest, 1)
 
 
 def is_free(x: jax.Array, grad: jax.Array, box: Any) -> jax.Array:
@@ -124,19 +137,21 @@ class Products(NamedTuple):
 
     norms: jax.Array
     grad: jax.Array
+    scale: jax.Array
 
     def propose(
-        self, fun: Any, x: Any, scale: Any, radius: Any, damping: Any, box: Any
+        self, fun: Any, at: Place, radius: Any, damping: Any, box: Any
     ) -> Proposal:
         """The step by conjugate gradients, which end at the border of the region.
 
         fun: maps x to the derivative along a vector, and to the residuals, both with
             their rows weighted.
         """
+        x = at.x
         push, r = fun(x)
         pull = jax.linear_transpose(push, x)
         free = jnp.ones_like(x, bool) if box is None else is_free(x, self.grad, box)
-        mask = free.astype(x.dtype) / scale
+        mask = free.astype(x.dtype) / self.scale
         grad = mask * self.grad
         # Steps become more precise as J' r becomes small against J and r.
         cosine = jnp.sqrt(grad @ grad / jnp.maximum(r @ r, jnp.finfo(r.dtype).tiny))
@@ -147,20 +162,17 @@ class Products(NamedTuple):
         s = z * mask
         if box is not None:
             s = jnp.clip(s, box[0] - x, box[1] - x)
-        change, slope = push(s), self.grad @ s
-        length = jnp.sqrt(jnp.sum((s * scale) ** 2))
-        fall = -slope - 0.5 * change @ change
-        is_outer = (length >= 0.9 * radius).astype(x.dtype)
-        return Proposal(s, length, fall, slope, is_outer)
+        is_outer = lambda length: (length >= 0.9 * radius).astype(x.dtype)
+        return _proposal(s, push(s), self.grad, self.scale, is_outer)
 
 
-def products(push: Callable, size: int, w: Any, r: jax.Array) -> Products:
+def products(push: Callable, scale: jax.Array, w: Any, r: jax.Array) -> Products:
     """The model, with norms from products of J' with random signs."""
-    pull = jax.linear_transpose(push, jnp.zeros(size, r.dtype))
+    pull = jax.linear_transpose(push, scale)
     back = lambda v: pull(v if w is None else w * v)[0]
     signs = jax.random.rademacher(jax.random.key(0), (_PROBES, len(r)), r.dtype)
     norms = jnp.sqrt(jnp.mean(jax.vmap(back)(signs) ** 2, axis=0))
-    return Products(norms, back(r))
+    return Products(norms, back(r), _wider(scale, norms))
 
 
 class _Conjugate(NamedTuple):

@@ -47,7 +47,8 @@ def backtrack(
     def attempt(s):
         x = at.x + s.step * d
         place = problem.place(x, problem.fun(x))
-        is_done = place.value <= (1 - _ENOUGH * s.step) * at.value
+        is_lower = place.value <= (1 - _ENOUGH * s.step) * at.value
+        is_done = is_lower | (at.value == jnp.inf)  # as at the start
         step = jnp.where(is_done, s.step, 0.5 * s.step)
         return Search(place, step, s.count + 1, is_done)
 
@@ -84,19 +85,30 @@ class NewtonKrylov(Stepper):
     def __init__(self, problem: Problem):
         self._problem = problem
 
-    def begin(self, x: jax.Array) -> tuple[Place, _State, jax.Array]:
-        at = self._problem.place(x, self._problem.fun(x))
-        code = code_of(self._problem, at.norm, at, at, True)
-        return at, _State(at.norm, jnp.asarray(_COARSEST, x.dtype)), code
+    def begin(self, x: jax.Array) -> _State:
+        return _State(jnp.zeros([], x.dtype), jnp.asarray(_COARSEST, x.dtype))
 
-    def step(self, at: Place, state: _State) -> tuple[Place, _State, Any, jax.Array]:
+    def step(
+        self, at: Place, state: _State, steps: jax.Array
+    ) -> tuple[Place, _State, Any, jax.Array]:
+        is_start = steps < 0
+        precision = jnp.maximum(state.precision, 8 * self._problem.eps)
+        d = jax.lax.cond(
+            is_start,
+            lambda: jnp.zeros_like(at.x),
+            lambda: self._direction(at, precision),
+        )
+        found = backtrack(self._problem, at, d)
+        first = jnp.where(is_start, found.place.norm, state.first)
+        ratio = jnp.where(is_start, 1, found.place.value / at.value)
+        following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
+        code = code_of(self._problem, first, at, found.place, found.is_done)
+        count = found.count + jnp.where(is_start, 0, 1)
+        return found.place, _State(first, following), count, code
+
+    def _direction(self, at: Place, precision: jax.Array) -> jax.Array:
         push: Callable = jax.linearize(self._problem.fun, at.x)[1]
         restart = min(len(at.x), _RESTART)
-        precision = jnp.maximum(state.precision, 8 * self._problem.eps)
         gmres: Callable = jax.scipy.sparse.linalg.gmres  # whose `tol` is typed a float
         d, _ = gmres(push, -at.r, tol=precision, restart=restart, maxiter=5)
-        found = backtrack(self._problem, at, jnp.where(jnp.isfinite(d), d, 0))
-        ratio = found.place.value / at.value
-        following = jnp.minimum(0.9 * ratio, _COARSEST).astype(precision.dtype)
-        code = code_of(self._problem, state.first, at, found.place, found.is_done)
-        return found.place, _State(state.first, following), found.count + 1, code
+        return jnp.where(jnp.isfinite(d), d, 0)
