@@ -53,9 +53,7 @@ class Broyden(Stepper):
         change = (s - hy)[:, None] * (sh / jnp.where(fits, inner, 1))[None]
         updated = h + jnp.where(fits & found.is_done, change, 0)
         is_kept = found.is_done & ~is_start
-        inverse = jax.lax.cond(
-            is_kept, lambda: updated, lambda: self._inverse_at(at.x)
-        )
+        inverse = jax.lax.cond(is_kept, lambda: updated, lambda: self._inverse_at(at.x))
         age = jnp.where(is_kept, state.age + 1, 0)
         first = jnp.where(is_start, found.place.norm, state.first)
         code = code_of(problem, first, at, found.place, found.is_done)

@@ -67,8 +67,8 @@ def damped_step(
         z = solve_triangular(r, b)
         size = jnp.sqrt(jnp.sum(z * z))
         slope = jnp.sum(solve_triangular(r, z, trans=1) ** 2) / size
-        # Newton's step for 1 / |z|; from below it never goes too far.  It is NaN where z
-        # is 0, which ends the search.
+        # Newton's step for 1 / |z|; from below it never goes too far.  It is NaN where
+        # z is 0, which ends the search.
         excess, damping = size - radius, t.root**2
         newton = damping + excess * size / (radius * slope)
         newton = jnp.where(jnp.isfinite(newton), newton, most)

@@ -196,7 +196,9 @@ class _Stepper(Stepper):
         sums = jnp.stack([(far / unit) ** 2, model.norms * jnp.abs(x)])
         square, error = jnp.sum(sums, axis=1)
         length = unit * jnp.sqrt(square)
-        return model, jnp.stack([value, norm, cosine, length, self._problem.eps * error])
+        return model, jnp.stack(
+            [value, norm, cosine, length, self._problem.eps * error]
+        )
 
     def _is_flat(self, at: Place, state: Region) -> jax.Array:
         """Whether the gradient is small, by default as a cosine of r and columns of J.
